@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from nectar.engines.flower.client import scripts_directory
-from nectar.operate.keys.authority import make_authority, make_server
-from nectar.operate.keys.nodes import make_nodes
+from nectar.operate.keys.authority import make_authority, make_nodes, make_server
 from nectar.words import to_flwr
 
 ROOT = Path(__file__).resolve().parent.parent

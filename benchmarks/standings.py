@@ -35,8 +35,8 @@ from nectar.comparison.paper_table import read_paper_table
 from nectar.records.record import RunRecord
 from nectar.report.page import COLOURS
 from nectar.report.privacy import guarantee
+from nectar.report.tables import FILE, curve_of, network, worth
 from nectar.report.view import View
-from nectar.report.worth import FILE, curve_of, network, worth
 
 BEGIN, END = "<!-- standings: written by benchmarks/standings.py -->", "<!-- /standings -->"
 _NOTHING = "–"

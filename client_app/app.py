@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from logging import getLogger
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,11 +21,10 @@ from numpy.typing import NDArray
 
 from client_app.arrivals import ARRIVALS
 from client_app.device import DeviceClient, Metrics, client_class
-from client_app.draws import Deadline, divided, key_of
+from client_app.draws import KEY, Deadline, divided, key_of
 from client_app.owner.node_config import NodeConfig
 from client_app.owner.review import Review
 from client_app.owner.vetoes import check_instruction
-from client_app.private_files import for_the_owner_alone, is_reserved
 from client_app.site import (
     PARTITION,
     account_of,
@@ -39,15 +42,16 @@ from client_app.site import (
     state_directory,
     state_of,
 )
-from client_app.state import ReleaseLog, payload_line, refusal_line
+from client_app.state import LOG, SHELF, ReleaseLog, payload_line, refusal_line
 from common.code.fingerprint import source_fingerprint
 from common.data.division.partitions import class_counts
 from common.data.division.stratify import Indices, held_back
+from common.data.store import STORE_FOLDER
 from common.division import Division
 from common.errors import FederationError, NectarError, one_line, reason
 from common.learning.compute import use_threads
 from common.learning.run import Run
-from common.privacy.ledger import HEAD, HEADS, RECORD, Head, own_of, read_head
+from common.privacy.ledger import HEAD, HEAD_FILE, HEADS, LEDGER, RECORD, Head, own_of, read_head
 from common.samples.inputs import Samples
 from common.sites import IN_PROCESS, site_name
 from common.specs.updates import DATA, EVALUATION, REASON, TRAINING_FAILED
@@ -478,3 +482,79 @@ def reason_of(error: Exception, *, owner: bool) -> str:
         )
     logger.error("incident %s", incident, exc_info=error)
     return f"the device raised {type(error).__name__} (incident {incident} in its log)"
+
+
+# ---- private files -------------------------------------------------------------------------------
+# What a site keeps is for its owner alone: nobody else on the machine reads what is written there.
+
+OPEN = stat.S_IRWXG | stat.S_IRWXO
+"""The rights of everybody but the owner."""
+
+#: what the site keeps beside its runs' states
+_OWN = (LOG, STORE_FOLDER, SHELF, LEDGER, HEAD_FILE, KEY)
+
+#: a run's record, or what earlier releases put the roll call's log into
+_STATES = re.compile(r"\d{8}-\d{6}-.*|roll-call")
+
+
+def is_reserved(record_id: str) -> bool:
+    """Whether a record of this name would lie where the site keeps something else."""
+    return record_id.lower() in _OWN
+
+
+@contextmanager
+def for_the_owner_alone(directory: Path | None) -> Iterator[None]:
+    """While this lasts, what is written has mode 600 and 700; ``directory`` and what the site has in it gets them, too.
+
+    Parameters
+    ----------
+    directory : Path, optional
+        The site's state directory, made where it is not there.
+
+    Raises
+    ------
+    FederationError
+        If others may read what lies there, and this user cannot change that.
+    """
+    before = os.umask(OPEN)
+    try:
+        if directory is not None:
+            _close(directory)
+        yield
+    finally:
+        os.umask(before)
+
+
+def _close(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if not directory.stat().st_mode & OPEN:
+            return
+        entries = list(directory.iterdir())
+        ours = [e for e in entries if e.name in _OWN or _STATES.fullmatch(e.name)]
+        for entry in ours:
+            _close_all(entry)
+        if len(ours) == len(
+            entries
+        ):  # a folder with other things in it, such as /tmp, is others' too
+            directory.chmod(stat.S_IRWXU)
+    except OSError as error:
+        raise FederationError(
+            f"others may read the state directory {directory}, and its rights cannot be changed ({error.strerror}): "
+            f"let the SuperNode's user own it, chmod -R go= {directory}",
+            told="others on this site's machine may read its state directory: its owner closes that first",
+        ) from None
+
+
+def _close_all(entry: Path) -> None:
+    for place, _, files in os.walk(entry):
+        for path in (Path(place), *(Path(place, name) for name in files)):
+            _close_one(path)
+    if entry.is_file():
+        _close_one(entry)
+
+
+def _close_one(path: Path) -> None:
+    mode = path.lstat().st_mode
+    if not stat.S_ISLNK(mode) and mode & OPEN:
+        path.chmod(mode & stat.S_IRWXU)

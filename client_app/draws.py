@@ -498,7 +498,3 @@ def is_seeded(config: Config, own_data: bool) -> bool:
     return asked == "seeded" or (
         asked == "auto" and not own_data and not is_somebodys_own(config.dataset)
     )
-
-
-# ---- deadline ------------------------------------------------------------------------------------
-# When the server stops waiting for what it asked for: behind that, computing on helps nobody.

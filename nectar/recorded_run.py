@@ -14,7 +14,7 @@ from common.division import Division
 from common.errors import ConfigError
 from common.models.registry import KINDS
 from common.wire.synthetic_images import SyntheticImages
-from nectar.export.learned import network_of
+from nectar.export.bundle import network_of
 from nectar.records.outputs import REPORT, output_page
 from nectar.records.record import RunRecord
 from nectar.report.page import write

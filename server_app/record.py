@@ -30,14 +30,15 @@ from common.config.keys import ROUND, TYPED
 from common.config.loading import SCHEMA
 from common.config.resolved import Config
 from common.config.text import dotted
-from common.errors import ConfigError, FederationError
+from common.errors import FederationError
 from common.learning.compute import torch_device
 from common.settings.section import operational
 from common.settings.sections import SECTIONS, as_file_name
-from common.storage.files import parse_json, read_file, write_json, write_text
+from common.storage.files import read_file, write_json, write_text
 from common.storage.tensor_file import reason_of
 from server_app.checkpoint import Checkpoint
 from server_app.metrics_file import MetricsFile
+from server_app.run_directory import PROVENANCE, RunDirectory
 from server_app.writer import BEGUN, Writer, sweep
 
 #: settings that a continued run may have otherwise than the run it continues
@@ -47,87 +48,6 @@ _MAY_DIFFER = ("rounds", "resume", "output-dir", "data-dir", "experiment")
 _FLOWER = ("flwr", "flower")
 
 _PACKAGES = ("flwr", "torch", "torchvision", "numpy", "pillow", "ray")
-
-
-class RunDirectory:
-    """The directory of one run.
-
-    Parameters
-    ----------
-    directory : Path
-        Where it is, or may be.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-
-    @property
-    def id(self) -> str:
-        """The directory's name, which also names the run to its devices."""
-        return self.directory.name
-
-    @property
-    def last(self) -> Path:
-        """The checkpoint of the newest round."""
-        return self.directory / "checkpoint" / "last.safetensors"
-
-    @property
-    def best(self) -> Path:
-        """The checkpoint of the round with the best accuracy on the validation share."""
-        return self.directory / "checkpoint" / "best.safetensors"
-
-    @property
-    def finite(self) -> Path:
-        """The last checkpoint before one whose test loss was not finite; there only where a run came to that."""
-        return self.directory / "checkpoint" / "finite.safetensors"
-
-    @property
-    def last_sets(self) -> Path:
-        """The synthetic sets that the sites sent in the newest round, for methods that send images."""
-        return self.directory / "synthetic" / "last.safetensors"
-
-    @property
-    def best_sets(self) -> Path:
-        """Those of the round with the best accuracy on the validation share."""
-        return self.directory / "synthetic" / "best.safetensors"
-
-    def is_there(self) -> bool:
-        """Whether a record lies here, and no link to one."""
-        return (self.directory / PROVENANCE).is_file() and not self.directory.is_symlink()
-
-    def stated(self) -> dict[str, Any] | None:
-        """Return what its provenance states now; None if that cannot be read, or is not a run's of this schema."""
-        found = self.json(PROVENANCE)
-        if found is None or found.get("schema") != SCHEMA:
-            return None
-        return found if isinstance(found.get("run-config"), dict) else None
-
-    def required(self) -> dict[str, Any]:
-        """Return what its provenance states now; ConfigError if this is not a record that can be read."""
-        if (stated := self.stated()) is None:
-            raise ConfigError(f"{self.directory} {self.why_not()}")
-        return stated
-
-    def why_not(self) -> str:
-        """Say why what lies here is not a record that can be read, and what to do; half a sentence."""
-        schema = (self.json(PROVENANCE) or {}).get("schema")
-        if type(schema) is int and schema != SCHEMA:
-            return (
-                f"was written by another release of Nectar (its schema is {schema}, this one reads {SCHEMA}): read it "
-                "with the release that wrote it"
-            )
-        return (
-            f"is not a run's record (it has no readable {PROVENANCE}): give the directory that the run printed, its "
-            "id, or latest"
-        )
-
-    def json(self, name: str) -> dict[str, Any] | None:
-        """Return the table in the file ``name``; None if it has none that can be read."""
-        try:
-            content = parse_json(read_file(self.directory / name))
-        except (OSError, ValueError, RecursionError):
-            return None
-        return content if isinstance(content, dict) else None
 
 
 class Record(RunDirectory):
@@ -365,20 +285,3 @@ def _operational(config: Config) -> set[str]:
     """Return the settings, by dotted key, that change where and how a run proceeds but none of its numbers."""
     used = {name: type(section) for name, section in config.sections().items()}
     return {f"{name}.{key}" for name, cls in (SECTIONS | used).items() for key in operational(cls)}
-
-
-# ---- run directory -------------------------------------------------------------------------------
-# A run's directory for whoever reads it: where its files lie, and what its provenance states.
-#
-# Nothing here writes, and nothing needs torch: a list of runs is there at once.
-
-PROVENANCE = "provenance.json"
-
-AUDIT = "audit-images.json"
-"""What `nectar audit images` found; there only where it was asked."""
-
-ALONE = "alone"
-"""In a record's provenance: whether no other run went on beside it, so that its seconds are its own."""
-
-COMPLETED = "completed"
-"""The outcome of a run that went to its last round."""

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from common.config.keys import FETCH
 from common.config.loading import load
 from common.errors import ConfigError, FederationError, NectarError
-from server_app.record import RunDirectory
+from server_app.run_directory import RunDirectory
 
 LIMIT = 100_000_000
 """Bytes an archive may have: all of it passes through the SuperLink's log, and stays there."""

@@ -25,7 +25,7 @@ from common.config.text import Scalar, dotted
 from common.errors import ConfigError, FederationError
 from common.settings.sections import TrackSettings
 from common.sites import Site
-from server_app.record import COMPLETED
+from server_app.run_directory import COMPLETED
 
 Line = dict[str, Any]
 """A round's line of metrics.jsonl."""

@@ -88,10 +88,6 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[obj
     return torch.autocast(device.type, dtype=torch.bfloat16)
 
 
-# ---- patience ------------------------------------------------------------------------------------
-# How long a machine works on what another asked for where no instruction bounds it: looked at between two files.
-
-
 # ---- pieces --------------------------------------------------------------------------------------
 # Large tensors a piece at a time, so that what is computed on the way takes a piece's memory and no tensor's.
 

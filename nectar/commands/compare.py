@@ -9,7 +9,7 @@ import typer
 
 from nectar.comparison.request import SEEDS, TUNE_SEEDS, CompareOptions, parse
 from nectar.engines.flower.app import project
-from nectar.engines.interrupt import Interrupted, Interrupts
+from nectar.engines.processes import Interrupted, Interrupts
 from nectar.words import ConfigFile, argument, completions, flag, option
 
 HELP = """\
@@ -138,9 +138,8 @@ def main(
     )
     request = parse(options)
     project()  # without which no run can be started
-    from nectar.comparison.comparison import Comparison
-    from nectar.comparison.dry_run import commands, parse_shard, shard
-    from nectar.comparison.dry_run import dry_run as describe
+    from nectar.comparison.comparison import Comparison, commands, parse_shard, shard
+    from nectar.comparison.comparison import dry_run as describe
 
     comparison = Comparison(request, _say)
     runs = shard(comparison, *parse_shard(only)) if only else []

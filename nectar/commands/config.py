@@ -20,7 +20,7 @@ from common.methods import METHODS, settings_class, settings_of
 from common.settings.section import Description, Section, describe
 from common.settings.sections import FORMS, SECTIONS, RunSettings
 from nectar.commands.tables import listing
-from nectar.records.resume import with_recorded
+from nectar.records.outputs import with_recorded
 from nectar.words import ConfigFile, Words, parse_words, resolved
 
 HELP = """\

@@ -11,8 +11,8 @@ from common.config.text import from_home
 from common.errors import ConfigError
 from common.models.registry import KINDS
 from common.storage.files import write_atomically, write_text
+from nectar.records.outputs import with_recorded
 from nectar.records.record_imports import judge_of
-from nectar.records.resume import with_recorded
 from nectar.words import AllowImports, ConfigFile, Words, option, parse_words, resolved
 
 if TYPE_CHECKING:

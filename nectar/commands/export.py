@@ -67,8 +67,7 @@ def main(
     from nectar.export.formats import read_formats
 
     formats = () if forms is None else read_formats(forms)
-    from nectar.export.bundle import export
-    from nectar.export.readme import nature_of_images, who_made_images
+    from nectar.export.bundle import export, nature_of_images, who_made_images
     from nectar.records.record import RunRecord
     from nectar.report.text import share
 

@@ -66,7 +66,7 @@ def node(
     directory: _Directory, sites: Annotated[list[str], argument("SITE...", "the sites' names")]
 ) -> int:
     """Make sites' pairs of keys: nodes/SITE, nodes/SITE.pub."""
-    from nectar.operate.keys.nodes import fingerprint, make_nodes, read_public
+    from nectar.operate.keys.authority import fingerprint, make_nodes, read_public
 
     place = here(directory)
     for public in make_nodes(place, sites):

@@ -72,7 +72,7 @@ def main(
 
 def _account(directory: Path, delta: float, budget: float | None) -> int:
     from common.privacy.ledger import Ledger
-    from nectar.ledger_table import as_text
+    from nectar.operate.privacy_plan import as_text
 
     if not directory.is_dir():
         raise ConfigError(f"{directory}: there is no such directory.")

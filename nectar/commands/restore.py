@@ -31,9 +31,9 @@ def main(
     ] = "",
 ) -> int:
     """Put the backup back; return 0."""
+    from nectar.operate.keys.authority import KeysError
     from nectar.operate.keys.backup import restore
-    from nectar.operate.keys.files import KeysError
-    from nectar.operate.keys.revoked import LIST
+    from nectar.operate.keys.registry import LIST
 
     database, keys = here(to), here(keys_in)
     listed = None if revoked == "none" else here(revoked) if revoked else keys / LIST

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from common.storage.files import write_text
-from nectar.records.resume import with_recorded
+from nectar.records.outputs import with_recorded
 from nectar.words import (
     ConfigFile,
     Words,
@@ -64,8 +64,7 @@ def main(
     from nectar.engines.local_run import run_here
     from nectar.engines.pool.grid import devices_asked
     from nectar.engines.preflight import check
-    from nectar.engines.progress import Progress, shown
-    from nectar.engines.rehearsal import rehearse
+    from nectar.engines.progress import Progress, rehearse, shown
 
     if not sys.stderr.isatty():
         _log_without_colours()

@@ -55,9 +55,18 @@ def main(
     from common.data.folders.folder import account
     from common.learning.compute import torch_device, use_threads
     from common.storage.files import write_json
-    from nectar.export.model import ExportedModel
-    from nectar.export.scoring import UNKNOWN, as_dict, as_text, score, score_by_part, text_of
-    from nectar.export.sources import PictureFolder, split_batches, with_runs_own
+    from nectar.export.scoring import (
+        UNKNOWN,
+        ExportedModel,
+        PictureFolder,
+        as_dict,
+        as_text,
+        score,
+        score_by_part,
+        split_batches,
+        text_of,
+        with_runs_own,
+    )
 
     judge = judge_of(allow_imports)
     exported = ExportedModel.open(Path(export).expanduser(), judge)

@@ -16,9 +16,8 @@ from common.settings.sections import ComputeSettings
 from nectar.engines.cores import available_cores
 from nectar.engines.flower.app import app_folder
 from nectar.engines.flower.client import Job, LaunchError, Resources, Scalar
-from nectar.engines.simulation.cluster import knock
-from nectar.engines.simulation.simulate import simulate
-from nectar.records.resume import with_recorded
+from nectar.engines.simulation.simulate import knock, simulate
+from nectar.records.outputs import with_recorded
 from nectar.words import ConfigFile, Words, flag, option, parse_words, typed, with_class_list
 
 #: what the first line says of a run

@@ -53,8 +53,8 @@ def main(
     """Show how the federation stands; return 0 if all its sites are online, else 1."""
     from nectar.engines.flower.connection import connect
     from nectar.engines.remote.standing import standing
+    from nectar.operate.keys.authority import noted_sites
     from nectar.operate.keys.inventory import certificate_problems
-    from nectar.operate.keys.nodes import noted_sites
 
     if keys_in and not here(keys_in).is_dir():
         raise ConfigError(f"there is no directory of keys {keys_in}: give another --keys, or none")

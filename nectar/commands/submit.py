@@ -143,7 +143,7 @@ def _resumed(connection: Link, order: Order) -> Order:
     from nectar.engines.preflight import check_kind
     from nectar.engines.remote.fetching import ask
     from nectar.engines.remote.order import resumed
-    from nectar.records.resume import recorded_config
+    from nectar.records.outputs import recorded_config
     from server_app.sending import Request, checked_record
 
     folder, _, record = order.resumes.rstrip("/").rpartition("/")

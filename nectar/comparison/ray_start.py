@@ -20,7 +20,7 @@ from common.errors import NectarError
 from common.storage.files import write_text
 from nectar.comparison.run_process import start_process
 from nectar.engines.remote.fetching import unpack
-from nectar.engines.simulation.cluster import knock, no_cluster
+from nectar.engines.simulation.simulate import knock, no_cluster
 from server_app.sending import LATEST, Request, pack
 
 #: words of a run that name places of this machine

@@ -32,7 +32,8 @@ from nectar.records.identity import Identity
 from nectar.records.record import RunRecord
 from nectar.records.run_list import Archive, rounds_in
 from nectar.words import parse_words, spoken, with_class_list
-from server_app.record import ALONE, Record
+from server_app.record import Record
+from server_app.run_directory import ALONE
 
 #: beside the records: a lock for each run, held by the comparison that carries it out
 LOCKS = ".compare"

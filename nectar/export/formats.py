@@ -6,6 +6,7 @@ written against those of the run's model.
 
 from __future__ import annotations
 
+import io
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 from common.errors import ConfigError
 from common.models import Classifier
 from common.samples.dataset import DatasetInfo
-from nectar.export.model import ExportedModel
+from nectar.export.scoring import ExportedModel
 
 SAFETENSORS, PT2 = "safetensors", "pt2"
 """The weights and the program of torch.export: in every folder, the latter where torch can follow the network."""
@@ -167,7 +168,9 @@ class Graphs:
 
 def _pt2(program: Any, path: Path) -> Any:
     """Write the program and return it as read again; it was written here, so unpickling it is safe."""
-    torch.export.save(program, path)
+    buffer = io.BytesIO()  # torch's own writer aborts the process where the disk is full
+    torch.export.save(program, buffer)
+    path.write_bytes(buffer.getvalue())
     return torch.export.load(path).module()
 
 

@@ -23,7 +23,7 @@ from common.errors import ConfigError, FederationError
 from common.storage.files import read_file
 from nectar.records.record_shape import Audit, Line, Partition, Provenance, require
 from server_app.metrics_file import MetricsFile, parse_line
-from server_app.record import ALONE, AUDIT, COMPLETED, PROVENANCE, RunDirectory
+from server_app.run_directory import ALONE, AUDIT, COMPLETED, PROVENANCE, RunDirectory
 from server_app.writer import Writer
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from common.errors import ConfigError, NectarError
 from common.storage.files import read_file
 from nectar.records.record import LATEST, RunRecord, record_at
-from server_app.record import PROVENANCE, RunDirectory
+from server_app.run_directory import PROVENANCE, RunDirectory
 from server_app.writer import Writer
 from server_app.writer import sweep as sweep_begun
 

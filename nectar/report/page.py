@@ -6,20 +6,26 @@ charts of our own alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from common.errors import ConfigError
 from common.storage.files import write_text
-from nectar.report.text import MISSING, plural, share, size
+from nectar.charts import UNIT, Series, inline_svg, lines
+from nectar.report.tables import Cell, Table
+from nectar.report.text import MISSING, is_number, number, plural, share, size, total
+from nectar.report.view import View, accuracy, groups, judged_by
 
 if TYPE_CHECKING:
     from nectar.records.record import RunRecord
-    from nectar.report.view import View
+
 
 #: bytes of pictures that all runs of a page may take
 PICTURES = 8_000_000
@@ -56,7 +62,7 @@ def page_of(runs: Sequence[RunRecord]) -> str:
 
 def page(views: Sequence[View]) -> str:
     """Return the report on one or several runs as a whole HTML document that loads nothing."""
-    from nectar.report import curves
+    from nectar.report import page as curves
 
     runs = [shown(view, PICTURES // len(views)) for view in views]
     if len(views) == 1:
@@ -75,7 +81,8 @@ def shown(view: View, picture_bytes: int) -> dict[str, Any]:
     """Return what the page shows of one run, by the names that its template has for it."""
     from common.wire.synthetic_images import Copies
     from nectar.audit.images import examining as outcome
-    from nectar.report import curves, pictures, privacy, tables
+    from nectar.report import page as curves
+    from nectar.report import pictures, privacy, tables
 
     return {
         "view": view,
@@ -117,3 +124,144 @@ def _visible(value: Any) -> Any:
     return "".join(
         c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in value
     )
+
+
+# ---- curves --------------------------------------------------------------------------------------
+# Accuracy and loss, against rounds and against what the sites sent: of one run, and of several side by side.
+
+_SHOWN = {"test": "test", "validation": "validation", "sites": "sites' own data"}
+_UP = f"{UNIT} sent by all sites so far"
+#: totals further apart than this are drawn on a logarithmic axis
+_FAR_APART = 8
+
+
+class Charts(NamedTuple):
+    """Charts as SVG: those that are shown, and others, folded under a title."""
+
+    shown: list[str]
+    title: str
+    folded: list[str]
+
+
+def of_run(view: View) -> Charts:
+    """Draw one run's figures, wherever they were taken; those by bytes, mostly of the same shape, are folded."""
+    rounds = [float(line["round"]) for line in view.lines]
+    drawn: dict[str, list[str]] = {"round": [], _UP: []}
+    for figure in ("accuracy", "loss"):
+        tracks = {name: _values(view, of, figure) for of, name in _SHOWN.items()}
+        there = {name: y for name, y in tracks.items() if not all(map(math.isnan, y))}
+        for axis, x in (("round", rounds), (_UP, sent_so_far(view))):
+            series = [Series(name, x, y) for name, y in there.items()]
+            drawn[axis] += _chart(view.record.id, figure, axis, series)
+    return Charts(drawn["round"], "By bytes sent", drawn[_UP])
+
+
+def of_groups(views: Sequence[View]) -> Charts:
+    """Draw the groups' means with the band from the lowest to the highest seed; the loss is folded."""
+    of = judged_by(views)
+    totals = [up for view in views for up in sent_so_far(view)[-1:] if up > 0]
+    log_x = bool(totals) and max(totals) > _FAR_APART * min(totals)
+    drawn: dict[str, list[str]] = {"accuracy": [], "loss": []}
+    for figure, charts in drawn.items():
+        for axis in ("round", _UP):
+            by_bytes = axis == _UP
+            series = [
+                _mean(name, members, of, figure, by_bytes=by_bytes)
+                for name, members in groups(views).items()
+            ]
+            some = [one for one in series if len(one.x)]
+            charts += _chart("all runs", figure, axis, some, log_x=log_x and by_bytes)
+    return Charts(drawn["accuracy"], "Loss", drawn["loss"])
+
+
+def side_by_side(views: Sequence[View]) -> Table:
+    """Compare the groups: the mean over seeds, its spread, and every seed's own figure."""
+    of = judged_by(views)
+    rows: list[list[Cell]] = []
+    for name, members in groups(views).items():
+        final = [accuracy(view.lines[-1], of) if view.lines else None for view in members]
+        values = [number(value) for value in final if is_number(value)]
+        seeds = ", ".join(
+            f"{view.settings.get('seed')}: {share(value)}{'' if view.record.completed else ' (unfinished)'}"
+            for view, value in zip(members, final, strict=True)
+        )
+        reached = sorted({view.reached for view in members})
+        up = size(round(mean((sent_so_far(view) or [0])[-1] for view in members)))
+        rows.append(
+            [
+                name,
+                share(mean(values)) if values else MISSING,
+                f"{stdev(values):.4f}" if len(values) > 1 else MISSING,
+                " to ".join(str(r) for r in (reached[0], reached[-1])[: len(reached)]),
+                up,
+                (seeds, "words"),
+            ]
+        )
+    where = "test set" if of == "test" else "the sites' own data"
+    head: list[Cell] = ["runs", "accuracy", "std over seeds", "rounds", "up in all"]
+    caption = f"Accuracy after the last round, {where}"
+    return Table(caption, [*head, ("seed: accuracy", "left")], rows)
+
+
+def classes_side_by_side(views: Sequence[View]) -> Table | None:
+    """Compare the accuracy by class, where all runs have the same classes."""
+    named = groups(views)
+    classes = views[0].classes
+    columns = []
+    for members in named.values():
+        found = [
+            (view.lines[-1].get("test") or {}).get("per_class") for view in members if view.lines
+        ]
+        if any(view.classes != classes for view in members) or not all(found) or not found:
+            return None
+        known = [[float(v) for v in each if is_number(v)] for each in zip(*found, strict=True)]
+        columns.append([share(mean(each)) if each else MISSING for each in known])
+    rows = [[name, *cells] for name, *cells in zip(classes, *columns, strict=True)]
+    return Table("Test accuracy by class, mean over seeds", ["class", *named], rows)
+
+
+def sent_so_far(view: View) -> list[float]:
+    """Return the bytes that all sites had sent after each line."""
+    ups = [total(line.get("bytes", {}).get("up", {})) for line in view.lines]
+    return list(accumulate(ups))
+
+
+def _mean(name: str, members: Sequence[View], of: str, figure: str, *, by_bytes: bool) -> Series:
+    """Average over the seeds, in the rounds that all of them reached."""
+    tracks: list[Mapping[Any, tuple[float, float]]] = [
+        {
+            line["round"]: (up if by_bytes else float(line["round"]), value)
+            for line, up, value in zip(
+                view.lines, sent_so_far(view), _values(view, of, figure), strict=True
+            )
+            if not math.isnan(value)
+        }
+        for view in members
+    ]
+    shared = sorted(set.intersection(*(set(track) for track in tracks)))
+    points = [[track[r] for track in tracks] for r in shared]
+    values = [[value for _, value in point] for point in points]
+    several = len(members) > 1
+    return Series(
+        f"{name} ({len(members)} seeds)" if several else name,
+        [sum(x for x, _ in point) / len(point) for point in points],
+        [sum(each) / len(each) for each in values],
+        [min(each) for each in values] if several else None,
+        [max(each) for each in values] if several else None,
+    )
+
+
+def _values(view: View, of: str, figure: str) -> list[float]:
+    return [number((line.get(of) or {}).get(figure)) for line in view.lines]
+
+
+def _chart(
+    where: str, figure: str, axis: str, series: Sequence[Series], *, log_x: bool = False
+) -> list[str]:
+    """Return the chart, none without a series."""
+    if not series:
+        return []
+    against = "round" if axis == "round" else "bytes sent"
+    title = f"{figure.capitalize()} by {against}"
+    drawn = lines(series, title=title, x_label=axis, y_label=figure, log_x=log_x)
+    return [inline_svg(drawn, label=f"{where}: {figure} by {against}")]

@@ -291,11 +291,3 @@ class OpenRound:
                     f"round {self.number}'s update made the weight '{name}' infinite or NaN, and is not kept: a new "
                     f"run needs a lower learning rate ({self._run.config.learning_rates})"
                 )
-
-
-# ---- evaluating ----------------------------------------------------------------------------------
-# What the sites make of a round's weights on what they hold out: asked with one round, answered with the next.
-
-
-# ---- serialising ---------------------------------------------------------------------------------
-# What payloads travel as: each part serialised once a round, however many sites get it.

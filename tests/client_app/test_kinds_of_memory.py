@@ -12,7 +12,7 @@ from small import Small
 
 from client_app.state import KEPT, kind_of
 from common.config.loading import load
-from nectar.records.resume import with_recorded
+from nectar.records.outputs import with_recorded
 from server_app.record import Record
 
 RECORD = "20260101-000000-victim-digits-seed0-abcdef"

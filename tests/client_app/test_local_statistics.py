@@ -30,7 +30,7 @@ from common.samples.inputs import Samples
 from common.specs.scaffold import CONTROL, WEIGHTS, bundle_spec, control_spec
 from common.wire.bundle import Bundle
 from common.wire.weights import Weights
-from nectar.export.learned import network_of
+from nectar.export.bundle import network_of
 from nectar.records.record import RunRecord
 
 OWN = {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}

@@ -12,7 +12,7 @@ from places import ROOT
 from small import Small
 
 from common.storage import tensor_file as tensors_apart
-from nectar.records.resume import with_recorded
+from nectar.records.outputs import with_recorded
 
 ONE = "federation.sites=1 evaluation.on=none"
 IMAGES = f"images.classes={CLASSES} images.size=8 model.depth=2"

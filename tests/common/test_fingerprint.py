@@ -49,7 +49,7 @@ def test_a_changed_byte_changes_it(copy: Path, name: str) -> None:
 
 
 def test_a_renamed_file_changes_it(copy: Path) -> None:
-    (copy / "synth" / "ball.py").rename(copy / "synth" / "sphere.py")
+    (copy / "synth" / "unet.py").rename(copy / "synth" / "u_net.py")
     assert whole(copy) != whole(ROOT)
 
 

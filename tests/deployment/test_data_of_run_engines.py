@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from deployment import PROGRAMS, Deployment
 
-from nectar.records.resume import with_recorded
+from nectar.records.outputs import with_recorded
 
 pytestmark = [pytest.mark.extended, pytest.mark.usefixtures("fresh_cache")]
 

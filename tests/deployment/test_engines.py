@@ -23,7 +23,7 @@ from small import Small
 from common.config.loading import load
 from nectar.cli import main as nectar
 from nectar.engines.simulation.workspace import marked_processes
-from nectar.records.resume import with_recorded
+from nectar.records.outputs import with_recorded
 from server_app.record import Record
 
 pytestmark = pytest.mark.extended

@@ -14,7 +14,7 @@ from client_app.app import app as client_app
 from common.config.loading import load
 from common.sites import site_name
 from nectar.engines.local_grid import LocalGrid
-from nectar.records.resume import with_recorded
+from nectar.records.outputs import with_recorded
 from server_app.app import serve
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record

@@ -46,7 +46,7 @@ from client_app.state import DirectoryState
 from common.config.loading import load
 from common.methods import METHODS
 from nectar.engines.local_grid import LocalGrid
-from nectar.records.resume import with_recorded
+from nectar.records.outputs import with_recorded
 from server_app.app import serve
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nectar.engines.flower.client import Refused
-from nectar.operate.keys.nodes import fingerprint, note_of, read_public
+from nectar.operate.keys.authority import fingerprint, note_of, read_public
 
 KNOWN = "[code: 23] Public key already in use."
 

@@ -29,7 +29,7 @@ from nectar.audit.images.attacks import Scored, area_under, figures, threshold_a
 from nectar.audit.images.examining import Evidence, Examined, Sent, examined
 from nectar.cli import main
 from nectar.records.record import RunRecord
-from server_app.record import AUDIT
+from server_app.run_directory import AUDIT
 
 INFO = DatasetInfo("made", (1, 8, 8), ("a", "b"), (0.0,), (1.0,), 255.0)
 IMAGE_ATTACKS = ("nearest", "correlation", "unmixing")

@@ -23,9 +23,14 @@ from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.superlink.federation import NoOpFederationManager
 
-from nectar.operate.keys.authority import make_authority, make_server
-from nectar.operate.keys.nodes import fingerprint, make_nodes, read_public
-from nectar.operate.keys.revoked import LIST, Revoked, note_revoked
+from nectar.operate.keys.authority import (
+    fingerprint,
+    make_authority,
+    make_nodes,
+    make_server,
+    read_public,
+)
+from nectar.operate.keys.registry import LIST, Revoked, note_revoked
 
 SITES = ("north", "south")
 

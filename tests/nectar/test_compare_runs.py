@@ -34,7 +34,7 @@ from nectar.comparison.run_process import command_lines
 from nectar.comparison.scheduler import Scheduler
 from nectar.records import identity as identities
 from nectar.records.identity import Identity
-from nectar.records.resume import with_recorded
+from nectar.records.outputs import with_recorded
 from nectar.records.run_list import Archive
 from server_app.record import Record
 

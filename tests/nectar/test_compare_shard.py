@@ -14,8 +14,7 @@ from small import SMALL
 
 from common.errors import ConfigError, NectarError
 from nectar import cli
-from nectar.comparison.comparison import Comparison
-from nectar.comparison.dry_run import commands, parse_shard, shard
+from nectar.comparison.comparison import Comparison, commands, parse_shard, shard
 from nectar.comparison.ray_start import RayStarter, _name_home
 from nectar.comparison.request import CompareOptions, parse
 

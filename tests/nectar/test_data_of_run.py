@@ -27,7 +27,7 @@ from common.config.loading import load
 from common.errors import NectarError
 from nectar import cli
 from nectar.engines.local_grid import LocalGrid
-from nectar.records.resume import with_recorded
+from nectar.records.outputs import with_recorded
 from server_app.app import serve
 from server_app.record import Record
 

@@ -38,8 +38,7 @@ from common.privacy.ledger import LEDGER, Charge, Ledger
 from nectar.engines.flower.connection import Connection
 from nectar.operate.doctor import machine
 from nectar.operate.doctor.checks import Check, Patient, show
-from nectar.operate.keys.authority import make_authority, make_server
-from nectar.operate.keys.nodes import make_nodes, read_public
+from nectar.operate.keys.authority import make_authority, make_nodes, make_server, read_public
 
 
 class SuperLink(http.server.BaseHTTPRequestHandler):

@@ -20,9 +20,8 @@ from common.division import Division
 from common.errors import ConfigError
 from nectar.cli import main
 from nectar.export import bundle, formats
-from nectar.export.bundle import Export, export
-from nectar.export.learned import network_of
-from nectar.export.model import ExportedModel
+from nectar.export.bundle import Export, export, network_of
+from nectar.export.scoring import ExportedModel
 from nectar.records.record import RunRecord
 
 #: a network of somebody's own, which normalises by batch, so that modes matter

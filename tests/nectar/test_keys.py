@@ -23,10 +23,16 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from deployment import nectar
 
-from nectar.operate.keys import files
-from nectar.operate.keys.authority import make_authority, make_server
+from nectar.operate.keys import authority as files
+from nectar.operate.keys.authority import (
+    fingerprint,
+    make_authority,
+    make_nodes,
+    make_server,
+    read_private,
+    read_public,
+)
 from nectar.operate.keys.inventory import inventory
-from nectar.operate.keys.nodes import fingerprint, make_nodes, read_private, read_public
 
 
 def modes(directory: Path) -> dict[str, str]:

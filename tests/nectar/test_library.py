@@ -28,7 +28,7 @@ from common.learning.training import evaluate
 from common.samples.inputs import samples
 from nectar import api, cli
 from nectar.comparison.comparison import Comparison
-from nectar.engines.interrupt import Interrupted
+from nectar.engines.processes import Interrupted
 from nectar.recorded_run import RecordedRun
 from server_app.record import Record
 

@@ -11,8 +11,8 @@ from small import Small
 import nectar
 from common.errors import ConfigError
 from nectar import cli
+from nectar.records.outputs import with_recorded
 from nectar.records.record import record_at
-from nectar.records.resume import with_recorded
 from nectar.words import parse_words
 
 

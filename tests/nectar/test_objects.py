@@ -17,7 +17,7 @@ from common.config.loading import load
 from common.config.text import parse_set
 from common.errors import ConfigError
 from common.methods import Method
-from nectar.objects import is_named, named
+from nectar.api import is_named, named
 from strategies.fedavg import FedAvg
 
 CELLS = [

@@ -22,14 +22,13 @@ from common.wire.synthetic_images import SyntheticImages
 from nectar.audit.images import examining as outcome
 from nectar.audit.images.at_record import audit_record
 from nectar.export import bundle
-from nectar.export.readme import readme
+from nectar.export.bundle import readme
 from nectar.records.record import RunRecord
-from nectar.report.curves import Charts
-from nectar.report.page import page
+from nectar.report.page import Charts, page
 from nectar.report.pictures import Images
 from nectar.report.tables import learned
 from nectar.report.view import View
-from server_app.record import AUDIT
+from server_app.run_directory import AUDIT
 from server_app.synthetic_sets import save_sets
 
 MISSING = object()
@@ -97,7 +96,7 @@ def light(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the drawing, which no value of these files changes, and parse the same settings once."""
     monkeypatch.setattr("yaml.safe_load", cache(yaml.safe_load))
     monkeypatch.setattr("nectar.report.pictures.of_run", lambda *_: Images())
-    monkeypatch.setattr("nectar.report.curves.of_run", lambda *_: Charts([], "", []))
+    monkeypatch.setattr("nectar.report.page.of_run", lambda *_: Charts([], "", []))
 
 
 @pytest.fixture

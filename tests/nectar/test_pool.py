@@ -23,9 +23,10 @@ from waiting import until
 from common.config.loading import load
 from common.methods import METHODS
 from nectar.engines.local_run import run_here
-from nectar.engines.pool import grid, worker
+from nectar.engines.pool import grid
+from nectar.engines.pool import pool as worker
 from nectar.engines.pool.pool import WorkerPool
-from nectar.records.resume import with_recorded
+from nectar.records.outputs import with_recorded
 from server_app.record import Record
 
 VAE = "model.name=vae model.depth=1 model.embedding=6 fedvae.preliminary_rounds=1 fedvae.epochs=1"

@@ -20,8 +20,8 @@ from common.errors import ConfigError
 from nectar.comparison import run_process
 from nectar.comparison.scheduler import PlannedRun
 from nectar.engines.pool import grid
-from nectar.engines.pool.arrays import Receiver, Sender
 from nectar.engines.pool.grid import Forecast, most_processes
+from nectar.engines.pool.pool import Receiver, Sender
 
 
 @pytest.fixture

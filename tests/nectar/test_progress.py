@@ -18,8 +18,7 @@ from small import SMALL
 from common.config.loading import load
 from common.learning import compute as steps
 from nectar import cli
-from nectar.engines.progress import Progress, shown
-from nectar.engines.rehearsal import Estimate, rehearse
+from nectar.engines.progress import Estimate, Progress, rehearse, shown
 from nectar.words import spoken
 from server_app.record import Record
 
@@ -95,7 +94,7 @@ def test_a_run_that_was_estimated_gives_the_numbers_of_one_that_was_not(
     found = []
     for name in ("with", "without"):
         if name == "without":
-            monkeypatch.setattr("nectar.engines.rehearsal.rehearse", lambda config: None)
+            monkeypatch.setattr("nectar.engines.progress.rehearse", lambda config: None)
         note = tmp_path / f"{name}.txt"
         words = ["run", f"method={method}", "rounds=2", f"output-dir={tmp_path / name}"]
         assert cli.main([*words, *SMALL.split(), "--note-record", str(note)]) == 0

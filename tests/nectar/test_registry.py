@@ -12,16 +12,15 @@ import pytest
 from deployment import nectar
 from registry import KNOWN, Registry, note
 
-from nectar.operate.keys import files
-from nectar.operate.keys.nodes import (
+from nectar.operate.keys import authority as files
+from nectar.operate.keys.authority import (
     fingerprint,
     make_nodes,
     note_of,
     noted_sites,
     read_public,
 )
-from nectar.operate.keys.registry import register, unregister
-from nectar.operate.keys.revoked import LIST, revoked
+from nectar.operate.keys.registry import LIST, register, revoked, unregister
 
 
 def test_one_site_that_cannot_be_registered_keeps_no_other_out(

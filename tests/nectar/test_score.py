@@ -17,9 +17,7 @@ from PIL import Image
 from common.data.loading import load
 from nectar.cli import main
 from nectar.export.bundle import export
-from nectar.export.model import ExportedModel
-from nectar.export.scoring import Score, as_text, score
-from nectar.export.sources import PictureFolder
+from nectar.export.scoring import ExportedModel, PictureFolder, Score, as_text, score
 from nectar.records.record import RunRecord
 
 

@@ -20,9 +20,9 @@ from nectar.commands.simulate import available_cores, job_of, resources
 from nectar.engines import processes
 from nectar.engines.flower.app import SOURCE, require_app
 from nectar.engines.flower.client import Job, LaunchError, NoiseFilter, Resources, plain
-from nectar.engines.interrupt import Interrupted, Interrupts
+from nectar.engines.processes import Interrupted, Interrupts
 from nectar.engines.simulation import workspace
-from nectar.engines.simulation.environment import environment
+from nectar.engines.simulation.superlink import run_environment
 
 TINY = Resources(supernodes=4, client_cores=1, client_gpus=0.0, workers=2)
 
@@ -106,7 +106,7 @@ def test_the_environment_is_the_runs_own(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("NO_PROXY", "intranet")
     monkeypatch.setenv("FLWR_HOME", "/the/users")
     monkeypatch.setenv("NECTAR_DATA", "/data")
-    found = environment(tmp_path)
+    found = run_environment(tmp_path)
     # or, below `uv run`, Ray packs what it writes itself
     assert found["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] == "0"
     assert found["PYTHONPATH"].split(os.pathsep) == [str(tmp_path / "here"), "/abs"]

@@ -18,7 +18,9 @@ from common.errors import NectarError
 from nectar.engines import processes
 from nectar.engines.flower.app import SOURCE
 from nectar.engines.flower.client import Job, LaunchError, Resources
-from nectar.engines.simulation import bytecode, programs, superlink, warm, workspace
+from nectar.engines.simulation import superlink, warm, workspace
+from nectar.engines.simulation import superlink as bytecode
+from nectar.engines.simulation import superlink as programs
 from nectar.engines.simulation.simulate import simulate
 from nectar.engines.simulation.superlink import SuperLink
 
@@ -277,17 +279,17 @@ def test_bytecode_is_kept_with_the_run_where_it_may_not_lie_beside_the_modules(
 ) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / "none"))
-    given = bytecode.variables(tmp_path)
+    given = bytecode.bytecode_variables(tmp_path)
     code = "import colorsys, sys; print(colorsys.__cached__, sys.dont_write_bytecode)"
     environment = os.environ | given
     said = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     ).stdout
-    assert said.startswith(str(bytecode.folder(tmp_path)))
+    assert said.startswith(str(bytecode.bytecode_folder(tmp_path)))
     assert said.endswith(" False\n")
     assert Path(said.split()[0]).is_file()
     with bytecode.shared(tmp_path):
-        assert cache_from_source(__file__).startswith(str(bytecode.folder(tmp_path)))
+        assert cache_from_source(__file__).startswith(str(bytecode.bytecode_folder(tmp_path)))
         assert not sys.dont_write_bytecode
     assert sys.pycache_prefix == str(tmp_path / "none")
     assert sys.dont_write_bytecode
@@ -311,7 +313,7 @@ def test_bytecode_that_is_at_hand_is_used(
     monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
     if not may_write:
         compile_all(bytecode._LARGE)
-    assert bytecode.variables(tmp_path) == {}
+    assert bytecode.bytecode_variables(tmp_path) == {}
     with bytecode.shared(tmp_path):
         assert sys.pycache_prefix == str(tmp_path)
         assert sys.dont_write_bytecode is not may_write
@@ -323,4 +325,4 @@ def test_one_large_package_without_bytecode_is_enough_to_keep_it(
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
     compile_all(set(bytecode._LARGE) - {"torch"})
-    assert "PYTHONPYCACHEPREFIX" in bytecode.variables(tmp_path)
+    assert "PYTHONPYCACHEPREFIX" in bytecode.bytecode_variables(tmp_path)

@@ -22,7 +22,7 @@ from small import SMALL
 
 from common.config.loading import load
 from nectar import cli
-from nectar.records.resume import with_recorded
+from nectar.records.outputs import with_recorded
 from server_app.record import Record
 
 Spoil = Callable[[Path], None]

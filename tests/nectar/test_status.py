@@ -22,8 +22,7 @@ from nectar.engines.local_grid import LocalGrid
 from nectar.engines.remote import watching as silence
 from nectar.engines.remote.standing import Reading
 from nectar.engines.remote.watching import breaking_silence
-from nectar.operate.keys.authority import make_authority, make_server
-from nectar.operate.keys.nodes import make_nodes, note_of
+from nectar.operate.keys.authority import make_authority, make_nodes, make_server, note_of
 from server_app.app import _Rounds
 from server_app.app import app as server_app
 from server_app.sending import told

@@ -14,8 +14,7 @@ from waiting import until
 
 from nectar.engines.local_grid import LocalGrid, identify
 from nectar.engines.pool import pool as pools
-from nectar.engines.pool.pool import WorkerPool
-from nectar.engines.pool.worker import WorkerError
+from nectar.engines.pool.pool import WorkerError, WorkerPool
 
 
 class Player:

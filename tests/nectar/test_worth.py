@@ -12,8 +12,8 @@ import nectar
 from benchmarks.standings import labelled
 from common.config.text import parse_set
 from nectar.records.record import RunRecord
-from nectar.report import worth as measured
-from nectar.report.worth import FILE, curve_of, worth
+from nectar.report import tables as measured
+from nectar.report.tables import FILE, curve_of, worth
 
 CURVE = {50: 0.3, 100: 0.4, 200: 0.5, 500: 0.5, 1000: 0.45, 2000: 0.6}
 

@@ -29,7 +29,7 @@ from benchmarks.standings import (
 from common.config.loading import load
 from common.errors import ConfigError
 from nectar.records.record import RunRecord
-from nectar.report.worth import FILE, curve_of, worth
+from nectar.report.tables import FILE, curve_of, worth
 from nectar.words import parse_words
 
 of_cifar10 = partial(worth, curve=curve_of("cifar10", "convnet 3x32"))

@@ -17,7 +17,7 @@ from small import SMALL, Small
 
 from common.errors import FederationError
 from nectar.cli import main as nectar
-from nectar.records.resume import with_recorded
+from nectar.records.outputs import with_recorded
 from nectar.records.run_list import runs_below
 from server_app.record import Record
 

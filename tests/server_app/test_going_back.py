@@ -16,7 +16,7 @@ from common.config.loading import load
 from common.errors import ConfigError, FederationError
 from nectar.commands.simulate import job_of
 from nectar.engines.remote.order import order_of, resumed
-from nectar.records.resume import recorded_config, with_recorded
+from nectar.records.outputs import recorded_config, with_recorded
 from nectar.words import parse_words
 from server_app.checkpoint import Checkpoint
 from server_app.continuing import REMEMBERED

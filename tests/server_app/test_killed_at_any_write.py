@@ -18,7 +18,7 @@ from federation import numbers, run, same_end
 from places import HELPERS, ROOT
 from small import SMALL
 
-from nectar.records.resume import with_recorded
+from nectar.records.outputs import with_recorded
 from nectar.records.run_list import runs_below
 from server_app.record import Record
 

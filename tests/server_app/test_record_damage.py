@@ -17,8 +17,8 @@ from small import SMALL
 from common.errors import FederationError, NectarError
 from common.storage import tensor_file
 from nectar.cli import main as nectar
+from nectar.records.outputs import with_recorded
 from nectar.records.record import RunRecord
-from nectar.records.resume import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 

@@ -17,8 +17,8 @@ from small import Small
 
 from common.errors import FederationError
 from nectar.cli import main as nectar
+from nectar.records.outputs import with_recorded
 from nectar.records.record import RunRecord
-from nectar.records.resume import with_recorded
 from server_app.record import Record
 
 #: a process that opens a record to write it, says so, and holds it until its input ends

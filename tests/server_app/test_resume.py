@@ -17,7 +17,7 @@ from small import SMALL, Small
 
 from client_app.state import ContextState, DirectoryState
 from common.errors import ConfigError, FederationError
-from nectar.records.resume import with_recorded
+from nectar.records.outputs import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 

@@ -14,7 +14,7 @@ from tampering import nan, with_arrays
 
 from client_app.state import DirectoryState
 from common.errors import FederationError
-from nectar.records.resume import with_recorded
+from nectar.records.outputs import with_recorded
 from server_app.record import Record
 
 WARM = "feddm.start=noise feddm.warm=on"

@@ -28,7 +28,7 @@ from nectar.cli import main
 from nectar.comparison.comparison import Comparison
 from nectar.comparison.request import parse
 from nectar.engines.local_grid import LocalGrid
-from nectar.records.resume import with_recorded
+from nectar.records.outputs import with_recorded
 from nectar.words import parse_words
 from server_app import on_round as notifying
 from server_app import tracking

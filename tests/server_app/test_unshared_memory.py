@@ -17,7 +17,7 @@ from common.errors import FederationError
 from common.sites import RAY, SUPERLINK, Site
 from common.specs.updates import MEMORY_LOST
 from common.wire.weights import Weights
-from nectar.records.resume import with_recorded
+from nectar.records.outputs import with_recorded
 from server_app.record import Record
 from strategies.exchange.members import Members
 from strategies.exchange.replies import Upload

@@ -194,7 +194,7 @@ def test_a_node_that_does_not_answer_is_waited_for_and_then_left_out(small: Smal
 
 def test_a_run_that_began_without_a_site_keeps_the_partition_and_continues(small: Small) -> None:
     """The others hold the shares of three, not of two, and the record says so."""
-    from nectar.records.resume import with_recorded
+    from nectar.records.outputs import with_recorded
 
     whole = run(small(method="fedavg", rounds=1))
     part = run(small(method="fedavg", rounds=1, set=QUICK), AnsweringGrid, answers={0: fails})

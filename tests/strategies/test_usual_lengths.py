@@ -19,7 +19,7 @@ from sklearn.datasets import load_digits
 from tampering import nan
 
 import strategies.fedavg
-from nectar.records.resume import with_recorded
+from nectar.records.outputs import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 

@@ -223,10 +223,6 @@ def by_reason(skipped: Iterable[Skipped]) -> str:
     return ", ".join(f"{reason}: {count}" for reason, count in ordered)
 
 
-# ---- files ---------------------------------------------------------------------------------------
-# The publishers' files: where they lie and how they are checked before any is used.
-
-
 # ---- holdout -------------------------------------------------------------------------------------
 # A test split for a set that brings none: a stratified share of its training images, drawn by the run's seed.
 

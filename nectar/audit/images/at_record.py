@@ -39,11 +39,11 @@ from nectar.audit.images.examining import (
     sent_of,
     together,
 )
-from nectar.export.learned import network_of
+from nectar.export.bundle import network_of
 from nectar.records.real_images import real_images
 from nectar.records.record import RunRecord
 from server_app.checkpoint import Checkpoint
-from server_app.record import AUDIT
+from server_app.run_directory import AUDIT
 from strategies.shuffled_pool import ShuffledPool
 
 MOST_CONTROLS = 10_000

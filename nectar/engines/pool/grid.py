@@ -19,8 +19,7 @@ from common.config.resolved import Config
 from common.learning.compute import torch_device
 from nectar.engines.cores import available_cores, granted_cores
 from nectar.engines.local_grid import LocalGrid
-from nectar.engines.pool.pool import WorkerPool
-from nectar.engines.pool.worker import Setup
+from nectar.engines.pool.pool import Setup, WorkerPool
 
 logger = getLogger("flwr")
 

@@ -7,17 +7,30 @@ work. loky's end a worker whose memory grew, and with it the data of its sites.
 
 from __future__ import annotations
 
+import builtins
+import io
+import itertools
+import logging
+import os
+import pickle
+import subprocess
+import sys
 import threading
+import warnings
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from logging import getLogger
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any
 
 from flwr.app import Error, Message, RecordDict
 
-from nectar.engines.pool.worker import CRASHED, Setup, Worker
+from common.learning import compute as steps
+from nectar.engines import processes
 
 logger = getLogger("flwr")
 
@@ -237,3 +250,202 @@ def _size(reply: Message) -> int:
         return 0
     records = reply.content.array_records.values()
     return sum(len(array.data) for record in records for array in record.values())
+
+
+# ---- worker --------------------------------------------------------------------------------------
+# One worker as this process sees it: started, given one message at a time, ended.
+
+#: Flower's own code for a ClientApp whose process died
+CRASHED = 8
+
+_PROCESS = "nectar.engines.pool.worker_process"
+
+
+class WorkerError(Exception):
+    """A worker that is not there, or did not come to be; a sentence."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a worker is told first: the run, what this process has imported, and which lines of the log are wanted."""
+
+    run_config: Mapping[str, str | int | float | bool]
+    sites: int
+    source: str
+    level: int
+    flower_level: int
+
+
+class Worker:
+    """A worker's process and the pipe to it. One thread at a time uses it; any may ``end`` it."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self._shown: dict[Any, Any] = {}
+        here, theirs = Pipe()
+        self._tasks, self._answers = Sender(here, keep=True), Receiver(here, keep=False)
+        with theirs:
+            command = processes.module_command(_PROCESS, str(theirs.fileno()))
+            command[1:1] = [f"-W{option}" for option in sys.warnoptions]
+            environment = os.environ | processes.import_path()
+            self._process = processes.start(
+                command, environment=environment, keep=[theirs.fileno()]
+            )
+
+    def greet(self) -> None:
+        """Wait until the worker has imported and resolved what the run needs; WorkerError if it cannot."""
+        self._send(self._setup)
+        kind, said = self._answer("ready", "failed")
+        if kind == "failed":
+            raise WorkerError(said)
+        if said != self._setup.source:
+            raise WorkerError("it found other source files than this process has imported")
+
+    def carry_out(self, message: Message) -> RecordDict | Error:
+        """Return what the site answers; WorkerError if the worker died over it."""
+        to = message.metadata
+        self._send(
+            {
+                "content": message.content,
+                "message_type": to.message_type,
+                "dst_node_id": to.dst_node_id,
+                "group_id": to.group_id,
+                "ttl": to.ttl,
+            }
+        )
+        kind, said = self._answer("reply", "error")
+        return Error(*said) if kind == "error" else said
+
+    def end(self) -> None:
+        """End the process, whatever it is at; returns when it is gone."""
+        processes.end(lambda: processes.running([self._process]))
+
+    def _send(self, item: object) -> None:
+        try:
+            self._tasks.send(item)
+        except OSError:
+            raise WorkerError(self._how_it_ended()) from None
+
+    def _answer(self, *kinds: str) -> tuple[str, Any]:
+        """Wait for an answer of one of ``kinds``, and pass on what the worker logs until then."""
+        try:
+            while (answer := self._answers.receive())[0] not in kinds:
+                self._pass_on(*answer)
+            return answer[0], answer[1]
+        except (EOFError, OSError):
+            raise WorkerError(self._how_it_ended()) from None
+
+    def _pass_on(self, kind: str, said: tuple[Any, ...]) -> None:
+        if kind == "log":
+            name, level, text = said
+            logging.getLogger(name).log(level, "%s", text)
+        elif kind == "warning":
+            text, category, filename, line = said
+            of = getattr(builtins, category, UserWarning)
+            warnings.warn_explicit(text, of, filename, line, registry=self._shown)
+        elif kind == "steps":
+            steps.tell(f"worker {self._process.pid}", *said)
+
+    def _how_it_ended(self) -> str:
+        """Say how the worker ended, whose end of the pipe is closed."""
+        try:
+            code = self._process.wait(processes.STEPS[0][1])
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        return processes.how_it_ended(code)
+
+
+# ---- arrays --------------------------------------------------------------------------------------
+# Messages to a worker and back: pickled, with the bytes of their arrays after them, which are copied nowhere.
+#
+# A round sends the same weights to many sites. So what the message before had as well is not sent again: a worker
+# reads a round's weights once, and every site in it finds the same object, which it decodes once. Only a process and
+# its own child speak here: nothing that came from outside is ever unpickled.
+
+_LEAST = 512
+"""Bytes from which on they are sent beside the message."""
+
+
+class Sender:
+    """One end of a pipe.
+
+    Parameters
+    ----------
+    keep : bool
+        Whether both ends keep a message's bytes until the next one; the receiver says the same.
+    """
+
+    def __init__(self, connection: Connection, *, keep: bool) -> None:
+        self._connection, self._keep = connection, keep
+        self._last: dict[int, tuple[int, bytes]] = {}
+        self._numbers = itertools.count()
+
+    def send(self, item: object) -> None:
+        """Send ``item``; OSError if the other end is gone."""
+        file = io.BytesIO()
+        pickler = _Pickler(file, self._last, self._numbers)
+        pickler.dump(item)
+        self._last = pickler.used if self._keep else {}
+        self._connection.send_bytes(file.getbuffer())
+        for blob in pickler.new:
+            self._connection.send_bytes(blob)
+
+
+class Receiver:
+    """The other end.
+
+    Parameters
+    ----------
+    keep : bool
+        As the sender's.
+    """
+
+    def __init__(self, connection: Connection, *, keep: bool) -> None:
+        self._connection, self._keep = connection, keep
+        self._last: dict[int, bytes] = {}
+
+    def receive(self) -> Any:
+        """Wait for what comes next, and return it; EOFError if the other end is closed."""
+        file = io.BytesIO(self._connection.recv_bytes())
+        unpickler = _Unpickler(file, self._last, self._connection)
+        item = unpickler.load()
+        self._last = unpickler.used if self._keep else {}
+        return item
+
+
+class _Pickler(pickle.Pickler):
+    """Replaces large bytes by a number; they are known by their identity as long as they are kept."""
+
+    def __init__(
+        self, file: io.BytesIO, last: Mapping[int, tuple[int, bytes]], numbers: Iterator[int]
+    ) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self._last, self._numbers = last, numbers
+        self.used: dict[int, tuple[int, bytes]] = {}
+        self.new: list[bytes] = []
+
+    def persistent_id(self, value: object) -> int | None:
+        if type(value) is not bytes or len(value) < _LEAST:
+            return None
+        known = self.used.get(id(value)) or self._last.get(id(value))
+        if known is None:
+            known = next(self._numbers), value
+            self.new.append(value)
+        self.used[id(value)] = known
+        return known[0]
+
+
+class _Unpickler(pickle.Unpickler):
+    """Puts the bytes back; new ones follow the message in the order of their numbers."""
+
+    def __init__(self, file: io.BytesIO, last: Mapping[int, bytes], connection: Connection) -> None:
+        super().__init__(file)
+        self._last, self._connection = last, connection
+        self.used: dict[int, bytes] = {}
+
+    def persistent_load(self, number: int) -> bytes:
+        if number not in self.used:
+            known = self._last.get(number)
+            self.used[number] = self._connection.recv_bytes() if known is None else known
+        return self.used[number]

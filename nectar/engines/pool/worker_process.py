@@ -1,7 +1,7 @@
 """A worker of the pool: carries out messages as the in-process engine does, one at a time, until its parent ends it.
 
 Called as ``python -m nectar.engines.pool.worker_process PARENT DESCRIPTOR``: the parent's number, and that of this
-end of the pipe. First comes a :class:`~nectar.engines.pool.worker.Setup`, then one message's parts at a time; each
+end of the pipe. First comes a :class:`~nectar.engines.pool.pool.Setup`, then one message's parts at a time; each
 answer is a pair of its kind and what it says.
 """
 
@@ -18,11 +18,11 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, TextIO
 
 from nectar.engines import processes
-from nectar.engines.pool.arrays import Receiver, Sender
+from nectar.engines.pool.pool import Receiver, Sender
 
 if TYPE_CHECKING:
     from nectar.engines.local_grid import LocalGrid
-    from nectar.engines.pool.worker import Setup
+    from nectar.engines.pool.pool import Setup
 
 #: seconds between two reports on how far a site is
 _REPORT_EVERY = 1.0

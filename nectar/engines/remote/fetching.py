@@ -19,7 +19,8 @@ from nectar.engines.flower.client import Client, LaunchError
 from nectar.engines.flower.connection import Connection
 from nectar.engines.remote.order import follow
 from nectar.words import to_flwr
-from server_app.record import COMPLETED, Record, RunDirectory
+from server_app.record import Record
+from server_app.run_directory import COMPLETED, RunDirectory
 from server_app.sending import (
     LATEST,
     NAME,

@@ -15,7 +15,7 @@ from common.config.resolved import Config
 from common.errors import ConfigError
 from nectar.engines.flower.client import LaunchError, Outcome, follow_lines
 from nectar.engines.flower.connection import Connection
-from nectar.records.resume import over_recorded
+from nectar.records.outputs import over_recorded
 from nectar.words import RunConfig, parse_words, refuse_nothing, refuse_repeats
 
 RESUME, OUTPUT, DATA = "resume", "output-dir", "data-dir"

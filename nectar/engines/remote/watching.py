@@ -12,7 +12,7 @@ from typing import TextIO
 
 from nectar.engines.flower.client import LaunchError, Outcome, Screen
 from nectar.engines.flower.connection import Connection
-from nectar.engines.interrupt import Interrupted, Interrupts
+from nectar.engines.processes import Interrupted, Interrupts
 from nectar.engines.remote.order import follow
 from nectar.engines.remote.standing import Reading
 from nectar.words import spoken

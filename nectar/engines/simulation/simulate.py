@@ -1,14 +1,17 @@
 """One simulated run from start to end, with its real outcome and nothing left behind."""
 
+from __future__ import annotations
+
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
 from nectar.engines.flower.app import require_app
-from nectar.engines.flower.client import Job, Outcome, Screen, follow_lines
-from nectar.engines.interrupt import Interrupted, Interrupts
-from nectar.engines.simulation import bytecode
+from nectar.engines.flower.client import Job, LaunchError, Outcome, Screen, follow_lines
+from nectar.engines.processes import Interrupted, Interrupts
+from nectar.engines.simulation import superlink as bytecode
 from nectar.engines.simulation.superlink import SuperLink
 from nectar.engines.simulation.workspace import Workspace, sweep
 from nectar.words import next_step
@@ -109,3 +112,27 @@ def _report(outcome: Outcome, record: str, screen: Screen) -> int:
         return 0
     screen.say_failed(outcome)
     return 1
+
+
+# ---- cluster -------------------------------------------------------------------------------------
+# A Ray cluster that is there.
+
+
+def knock(address: str) -> None:
+    """See who listens at ``HOST:PORT``, which Ray tries for minutes; LaunchError if nobody; other forms are Ray's."""
+    host, colon, port = address.rpartition(":")
+    if not colon or "/" in address:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise no_cluster(address, error) from None
+
+
+def no_cluster(address: str, error: Exception) -> LaunchError:
+    """Return the sentence that there is no cluster."""
+    reason = str(error).strip().partition("\n")[0]
+    return LaunchError(
+        f"No Ray cluster answers at {address} ({reason}): start one with `ray start --head`, and give HOST:PORT of its "
+        "head."
+    )

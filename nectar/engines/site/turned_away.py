@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from nectar.engines.flower.connection import Connection
 from nectar.engines.site.clientapp import Fleet
 from nectar.operate.doctor.keys import is_registered
-from nectar.operate.keys.nodes import fingerprint
+from nectar.operate.keys.authority import fingerprint
 
 MARK = "turned-away"
 """The file in the program's folder by which `nectar-healthy` sees that this site is out, as it was told."""

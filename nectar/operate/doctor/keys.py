@@ -16,10 +16,16 @@ from nectar.engines.flower.client import LaunchError
 from nectar.engines.flower.connection import Connection
 from nectar.operate.doctor.checks import Found, Patient
 from nectar.operate.doctor.link import PROTOBUF, Answer, ask
-from nectar.operate.keys.authority import read_certificate
-from nectar.operate.keys.files import KeysError
+from nectar.operate.keys.authority import (
+    FOLDER,
+    SUFFIX,
+    KeysError,
+    fingerprint,
+    is_note,
+    read_certificate,
+    read_private,
+)
 from nectar.operate.keys.inventory import SITE_KEY, host_names, inventory
-from nectar.operate.keys.nodes import FOLDER, SUFFIX, fingerprint, is_note, read_private
 
 #: Flower's codes for an activation that it refuses: the interval between heartbeats cannot be, and the key is unknown
 _NO_INTERVAL, _UNKNOWN = 2003, 2004

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
+import hashlib
 import ipaddress
+import os
 import re
-from collections.abc import Sequence
+import secrets
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from nectar.operate.keys.files import (
-    PRIVATE,
-    PUBLIC,
-    KeysError,
-    make_directory,
-    read,
-    refuse_existing,
-    write_new,
-)
+from common.errors import NectarError
+from common.sites import site_name, site_slug
 
 CA_DAYS, SERVER_DAYS = 3650, 397
 
@@ -207,3 +205,239 @@ def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 def _now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+
+
+# ---- files ---------------------------------------------------------------------------------------
+# Key files: private from their first byte, whole or not there, and never written over another.
+
+#: modes of a directory of keys, of a private key and of what may be handed out
+DIRECTORY, PRIVATE, PUBLIC = 0o700, 0o600, 0o644
+
+
+class KeysError(NectarError):
+    """A key or certificate that cannot be made, read or registered."""
+
+
+def make_directory(directory: Path) -> None:
+    """Make ``directory`` for its user alone, unless it is there already; KeysError if it cannot be made."""
+    try:
+        # Whoever may write to a directory above may put another one in its place.
+        for above in reversed(directory.parents):
+            above.mkdir(mode=0o755, exist_ok=True)
+        directory.mkdir(mode=DIRECTORY, exist_ok=True)
+    except OSError as error:
+        raise KeysError(
+            f"the directory {directory} cannot be made ({error.strerror}): name one of your own"
+        ) from None
+
+
+def refuse_existing(*paths: Path) -> None:
+    """Refuse, before any work, what would have to be written over; KeysError naming the first file that is there."""
+    for path in paths:
+        if os.path.lexists(path):
+            raise _exists(path)
+
+
+def write_new(contents: Mapping[Path, tuple[bytes, int]]) -> None:
+    """Write files, each with its content and mode: all of them, or none, also where Ctrl-C comes in between.
+
+    Parameters
+    ----------
+    contents : mapping
+        From the path to (content, mode). The mode holds from the start (less what the umask takes away), so that
+        a private key is readable to others not for a moment.
+
+    Raises
+    ------
+    KeysError
+        If one is there already or cannot be written; what was written is taken back.
+    """
+    refuse_existing(*contents)
+    staged = {path: path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp") for path in contents}
+    try:
+        for path, temporary in staged.items():
+            _write(temporary, *contents[path])
+        for path, temporary in staged.items():
+            os.link(temporary, path)  # a link, unlike a rename, replaces nothing
+    except BaseException as error:
+        for written, temporary in staged.items():
+            if _is_same(written, temporary):
+                written.unlink()
+        if isinstance(error, FileExistsError):
+            raise _exists(path) from None
+        if isinstance(error, OSError):
+            raise KeysError(f"{path} cannot be written ({error.strerror})") from None
+        raise
+    finally:
+        for temporary in staged.values():
+            temporary.unlink(missing_ok=True)
+
+
+def _write(path: Path, content: bytes, mode: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _is_same(path: Path, temporary: Path) -> bool:
+    """Whether both names are of one file, which is then ours and nobody else's."""
+    try:
+        return path.samefile(temporary)
+    except OSError:
+        return False
+
+
+def read(path: Path) -> bytes:
+    """Return a file's content; KeysError if it is not there or cannot be read."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise KeysError(f"there is no {path}") from None
+    except OSError as error:
+        raise KeysError(f"{path} cannot be read ({error.strerror})") from None
+
+
+def _exists(path: Path) -> KeysError:
+    return KeysError(
+        f"{path} is there already, and no key is ever written over: move it away to make a new one"
+    )
+
+
+# ---- nodes ---------------------------------------------------------------------------------------
+# The key pair of a site's SuperNode: the site keeps one half, the server registers the other.
+
+FOLDER = "nodes"
+"""The folder of a directory of keys in which the sites' lie."""
+
+SUFFIX = ".pub"
+
+_NOTE = ".node-id"
+
+_CURVES = ("secp256r1", "secp384r1", "secp521r1")
+
+
+def make_nodes(directory: Path, sites: Sequence[str]) -> list[Path]:
+    """Write a pair a site, ``nodes/SITE`` and ``nodes/SITE.pub`` by its slug, in OpenSSH's forms; return the latter.
+
+    A pair takes nothing from the authority, so a site can make its own and send the public half alone.
+
+    Raises
+    ------
+    FederationError
+        If a name is none that a site may have.
+    KeysError
+        If a file is there already or cannot be written.
+    """
+    folder = directory / FOLDER
+    names = list(dict.fromkeys(_checked(site) for site in sites))
+    private, public = [folder / name for name in names], [folder / (n + SUFFIX) for n in names]
+    refuse_existing(*private, *public)
+    make_directory(directory)
+    make_directory(folder)
+    contents = {}
+    for key_file, public_file in zip(private, public, strict=True):
+        key = ec.generate_private_key(ec.SECP384R1())
+        contents[key_file] = (_openssh(key), PRIVATE)
+        contents[public_file] = (_public_line(key.public_key(), key_file.name), PUBLIC)
+    write_new(contents)
+    return public
+
+
+def read_public(path: Path) -> ec.EllipticCurvePublicKey:
+    """Return the public half in an OpenSSH file; KeysError if it holds another thing, naming a private key so."""
+    content = read(path)
+    if b"PRIVATE KEY" in content:
+        raise KeysError(
+            f"{path} is a private key, which stays at the site: give the file that ends in {SUFFIX}"
+        )
+    try:
+        key = serialization.load_ssh_public_key(content)
+    except (ValueError, UnsupportedAlgorithm):
+        raise KeysError(f"{path} is not a public key of OpenSSH's form") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name not in _CURVES:
+        raise KeysError(
+            f"{path} is of a kind that Flower does not take: make the pair with `nectar keys node`"
+        )
+    return key
+
+
+def read_private(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Return the site's own half; KeysError if it is none, or has a passphrase, which a SuperNode could not ask for."""
+    try:
+        key = serialization.load_ssh_private_key(read(path), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise KeysError(
+            f"{path} is not a private key of OpenSSH's form without a passphrase"
+        ) from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise KeysError(
+            f"{path} is of a kind that Flower does not take: make the pair with `nectar keys node`"
+        )
+    return key
+
+
+def fingerprint(key: ec.EllipticCurvePublicKey) -> str:
+    """Return a public key's fingerprint as ``ssh-keygen -l`` prints it."""
+    line = key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    digest = hashlib.sha256(base64.b64decode(line.split()[1])).digest()
+    return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+
+
+def public_halves(directory: Path) -> list[Path]:
+    """Return the sites' public halves of a directory of keys, or of a folder of such files as they came by mail."""
+    for folder in (directory / FOLDER, directory):
+        if found := sorted(folder.glob(f"*{SUFFIX}")):
+            return found
+    return []
+
+
+def note_of(public_file: Path) -> Path:
+    """Return the file beside a public half in which its node id stands once it is registered."""
+    return public_file.with_name(public_file.name + _NOTE)
+
+
+def noted(public_file: Path) -> tuple[str, str]:
+    """Return what stands in a public half's note: the node's number and the fingerprint of the key; empty if nothing.
+
+    Notes of earlier releases have the number alone.
+    """
+    try:
+        node, _, of = note_of(public_file).read_text(encoding="utf-8").strip().partition(" ")
+    except (OSError, UnicodeDecodeError):
+        return "", ""
+    return (node, of) if node.isdecimal() else ("", "")
+
+
+def noted_sites(directory: Path) -> dict[str, str]:
+    """Return the registered sites of a directory of keys: from the node's number to the site's name."""
+    found = ((noted(path)[0], path.name.removesuffix(SUFFIX)) for path in public_halves(directory))
+    return {node: site for node, site in found if node}
+
+
+def is_note(path: Path) -> bool:
+    """Whether a file is such a note."""
+    return path.name.endswith(_NOTE)
+
+
+def _checked(site: str) -> str:
+    name = site_slug(site_name({"site": site}))
+    if name.endswith((SUFFIX, _NOTE)):
+        raise KeysError(
+            f"the site name {name!r} ends as a file of keys does ({SUFFIX}, {_NOTE}): choose another"
+        )
+    return name
+
+
+def _openssh(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.OpenSSH,
+        serialization.NoEncryption(),
+    )
+
+
+def _public_line(key: ec.EllipticCurvePublicKey, site: str) -> bytes:
+    line = key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return line + b" " + site.encode() + b"\n"

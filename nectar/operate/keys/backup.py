@@ -25,16 +25,16 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from common.errors import one_line
-from nectar.operate.keys.files import (
+from nectar.operate.keys.authority import (
     DIRECTORY,
     PRIVATE,
     PUBLIC,
     KeysError,
+    fingerprint,
     make_directory,
     write_new,
 )
-from nectar.operate.keys.nodes import fingerprint
-from nectar.operate.keys.revoked import LIST, Revoked, find, note_revoked, revoked
+from nectar.operate.keys.registry import LIST, Revoked, find, note_revoked, revoked
 
 ABOUT, DATABASE, KEYS, AUTHORITY = "about.json", "superlink.db", "keys", "ca.key"
 

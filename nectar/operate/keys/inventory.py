@@ -12,14 +12,15 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import NameOID
 
 from common.sites import site_order
-from nectar.operate.keys.authority import read_certificate, read_private_key
-from nectar.operate.keys.files import KeysError
-from nectar.operate.keys.nodes import (
+from nectar.operate.keys.authority import (
     FOLDER,
     SUFFIX,
+    KeysError,
     fingerprint,
     is_note,
+    read_certificate,
     read_private,
+    read_private_key,
     read_public,
 )
 
