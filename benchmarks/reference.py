@@ -35,7 +35,7 @@ from common.settings.section import describe as described
 from common.settings.sections import FORMS, PUBLIC, RunSettings
 from common.storage.files import write_text
 from nectar import cli
-from nectar.cli import COMMANDS, GROUPS, SUMMARIES
+from nectar.command_line import COMMANDS, GROUPS, SUMMARIES
 from nectar.comparison.paper_table import PaperTable, TableRow, read_paper_table
 
 ROOT = Path(__file__).parents[1]

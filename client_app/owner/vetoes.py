@@ -12,7 +12,7 @@ from common.config.keys import nearest
 from common.config.own_parts import PART, Judge
 from common.config.resolved import Config
 from common.errors import FederationError
-from common.learning.compute import machine_cores
+from common.learning.cores import machine_cores
 from common.methods import METHODS
 from common.settings.base import AMOUNTS, Disclosure
 from common.settings.section import amounts, left_open

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -146,14 +145,3 @@ def counted(steps: int, before_step: Callable[[], None] | None = None) -> Callab
         done += 1
 
     return ahead
-
-
-# ---- cores ---------------------------------------------------------------------------------------
-# How many cores a machine has: asked without torch, which takes seconds to import.
-
-
-def machine_cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

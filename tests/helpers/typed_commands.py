@@ -13,7 +13,7 @@ import click
 
 from client_app.owner.node_config import NodeConfig
 from common.config.loading import load
-from nectar.cli import COMMANDS
+from nectar.command_line import COMMANDS
 from nectar.comparison.request import CompareOptions, parse
 from nectar.comparison.tuning import searches_of
 from nectar.operate.doctor.node_config import read

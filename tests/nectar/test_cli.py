@@ -17,8 +17,7 @@ from common.config.tables import experiments
 from common.errors import NectarError
 from common.methods import METHODS
 from common.settings.sections import RunSettings
-from nectar import cli
-from nectar import cli as command_line
+from nectar import cli, command_line
 
 
 def fake(monkeypatch: pytest.MonkeyPatch, main: Any, **more: Any) -> None:

@@ -19,7 +19,8 @@ from small import SMALL
 from typed_commands import commands, require_accepted
 
 from common.errors import ConfigError, NectarError
-from nectar.cli import SUMMARIES, main
+from nectar.cli import main
+from nectar.command_line import SUMMARIES
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]

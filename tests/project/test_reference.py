@@ -14,7 +14,7 @@ from common.config.layers import names
 from common.config.tables import TABLE
 from common.methods import METHODS
 from common.settings.sections import SECTIONS
-from nectar.cli import SUMMARIES
+from nectar.command_line import SUMMARIES
 
 BY_HAND = {"glossary.md"}
 

@@ -46,6 +46,7 @@ THIRD_PARTIES = (
     "yaml",
     "filelock",
     "PIL.ImageOps",
+    "scipy.special",
 )
 
 #: what a pinned app's modules are found by
