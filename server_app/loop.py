@@ -5,7 +5,6 @@ Only Flower's own hooks are called, so whatever is a Flower Strategy can be driv
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -52,7 +51,8 @@ def federate(
 
     The strategy has made its roll call (``ensure_roll_call``). Round 0, the evaluation of the start, is part of
     a run that begins at round 1 and of no resumed one. A round is one exchange: its weights' evaluation at the sites
-    rides on the next round's instructions (`strategies.exchange.inbox`), the last one's has an exchange of its own.
+    goes along with the next round's instructions (`strategies.exchange.evaluation`), the last one's has an exchange of
+    its own.
     Every ``every``-th round is evaluated, and ``last_round``.
     With ``unjudged`` the sites' figures of the round before ``first_round`` are still to come.
 
@@ -175,8 +175,6 @@ def _require_counted_on(strategy: Federated, site: Site, federation: FederationS
 # ---- evaluation ----------------------------------------------------------------------------------
 # The server's own evaluation: on the validation share, which choices may look at, and on the test set.
 
-log = logging.getLogger("flwr")
-
 
 def server_evaluator(division: Division) -> Evaluator:
     """Return what evaluates weights after a round; it loads its data at once, so that a lack shows early.
@@ -218,7 +216,7 @@ def server_evaluator(division: Division) -> Evaluator:
         )
 
     for sentence in division.gaps:
-        log.warning("%s", sentence)
+        logger.warning("%s", sentence)
     model_of("")  # so that one that cannot be built shows early
     return judge
 

@@ -125,7 +125,7 @@ def _check_kind(name: str, shape: tuple[int, ...]) -> None:
 #: what two modules may share: nobody can change it in one of them
 _CONSTANT = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.Size)
 
-#: what of a module is made anew, and not as any other of its attributes
+#: a module's attributes that are made again instead of copied
 _APART = ("_parameters", "_buffers", "_modules")
 
 

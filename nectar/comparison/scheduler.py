@@ -16,7 +16,6 @@ from typing import NamedTuple
 from filelock import FileLock, Timeout
 
 from common.config.keys import TYPED
-from common.config.loading import load
 from common.config.resolved import Config
 from common.errors import ConfigError
 from common.learning.compute import torch_device
@@ -31,7 +30,7 @@ from nectar.engines.preflight import check
 from nectar.records.identity import Identity
 from nectar.records.record import RunRecord
 from nectar.records.run_list import Archive, rounds_in
-from nectar.words import parse_words, spoken, with_class_list
+from nectar.words import parse_words, resolved, spoken
 from server_app.record import Record
 from server_app.run_directory import ALONE
 
@@ -131,7 +130,7 @@ def plan(cell: Cell, variants: Sequence[Variant], seeds: Iterable[int]) -> list[
 
 def _planned(cell: Cell, variant: Variant, seed: int) -> PlannedRun:
     words = parse_words(cell.words(variant, seed))
-    config = load(with_class_list({TYPED: cell.options.typed} | words))
+    config = resolved({TYPED: cell.options.typed} | words)
     if config.evaluation.on == "none":
         raise ConfigError(
             "evaluation.on=none leaves nothing to compare: choose server, sites or both."
