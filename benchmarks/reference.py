@@ -210,13 +210,13 @@ def methods() -> str:
     rows, told = [], []
     for name, method in METHODS.items():
         cls = settings_class(name)
-        said = cls().disclosure() or Disclosure("nothing")
+        message = cls().disclosure() or Disclosure("nothing")
         summary = prose((inspect.getdoc(cls) or "").partition("\n")[0])
         link = f"[`{name}`](settings.md#{name})"
         rows.append((link, summary, *(_yes(kind in method.takes) for kind in kinds)))
-        switches = (said.unchanged, said.labels, said.class_counts, said.update)
+        switches = (message.unchanged, message.labels, message.class_counts, message.update)
         covers = _yes(method.private), _yes(method.averages)
-        told.append((f"`{name}`", said.payload, said.began_as, *map(_yes, switches), *covers))
+        told.append((f"`{name}`", message.payload, message.began_as, *map(_yes, switches), *covers))
     head = (
         "method",
         "sends",

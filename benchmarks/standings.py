@@ -35,7 +35,7 @@ from nectar.comparison.paper_table import read_paper_table
 from nectar.records.record import RunRecord
 from nectar.report.page import COLOURS
 from nectar.report.privacy import guarantee
-from nectar.report.tables import FILE, curve_of, network, worth
+from nectar.report.tables import FILE, curve_of, network_label, worth
 from nectar.report.view import View
 
 BEGIN, END = "<!-- standings: written by benchmarks/standings.py -->", "<!-- /standings -->"
@@ -250,8 +250,8 @@ def tables(runs: Sequence[Run]) -> str:
         lines = (_line(group, row, own) for row, own in rows.items())
         body = [head, ("---",) * len(head), *lines]
         cells = "\n".join("| " + " | ".join(line) + " |" for line in body)
-        said = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
-        parts.append(f"**{group}**, {said}:\n\n{cells}")
+        message = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+        parts.append(f"**{group}**, {message}:\n\n{cells}")
     return "\n\n".join(parts)
 
 
@@ -396,7 +396,7 @@ def curve_csv(comparisons: Iterable[Path]) -> str:
         with (comparison / "table.csv").open(newline="") as file:
             for line in csv.DictReader(file):
                 config = RunRecord.open(Path(line["record"])).config
-                place = (config.dataset, network(config.model), line["variant"], line["seed"])
+                place = (config.dataset, network_label(config.model), line["variant"], line["seed"])
                 found[place] = f"{float(line['accuracy']):.4f}"
     order = lambda place: (*place[:2], int(place[2]), int(place[3]))  # noqa: E731
     return csv_text(head, ((*place, found[place]) for place in sorted(found, key=order)))

@@ -5,7 +5,7 @@ says, and writes version r. A run that resumes from round r's checkpoint therefo
 even those that had gone a round further, and a device whose reply was not taken goes on as if it had not worked.
 
 What was learned without noise must not reach a run with noise, and the server names the record that both are of. So
-each kind of run (`kind_of`) has a folder of its own, and each run of Flower's a folder in that.
+each kind of run (`state_kind_of`) has a folder of its own, and each run of Flower's a folder in that.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class DeviceState(Protocol):
         ...
 
 
-def kind_of(config: Config) -> str:
+def state_kind_of(config: Config) -> str:
     """Return a name, hexadecimal digits, for all runs that may share what a site remembers.
 
     It is of the method and those inside it, private or not, and of all their settings and those of ``privacy``:
@@ -117,7 +117,7 @@ class DirectoryState:
     Parameters
     ----------
     kind : str
-        What `kind_of` gives.
+        What `state_kind_of` gives.
     run : int
         Flower's number of the run.
     earlier : bool
@@ -250,7 +250,7 @@ class DirectoryState:
         """Return what to tell the server, which learns no path of the site."""
         logger.error("%s cannot be written: %s", self._directory, error)
         return FederationError(
-            f"this site's state cannot be written ({tensor_file.reason_of(error)}): make room for it there"
+            f"this site's state cannot be written ({tensor_file.unreadable_reason(error)}): make room for it there"
         )
 
     def _path(self, server_round: int) -> Path:

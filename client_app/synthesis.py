@@ -30,8 +30,8 @@ from common.storage.tensor_file import TensorFileError
 from common.wire.synthetic_images import LEVELS, Pixels
 from synth import beta_vae
 from synth.diffusion import labels_like, sample
-from synth.diffusion_training import Plan, PrivateDescent, Training, steps_of
-from synth.latent_sharing import class_means
+from synth.diffusion_training import DiffusionTraining, Plan, PrivateDescent, steps_of
+from synth.latent_sharing import mean_codes
 
 if TYPE_CHECKING:
     from client_app.device import DeviceClient
@@ -261,8 +261,8 @@ class Synthesis:
         except (OSError, SafetensorError) as error:
             logger.error("%s cannot be written: %s", self._path(kind), error)
             raise FederationError(
-                f"what this site's generator has learned cannot be kept ({tensor_file.reason_of(error)}): make room "
-                "for it there"
+                f"what this site's generator has learned cannot be kept ({tensor_file.unreadable_reason(error)}): make "
+                "room for it there"
             ) from None
 
     def _path(self, kind: str) -> Path:
@@ -275,7 +275,7 @@ class Synthesis:
         settings = {name: getattr(self._settings, name) for name in GenerationSettings.model_fields}
         run = self._client.run
         if self._settings.noise_multiplier:
-            settings["seeded"] = is_seeded(run.config, self._client.own_data)
+            settings["seeded"] = is_seeded(run.config, self._client.user_data)
             settings["examples"] = self._examples  # by which it was charged
         else:  # the name that it had before there was a private training
             for name in _PRIVATE:
@@ -447,7 +447,9 @@ class Diffusion:
             decay=settings.average,
             precision=getattr(torch, precision),
         )
-        self._training = Training(model, self._schedule, images, labels, draws, plan, private)
+        self._training = DiffusionTraining(
+            model, self._schedule, images, labels, draws, plan, private
+        )
 
     @property
     def epoch(self) -> int:
@@ -506,7 +508,7 @@ class BetaVAE:
         self._images, self._labels, self._classes = (images + 1) / 2, labels, classes
         with unbuildable():
             self._model = beta_vae.start((channels, height, width), weights, settings.latent)
-        self._training = beta_vae.Training(
+        self._training = beta_vae.VAETraining(
             self._model,
             self._inputs,
             len(images),
@@ -544,7 +546,7 @@ class BetaVAE:
         """Return what the decoder makes of codes around the mean of each label's class."""
         codes = beta_vae.codes(self._model, self._inputs, len(self._labels))
         there, of_class = torch.unique(labels, return_inverse=True)
-        means = class_means(codes, self._labels, there.tolist())[of_class]
+        means = mean_codes(codes, self._labels, there.tolist())[of_class]
         return beta_vae.draw_images(self._model, means, generator) * 2 - 1
 
 

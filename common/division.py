@@ -15,9 +15,9 @@ from common.data.division.partitions import lacking, partition
 from common.data.division.stratify import Parts, subset, validation_split
 from common.data.features import Extractor
 from common.data.loading import load, load_site
-from common.data.own.rows import check_reach
 from common.data.published.catalogue import NAMES, describe
 from common.data.store import store_roots
+from common.data.user.rows import check_reach
 from common.draws.seeding import derive
 from common.errors import DataError, FederationError
 from common.learning.run import Run
@@ -160,11 +160,11 @@ class Division:
         train, unit, classes = self.dataset.train, self.run.info.unit, self.run.info.classes
         if not self.run.task.by_class:
             return []
-        said = [
+        message = [
             lacking(self.dataset.test.labels, classes, f"test {unit}"),
             lacking(train.labels[self.validation], classes, f"validation {unit}"),
         ]
-        return [sentence for sentence in said if sentence]
+        return [sentence for sentence in message if sentence]
 
     def share(self, site: str, dataset: Dataset, indices: Indices) -> tuple[Indices, Indices]:
         """Return of a site's positions in ``dataset``'s training split those to learn from and those it holds out."""

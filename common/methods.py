@@ -17,13 +17,13 @@ __all__ = [
     "is_foreign",
     "is_import_path",
     "load",
-    "own_method",
     "path_of",
     "require_taken",
     "resolve",
     "section",
     "settings_class",
     "settings_of",
+    "user_method",
 ]
 
 
@@ -185,7 +185,7 @@ FOREIGN_CLIENT = "fedavg"
 """The method whose settings and local training serve a Flower strategy named by import path."""
 
 
-def own_method(path: str) -> Method | None:
+def user_method(path: str) -> Method | None:
     """Return the user's own method at an import path, else None; ConfigError if it cannot be imported."""
     if path.partition(":")[0].partition(".")[0] == "flwr":
         return None
@@ -202,7 +202,7 @@ def resolve(name: str) -> Method:
     foreign = Method(
         served.name, name, client, served.settings, served.facts, private=served.private
     )
-    return own_method(name) or foreign
+    return user_method(name) or foreign
 
 
 def require_taken(name: str, kind: str, dataset: str) -> None:
@@ -229,7 +229,7 @@ def require_taken(name: str, kind: str, dataset: str) -> None:
 
 def is_foreign(name: str) -> bool:
     """Tell a Flower strategy's import path from all of Nectar's kind: methods by name, and users' own."""
-    return is_import_path(name) and own_method(name) is None
+    return is_import_path(name) and user_method(name) is None
 
 
 def section(name: str) -> str:

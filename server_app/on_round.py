@@ -145,8 +145,8 @@ class _Guard:
             return call()
         except Exception as error:
             text = str(error) if self._failed else traceback.format_exc().rstrip()
-            said = _CREDENTIALS.sub("//", text)
-            logger.warning("%s failed, which costs the run nothing: %s", self._name, said)
+            message = _CREDENTIALS.sub("//", text)
+            logger.warning("%s failed, which costs the run nothing: %s", self._name, message)
             self._failed = True
             return None
 

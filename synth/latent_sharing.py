@@ -73,7 +73,7 @@ def mean_steps(
     return sums.index_add_(0, ranks, gaussian.steps(codes, factors).to(gaussian.dtype))
 
 
-def class_means(codes: Tensor, labels: Tensor, classes: Sequence[int]) -> Tensor:
+def mean_codes(codes: Tensor, labels: Tensor, classes: Sequence[int]) -> Tensor:
     """Return the mean code of each of ``classes``, dimension by dimension: float [len(classes), l].
 
     Parameters

@@ -178,7 +178,7 @@ def noise(shape: tuple[int, ...], deviation: float, generator: torch.Generator) 
     return torch.randn(shape, generator=generator, device=generator.device) * deviation
 
 
-def class_means(inputs: Tensor, targets: Tensor, classes: int) -> Tensor:
+def mean_inputs(inputs: Tensor, targets: Tensor, classes: int) -> Tensor:
     """Return the mean input of every class, [classes, ...]; zero for a class without one.
 
     For text ``inputs`` are vectors [n, T, d] with a target each, [n, T], and the mean of a class is

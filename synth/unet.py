@@ -292,7 +292,7 @@ class ResidualBlock(nn.Module):
 
 
 class Attention(nn.Module):
-    """x + self-attention among the pixels of x, with heads of `HEAD` channels."""
+    """x + self-attention among the pixels of x, with heads of `LEDGER_TIP` channels."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ from common.config.resolved import Config
 from common.errors import FederationError
 from common.privacy.accounting import costs_at_most, epsilon
 from common.privacy.events import Event
-from common.privacy.ledger import Charge, Head, Ledger, LedgerError, Lines
+from common.privacy.ledger import Charge, Ledger, LedgerError, LedgerTip, Lines
 
 logger = getLogger("flwr")
 
@@ -95,8 +95,11 @@ class Account:
         )
         lines = self._ledger().append(charge, lambda before: self._require(before, events))
         if others := {each.site for each in lines.charges} - {self.site}:
-            said = "the privacy ledger has charges of %s too, which count for %s's budget: give each site a state-dir"
-            logger.warning(f"{said} of its own", ", ".join(sorted(others)), self.site)
+            logger.warning(
+                "the privacy ledger has charges of %s too, which count for %s's budget: give each site a state-dir of "
+                "its own",
+                *(", ".join(sorted(others)), self.site),
+            )
         mine = [e for e in lines.charges if (e.record, e.site) == (self.record, self.site)]
         return lines, tuple(event for each in mine for event in each.events)
 
@@ -112,9 +115,9 @@ class Account:
             )
             raise FederationError(NO_BUDGET)
 
-    def check(self, seen: Head | None) -> None:
+    def check(self, seen: LedgerTip | None) -> None:
         """Refuse an older ledger than the server has seen, or one not to be relied on, with a LedgerError."""
-        if seen is None or seen == Head():
+        if seen is None or seen == LedgerTip():
             return
         ledger = self._ledger()
         lines = ledger.read()

@@ -21,7 +21,7 @@ from PIL import Image
 from torch import Tensor
 
 from client_app.owner.node_config import NodeConfig
-from common.data.own.rows import as_written, csv_of_rows
+from common.data.user.rows import as_written, csv_of_rows
 from common.errors import FederationError
 from common.samples.dataset import DatasetInfo
 from common.wire.bundle import Bundle

@@ -36,12 +36,12 @@ from common.config.layers import (
     read_run_config,
     run_config_layers,
 )
-from common.config.own_parts import Judge, chosen_method, judge_all
 from common.config.resolved import Config, stated_here
 from common.config.schema import read_sections
 from common.config.strategy import check_arguments, check_strategy, stated_arguments
 from common.config.tables import experiment_layers
 from common.config.text import Scalar, from_home
+from common.config.user_parts import ImportPolicy, chosen_method, judge_all
 from common.config.yaml_file import read_yaml
 from common.errors import ConfigError
 from common.methods import METHODS, Method, settings_of
@@ -51,7 +51,7 @@ from common.settings.sections import (
     FORMS,
     TABLE_ENDING,
     RunSettings,
-    is_somebodys_own,
+    is_user_data,
     kind_of,
 )
 
@@ -62,7 +62,7 @@ _DEFAULT_PATHS = {
 """Where a path comes from when it is not given: the variable, else the place."""
 
 
-def load(run_config: Mapping[str, Any], *, judge: Judge | None = None) -> Config:
+def load(run_config: Mapping[str, Any], *, judge: ImportPolicy | None = None) -> Config:
     """Resolve a run config.
 
     Merges, the later over the earlier: the settings classes' defaults,
@@ -123,7 +123,7 @@ def load(run_config: Mapping[str, Any], *, judge: Judge | None = None) -> Config
     )
 
 
-def _check_internal_keys(given: Mapping[str, Any], judge: Judge | None) -> None:
+def _check_internal_keys(given: Mapping[str, Any], judge: ImportPolicy | None) -> None:
     """Refuse keys that say what is to be done with a run config, where they do not belong."""
     if FETCH in given:
         raise ConfigError(
@@ -151,7 +151,7 @@ def _round(given: Mapping[str, Any], resume: str) -> str:
 
 
 def _with_files(
-    experiment: str, file: OwnFile, typed: list[Layer], judge: Judge | None
+    experiment: str, file: OwnFile, typed: list[Layer], judge: ImportPolicy | None
 ) -> list[Layer]:
     """Return the layers of a run config as it is typed: with the experiment, the file, the data set, the method."""
     named = experiment_layers(experiment) if experiment else []
@@ -175,7 +175,7 @@ def _dataset_layer(leaves: Mapping[str, Leaf]) -> Layer:
         raise ConfigError(
             f"dataset {where_phrase(leaf.where)} must be a name, not {show(leaf.value)}."
         )
-    own = dataset_of_ones_own(leaves, leaf.value, leaf.where)
+    own = user_dataset(leaves, leaf.value, leaf.where)
     layer = own or dataset_layer(leaf.value, leaf.where)
     if "dataset" in layer.values:
         raise ConfigError(
@@ -191,7 +191,7 @@ def _features_layer(leaves: Mapping[str, Leaf]) -> list[Layer]:
     return [] if layer is None else [layer]
 
 
-def _needed_layer(leaves: Mapping[str, Leaf], judge: Judge | None) -> list[Layer]:
+def _needed_layer(leaves: Mapping[str, Leaf], judge: ImportPolicy | None) -> list[Layer]:
     """Return what the method that is chosen needs of other sections, where it names any."""
     name = leaves["method"].value if "method" in leaves else RunSettings().method
     known = chosen_method(leaves, judge) or METHODS.get(str(name))
@@ -208,7 +208,7 @@ def _count_sites(leaves: dict[str, Leaf]) -> None:
 
 
 def _strategy_arguments(
-    method: str, leaves: Mapping[str, Leaf], own: Method | None, judge: Judge | None
+    method: str, leaves: Mapping[str, Leaf], own: Method | None, judge: ImportPolicy | None
 ) -> dict[str, Scalar]:
     """Return the constructor arguments of a Flower strategy: checked where it is imported, which no site does."""
     given = stated_arguments(leaves)
@@ -388,10 +388,10 @@ def _takes(key: str, dataset: str) -> bool:
     """Whether a data set is one of a file, or of folders: any name that is not a public set's."""
     if key == FILE_KEY:
         return dataset == FILE
-    return is_somebodys_own(dataset) and not kind_of(dataset)
+    return is_user_data(dataset) and not kind_of(dataset)
 
 
-def dataset_of_ones_own(leaves: Mapping[str, Leaf], dataset: str, where: str) -> Layer | None:
+def user_dataset(leaves: Mapping[str, Leaf], dataset: str, where: str) -> Layer | None:
     """Return the layer of a data set that has no file in ``conf/dataset``, None for a name.
 
     It is that of a folder of images: sizes for some hundred or thousand pictures, whatever form they come in. Of a

@@ -127,7 +127,7 @@ def watched(watcher: Watcher) -> Iterator[None]:
         _watchers.remove(watcher)
 
 
-def tell(where: str, done: int, steps: int) -> None:
+def report_progress(where: str, done: int, steps: int) -> None:
     """Tell the watcher, if there is one, how far a computation is."""
     if _watchers:
         _watchers[-1](where, done, steps)
@@ -141,7 +141,7 @@ def counted(steps: int, before_step: Callable[[], None] | None = None) -> Callab
         nonlocal done
         if before_step is not None:
             before_step()
-        tell("", done, steps)
+        report_progress("", done, steps)
         done += 1
 
     return ahead

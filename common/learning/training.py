@@ -31,7 +31,7 @@ It makes its own forward pass. A rule of single examples calls it with batches o
 ``torch.func.vmap``: it must keep no count of its calls, and have what it draws of a generator drawn before.
 """
 
-Rule = Callable[..., Tensor]
+GradientRule = Callable[..., Tensor]
 """(model, objective, inputs, targets, positions, *what was drawn) -> the mean loss, NaN where it is not to be known.
 
 The gradient is left in the parameters' ``grad``. Where `train` has ``rows``, the batch's come as the keyword ``rows``.
@@ -108,7 +108,7 @@ class Gradients:
         (step, positions) -> the draws of these examples, each example's its own, as a private step needs.
     """
 
-    rule: Rule = plain_gradient
+    rule: GradientRule = plain_gradient
     sampled: Iterable[Tensor] | None = None
     rows: Callable[[int, Tensor], RowDraws] | None = None
 

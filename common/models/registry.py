@@ -60,7 +60,7 @@ def misfit(name: str, kind: str) -> str:
     )
 
 
-def network(name: str) -> Any:
+def network_class(name: str) -> Any:
     """Import the class of the model ``name``, one of `MODELS`."""
     module, _, attribute = MODELS[name].path.partition(":")
     return getattr(importlib.import_module(module), attribute)

@@ -59,8 +59,8 @@ class Settings(Section):
 
     def noises(self) -> tuple[float, ...] | None:
         """Return the noise multipliers that sites charge beside the run's ``privacy``; None where nobody else knows."""
-        said = self.disclosure()
-        return None if said is not None and said.differentially_private else ()
+        message = self.disclosure()
+        return None if message is not None and message.differentially_private else ()
 
     def unprotected(self, privacy: PrivacySettings) -> str:
         """Say why the noise that ``privacy`` asks for would not cover all that a device sends; nothing if it does.

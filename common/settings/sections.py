@@ -639,7 +639,7 @@ PUBLIC = (
 """The sets known by name and published for anybody: what is sent of them gives nobody away."""
 
 
-def is_somebodys_own(dataset: str) -> bool:
+def is_user_data(dataset: str) -> bool:
     """Whether a set has to be taken for somebody's own pictures: a folder, a file, a function, any other name."""
     return dataset not in PUBLIC
 

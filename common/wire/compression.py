@@ -37,7 +37,7 @@ Entry = list[Any] | None
 
 
 @dataclass(frozen=True)
-class Arrival:
+class CompressedArray:
     """An array that has arrived: ``data`` is the array itself, or its compressed bytes."""
 
     dtype: np.dtype[Any]
@@ -73,7 +73,7 @@ def compress(arrays: Sequence[AnyArray]) -> tuple[list[Entry], list[AnyArray]]:
     return entries, travelling
 
 
-def arrivals(kind: str, entries: object, arrays: Sequence[AnyArray]) -> list[Arrival]:
+def arrivals(kind: str, entries: object, arrays: Sequence[AnyArray]) -> list[CompressedArray]:
     """Return ``arrays`` with the dtypes and shapes that the header's ``entries`` give them.
 
     Raises
@@ -89,9 +89,9 @@ def arrivals(kind: str, entries: object, arrays: Sequence[AnyArray]) -> list[Arr
     return [_arrival(kind, e, a) for e, a in zip(entries, arrays, strict=True)]
 
 
-def _arrival(kind: str, entry: object, array: AnyArray) -> Arrival:
+def _arrival(kind: str, entry: object, array: AnyArray) -> CompressedArray:
     if entry is None:
-        return Arrival(array.dtype, array.shape, array)
+        return CompressedArray(array.dtype, array.shape, array)
     match entry:
         case [str(name), list(shape)] if name in _DTYPES and all(_is_length(n) for n in shape):
             pass
@@ -105,7 +105,7 @@ def _arrival(kind: str, entry: object, array: AnyArray) -> Arrival:
             f"the compressed '{kind}' holds {array.dtype} of shape {array.shape} where compressed bytes, uint8 of "
             "one dimension, were expected"
         )
-    return Arrival(_DTYPES[name], tuple(shape), array, compressed=True)
+    return CompressedArray(_DTYPES[name], tuple(shape), array, compressed=True)
 
 
 def _is_length(number: object) -> bool:

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from common.errors import PayloadError
-from common.wire.compression import AnyArray, Arrival
+from common.wire.compression import AnyArray, CompressedArray
 from common.wire.jpeg_file import require_plain
 
 #: pixels of a block's side; of a picture's side, and of a picture, at most
@@ -143,7 +143,7 @@ class Sheet:
         return self._parted(values)
 
 
-def read_picture(picture: Arrival, count: int, shape: tuple[int, ...]) -> Tensor:
+def read_picture(picture: CompressedArray, count: int, shape: tuple[int, ...]) -> Tensor:
     """Return the images, uint8 [count, *shape], of what should be the file of a picture of them.
 
     Raises

@@ -28,7 +28,7 @@ from common.wire.codec import (
     unframe,
     unpack_classes,
 )
-from common.wire.compression import AnyArray, Arrival
+from common.wire.compression import AnyArray, CompressedArray
 from common.wire.jpeg import Sheet, read_picture
 from common.wire.jpeg_file import quality_of
 
@@ -162,14 +162,16 @@ def _read_codec(header: Mapping[str, Any], spec: SyntheticImagesSpec) -> str:
     return choose(header, "codec", CODECS)
 
 
-def _decode_picture(picture: Arrival, labels: Arrival, spec: SyntheticImagesSpec) -> Tensor:
+def _decode_picture(
+    picture: CompressedArray, labels: CompressedArray, spec: SyntheticImagesSpec
+) -> Tensor:
     """Return the images, uint8 [n, C, H, W], of a JPEG file that shows as many as there are labels."""
     n = labels.shape[0] if labels.ndim else 0
     _require_number(n, spec)
     return read_picture(picture, n, spec.shape)
 
 
-def _check_images(pixels: Arrival, codec: str, spec: SyntheticImagesSpec) -> int:
+def _check_images(pixels: CompressedArray, codec: str, spec: SyntheticImagesSpec) -> int:
     if pixels.dtype.name != codec or pixels.ndim != 4 or pixels.shape[1:] != spec.shape:
         raise PayloadError(
             f"the synthetic images are {describe(pixels)} where {codec} of shape (n, "
@@ -186,7 +188,7 @@ def _require_number(n: int, spec: SyntheticImagesSpec) -> None:
         )
 
 
-def _decode_labels(labels: Arrival, n: int, spec: SyntheticImagesSpec) -> Tensor:
+def _decode_labels(labels: CompressedArray, n: int, spec: SyntheticImagesSpec) -> Tensor:
     if spec.soft:
         if labels.dtype != np.float32 or labels.shape != (n, spec.classes):
             raise PayloadError(

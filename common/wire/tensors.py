@@ -27,7 +27,7 @@ from common.wire.codec import (
     unpack,
     unpack_classes,
 )
-from common.wire.compression import AnyArray, Arrival
+from common.wire.compression import AnyArray, CompressedArray
 
 DTYPES = (torch.float32, torch.float16, torch.float64, torch.int64, torch.uint8, torch.bool)
 """What a tensor can travel as."""
@@ -127,7 +127,7 @@ class Tensors:
         return cls({name: _read(name, array, one) for (name, one), array in named})
 
 
-def _read(name: str, array: Arrival, spec: TensorSpec) -> Tensor:
+def _read(name: str, array: CompressedArray, spec: TensorSpec) -> Tensor:
     """Return one tensor; its values are expanded once dtype and shape are right."""
     require_shape(name, array, spec.shape, spec.name)
     values = array.values()
@@ -273,7 +273,7 @@ class LatentMeans:
         return cls(unpack(VECTORS, body[0], (n, spec.dimension), codec), labels, codec)
 
 
-def _check_vectors(vectors: Arrival, codec: str, spec: LatentMeansSpec) -> int:
+def _check_vectors(vectors: CompressedArray, codec: str, spec: LatentMeansSpec) -> int:
     if vectors.dtype.name != codec or vectors.ndim != 2 or vectors.shape[1] != spec.dimension:
         raise PayloadError(
             f"the latent means are {describe(vectors)} where {codec} of shape (n, {spec.dimension}) was expected"

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 from common.errors import ConfigError
+from nectar.arguments import AllowImports, Records, flag, option
 from nectar.records.outputs import REPORT, output_page
 from nectar.records.record import RunRecord, record_at
-from nectar.records.record_imports import judge_of
-from nectar.words import AllowImports, Records, flag, option
+from nectar.records.record_imports import import_policy_of
 
 HELP = """\
 Reads the records of one or more runs, finished or not, and writes one HTML file that needs no network. Seeds of one
@@ -54,7 +54,7 @@ def main(
     twice = [path for path, count in Counter(directories).items() if count > 1]
     if twice:
         raise ConfigError(f"{twice[0]} is named twice: name each run once.")
-    judge = judge_of(allow_imports)
+    judge = import_policy_of(allow_imports)
     if follow:
         if len(directories) > 1 or output is not None:
             raise ConfigError(

@@ -29,8 +29,8 @@ from common.data.folders.folder import (
 )
 from common.data.folders.image_sets import site_split
 from common.data.folders.pictures import most_pixels
-from common.data.own.rows import column_names, csv_of_rows
 from common.data.published.catalogue import NAMES
+from common.data.user.rows import column_names, csv_of_rows
 from common.division import Division
 from common.samples.dataset import Dataset, DatasetInfo, Split, alike
 from common.samples.inputs import normalised, samples
@@ -87,14 +87,14 @@ def _form(info: DatasetInfo) -> list[tuple[str, str]]:
             ("sequences", f"{shape} tokens, each with the one that follows it as its target"),
             ("tokens", f"{len(info.classes):,}"),
         ]
-    said = {
+    message = {
         "images": f"{shape} (channels, height, width)",
         "table": f"{info.shape[0]} columns",
         "series": f"{info.shape[0]} channels, {info.shape[2]} steps",
     }
     line = alike(info.classes)
     return [
-        (info.unit, said[info.kind]),
+        (info.unit, message[info.kind]),
         ("classes", f"{len(info.classes)}: {', '.join(info.classes)}"),
         *([("WARNING", line)] if line else []),
     ]
@@ -139,13 +139,13 @@ def _values(dataset: Dataset) -> list[tuple[str, str]]:
     if not dataset.info.has_images or not parts:
         return []
     least, largest = min(part.min() for part in parts), max(part.max() for part in parts)
-    said = f"{least:g} to {largest:g} of {dataset.info.scale:g}"
+    message = f"{least:g} to {largest:g} of {dataset.info.scale:g}"
     share = (float(largest) - 0.5) / dataset.info.scale
     if dataset.info.name in NAMES or not 0 < share < 1 / 8:
-        return [("values", said)]
+        return [("values", message)]
     white = 2 ** math.ceil(math.log2(share * 2**16)) - 1
     advice = f"nearly black: where a device fills few of 16 bits, set images.white, such as images.white={white}"
-    return [("values", f"{said}, {advice}")]
+    return [("values", f"{message}, {advice}")]
 
 
 def _owners(info: DatasetInfo, train: Split) -> str:
@@ -201,10 +201,10 @@ def _unheld(division: Division, holdings: Holdings) -> list[str]:
         return []
     parts = zip(holdings.sites, division.partition(config.federation.sites), strict=True)
     held = np.concatenate([division.share(site, dataset, part)[1] for site, part in parts])
-    said = lacking(
+    message = lacking(
         dataset.train.labels[held], holdings.classes, f"{holdings.unit} held out at the sites"
     )
-    return [said] if said else []
+    return [message] if message else []
 
 
 def held_by_sites(division: Division) -> Holdings:

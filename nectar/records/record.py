@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from common.config.loading import load
-from common.config.own_parts import Judge
 from common.config.resolved import Config
+from common.config.user_parts import ImportPolicy
 from common.errors import ConfigError, FederationError
 from common.storage.files import read_file
 from nectar.records.record_shape import Audit, Line, Partition, Provenance, require
@@ -84,7 +84,7 @@ class RunRecord(RunDirectory):
     def __init__(
         self,
         directory: Path,
-        judge: Judge | None = None,
+        judge: ImportPolicy | None = None,
         provenance: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(Path(directory).expanduser().absolute())
@@ -99,7 +99,7 @@ class RunRecord(RunDirectory):
         return hash(self.directory)
 
     @classmethod
-    def open(cls, directory: Path, judge: Judge | None = None) -> Self:
+    def open(cls, directory: Path, judge: ImportPolicy | None = None) -> Self:
         """Return the run recorded in ``directory``; what it names by import path is put before ``judge``.
 
         Raises

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from common.code.fingerprint import PACKAGES
 from common.code.imports import FOLDER, HERE
-from common.config.own_parts import PART, Judge
 from common.config.resolved import Config
 from common.config.text import from_home
+from common.config.user_parts import PART, ImportPolicy
 from common.errors import ConfigError
 from common.methods import resolve
 from common.settings.sections import module_of
@@ -36,7 +36,7 @@ class NotNamed(ConfigError):
 _OWN = {"model.name": ("common.models",), PART: (*PACKAGES, "nectar")}
 
 
-def judge_of(named: str, option: str = f"{OPTION} ") -> Judge:
+def import_policy_of(named: str, option: str = f"{OPTION} ") -> ImportPolicy:
     """Return what a record is read with, where ``named`` are the modules that the command line allows.
 
     Parameters

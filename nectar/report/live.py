@@ -19,7 +19,7 @@ from pathlib import Path
 from socket import socket
 from typing import Any
 
-from common.config.own_parts import Judge
+from common.config.user_parts import ImportPolicy
 from common.errors import ConfigError, NectarError
 from nectar.records.record import RunRecord
 from nectar.records.run_list import run_called, runs_below
@@ -58,7 +58,7 @@ class LiveView:
         If the port is not to be had.
     """
 
-    def __init__(self, directory: Path, port: int, judge: Judge, only: str = "") -> None:
+    def __init__(self, directory: Path, port: int, judge: ImportPolicy, only: str = "") -> None:
         self._directory, self._judge, self._only = directory, judge, only
         self._token = secrets.token_urlsafe(32)
         self._server = ThreadingHTTPServer((LOOPBACK, port), partial(_Handler, self))
@@ -141,7 +141,7 @@ class LiveView:
             return text
 
 
-def show(directory: Path, port: int, judge: Judge, only: str = "") -> None:
+def show(directory: Path, port: int, judge: ImportPolicy, only: str = "") -> None:
     """Print the address of a `LiveView`, and serve it until Ctrl-C.
 
     Raises
@@ -204,4 +204,4 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _said(sentence: str) -> str:
-    return render("list.html", title="Nectar", said=sentence)
+    return render("list.html", title="Nectar", message=sentence)

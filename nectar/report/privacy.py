@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nectar.records.real_images import Closest
-from nectar.report.facts import unknown
+from nectar.report.facts import unknown_method
 from nectar.report.text import plural
 from nectar.report.view import View
 
@@ -69,12 +69,12 @@ def _nearness(closest: Closest, view: View) -> str:
         "rows": ("row", "root mean square, in the data's units"),
         "series": ("series", "root mean square, in the data's units"),
     }[view.unit]
-    said = f"The closest {one} {view.done} lies {closest.distance:.3f} from a real one of {closest.site}"
-    if closest.usual is not None:
-        said += f"; real {view.unit} of that site lie {closest.usual:.3f} apart"
+    message = f"The closest {one} {view.done} lies {closest.distance:.3f} from a real one of {closest.site}"
+    if closest.typical is not None:
+        message += f"; real {view.unit} of that site lie {closest.typical:.3f} apart"
     if closest.control is not None:
-        said += f"; the nearest of another site's lies {closest.control:.3f} from it"
-    return f"{said} ({of})."
+        message += f"; the nearest of another site's lies {closest.control:.3f} from it"
+    return f"{message} ({of})."
 
 
 def _shortfall(view: View) -> str:
@@ -98,28 +98,28 @@ def protected(view: View) -> list[str]:
 
 def exposed(view: View) -> list[str]:
     """Return what an observer of the traffic, or the server, learned or may have learned."""
-    said = [unknown(view.method)] if view.facts is None else [*view.facts.sent]
-    said += _beside(view)
+    message = [unknown_method(view.method)] if view.facts is None else [*view.facts.sent]
+    message += _beside(view)
     if view.foreign:
-        said.append(
+        message.append(
             f"Nectar adds no differential privacy. If {view.method} adds noise, that is its own claim, and is not "
             "accounted for here."
         )
     else:
-        said += _epsilons(view) or ["Nothing here is differentially private."]
+        message += _epsilons(view) or ["Nothing here is differentially private."]
     if view.simulated:
-        said.append(
+        message.append(
             "This was a simulation: one machine held all the data. What is said here is what would have left the "
             "devices."
         )
     elif view.engine:
-        said.append("The sites were nodes of their own at a SuperLink.")
+        message.append("The sites were nodes of their own at a SuperLink.")
         if view.record.counted:
-            said.append(
+            message.append(
                 "Their data are shares of a data set that the server has too, which is how this page can show the "
                 "real images."
             )
-    return said
+    return message
 
 
 def _beside(view: View) -> list[str]:
@@ -180,11 +180,11 @@ def _charged(view: View) -> list[str]:
         names = sorted({event["mechanism"] for each in told for event in each["events"]})
         what = f"released by {' and '.join(names)}"
         covers = "Nothing else that was sent here is differentially private."
-    said = (
+    message = (
         f"What {plural(len(told), 'device')} {what} in this run has an epsilon of {_range(told)} at delta "
         f"{told[0]['delta']:g}, for one example more or less. {covers}"
     )
-    return [_SEEDED, said] if any(each["seeded"] for each in told) else [said]
+    return [_SEEDED, message] if any(each["seeded"] for each in told) else [message]
 
 
 def _last_charges(view: View) -> dict[str, Mapping[str, Any]]:

@@ -202,16 +202,16 @@ class View:
     @property
     def outcome(self) -> tuple[str, str]:
         """How it ended: one of ``good``, ``bad``, ``open``, and a sentence."""
-        said = str(self.record.provenance.get("outcome", "running"))
+        message = str(self.record.provenance.get("outcome", "running"))
         planned = self.settings.get("rounds", "an unknown number of")
         far = f"{self.reached} of {planned} rounds are on record"
-        if said == "completed":
+        if message == "completed":
             return "good", f"Completed: {far}."
-        if said == "running":
+        if message == "running":
             return "open", f"Not finished: the run still goes on, or it was killed. {far}."
-        if said == "interrupted":
+        if message == "interrupted":
             return "open", f"Interrupted: {far}."
-        return "bad", f"{said[:1].upper()}{said[1:]}. {far}."
+        return "bad", f"{message[:1].upper()}{message[1:]}. {far}."
 
 
 def accuracy(line: Mapping[str, Any], of: str = "test") -> Any:

@@ -14,10 +14,10 @@ from common.config.loading import load
 from common.config.resolved import Config
 from common.config.tables import experiment_names
 from common.errors import ConfigError
+from nectar.arguments import parse_arguments
 from nectar.cli import main as nectar
 from nectar.comparison.request import CompareOptions, parse
 from nectar.comparison.scheduler import plan
-from nectar.words import parse_words
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def resolved(*words: str) -> Config:
     if "--config" in rest:
         at = rest.index("--config")
         _, file = rest.pop(at), rest.pop(at)
-    return load(parse_words(rest, file=file))
+    return load(parse_arguments(rest, file=file))
 
 
 @pytest.mark.extended
@@ -185,7 +185,7 @@ def test_a_comparison_gives_its_runs_the_resolved_configuration(
     tasks = plan(cell, cell.variants, cell.seeds)
     path.unlink()
     for task in tasks:
-        child = load(parse_words(task.words))
+        child = load(parse_arguments(task.words))
         assert child == task.config
         assert child.rounds == 7
         assert child.typed == "nectar compare it"

@@ -60,8 +60,8 @@ def test_one_more_than_was_counted_on_needs_the_operator_s_word(
     grid.here = 3
     update_membership(strategy, grid, settings)
     assert names(strategy) == (["east", "north", "south"] if let_in else ["north", "south"])
-    said = "node 1002 is left out: site 'east' was not counted on (federation.sites=2): feder"
-    assert (said in caplog.text) != let_in
+    message = "node 1002 is left out: site 'east' was not counted on (federation.sites=2): feder"
+    assert (message in caplog.text) != let_in
 
 
 def test_one_that_was_there_may_always_come_back(federation: tuple[Strategy, Growing]) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from common.data.division.stratify import Indices, validation_split
 from common.data.folders.decode import ENDINGS, HEIF_ENDINGS, reads_heif
-from common.data.store import Contents, Stored, digest_of, shared
+from common.data.store import Contents, Stored, digest_of, shared_store
 from common.draws.seeding import derive
 from common.errors import DataError
 from common.samples.dataset import Skipped, Split
@@ -260,7 +260,7 @@ def with_test(
         held_out = Split(held_out.images, held_out.labels)  # whose groups are nobody's
         return Contents(learned, held_out, stored.skipped, stored.about)
 
-    return shared(f"{name}-test-{source[:8]}", roots, source, cut, mode)
+    return shared_store(f"{name}-test-{source[:8]}", roots, source, cut, mode)
 
 
 def test_split(train: Split, holdout: Holdout) -> tuple[Indices, Indices]:

@@ -26,7 +26,7 @@ from common.data.folders.folder import (
     with_test,
 )
 from common.data.folders.pictures import most_pixels
-from common.data.store import Contents, Stored, digest_of, shared, store_roots
+from common.data.store import Contents, Stored, digest_of, shared_store, store_roots
 from common.errors import DataError
 from common.samples.dataset import Dataset, DatasetInfo, Skipped, Split
 from common.settings.images import ImagesSettings
@@ -52,7 +52,7 @@ def read_central(
     ------
     DataError
         there is no such folder, it holds a class that is not in the list, or too many
-        files that cannot be used; it lies out of ``bounds``.
+        files that cannot be used; it lies out of ``validation_rules``.
     """
     if not settings.folder:
         raise DataError(
@@ -187,7 +187,7 @@ def _stored(
         scratch = next((root for root in roots if os.access(root, os.W_OK)), None)
         return _decoded(folder, listings, settings, scratch)
 
-    stored = shared(name, roots, source, read_source, mode=_mode(folder))
+    stored = shared_store(name, roots, source, read_source, mode=_mode(folder))
     _tolerate(folder, stored, settings.max_bad)
     return stored
 

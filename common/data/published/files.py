@@ -35,7 +35,7 @@ class SourceFile:
 
 
 @dataclass(frozen=True)
-class Source:
+class DownloadSource:
     """Where a data set comes from.
 
     Attributes

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from common.config.own_parts import Judge
+from common.config.user_parts import ImportPolicy
 from common.data.folders.decode import Unreadable, read_image
 from common.data.folders.folder import class_folders, list_split, split_folders
 from common.data.folders.pictures import most_pixels
@@ -53,7 +53,7 @@ MOST_CONTROLS = 10_000
 _POOL = "pool"
 
 
-def audit_record(directory: Path, judge: Judge | None = None) -> dict[str, Any]:
+def audit_record(directory: Path, judge: ImportPolicy | None = None) -> dict[str, Any]:
     """Audit the record in ``directory``, write the outcome into it, and return it.
 
     Raises

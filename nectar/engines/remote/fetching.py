@@ -15,10 +15,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from nectar.arguments import to_flwr
 from nectar.engines.flower.client import Client, LaunchError
 from nectar.engines.flower.connection import Connection
 from nectar.engines.remote.order import follow
-from nectar.words import to_flwr
 from server_app.record import Record
 from server_app.run_directory import COMPLETED, RunDirectory
 from server_app.sending import (
@@ -26,10 +26,10 @@ from server_app.sending import (
     NAME,
     Arrival,
     FetchError,
+    FetchRequest,
     Pack,
-    Request,
     checked_record,
-    told,
+    marked_content,
     within,
 )
 from server_app.writer import LOCK
@@ -53,7 +53,7 @@ class Fetched:
 def fetch(
     connection: Connection,
     app: Path,
-    request: Request,
+    request: FetchRequest,
     output: Path,
     *,
     server_output: str = "",
@@ -73,13 +73,15 @@ def fetch(
     NectarError
         If there is no such record, it did not come whole, or it cannot be written.
     """
-    sent = ask(connection, app, request, server_output)
+    sent = request_record(connection, app, request, server_output)
     target = output / checked_record(sent.record)
     written = unpack(sent.content, target, replace=replace, without=request.without)
     return Fetched(target, written, sent.left_out)
 
 
-def ask(connection: Connection, app: Path, request: Request, server_output: str = "") -> Pack:
+def request_record(
+    connection: Connection, app: Path, request: FetchRequest, server_output: str = ""
+) -> Pack:
     """Let the server send a record, and return what came.
 
     Raises
@@ -114,7 +116,7 @@ def _read(connection: Connection, run: str) -> Arrival:
     arrival, reasons = Arrival(), list[str]()
 
     def see(line: str) -> None:
-        if not arrival.take(line) and (reason := told(line, "stopped").get("reason")):
+        if not arrival.take(line) and (reason := marked_content(line, "stopped").get("reason")):
             reasons.append(str(reason))
 
     outcome = follow(connection, run, see)

@@ -17,9 +17,9 @@ from flwr.app import Context, RecordDict
 from common.config.resolved import Config
 from common.division import Division
 from common.errors import DataError, FederationError, NectarError
+from nectar.arguments import here
 from nectar.operate.doctor.checks import Check, Patient
 from nectar.operate.doctor.machine import quiet
-from nectar.words import here
 
 _SITE = "client_app.site"
 """The site's own side of a run, by its import path, as Flower reaches the ClientApp."""

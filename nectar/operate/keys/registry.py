@@ -11,7 +11,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from common.storage.files import write_text
-from nectar.engines.flower.client import Refused
+from nectar.engines.flower.client import CommandRefused
 from nectar.engines.flower.connection import Connection
 from nectar.operate.keys.authority import (
     FOLDER,
@@ -78,7 +78,7 @@ def register(
                 problems.append(f"{site}: {problem}")
                 continue
             standing = "stays out, since it was unregistered; with a new pair it can come back"
-        except (KeysError, Refused) as problem:
+        except (KeysError, CommandRefused) as problem:
             problems.append(f"{site}: {problem}")
             continue
         print(f"{site}: {standing} ({fingerprint(key)})", flush=True)
@@ -137,7 +137,7 @@ def _registered(
     words = ["supernode", "register", str(path.absolute()), connection.name, "--name", site]
     try:
         node = str(connection.client().ask(words, _SECONDS)["node-id"])
-    except Refused as refusal:
+    except CommandRefused as refusal:
         if _KNOWN not in str(refusal):
             raise
         return _known(path, key, nodes)

@@ -20,8 +20,8 @@ from PIL import Image, ImageOps
 from common.code.imports import load
 from common.data.division.stratify import group_ids, on_both_sides
 from common.data.folders.decode import FILTER, on_white
-from common.data.own.rows import check_printed, columns_of, rows_of
 from common.data.store import Contents
+from common.data.user.rows import check_printed, columns_of, rows_of
 from common.errors import DataError, NectarError
 from common.samples.dataset import Images, Labels, Split
 from common.settings.images import class_name
@@ -215,12 +215,12 @@ def _split(
     kind: Literal["images", "table", "series"],
     axes: str,
 ) -> tuple[Split, float]:
-    said = f"{what}: {part}_images"
+    message = f"{what}: {part}_images"
     images: Images
     if kind == "images":
-        images, scale = _pixels(named[f"{part}_images"], said)
+        images, scale = _pixels(named[f"{part}_images"], message)
     else:
-        images, scale = rows_of(numbers(named[f"{part}_images"], said), kind, said, axes), 1.0
+        images, scale = rows_of(numbers(named[f"{part}_images"], message), kind, message, axes), 1.0
     labels = _labels(named[f"{part}_labels"], f"{what}: {part}_labels")
     if len(images) != len(labels):
         raise DataError(f"{what}: {len(images)} {part}_images with {len(labels)} {part}_labels")
@@ -390,9 +390,9 @@ def read_function(path: str, data_dir: Path, size: int) -> Mapping[str, Any]:
     ----------
     path : str
         ``package.module:callable``. One that needs an argument is given the data directory. It returns a mapping as
-        :func:`common.data.own.arrays.contents_of` takes it, or data sets as torch has them: (train, test), or one.
+        :func:`common.data.user.arrays.contents_of` takes it, or data sets as torch has them: (train, test), or one.
     size : int
-        As in :func:`common.data.own.arrays.arrays_of`.
+        As in :func:`common.data.user.arrays.arrays_of`.
 
     Raises
     ------
@@ -428,7 +428,7 @@ def of_item_sets(splits: Mapping[str, Any], size: int, what: str) -> dict[str, A
     named: dict[str, Any] = {}
     for part, items in splits.items():
         named[f"{part}_images"], named[f"{part}_labels"] = arrays_of(
-            each(items), len(items), size, f"{what} ({part})"
+            samples_in_order(items), len(items), size, f"{what} ({part})"
         )
     classes = getattr(splits["train"], "classes", None)
     if classes is not None:
@@ -469,7 +469,7 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, (np.ndarray, str, bytes, dict, list, tuple)) or hasattr(value, "numpy")
 
 
-def each(items: Any) -> Iterator[Any]:
+def samples_in_order(items: Any) -> Iterator[Any]:
     """Yield a data set's samples by position: not every one that has a length can be iterated over."""
     return (items[i] for i in range(len(items)))
 

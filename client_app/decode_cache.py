@@ -62,7 +62,7 @@ def _place(view: np.ndarray[Any, Any]) -> int:
     return place
 
 
-class Arrivals:
+class DecodeCache:
     """Decodes payloads, and keeps the weights of the last one for those who are sent the same.
 
     A device that writes to its weights writes to a copy of its own.
@@ -104,8 +104,8 @@ class Arrivals:
         if kept.arrays is not arrays:  # by these the next device's are known at once
             kept = replace(kept, arrays=arrays)
         self._kept[name] = kept
-        return kept.weights.lent()
+        return kept.weights.copy_on_write()
 
 
-ARRIVALS = Arrivals()
+DECODE_CACHE = DecodeCache()
 """This process's."""
