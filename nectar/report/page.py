@@ -138,7 +138,7 @@ _FAR_APART = 8
 class Charts(NamedTuple):
     """Charts as SVG: those that are shown, and others, folded under a title."""
 
-    page_values: list[str]
+    shown: list[str]
     title: str
     folded: list[str]
 

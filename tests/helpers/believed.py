@@ -32,10 +32,11 @@ def table() -> str:
     for method in METHODS:
         strategy = strategy_class(method)(Division(load({"method": method})).run)
         for part, bound in strategy.validation_rules().items():
-            words = Rule(bound.reason, bound.reaches, bound.stays)
+            words = Rule(bound.reason, bound.used_by, bound.stored_in)
             rows.setdefault((_named(part, bound), words), []).append(method)
     return _HEAD + "".join(
-        f"| {' '.join(f'`{m}`' for m in dict.fromkeys(methods))} | {part} | {b.reason} | {b.reaches} | {b.stays} |\n"
+        f"| {' '.join(f'`{m}`' for m in dict.fromkeys(methods))} | {part} | {b.reason} | {b.used_by} | "
+        f"{b.stored_in} |\n"
         for (part, b), methods in rows.items()
     )
 

@@ -102,7 +102,7 @@ def test_one_node_of_its_own_makes_a_federation() -> None:
 
 
 def test_an_engine_that_there_is_not_is_nonsense(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("client_app.app.engine_of", lambda context: "<b>" * 40)
+    monkeypatch.setattr("client_app.app.engine_of_context", lambda context: "<b>" * 40)
     grid = LocalGrid(client_app, 1, {"set": SMALL})
     question = roll_call.Question(classes=0, held_out=False, max_examples=10_000)
     (answer,) = roll_call.ask_nodes(grid, grid.get_node_ids(), question, deadline=5.0)

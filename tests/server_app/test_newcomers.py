@@ -40,7 +40,9 @@ def federation(small: Small, monkeypatch: pytest.MonkeyPatch) -> tuple[Strategy,
     strategy = make_strategy(Division(load(config)).run)
     strategy.members.sites = [Site("north", 1000, 9), Site("south", 1001, 9)]
     found = {1000: "north", 1001: "south", 1002: "east"}
-    monkeypatch.setattr(loop, "ask", lambda g, ids, *a, **kw: [Site(found[i], i, 9) for i in ids])
+    monkeypatch.setattr(
+        loop, "ask_nodes", lambda g, ids, *a, **kw: [Site(found[i], i, 9) for i in ids]
+    )
     return strategy, grid
 
 

@@ -88,7 +88,7 @@ def test_a_real_site_that_lost_its_memory_goes_on_with_a_line(
     monkeypatch.setattr(
         logging.getLogger("flwr"), "warning", lambda text, *args: message.append(text % args)
     )
-    members = Members(2, taken={"north": 1}, accepted_this_process={"north"})
+    members = Members(2, last_accepted_round={"north": 1}, accepted_this_process={"north"})
 
     def tell(engine: str) -> None:
         site = Site("north", 7, 10, engine=engine)
@@ -106,6 +106,8 @@ def test_a_real_site_that_lost_its_memory_goes_on_with_a_line(
 def test_a_real_site_that_says_it_is_simulated_ends_no_run() -> None:
     """The roll call asks each site what it is a node of: among real ones nobody is believed to be simulated."""
     liar, honest = Site("north", 7, 10, engine=RAY), Site("south", 8, 10, engine=SUPERLINK)
-    members = Members(2, [liar, honest], taken={"north": 1}, accepted_this_process={"north"})
+    members = Members(
+        2, [liar, honest], last_accepted_round={"north": 1}, accepted_this_process={"north"}
+    )
     members.tell_memory(2, Upload(liar, Weights({}), 10, {MEMORY_LOST: 1.0}))
     members.require_memory(liar)

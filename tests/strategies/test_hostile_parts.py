@@ -381,7 +381,7 @@ def test_a_part_of_which_no_bound_speaks_is_not_asked_for(
     def nothing(self: FedAvg) -> Mapping[str, Rule]:
         return {}
 
-    monkeypatch.setattr(FedAvg, "bounds", nothing)
+    monkeypatch.setattr(FedAvg, "validation_rules", nothing)
     with pytest.raises(ConfigError, match=r"without a rule in FedAvg\.validation_rules: add"):
         run(small(method="fedavg", rounds=1))
 
@@ -414,7 +414,7 @@ def test_a_long_update_of_a_method_inside_another_is_shortened_as_that_method_do
 def test_an_update_that_nobody_can_shorten_costs_its_site_its_place(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SparseAverage, "shortened", Strategy.shortened)
+    monkeypatch.setattr(SparseAverage, "clipped", Strategy.clipped)
     config = small(method="masking", rounds=1, set=f"{FIVE} federation.max_update=0")
     record = run(config, TamperedGrid, tampers={1: with_part("", times(40.0))})
     assert "Masking.clipped does not shorten it" in record.metrics()[1]["rejected"][HOSTILE]

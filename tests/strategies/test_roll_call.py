@@ -252,10 +252,10 @@ def test_all_are_asked_with_one_content_and_heads_are_written_once(
 
     def write(heads: Any) -> str:
         written.append(len(heads))
-        return all_written(heads)
+        return tips_to_text(heads)
 
-    all_written = roll_call.all_written
-    monkeypatch.setattr(roll_call, "all_written", write)
+    tips_to_text = roll_call.tips_to_text
+    monkeypatch.setattr(roll_call, "tips_to_text", write)
     heads = {f"partition-{i}": LedgerTip(1, "a" * 64) for i in range(NODES)}
     grid = federation(small)
     question = Question(0, held_out=False, max_examples=10**6, ledger_tips=heads)

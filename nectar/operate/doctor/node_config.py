@@ -80,7 +80,7 @@ def held_against(node: Node, run_config: Mapping[str, str | int | float | bool])
     context = _context(node, run_config)
     division: Division = site.division_of(context)
     run = division.run
-    name, folder = site.site_of(run, context), site.own_folder(run, context)
+    name, folder = site.site_of(run, context), site.user_folder(run, context)
     if folder is None:
         site.partition_of(context)
     elif "min-class" in node:
