@@ -37,6 +37,7 @@ from common.storage.files import write_text
 from nectar import cli
 from nectar.command_line import COMMANDS, GROUPS, SUMMARIES
 from nectar.comparison.paper_table import PaperTable, TableRow, read_paper_table
+from nectar.report.text import plural
 
 ROOT = Path(__file__).parents[1]
 PLACE = ROOT / "docs" / "reference"
@@ -327,7 +328,7 @@ def _compared(one: PaperTable, small: Mapping[str, bool]) -> tuple[str, str]:
 def _row(row: TableRow) -> tuple[str, ...]:
     tried = " ".join(f"`{key}={','.join(values)}`" for key, values in row.tune.items())
     chosen = " ".join(f"`{one}`" for one in row.chosen)
-    rounds = f" in {row.rounds} rounds" if row.rounds is not None else ""
+    rounds = f" in {plural(row.rounds, 'round')}" if row.rounds is not None else ""
     return f"`{row.label}`", f"`{row.word}`{rounds}", tried, chosen
 
 

@@ -301,7 +301,7 @@ class DeviceClient(NumPyClient):
         """
         if self.run.config.private:
             raise FederationError(
-                "a private run learns no figure of this site's examples: set evaluation.on=server or none"
+                "evaluation at sites is not possible in a private run: set evaluation.on=server or none"
             )
         if not len(self.holdout):
             data = self.run.config.data

@@ -231,7 +231,9 @@ def _check_file(file: str) -> None:
             f"{FILE_KEY}={file} must be a .npz file of NumPy's (numpy.savez), or a table as a .csv file."
         )
     if not Path(file).is_absolute():
-        raise ConfigError(f"{FILE_KEY}={file} must be an absolute path: {Path.cwd() / file}?")
+        raise ConfigError(
+            f"{FILE_KEY}={file} must be an absolute path. Did you mean {Path.cwd() / file}?"
+        )
 
 
 def check_arrays(dataset: str, data: DataSettings, images: ImagesSettings) -> None:

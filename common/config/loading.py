@@ -131,7 +131,9 @@ def _check_internal_keys(given: Mapping[str, Any], judge: ImportPolicy | None) -
         )
     if CONFIG in given and judge is not None:
         # What is wrong with a file is told by quoting it, and a site's files are none of the server's business.
-        raise ConfigError(f"{CONFIG} names a file where it is typed, and is sent to no site.")
+        raise ConfigError(
+            f"{CONFIG} is a path on the machine where it is typed, and cannot be sent to sites."
+        )
     if RESOLVED in given and (given[RESOLVED] != YES or CONFIG in given):
         raise ConfigError(
             f"{RESOLVED} is what `nectar` submits a run with, as {RESOLVED}={YES}: leave it out."
@@ -255,7 +257,9 @@ def _absolute(key: str, value: Any, where: str) -> Path:
         raise ConfigError(f"{key} {where} must be a path, not {show(value)}.")
     path = from_home(value)
     if not path.is_absolute():
-        raise ConfigError(f"{key}={value!r} {where} must be an absolute path: {Path.cwd() / path}?")
+        raise ConfigError(
+            f"{key}={value!r} {where} must be an absolute path. Did you mean {Path.cwd() / path}?"
+        )
     return path
 
 
@@ -339,8 +343,7 @@ def _label(values: dict[str, Any], where: str) -> str:
         raise ConfigError(f"experiment in {where} must be a name, not {show(label)}.")
     if label and not values.keys() >= RunSettings.model_fields.keys():
         raise ConfigError(
-            f"experiment in {where} is read in a whole configuration alone, where it is but a name: write "
-            f"{BASE}: {label} for what this file departs from."
+            f"experiment in {where} is only valid in a full configuration; to start from one, write {BASE}: {label}."
         )
     return label
 

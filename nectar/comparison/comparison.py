@@ -33,6 +33,7 @@ from nectar.comparison.tables import size_text
 from nectar.comparison.tuning import Choice, Search, choose, searches_of
 from nectar.records.record import RunFigures, RunRecord
 from nectar.records.run_list import Archive
+from nectar.report.text import plural
 from server_app.record import Record
 from strategies.exchange.roll_call import some_of
 
@@ -301,7 +302,12 @@ def _title(configs: Iterable[Config]) -> str:
 def _about(config: Config) -> tuple[str, ...]:
     division = config.partition
     how = f"{division.kind} {division.alpha:g}" if division.kind == "dirichlet" else division.kind
-    return config.dataset, f"{config.federation.sites} sites", how, f"{config.rounds} rounds"
+    return (
+        config.dataset,
+        plural(config.federation.sites, "site"),
+        how,
+        plural(config.rounds, "round"),
+    )
 
 
 def _digest(text: str) -> str:

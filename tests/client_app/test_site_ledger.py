@@ -270,7 +270,7 @@ def test_a_server_that_asks_for_more_counts_gets_none(
 
 def test_nor_does_an_evaluation_that_no_setting_speaks_of(site: Callable[..., Site]) -> None:
     reply = site("data.site_holdout=0.2").evaluate()
-    assert "a private run learns no figure" in str(reply.error.reason)
+    assert "evaluation at sites is not possible in a private run" in str(reply.error.reason)
 
 
 def test_seeded_noise_is_charged_to_the_record_alone(small: Small, tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_rows_of_other_lengths_stand_in_one_table(small: Small, tmp_path: Path) 
     assert list(results.summary["mean"]) == [
         record.metrics()[-1]["test"]["accuracy"] for record in (long, short)
     ]
-    assert results.title.endswith("2 rounds or 1 rounds")
+    assert results.title.endswith("2 rounds or 1 round")
     assert "Accuracy after the row's last round" in (tmp_path / "out" / "table.md").read_text()
 
 
