@@ -127,7 +127,7 @@ def _without_places(images: ImagesSettings) -> ImagesSettings:
 def _division(
     items: RunItems, device: str | None, cores: int | None, owner: Owner | None, forgotten: int
 ) -> Division:
-    config = load(dict(items), judge=None if owner is None else import_policy_of(owner.imports))
+    config = load(dict(items), policy=None if owner is None else import_policy_of(owner.imports))
     own = {"device": device, "client_cores": cores}
     if own := {key: value for key, value in own.items() if value is not None}:
         compute = ComputeSettings.model_validate(config.compute.model_dump() | own)

@@ -337,28 +337,28 @@ CLASSES_KEY = "images.classes"
 
 
 def with_class_list(
-    run_config: Mapping[str, str | int | float | bool], judge: ImportPolicy | None = None
+    run_config: Mapping[str, str | int | float | bool], policy: ImportPolicy | None = None
 ) -> RunConfig:
     """Return ``run_config`` with the classes stated, as `resolved` states them."""
-    return _with_class_list(run_config, load(run_config, judge=judge))
+    return _with_class_list(run_config, load(run_config, policy=policy))
 
 
 def resolved(
-    run_config: Mapping[str, str | int | float | bool], judge: ImportPolicy | None = None
+    run_config: Mapping[str, str | int | float | bool], policy: ImportPolicy | None = None
 ) -> Config:
     """Resolve ``run_config``; where it names folders of images but not their classes, with the classes stated.
 
     For a simulation alone: all its processes are then told the list. Real sites must agree on one before they read
-    anything, so a run on them states it itself. What is named by import path is put before ``judge`` first.
+    anything, so a run on them states it itself. What is named by import path is put before ``policy`` first.
 
     Raises
     ------
     ConfigError
         If the configuration is not valid.
     """
-    config = load(run_config, judge=judge)
+    config = load(run_config, policy=policy)
     stated = _with_class_list(run_config, config)
-    return config if stated == run_config else load(stated, judge=judge)
+    return config if stated == run_config else load(stated, policy=policy)
 
 
 def _with_class_list(

@@ -214,7 +214,7 @@ _OWN = {"model.name": ("common.models",), PART: PACKAGES}
 def import_policy_of(allowed: tuple[str, ...]) -> ImportPolicy:
     """Return what a configuration is loaded with at a site that allows ``allowed`` beside what Nectar's parts are."""
 
-    def judge(key: str, path: str) -> None:
+    def require(key: str, path: str) -> None:
         module = path.partition(":")[0]
         if key == "method" and _within(module, _SERVERS):
             return
@@ -224,7 +224,7 @@ def import_policy_of(allowed: tuple[str, ...]) -> ImportPolicy:
                 f"trusts it, they restart the SuperNode with {KEY}='{module:.98}' in its node config"
             )
 
-    return judge
+    return require
 
 
 def _within(module: str, package: str) -> bool:

@@ -41,7 +41,7 @@ from common.config.schema import read_sections
 from common.config.strategy import check_arguments, check_strategy, stated_arguments
 from common.config.tables import experiment_layers
 from common.config.text import Scalar, from_home
-from common.config.user_parts import ImportPolicy, chosen_method, judge_all
+from common.config.user_parts import ImportPolicy, chosen_method, require_allowed
 from common.config.yaml_file import read_yaml
 from common.errors import ConfigError
 from common.methods import METHODS, Method, settings_of
@@ -62,7 +62,7 @@ _DEFAULT_PATHS = {
 """Where a path comes from when it is not given: the variable, else the place."""
 
 
-def load(run_config: Mapping[str, Any], *, judge: ImportPolicy | None = None) -> Config:
+def load(run_config: Mapping[str, Any], *, policy: ImportPolicy | None = None) -> Config:
     """Resolve a run config.
 
     Merges, the later over the earlier: the settings classes' defaults,
@@ -76,7 +76,7 @@ def load(run_config: Mapping[str, Any], *, judge: ImportPolicy | None = None) ->
         Flower's run config: experiment, method, dataset, rounds, seed, output-dir, data-dir,
         resume, set, config. A missing key and the empty text both mean unset. With ``resolved`` no file is read, and
         the experiment is but a name: it is what :meth:`Config.to_run_config` returned.
-    judge : callable, optional
+    policy : callable, optional
         A site's own: told (key, import path) of each thing that is named by import path before it is imported, and
         raises for what may not be. Where there is one, a Flower strategy is not imported at all, nor are its
         arguments checked: it is the server's.
@@ -87,22 +87,22 @@ def load(run_config: Mapping[str, Any], *, judge: ImportPolicy | None = None) ->
         A key that does not exist, a value of the wrong type or out of range, an unknown method,
         data set or experiment, a relative path: in a sentence each, with the nearest valid choice.
     """
-    if judge is None and (stated := stated_here(run_config)) is not None:
+    if policy is None and (stated := stated_here(run_config)) is not None:
         return stated
     given = read_run_config(run_config)
-    _check_internal_keys(given, judge)
+    _check_internal_keys(given, policy)
     experiment = given.get("experiment", "")
     if not isinstance(experiment, str):
         raise ConfigError(f"experiment must be a name, not {show(experiment)}.")
     layers, file = list(run_config_layers(given)), OwnFile()
     if RESOLVED not in given:
         file = read_own_file(given[CONFIG], experiment) if CONFIG in given else file
-        layers = _with_files(experiment, file, layers, judge)
+        layers = _with_files(experiment, file, layers, policy)
     leaves = merge(layers)
     _count_sites(leaves)
-    if judge is not None:
-        judge_all(leaves, judge)
-    own = chosen_method(leaves, judge)
+    if policy is not None:
+        require_allowed(leaves, policy)
+    own = chosen_method(leaves, policy)
     read = read_sections(leaves, own)
     label, paths = experiment or file.experiment, _paths(given, file.paths)
     places = {key: where for key, (_, where) in paths.items() if where}
@@ -116,20 +116,20 @@ def load(run_config: Mapping[str, Any], *, judge: ImportPolicy | None = None) ->
         **cast(Any, read.shared),
         settings=read.method,
         inner=read.inner,
-        strategy=_strategy_arguments(read.run.method, leaves, own, judge),
+        strategy=_strategy_arguments(read.run.method, leaves, own, policy),
         origin=places | {key: leaf.where for key, leaf in read.leaves.items()},
         typed=str(given.get(TYPED, "")),
         round=_round(given, str(paths["resume"][0])),
     )
 
 
-def _check_internal_keys(given: Mapping[str, Any], judge: ImportPolicy | None) -> None:
+def _check_internal_keys(given: Mapping[str, Any], policy: ImportPolicy | None) -> None:
     """Refuse keys that say what is to be done with a run config, where they do not belong."""
     if FETCH in given:
         raise ConfigError(
             f"{FETCH} trains nothing: `nectar fetch CONNECTION RECORD` brings a record home."
         )
-    if CONFIG in given and judge is not None:
+    if CONFIG in given and policy is not None:
         # What is wrong with a file is told by quoting it, and a site's files are none of the server's business.
         raise ConfigError(
             f"{CONFIG} is a path on the machine where it is typed, and cannot be sent to sites."
@@ -153,19 +153,19 @@ def _round(given: Mapping[str, Any], resume: str) -> str:
 
 
 def _with_files(
-    experiment: str, file: OwnFile, typed: list[Layer], judge: ImportPolicy | None
+    experiment: str, file: OwnFile, typed: list[Layer], policy: ImportPolicy | None
 ) -> list[Layer]:
     """Return the layers of a run config as it is typed: with the experiment, the file, the data set, the method."""
     named = experiment_layers(experiment) if experiment else []
     layers = [*named, *file.layers, *typed]
-    if judge is not None:
-        judge_all(merge(layers), judge)
+    if policy is not None:
+        require_allowed(merge(layers), policy)
     layers = chosen_by_file(layers)
     leaves = merge(layers)
     return [
         _dataset_layer(leaves),
         *_features_layer(leaves),
-        *_needed_layer(leaves, judge),
+        *_needed_layer(leaves, policy),
         *layers,
     ]
 
@@ -193,10 +193,10 @@ def _features_layer(leaves: Mapping[str, Leaf]) -> list[Layer]:
     return [] if layer is None else [layer]
 
 
-def _needed_layer(leaves: Mapping[str, Leaf], judge: ImportPolicy | None) -> list[Layer]:
+def _needed_layer(leaves: Mapping[str, Leaf], policy: ImportPolicy | None) -> list[Layer]:
     """Return what the method that is chosen needs of other sections, where it names any."""
     name = leaves["method"].value if "method" in leaves else RunSettings().method
-    known = chosen_method(leaves, judge) or METHODS.get(str(name))
+    known = chosen_method(leaves, policy) or METHODS.get(str(name))
     needed = settings_of(known).needs() if known is not None else {}
     return [Layer(f"method={name}", needed)] if needed else []
 
@@ -210,12 +210,12 @@ def _count_sites(leaves: dict[str, Leaf]) -> None:
 
 
 def _strategy_arguments(
-    method: str, leaves: Mapping[str, Leaf], own: Method | None, judge: ImportPolicy | None
+    method: str, leaves: Mapping[str, Leaf], own: Method | None, policy: ImportPolicy | None
 ) -> dict[str, Scalar]:
     """Return the constructor arguments of a Flower strategy: checked where it is imported, which no site does."""
     given = stated_arguments(leaves)
     if own is None and is_import_path(method):
-        if judge is not None:
+        if policy is not None:
             return {name: leaf.value for name, leaf in given.items()}
         arguments, problems = check_arguments(method, check_strategy(leaves["method"]), leaves)
         if problems:

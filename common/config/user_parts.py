@@ -16,7 +16,7 @@ ImportPolicy = Callable[[str, str], None]
 """Raises if a setting, by its key, may not name an import path."""
 
 PART = "a part of its method"
-"""What a judge is told where the key would be, of the client and the settings that a method names."""
+"""What an import policy is given as the key, of the client and the settings that a method names."""
 
 _NAMING = ("method", "model.name", "features.name", "dataset")
 """The settings that may be import paths."""
@@ -24,8 +24,8 @@ _NAMING = ("method", "model.name", "features.name", "dataset")
 _TAKEN = {*METHODS, *SECTIONS, *RUN_KEYS, STRATEGY, "run", "base"}
 
 
-def judge_all(leaves: Mapping[str, Leaf], judge: ImportPolicy) -> None:
-    """Put every import path that is named before ``judge``; nothing is imported."""
+def require_allowed(leaves: Mapping[str, Leaf], policy: ImportPolicy) -> None:
+    """Put every import path that is named before ``policy``; nothing is imported."""
     for key in _NAMING:
         value = leaves[key].value if key in leaves else ""
         if not isinstance(value, str) or not is_import_path(value):
@@ -34,10 +34,10 @@ def judge_all(leaves: Mapping[str, Leaf], judge: ImportPolicy) -> None:
             value
         ):  # torchvision's sets and the hub's are no modules of anybody's
             continue
-        judge(key, value)
+        policy(key, value)
 
 
-def chosen_method(leaves: Mapping[str, Leaf], judge: ImportPolicy | None = None) -> Method | None:
+def chosen_method(leaves: Mapping[str, Leaf], policy: ImportPolicy | None = None) -> Method | None:
     """Return the method of the user's own that is chosen; None for one of Nectar's and for a Flower strategy.
 
     Raises
@@ -63,8 +63,8 @@ def chosen_method(leaves: Mapping[str, Leaf], judge: ImportPolicy | None = None)
             f"method={leaf.value!r} {where} calls itself {found.name!r}, which {why}: choose another name, of small "
             "letters, digits and underscores."
         )
-    for part in (found.client, found.settings) if judge else ():
-        judge(PART, part)  # type: ignore[misc]
+    for part in (found.client, found.settings) if policy else ():
+        policy(PART, part)  # type: ignore[misc]
     return found
 
 

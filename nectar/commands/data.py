@@ -64,8 +64,8 @@ def main(
     charts = [_target(text, _CHARTS) for text in draw.split(",") if text]
     sheets = [_target(text, _SAMPLES) for text in [samples] if text]
     asked_for = parse_arguments(words or [], file=config_file)
-    judge = import_policy_of(allow_imports) if asked_for.get("resume") else None
-    config = resolved(with_recorded(asked_for), judge)
+    policy = import_policy_of(allow_imports) if asked_for.get("resume") else None
+    config = resolved(with_recorded(asked_for), policy)
     for sheet in sheets:
         _need_ending(config, sheet)
     if folder is not None:

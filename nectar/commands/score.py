@@ -68,8 +68,8 @@ def main(
         with_runs_own,
     )
 
-    judge = import_policy_of(allow_imports)
-    exported = ExportedModel.open(Path(export).expanduser(), judge)
+    policy = import_policy_of(allow_imports)
+    exported = ExportedModel.open(Path(export).expanduser(), policy)
     config = load(with_runs_own(settings, exported) if of_dataset else settings)
     use_threads(config.compute.server_cores)
     device, size = torch_device(config.compute.device), config.evaluation.batch

@@ -265,8 +265,8 @@ class ExportedModel:
     split: RunSplit | None = None
 
     @classmethod
-    def open(cls, folder: Path, judge: ImportPolicy | None = None) -> ExportedModel:
-        """Read an export, its network's import path put before ``judge``; ConfigError if it is none or damaged."""
+    def open(cls, folder: Path, policy: ImportPolicy | None = None) -> ExportedModel:
+        """Read an export, its network's import path put before ``policy``; ConfigError if it is none or damaged."""
         try:
             about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
             if about["schema"] != MODEL_SCHEMA:
@@ -277,7 +277,7 @@ class ExportedModel:
             channels, height, width = (int(n) for n in given["shape"])
             given["shape"] = shape = (channels, height, width)
             classes = tuple(str(name) for name in about["classes"])
-            network = _network(about["model"], shape, len(classes), judge)
+            network = _network(about["model"], shape, len(classes), policy)
             _check_constants(given)
             network.load_state_dict(load_file(folder / "model.safetensors"))
             run = dict(about["run"])
@@ -309,14 +309,14 @@ class ExportedModel:
 
 
 def _network(
-    model: Mapping[str, Any], shape: tuple[int, ...], classes: int, judge: ImportPolicy | None
+    model: Mapping[str, Any], shape: tuple[int, ...], classes: int, policy: ImportPolicy | None
 ) -> nn.Module:
-    """Build Nectar's own network, or call what the import path names if ``judge`` allows it."""
+    """Build Nectar's own network, or call what the import path names if ``policy`` allows it."""
     name = str(model["name"])
     if not is_import_path(name):
         return build(**model, shape=shape, classes=classes)
-    if judge is not None:
-        judge("model.name", name)
+    if policy is not None:
+        policy("model.name", name)
     return make(load(name), name, shape, classes)
 
 

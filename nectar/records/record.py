@@ -75,7 +75,7 @@ class RunRecord(RunDirectory):
     ----------
     directory : Path
         Where it is.
-    judge : callable, optional
+    policy : callable, optional
         Called with each import path that the record names before it is imported; None imports them all.
     provenance : dict, optional
         What its provenance states, where that has been read.
@@ -84,11 +84,11 @@ class RunRecord(RunDirectory):
     def __init__(
         self,
         directory: Path,
-        judge: ImportPolicy | None = None,
+        policy: ImportPolicy | None = None,
         provenance: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(Path(directory).expanduser().absolute())
-        self.judge = judge
+        self.import_policy = policy
         if provenance is not None:
             self.provenance = provenance
 
@@ -99,8 +99,8 @@ class RunRecord(RunDirectory):
         return hash(self.directory)
 
     @classmethod
-    def open(cls, directory: Path, judge: ImportPolicy | None = None) -> Self:
-        """Return the run recorded in ``directory``; what it names by import path is put before ``judge``.
+    def open(cls, directory: Path, policy: ImportPolicy | None = None) -> Self:
+        """Return the run recorded in ``directory``; what it names by import path is put before ``policy``.
 
         Raises
         ------
@@ -109,7 +109,7 @@ class RunRecord(RunDirectory):
         FederationError
             If a value of its provenance is not what a run writes.
         """
-        run = cls(directory, judge)
+        run = cls(directory, policy)
         require(Provenance, run.provenance, run.directory / PROVENANCE)
         return run
 
@@ -173,7 +173,7 @@ class RunRecord(RunDirectory):
     @cached_property
     def config(self) -> Config:
         """The resolved configuration, such as ``config.rounds`` and ``config.partition.alpha``."""
-        return load(self.provenance["run-config"], judge=self.judge)
+        return load(self.provenance["run-config"], policy=self.import_policy)
 
     @property
     def completed(self) -> bool:

@@ -48,7 +48,7 @@ def import_policy_of(named: str, option: str = f"{OPTION} ") -> ImportPolicy:
     """
     allowed = tuple(word for word in re.split(r"[\s,]+", named) if word)
 
-    def judge(key: str, path: str) -> None:
+    def require(key: str, path: str) -> None:
         module = path.partition(":")[0]
         known = any(_within(module, one) for one in ("flwr", *_OWN.get(key, ()), *allowed))
         if not known and not is_trusted(path):
@@ -57,7 +57,7 @@ def import_policy_of(named: str, option: str = f"{OPTION} ") -> ImportPolicy:
                 f"imported: if you trust that module, add {option}{module:.98}"
             )
 
-    return judge
+    return require
 
 
 def _within(module: str, package: str) -> bool:

@@ -47,7 +47,7 @@ class LiveView:
     ----------
     port : int
         The port; 0: any that is free.
-    judge : callable
+    policy : callable
         Decides what a record may have imported.
     only : str, optional
         The id of the one record that is shown, instead of a list.
@@ -58,8 +58,8 @@ class LiveView:
         If the port is not to be had.
     """
 
-    def __init__(self, directory: Path, port: int, judge: ImportPolicy, only: str = "") -> None:
-        self._directory, self._judge, self._only = directory, judge, only
+    def __init__(self, directory: Path, port: int, policy: ImportPolicy, only: str = "") -> None:
+        self._directory, self._policy, self._only = directory, policy, only
         self._token = secrets.token_urlsafe(32)
         self._server = ThreadingHTTPServer((LOOPBACK, port), partial(_Handler, self))
         self._server.daemon_threads = True
@@ -134,14 +134,14 @@ class LiveView:
             if known is not None and known[0] == state:
                 return known[1]
             try:
-                text = page_of([RunRecord.open(run.directory, self._judge) for run in runs])
+                text = page_of([RunRecord.open(run.directory, self._policy) for run in runs])
             except NectarError as error:
                 return render("list.html", title=", ".join(ids), failed=str(error))
             self._drawn = {ids: (state, text)}  # of what was looked at last
             return text
 
 
-def show(directory: Path, port: int, judge: ImportPolicy, only: str = "") -> None:
+def show(directory: Path, port: int, policy: ImportPolicy, only: str = "") -> None:
     """Print the address of a `LiveView`, and serve it until Ctrl-C.
 
     Raises
@@ -150,7 +150,7 @@ def show(directory: Path, port: int, judge: ImportPolicy, only: str = "") -> Non
         If the port is not to be had.
     """
     try:
-        view = LiveView(directory, port, judge, only)
+        view = LiveView(directory, port, policy, only)
     except OSError as error:
         raise ConfigError(
             f"port {port} of {LOOPBACK} is not to be had ({error.strerror}): leave out --port, or name another one."

@@ -68,10 +68,10 @@ class View:
 
     @property
     def method(self) -> str:
-        """The method's name, or an import path that the record's judge lets be imported; NotNamed otherwise."""
+        """The method's name, or an import path that the record's policy lets be imported; NotNamed otherwise."""
         method = str(self.settings.get("method", "unknown"))
-        if self.record.judge is not None and is_import_path(method):
-            self.record.judge("method", method)
+        if self.record.import_policy is not None and is_import_path(method):
+            self.record.import_policy("method", method)
         return method
 
     @cached_property

@@ -150,7 +150,7 @@ def test_what_cannot_be_is_refused(file: Callable[[str], Path], tmp_path: Path) 
 def test_no_server_makes_a_site_read_a_file(file: Callable[[str], Path]) -> None:
     path = file("a secret\n")
     with pytest.raises(ConfigError, match="cannot be sent to sites") as told:
-        load({"config": str(path)}, judge=lambda key, named: None)
+        load({"config": str(path)}, policy=lambda key, named: None)
     assert "secret" not in str(told.value)
 
 

@@ -53,7 +53,7 @@ MOST_CONTROLS = 10_000
 _POOL = "pool"
 
 
-def audit_record(directory: Path, judge: ImportPolicy | None = None) -> dict[str, Any]:
+def audit_record(directory: Path, policy: ImportPolicy | None = None) -> dict[str, Any]:
     """Audit the record in ``directory``, write the outcome into it, and return it.
 
     Raises
@@ -63,7 +63,7 @@ def audit_record(directory: Path, judge: ImportPolicy | None = None) -> dict[str
     FederationError
         If the run stopped before its first round was done, or a file of it is damaged.
     """
-    past = RunRecord.open(directory, judge)
+    past = RunRecord.open(directory, policy)
     use_threads(past.config.compute.server_cores)
     division = Division(past.config.with_sites(len(past.sites)))
     if not division.run.info.has_images:
