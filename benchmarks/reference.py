@@ -191,7 +191,7 @@ def _help(text: str) -> Iterator[str]:
 
 
 def _exit_code(function: Callable[..., int]) -> str:
-    """Return what a command's docstring says of its exit code; empty where it can only be 0."""
+    """Return what a command's docstring says of its exit code; empty if it can only be 0."""
     _, _, told = (inspect.getdoc(function) or "").partition("\n")[0].partition("; return ")
     return "" if told in ("", "0.") else prose(told)
 
@@ -380,7 +380,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def page(name: str) -> str:
-    """Return a page as it is to stand in ``docs/reference``."""
+    """Return a page as it is to be in ``docs/reference``."""
     return f"{_MARK}\n\n{PAGES[name]()}\n"
 
 

@@ -106,7 +106,7 @@ _UNMEASURED = ("Fashion-MNIST", "FEMNIST")
 
 @dataclass(frozen=True)
 class Plot:
-    """One plot: what stands at its x axis, and how."""
+    """One plot: what is at its x axis, and how."""
 
     name: str
     figure: str
@@ -196,7 +196,7 @@ def _about(record: Path, chosen: Sequence[str]) -> dict[str, str]:
 
 
 def sends_real(config: Config) -> str:
-    """Say whether sites send real examples, by what the method and those inside it disclose."""
+    """Return whether sites send real examples, by what the method and those inside it disclose."""
     told = [one for s in config.methods.values() if (one := s.disclosure()) is not None]
     if any(one.unchanged for one in told):
         return "yes"
@@ -229,7 +229,7 @@ def as_csv(runs: Sequence[Run]) -> str:
 
 
 def is_board(runs: Sequence[Run]) -> bool:
-    """Tell whether these are a leaderboard's runs."""
+    """Return whether these are a leaderboard's runs."""
     return any(run.method for run in runs)
 
 
@@ -337,7 +337,7 @@ def draw(runs: Sequence[Run], images: Path, name: str) -> None:
     """Draw mean accuracy against each figure, a mark a row with the range of its seeds.
 
     Of a leaderboard MB alone, a plot a group, in which the bounds are lines. A group ``SET: WHAT`` is of other data
-    than the page's, and stands in its tables alone.
+    than the page's, and is in its tables alone.
     """
     groups = _by_row(runs)
     if is_board(runs):

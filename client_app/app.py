@@ -507,7 +507,7 @@ _STATES = re.compile(r"\d{8}-\d{6}-.*|roll-call")
 
 
 def is_reserved(record_id: str) -> bool:
-    """Whether a record of this name would lie where the site keeps something else."""
+    """Return whether a record of this name would lie where the site keeps something else."""
     return record_id.lower() in _OWN
 
 
@@ -523,7 +523,7 @@ def for_the_owner_alone(directory: Path | None) -> Iterator[None]:
     Raises
     ------
     FederationError
-        If others may read what lies there, and this user cannot change that.
+        If others may read what is there, and this user cannot change that.
     """
     before = os.umask(OPEN)
     try:

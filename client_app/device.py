@@ -70,7 +70,7 @@ class DeviceClient(NumPyClient):
         Whether the images are the site's own and no partition of the run's data set. Where nobody says, they count
         as its own.
     review : Review, optional
-        How the site's owner looks at images before they leave; None where nobody asks for it.
+        How the site's owner looks at images before they leave; None if nobody asks for it.
     account : Account, optional
         The site's privacy ledger and budget; None in a simulation.
     mechanism : type of Gaussian
@@ -194,7 +194,7 @@ class DeviceClient(NumPyClient):
     def recall(self, slot: str = "") -> Tensors | None:
         """Return what this site remembered in ``slot``, as of its round that the server last took; None if nothing.
 
-        A site that has nothing left of that round begins afresh; one that the server had told of a later round goes
+        A site that has nothing left of that round begins again; one that the server had told of a later round goes
         back with it. Either is said beside the reply, for the server to log.
 
         Raises
@@ -496,7 +496,7 @@ def _carries_examples(part: Payload) -> TypeGuard[CarriesExamples]:
 
 
 def count_copies(payload: Payload, samples: Samples, info: DatasetInfo) -> Copies | None:
-    """Count the copies among the images of ``payload``; None where it carries none.
+    """Count the copies among the images of ``payload``; None if it carries none.
 
     Images are compared as a screen shows them, values from 0 to 1 and none beyond, as they are before a codec rounds
     them, with all images that the site trains on. Those of half the size are blown up first, as their receiver does.

@@ -93,7 +93,7 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """The seconds that are left, at least 0; infinity where there is no deadline."""
+        """The seconds that are left, at least 0; infinity if there is no deadline."""
         return max(0.0, self._end - time.monotonic())
 
     def check(self) -> None:
@@ -140,7 +140,7 @@ class SiteRound:
         return replace(self, slots=f"{self.slots}{method}.")
 
     def recall(self, slot: str) -> Tensors | None:
-        """Return what stands in a slot; see `DeviceClient.recall`."""
+        """Return what is in a slot; see `DeviceClient.recall`."""
         return self.memory.read(self.slots + slot)
 
     def remember(self, tensors: Tensors, slot: str) -> None:
@@ -182,7 +182,7 @@ class Draws:
         """Enter what is about to be released into the site's ledger, which is on disk before any noise is drawn.
 
         A site that is killed after this has counted a release too many, never one too few; a round that is repeated
-        is charged again. In a simulation, and where noise is the seed's, the charge stands in the run's record alone.
+        is charged again. In a simulation, and where noise is the seed's, the charge is in the run's record alone.
 
         Parameters
         ----------
@@ -229,7 +229,7 @@ class Draws:
 
     @property
     def told(self) -> PrivacyReport | None:
-        """What goes along with this phase's reply about its charges; None where there were none."""
+        """What goes along with this phase's reply about its charges; None if there were none."""
         return self.round.charged.told
 
     @property

@@ -150,7 +150,7 @@ class FedssynClient(DeviceClient):
         return replace(made, images=full_size(made.images, self.run.image_shape))
 
     def _with_share(self, given: Bundle) -> Samples:
-        """Return D_k and the site's share, which is kept when it comes, or D_k alone where there is none."""
+        """Return D_k and the site's share, which is kept when it comes, or D_k alone if there is none."""
         if settings_of(self.run).made_by is None:
             return self.samples
         if SHARE in given.parts:

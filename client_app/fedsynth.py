@@ -54,7 +54,7 @@ _MOVERS: dict[str, Callable[[list[Tensor], float], Mover]] = {"adam": Adam, "sgd
 
 
 class FedSynthClient(DeviceClient):
-    """Distils its update into m batches, drawn afresh every round, or with ``warm`` those of its last round."""
+    """Distils its update into m batches, drawn again every round, or with ``warm`` those of its last round."""
 
     @phase("synthesize")
     def synthesize(self, w: Weights) -> SyntheticBatches:
@@ -92,7 +92,7 @@ class FedSynthClient(DeviceClient):
         return sent
 
     def _trained(self, w: Weights, settings: FedSynthSettings) -> Parameters | None:
-        """Return where FedAvg's local training from ``w`` ends, None where nobody asks."""
+        """Return where FedAvg's local training from ``w`` ends, None if nobody asks."""
         if settings.objective == "loss" and not settings.fidelity:
             return None
         self.round.charged.steps = settings.iterations  # which follow the training
@@ -149,7 +149,7 @@ class FedSynthClient(DeviceClient):
         return along(gradient)
 
     def _remembered(self, settings: FedSynthSettings) -> Batches | None:
-        """Return what the site found the last time; None where it is not to begin with that, or has none."""
+        """Return what the site found the last time; None if it is not to begin with that, or has none."""
         last = self.recall() if settings.warm else None
         if last is None:
             return None

@@ -141,7 +141,7 @@ def division_of(context: Context) -> Division:
 
     A site's own ``device`` and ``cores`` stand over the run's ``compute.device`` and ``compute.client_cores``. A
     simulation imports, reads and computes whatever the run names; it is its user's own machine. A real site's run is
-    held against what its owner allows.
+    compared with what its owner allows.
 
     Raises
     ------
@@ -364,7 +364,7 @@ def _simulated_places(run: Run, record_id: str) -> tuple[Path, Path]:
 
 
 def account_of(run: Run, record_id: str, site: str, context: Context) -> Account | None:
-    """Return a real site's account of its privacy; None in a simulation, whose charges stand in the run's record.
+    """Return a real site's account of its privacy; None in a simulation, whose charges are in the run's record.
 
     Raises
     ------
@@ -390,7 +390,7 @@ def state_directory(context: Context) -> Path | None:
 
 
 def name_of(context: Context) -> str:
-    """Return a real site's name, empty where its node config gives none that can be used."""
+    """Return a real site's name, empty if its node config gives none that can be used."""
     try:
         return site_name(context.node_config)
     except FederationError:
@@ -405,7 +405,7 @@ def record_directory(run: Run, record_id: str) -> Path:
 
 
 def is_simulated(context: Context) -> bool:
-    """Whether this process is a worker of a simulation: Ray's, or the in-process engine's."""
+    """Return whether this process is a worker of a simulation: Ray's, or the in-process engine's."""
     return engine_of_context(context) != SUPERLINK
 
 

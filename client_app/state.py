@@ -88,7 +88,7 @@ class DeviceState(Protocol):
         ...
 
     def shelf(self) -> Path | None:
-        """Return the folder of what belongs to no round and to no run alone; None where there is none."""
+        """Return the folder of what belongs to no round and to no run alone; None if there is none."""
         ...
 
     def log_release(self, line: Mapping[str, str | int | float]) -> None:
@@ -109,7 +109,7 @@ def state_kind_of(config: Config) -> str:
 
 
 class DirectoryState:
-    """Versions as safetensors files in a directory of (record id, site's slug, kind, run); the log lies at ``root``.
+    """Versions as safetensors files in a directory of (record id, site's slug, kind, run); the log is at ``root``.
 
     A run writes and deletes in its own folder alone, whatever record the server names. One that goes on from another's
     round gets copies of all versions of that run; what that one itself went on from is then superfluous.
@@ -121,7 +121,7 @@ class DirectoryState:
     run : int
         Flower's number of the run.
     earlier : bool
-        Whether versions of a release that knew no kinds count, which lie in the site's folder itself.
+        Whether versions of a release that knew no kinds count, which are in the site's folder itself.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class DirectoryState:
         tensors_apart.collect(self._directory)
 
     def began_with(self, checksum: str) -> str:
-        """Return what stands in the site's folder of the record, which the first reading writes."""
+        """Return what is in the site's folder of the record, which the first reading writes."""
         path = Path(*self._parts[:3], _DATA)
         try:
             if not path.exists():
@@ -368,7 +368,7 @@ class Memory:
         self.figures: dict[str, float] = {}
 
     def read(self, slot: str) -> Tensors | None:
-        """Return what stands in ``slot`` as of the round that the server last took; None if nothing.
+        """Return what is in ``slot`` as of the round that the server last took; None if nothing.
 
         Raises
         ------
@@ -491,7 +491,7 @@ def payload_line(
     arrays: Sequence[np.ndarray[Any, Any]],
     figures: Sequence[str],
 ) -> Line:
-    """Say which payload left: in which round and phase, its kind and bytes, and the names of the figures beside it."""
+    """Log the payload that left: in which round and phase, its kind and bytes, and its figures' names."""
     return {
         "round": server_round,
         "phase": phase,
@@ -502,5 +502,5 @@ def payload_line(
 
 
 def refusal_line(server_round: int, phase: str, reason: str) -> Line:
-    """Say which sentence left where nothing else did."""
+    """Describe which sentence left where nothing else did."""
     return {"round": server_round, "phase": phase, "kind": "error", "reason": reason}

@@ -58,7 +58,7 @@ _MARGIN = 5.0
 class Synthesis:
     """The images that one site makes: its generator's training, which a pause or a kill does not lose, and its draws.
 
-    What is made lies on the site's shelf by all that decides it (the images trained on, the seed, the settings, the
+    What is made is on the site's shelf by all that decides it (the images trained on, the seed, the settings, the
     code), so that another run with the same finds it.
 
     Parameters
@@ -105,7 +105,7 @@ class Synthesis:
         return mean, std
 
     def images(self) -> Pixels | None:
-        """Return the images; None where the round's time does not suffice, and the next round goes on.
+        """Return the images; None if the round's time does not suffice, and the next round goes on.
 
         Raises
         ------
@@ -244,7 +244,7 @@ class Synthesis:
         return made
 
     def _read(self, kind: str) -> Tensors | None:
-        """Return what was kept; None where there is nothing, or nothing that can be read, and it is made again."""
+        """Return what was kept; None if there is nothing, or nothing that can be read, and it is made again."""
         if self._shelf is None or not self._path(kind).is_file():
             return None
         try:
@@ -314,7 +314,7 @@ class _Clock:
         self.longest, self._last = max(self.longest, now - self._last), now
 
     def passed(self, what: str, seconds: float) -> bool:
-        """Tell whether ``what`` has not been done for so long, and note that it is now."""
+        """Return whether ``what`` has not been done for so long, and note that it is now."""
         if self._last - self._done.get(what, self._begun) < seconds:
             return False
         self._done[what] = self._last
@@ -362,7 +362,7 @@ def charge_generator(
 def descent_of(
     client: DeviceClient, settings: GenerationSettings, pool: Samples, examples: int
 ) -> PrivateDescent | None:
-    """Return how the generator's private steps on ``pool`` are taken; None where it has no noise."""
+    """Return how the generator's private steps on ``pool`` are taken; None if it has no noise."""
     if not settings.noise_multiplier:
         return None
     return PrivateDescent(

@@ -142,7 +142,7 @@ class Division:
         return used[rest], used[held]
 
     def groups(self, dataset: Dataset, positions: Indices) -> Labels | None:
-        """Return the groups of samples of ``dataset``'s training split, which no cut divides; None where any may.
+        """Return the groups of samples of ``dataset``'s training split, which no cut divides; None if any may.
 
         A published set's writers and users are divided, as its papers do it, but by ``partition.kind=natural``.
         """

@@ -46,7 +46,7 @@ class Method:
         A ``common.settings.base.Settings``.
     facts : str or function
         For a method of the user's own, what words a report's sentences of it, as the functions of
-        nectar.report.facts do; empty where there is none, and for the methods below, whose facts lie there.
+        nectar.report.facts do; empty if there is none, and for the methods below, whose facts are there.
     private : bool
         Whether all that its devices send is covered by noise where ``privacy.noise_multiplier`` is above 0, but for
         what its settings say is ``unprotected``. It is no claim that a method can inherit.
@@ -117,7 +117,7 @@ def _own(
     on: tuple[str, ...] = (),
     parts: tuple[str, ...] = (),
 ) -> Method:
-    """Return one of Nectar's methods, whose parts lie in files of its name."""
+    """Return one of Nectar's methods, whose parts are in files of its name."""
     return Method(
         name,
         f"strategies.{name}:{cls}",

@@ -322,7 +322,7 @@ KEYS = ("method", "model.name", "dataset")
 
 
 def is_named(given: Any) -> bool:
-    """Whether an object can stand for an import path: a class, a function, a method."""
+    """Return whether an object can stand for an import path: a class, a function, a method."""
     return isinstance(given, Method | type) or inspect.isroutine(given)
 
 

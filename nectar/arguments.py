@@ -41,7 +41,7 @@ _NUMBER_KEYS = ("rounds", "seed")
 
 
 def next_step(record: Path) -> str:
-    """Say what is done with a record that is there."""
+    """Describe what is done with a record that is there."""
     return f"`nectar report {shlex.quote(str(record))}` draws it."
 
 
@@ -173,7 +173,7 @@ def _refuse_commas(parts: list[str], directory: Path) -> None:
 
 
 def folder_exists(place: Path) -> bool:
-    """Whether a folder is there; not where none can have such a name."""
+    """Return whether a folder is there; not where none can have such a name."""
     with suppress(OSError, ValueError):
         return place.is_dir()
     return False
@@ -312,7 +312,7 @@ Delta = Annotated[float, typer.Option(help="the delta at which an epsilon is mea
 
 
 def is_place(word: str) -> bool:
-    """Whether a word names a path: it has no ``=`` before its first slash, or a folder has that name."""
+    """Return whether a word names a path: it has no ``=`` before its first slash, or a folder has that name."""
     return "=" not in word.partition("/")[0] or folder_exists(Path(word))
 
 

@@ -119,7 +119,7 @@ class Command(TyperCommand):
                 raise ConfigError(f"{option.opts[0]} is given twice: give it once.")
 
     def _unknown(self, ctx: click.Context, name: str) -> click.UsageError:
-        """Say what was meant by an option that there is none of."""
+        """Describe what was meant by an option that there is none of."""
         from nectar.arguments import meant_by
 
         known = [opt for one in self.get_params(ctx) for opt in one.opts if opt.startswith("--")]

@@ -292,7 +292,7 @@ def describe_partition(
 ) -> dict[str, Any]:
     """Return what the record says about who holds what, and why nodes that were there take no part.
 
-    Class counts stand there only where the server has the data itself, and the task tells classes apart. Of a large
+    Class counts are there only where the server has the data itself, and the task tells classes apart. Of a large
     simulation there are sizes alone (`server_app.unlisted`).
     """
     run = division.run

@@ -31,7 +31,7 @@ class Checkpoint:
     """Where a run stands after round ``server_round``.
 
     ``line`` is the round's line of metrics.jsonl where that awaits the sites' figures; ``taken`` is the round last
-    taken of each site's work. ``lines`` is the checksum of metrics.jsonl as it was, None where an earlier release
+    taken of each site's work. ``lines`` is the checksum of metrics.jsonl as it was, None if an earlier release
     wrote it.
     """
 

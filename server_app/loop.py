@@ -131,7 +131,7 @@ def update_membership(strategy: Federated, grid: Grid, federation: FederationSet
 
 
 def _silent(strategy: Federated, grid: Grid, here: set[int], members: Mapping[int, Site]) -> str:
-    """Return a clause about nodes that are online and do not answer; nothing where there are none."""
+    """Return a clause about nodes that are online and do not answer; nothing if there are none."""
     silent = here - members.keys() - strategy.members.refused
     names = {site.node_id: site.name for site in strategy.sites}
     return f" ({describe_unresponsive(grid, silent, names)})" if silent else ""

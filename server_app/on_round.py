@@ -140,7 +140,7 @@ class _Guard:
         self._failed = False
 
     def __call__(self, call: Callable[[], T]) -> T | None:
-        """Return what ``call`` returns; None where it raised."""
+        """Return what ``call`` returns; None if it raised."""
         try:
             return call()
         except Exception as error:

@@ -156,7 +156,7 @@ class Record(RunDirectory):
         return words[: 3 if words[1] == "submit" else 2] if known else ["nectar", "run"]
 
     def _safe(self) -> str:
-        """Say what of the record a run can go on from."""
+        """Describe what of the record a run can go on from."""
         with contextlib.suppress(FederationError):
             done = Checkpoint.load(self.last).server_round
             return f"all up to round {done} is safe in it"
@@ -181,7 +181,7 @@ class Record(RunDirectory):
         self._writer.end()
 
     def is_being_written(self) -> bool:
-        """Tell whether a process writes the record; yes where that cannot be known."""
+        """Return whether a process writes the record; yes where that cannot be known."""
         return self._writer.is_at_work()
 
     def who_writes(self) -> str:

@@ -197,7 +197,7 @@ def _has_diverged(result: RoundResult) -> bool:
 
 
 def _tell_copies(result: RoundResult) -> None:
-    """Say how many of the round's images are copies: each time that there are some, else in the first round."""
+    """Describe how many of the round's images are copies: each time that there are some, else in the first round."""
     copies = Copies.told(result.outcome.accepted.values())
     if copies is not None and copies.found:
         logger.warning("REAL IMAGES, round %d: %s", result.server_round, copies.sentence())
@@ -213,7 +213,7 @@ _SECONDS = "seconds"
 
 
 def line_of(result: RoundResult) -> dict[str, Any]:
-    """Return a round's line of metrics.jsonl; everything that a clock decides stands under ``seconds``."""
+    """Return a round's line of metrics.jsonl; everything that a clock decides is under ``seconds``."""
     accepted = result.outcome.accepted
     devices = {site: dict(figures) for site, figures in accepted.items()}
     times = {site: figures.pop(_SECONDS, None) for site, figures in devices.items()}
@@ -450,7 +450,7 @@ def spending_lines(
 ) -> dict[str, dict[str, Any]]:
     """Return for each site, or for those of ``sites``, what it has spent in this run, as plain data.
 
-    ``epsilon`` is None where there is no bound, where the site keeps its events to itself, and where it tells of so
+    ``epsilon`` is None if there is no bound, where the site keeps its events to itself, and where it tells of so
     many kinds of them that the round would wait. Sites that tell of the same events are one computation; the others
     have equal shares of the time, and RDP's epsilon where PRV's would take more.
     """

@@ -121,7 +121,7 @@ def _taken_up(record: Record, config: Config) -> ResumePoint:
 
 
 def _has_diverged(line: Mapping[str, Any]) -> bool:
-    """Whether a round's test loss was not finite: null in the file, as it was in a checkpoint."""
+    """Return whether a round's test loss was not finite: null in the file, as it was in a checkpoint."""
     test = line.get("test")
     loss = test.get("loss") if isinstance(test, Mapping) else 0.0
     return not (isinstance(loss, int | float) and math.isfinite(loss))

@@ -49,7 +49,7 @@ class Pack:
     record : str
         Its id.
     directory : Path
-        Where it lies on the server.
+        Where it is on the server.
     content : bytes
         The zip archive.
     left_out : tuple of str
@@ -63,7 +63,7 @@ class Pack:
 
 
 def pack_record(output_dir: Path, request: FetchRequest, limit: int = LIMIT) -> Pack:
-    """Pack a record that lies below the output directory.
+    """Pack a record that is below the output directory.
 
     Links are never followed, nor sent; what devices keep in ``state`` stays.
 
@@ -277,7 +277,7 @@ class FetchRequest:
     only: tuple[str, ...] = ()
 
     def wants(self, file: str) -> bool:
-        """Whether a file of the record, named as in the record, is asked for."""
+        """Return whether a file of the record, named as in the record, is asked for."""
         return not within(file, self.without) and (not self.only or within(file, self.only))
 
     def text(self) -> str:
@@ -289,7 +289,7 @@ class FetchRequest:
 
     @classmethod
     def parse(cls, text: str) -> FetchRequest:
-        """Read the run config's value; ConfigError if it is none."""
+        """Read the run config's value; ConfigError if it is not one."""
         record, *words = text.split() or [""]
         parts: dict[str, tuple[str, ...]] = {}
         for word in words:
@@ -301,7 +301,7 @@ class FetchRequest:
 
 
 def within(file: str, parts: Collection[str]) -> bool:
-    """Whether a file of a record is one of ``parts`` or lies in one of them."""
+    """Return whether a file of a record is one of ``parts`` or is in one of them."""
     return any(file == part or file.startswith(f"{part}/") for part in parts)
 
 
@@ -382,5 +382,5 @@ def marked_content(line: str, kind: Kind) -> dict[str, Any]:
 
 
 def is_marked(line: str) -> bool:
-    """Whether a line of a log is for programs, and none for people."""
+    """Return whether a line of a log is for programs, and none for people."""
     return _LINE.fullmatch(line.rstrip()) is not None

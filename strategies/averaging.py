@@ -282,7 +282,7 @@ class ServerOptimizer:
 
     @classmethod
     def of(cls, settings: Settings, spec: WeightsSpec) -> ServerOptimizer | None:
-        """Return the optimiser that ``settings`` ask for; None where they take the mean as it is, or know none."""
+        """Return the optimiser that ``settings`` ask for; None if they take the mean as it is, or know none."""
         if not isinstance(settings, ServerStep):
             return None
         plain = settings.server_optimizer == "sgd" and settings.server_lr == 1

@@ -285,7 +285,7 @@ class LatentExchange:
         self._out: dict[str, str] = {}
 
     def match(self, site: str) -> str | None:
-        """Return who is to help ``site`` this round, and note it; None where nobody is."""
+        """Return who is to help ``site`` this round, and note it; None if nobody is."""
         if site in self.helped or site not in self.scarce:
             return None
         abundant = {j: self.classes_of(j) for j in sorted(self.shared, key=site_order)}
@@ -295,7 +295,7 @@ class LatentExchange:
         return found
 
     def ask(self, site: str) -> bool:
-        """Tell whether ``site`` is to share this round, and count it."""
+        """Return whether ``site`` is to share this round, and count it."""
         if site in self.shared:
             return False
         self.asked[site] = self.asked.get(site, 0) + 1

@@ -27,7 +27,7 @@ class FedVAE(FedAvg):
         self._preliminary = settings.preliminary(run.config.rounds)
 
     def is_preliminary(self, server_round: int) -> bool:
-        """Tell whether ``server_round`` is one of the first T_p, of the rounds that the run began with."""
+        """Return whether ``server_round`` is one of the first T_p, of the rounds that the run began with."""
         return server_round <= self._preliminary
 
     @property

@@ -24,7 +24,7 @@ class OneTimePayloads:
         self._out: dict[str, int] = {}
 
     def pending(self, site: str, edition: int) -> bool:
-        """Tell whether ``site`` is to be sent ``edition`` with this round's instruction, and note that it is."""
+        """Return whether ``site`` is to be sent ``edition`` with this round's instruction, and note that it is."""
         if self.held.get(site) == edition:
             return False
         self._out[site] = edition

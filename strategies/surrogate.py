@@ -147,7 +147,7 @@ class SurrogateServer(Strategy):
         return {"not_sent": names} if names else {}
 
     def global_models(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
-        """Return the first of the global models; the model that travels where there are none."""
+        """Return the first of the global models; the model that travels if there are none."""
         return self._models.global_models(arrays)
 
     def extra_models(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
@@ -248,7 +248,7 @@ def into_ball(model: nn.Module, radius: float) -> Callable[[nn.Module], None] | 
 
 
 def call_all(*calls: Callable[[nn.Module], None] | None) -> Callable[[nn.Module], None] | None:
-    """Return what makes all of these calls, one after the other; None where there are none."""
+    """Return what makes all of these calls, one after the other; None if there are none."""
     made = [call for call in calls if call is not None]
     if len(made) < 2:
         return made[0] if made else None
@@ -362,7 +362,7 @@ class GlobalModels:
         return Weights.of(model, start.codec)
 
     def global_models(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
-        """Return the headline: the first of them, or what travels where there is none."""
+        """Return the headline: the first of them, or what travels if there is none."""
         for name, held in self._held.items():
             return {name: _arrays(held)}
         return {GLOBAL: arrays}

@@ -414,7 +414,7 @@ class ImageGenerator(nn.Module):
 
     @torch.no_grad()
     def reset(self, generator: torch.Generator) -> None:
-        """Draw the weights anew: N(0, 0.02^2), those of the batch norms N(1, 0.02^2); every bias is 0."""
+        """Draw the weights again: N(0, 0.02^2), those of the batch norms N(1, 0.02^2); every bias is 0."""
         for layer in self.layers:
             if isinstance(layer, nn.Linear | nn.Conv2d | nn.BatchNorm2d):
                 mean = float(isinstance(layer, nn.BatchNorm2d))

@@ -28,7 +28,7 @@ def most_abundant(counts: Sequence[int], n: int, fewest: int = 1) -> tuple[int, 
 def best_match(
     site: str, scarce: Collection[int], abundant: Mapping[str, Collection[int]]
 ) -> str | None:
-    """Return the site j with the largest |H_i intersect C_j| (Algorithm 3); None where every intersection is empty.
+    """Return the site j with the largest |H_i intersect C_j| (Algorithm 3); None if every intersection is empty.
 
     Parameters
     ----------

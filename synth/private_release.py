@@ -301,7 +301,7 @@ def clipped_sum(
     -------
     dict of str to Tensor
         By the parameters' names, each of the parameter's shape: steps of the mechanism's grid, in its ``dtype``; zeros
-        where there is no example.
+        if there is no example.
     """
     sums = {
         name: torch.zeros_like(p, dtype=gaussian.dtype, requires_grad=False)

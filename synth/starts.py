@@ -209,7 +209,7 @@ def sample_ball(
     """Draw w ~ P_w(w_r) = Clip(N(w_r, I), rho), FedDM's weights around a round's weights.
 
     The noise runs over all parameters at once, and noise longer than ``rho`` is scaled to that
-    length. In the dimension of a network the clip always binds: w lies on the sphere.
+    length. In the dimension of a network the clip always binds: w is on the sphere.
 
     Parameters
     ----------

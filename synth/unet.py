@@ -344,7 +344,7 @@ class Stage(nn.Module):
 def _kept(h: Tensor, share: float, generator: torch.Generator) -> Tensor:
     """Return dropout's factors for ``h``: 1/share with that probability, else 0.
 
-    Drawn with the channels last and then turned, so that one seed keeps the same values however ``h`` lies in
+    Drawn with the channels last and then turned, so that one seed keeps the same values however ``h`` is in
     memory.
     """
     n, channels, height, width = h.shape

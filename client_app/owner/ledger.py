@@ -39,7 +39,7 @@ class Budget:
 
     @classmethod
     def of(cls, node: NodeConfig) -> Budget | None:
-        """Read a node config's; None where the owner bounds nothing; FederationError if delta has no epsilon."""
+        """Read a node config's; None if the owner bounds nothing; FederationError if delta has no epsilon."""
         most, delta = node.privacy_epsilon, node.privacy_delta
         if most is None and delta is not None:
             raise FederationError(
@@ -56,7 +56,7 @@ class Budget:
             )
 
     def allows(self, events: Sequence[Event]) -> bool:
-        """Whether that much is within the budget."""
+        """Return whether that much is within the budget."""
         return costs_at_most(self.epsilon, events, self.delta)
 
 
@@ -67,7 +67,7 @@ class Account:
     Parameters
     ----------
     directory : Path, optional
-        The site's state directory; None where its owner names none: then nothing private can be asked of it.
+        The site's state directory; None if its owner names none: then nothing private can be asked of it.
     data : str
         Which data the charges are of, for the owner to read. The ledger adds up whatever they are: examples that lie
         in two folders are released twice.

@@ -138,7 +138,7 @@ class Vetoes:
         Parameters
         ----------
         counts : sequence of int, optional
-            The site's number of examples of each class; None where there are no classes.
+            The site's number of examples of each class; None if there are no classes.
 
         Raises
         ------

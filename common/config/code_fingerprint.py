@@ -96,7 +96,7 @@ def user_modules_of(config: Config) -> list[str]:
 
 
 def _sources(home: Path, top: str) -> list[Path]:
-    """Return a user's own files: a package with all below it, or a module with those that lie beside it."""
+    """Return a user's own files: a package with all below it, or a module with those that are beside it."""
     package = home / top
     return sorted(package.rglob("*.py") if package.is_dir() else home.glob("*.py"))
 

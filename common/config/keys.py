@@ -63,7 +63,7 @@ _SHOWN, _LISTED = 3, 30
 
 
 def where_phrase(where: str) -> str:
-    """Say where a value was given: ``"on the command line"``, ``"in conf/dataset/digits.yaml"``."""
+    """Describe where a value was given: ``"on the command line"``, ``"in conf/dataset/digits.yaml"``."""
     return f"on {where}" if where == COMMAND_LINE else f"in {where}"
 
 
@@ -83,7 +83,7 @@ def closest_word(word: str, choices: Iterable[str]) -> str | None:
 
 
 def near(word: str, choices: Iterable[str]) -> str:
-    """Say which choice is most like a word, and up to two others that are nearly as like it; nothing if none is."""
+    """Return which choice is most like a word, and up to two others that are nearly as like it; nothing if none is."""
     found = difflib.get_close_matches(word, list(choices), n=3, cutoff=0.5)
     likeness = [difflib.SequenceMatcher(None, choice, word).ratio() for choice in found]
     found = [

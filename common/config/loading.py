@@ -292,7 +292,7 @@ class OwnFile:
 def read_own_file(named: Any, experiment: str) -> OwnFile:
     """Read the file that the run config's ``config`` names.
 
-    ``base`` names an experiment that the file departs from. ``experiment`` is but a name, as it stands in a resolved
+    ``base`` names an experiment that the file departs from. ``experiment`` is but a name, as it is in a resolved
     configuration, which states all there is to state. Relative paths start at the working directory, as typed ones.
 
     Parameters
@@ -388,7 +388,7 @@ def _chosen_by(key: str, implied: str, layers: list[Layer]) -> list[Layer]:
 
 
 def _takes(key: str, dataset: str) -> bool:
-    """Whether a data set is one of a file, or of folders: any name that is not a public set's."""
+    """Return whether a data set is one of a file, or of folders: any name that is not a public set's."""
     if key == FILE_KEY:
         return dataset == FILE
     return is_user_data(dataset) and not kind_of(dataset)

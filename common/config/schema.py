@@ -31,7 +31,7 @@ _RUN = ""
 
 
 def section_class(name: str, own: Method | None = None) -> type[Section] | None:
-    """Import a section's class; None where there is no such section. ``own`` is a user's own method, if chosen."""
+    """Import a section's class; None if there is no such section. ``own`` is a user's own method, if chosen."""
     if own is not None and name == own.name:
         return settings_of(own)
     return settings_of(METHODS[name]) if name in METHODS else SECTIONS.get(name)
@@ -299,7 +299,7 @@ def _by_field(error: ValidationError) -> dict[str, str]:
 
 
 def _problem(prefix: str, name: str, leaf: Leaf | None, cls: type[Section], said: str) -> str:
-    """Say what is wrong with one field, or with several that a class does not take together."""
+    """Describe what is wrong with one field, or with several that a class does not take together."""
     if name not in cls.model_fields:
         return f"{prefix.rstrip('.')}: {said}."
     expected = allowed(cls.model_fields[name]) + (f": {said}" if said else "")

@@ -171,7 +171,7 @@ def describe_arguments(cls: type[Any]) -> list[Description]:
 
 
 def _problem(name: str, leaf: Leaf, path: str, model: type[_Arguments]) -> str:
-    """Say why an argument that is given cannot be."""
+    """Return why an argument that is given cannot be."""
     settable, where = _settable(model), where_phrase(leaf.where)
     if name in settable:
         allowed = kind_words(settable[name].annotation)

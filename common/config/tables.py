@@ -76,7 +76,7 @@ class TableFile:
     columns : tuple of Column
         Its own cells.
     others : tuple of str
-        Cells of other tables that stand in this one too.
+        Cells of other tables that are in this one too.
     content : mapping
         All that the file says.
     """
@@ -174,7 +174,7 @@ def experiment_names() -> list[str]:
 
 
 def is_experiment(name: str) -> bool:
-    """Tell whether ``experiment=`` takes the name; only tables are read whose cells begin as it does."""
+    """Return whether ``experiment=`` takes the name; only tables are read whose cells begin as it does."""
     return _find(name) is not None
 
 
@@ -227,7 +227,7 @@ def _find(name: str) -> tuple[TableFile, Column, bool] | None:
 
 
 def _has_small(table: TableFile, column: Column, above: tuple[str, ...] = ()) -> bool:
-    """Tell whether a cell has a small variant: its table states one, or what it departs from has one."""
+    """Return whether a cell has a small variant: its table states one, or what it departs from has one."""
     if table.small is not None:
         return True
     bases = [step.base for step in (table.base, *column.steps) if step.base is not None]

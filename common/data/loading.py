@@ -36,7 +36,7 @@ def load(
     """Return a data set, loaded once per process from a store that processes share.
 
     digits is embedded. A folder of images lies where ``images.folder`` says, a set of one's own where its form says.
-    LEAF's lie below ``data_dir/leaf`` as its scripts made them and are never downloaded. The others lie below
+    LEAF's are below ``data_dir/leaf`` as its scripts made them and are never downloaded. The others are below
     ``data_dir`` in torchvision's layout and are downloaded on first use where there is a network.
     Arrays are read-only.
 
@@ -49,7 +49,7 @@ def load(
         the data directory; without permission to write there, the store goes to the
         user's cache.
     images
-        the run's settings of that name; None where there can only be a name.
+        the run's settings of that name; None if there can only be a name.
     data
         the run's settings of that name, for a set of one's own and a test split that is held out; None for the
         defaults.

@@ -57,7 +57,7 @@ _LARGE = 2**24
 
 
 def is_large(size: int) -> bool:
-    """Whether ``size`` bytes of weights are so many that a copy of them counts more than a moment's work."""
+    """Return whether ``size`` bytes of weights are so many that a copy of them counts more than a moment's work."""
     return size > _LARGE
 
 
@@ -95,7 +95,7 @@ _SIZE = 2**18
 
 
 def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Yield tensors of one shape side by side in flat pieces, views of those that lie in one piece in memory.
+    """Yield tensors of one shape side by side in flat pieces, views of those that are in one piece in memory.
 
     Parameters
     ----------

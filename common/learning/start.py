@@ -219,7 +219,7 @@ class WeightsFile:
 def fetched(asked: WeightsFile) -> Path:
     """Return the file of the weights that are asked for as ``torchvision:NAME``, fetched if it is not there.
 
-    It lies below the data directory, in ``weights``, under torchvision's name of it.
+    It is below the data directory, in ``weights``, under torchvision's name of it.
 
     Raises
     ------

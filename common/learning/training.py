@@ -45,7 +45,7 @@ class Local:
     Attributes
     ----------
     objective : Objective, optional
-        What is minimised over examples, the task's mean loss where there is none. A private rule clips this.
+        What is minimised over examples, the task's mean loss if there is none. A private rule clips this.
     draw : callable, optional
         (model, targets of a batch, rows) -> what the objective needs of random numbers for it, drawn ahead of each
         step: tensors [n, ...] with a row for each example. In a private run they must come of ``rows``, in which each
@@ -230,7 +230,7 @@ def train(
 
 
 def _trains(module: nn.Module) -> bool:
-    """Whether a module is in training mode, and ``train()`` does nothing else to it."""
+    """Return whether a module is in training mode, and ``train()`` does nothing else to it."""
     own = "train" in vars(module) or type(module).train is not nn.Module.train
     return module.training and not own
 

@@ -33,7 +33,7 @@ def build(
 ) -> Classifier:
     """Return the model ``name`` for inputs of ``shape``, in training mode.
 
-    It lies on the generator's device. The process-wide random state is neither read nor moved: two
+    It is on the generator's device. The process-wide random state is neither read nor moved: two
     calls with generators in one state give equal weights, in any process or thread.
 
     Parameters

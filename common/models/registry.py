@@ -51,7 +51,7 @@ def takes(name: str, kind: str) -> bool:
 
 
 def misfit(name: str, kind: str) -> str:
-    """Say what a model takes instead of data of a kind, and which to choose."""
+    """Describe what a model takes instead of data of a kind, and which to choose."""
     known = MODELS[name]
     taken = ", ".join(KINDS[one] for one in (known.takes, *known.also))
     return (

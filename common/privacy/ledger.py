@@ -76,7 +76,7 @@ class Charge:
 
     @classmethod
     def read(cls, recorded: Mapping[str, Any]) -> Charge:
-        """Return what ``asdict`` gave; ValueError or TypeError if it is none."""
+        """Return what ``asdict`` gave; ValueError or TypeError if it is not one."""
         names = {field.name for field in fields(cls)}
         if set(recorded) != names or type(recorded["round"]) is not int:
             raise ValueError("a field is missing, of another kind, or one too many")
@@ -103,7 +103,7 @@ class Lines:
         return [event for charge in self.charges for event in charge.events]
 
     def has(self, head: LedgerTip) -> bool:
-        """Whether the ledger was at ``head`` once, or is."""
+        """Return whether the ledger was at ``head`` once, or is."""
         return head == LedgerTip() or (
             0 < head.length <= len(self.chain) and self.chain[head.length - 1] == head.sha256
         )
@@ -243,7 +243,7 @@ def _line(charge: Charge, before: str) -> tuple[bytes, str]:
 
 
 def _read_line(line: bytes, before: str) -> tuple[Charge, str]:
-    """Return a line's charge and checksum; an error of many kinds if it is none, or follows another one."""
+    """Return a line's charge and checksum; an error of many kinds if it is not one, or follows another one."""
     content = dict(json.loads(line))
     charge = Charge.read({k: v for k, v in content.items() if k not in (_CHAIN, _BEFORE)})
     whole, checksum = _line(charge, before)
@@ -293,7 +293,7 @@ class LedgerTip:
 
     @classmethod
     def read(cls, recorded: object) -> LedgerTip:
-        """Return what ``asdict`` gave; ValueError if it is none."""
+        """Return what ``asdict`` gave; ValueError if it is not one."""
         if not isinstance(recorded, Mapping) or set(recorded) != {"length", "sha256"}:
             raise ValueError(f"{str(recorded)[:80]} is not a head of a ledger")
         return cls(recorded["length"], str(recorded["sha256"]))
@@ -320,12 +320,12 @@ _STEPS = 10**9
 
 @dataclass(frozen=True)
 class PrivacyReport:
-    """What stands in the record.
+    """What is in the record.
 
     Parameters
     ----------
     events : tuple of Event
-        What was charged; empty where the events would say how many examples the site has.
+        What was charged; empty if the events would say how many examples the site has.
     whole : bool
         Whether they are all that the site was charged in this run, by its ledger; else those of this reply alone.
     seeded : bool
@@ -347,7 +347,7 @@ class PrivacyReport:
 
     @classmethod
     def read(cls, fields: Mapping[str, object]) -> PrivacyReport:
-        """Return what ``to_config`` gave; ValueError if it is none."""
+        """Return what ``to_config`` gave; ValueError if it is not one."""
         if not set(fields) - {LEDGER_TIP} == {"events", "whole", "seeded"}:
             raise ValueError("what it says of its privacy lacks a field, or has another")
         if not isinstance(fields["whole"], bool) or not isinstance(fields["seeded"], bool):
@@ -383,7 +383,7 @@ def tip_to_text(head: LedgerTip) -> str:
 
 
 def tip_from_text(text: str) -> LedgerTip:
-    """Return what ``written`` gave; ValueError if it is none."""
+    """Return what ``written`` gave; ValueError if it is not one."""
     return LedgerTip.read(json.loads(text))
 
 

@@ -640,7 +640,7 @@ PUBLIC = (
 
 
 def is_user_data(dataset: str) -> bool:
-    """Whether a set has to be taken for somebody's own pictures: a folder, a file, a function, any other name."""
+    """Return whether a set is taken for somebody's own pictures: a folder, a file, a function, any other name."""
     return dataset not in PUBLIC
 
 
@@ -650,7 +650,7 @@ def kind_of(dataset: str) -> str | None:
 
 
 def module_of(dataset: str) -> str:
-    """Return the module that reading the data set imports, empty where it is none of the user's own."""
+    """Return the module that reading the data set imports, empty if it is none of the user's own."""
     return dataset.partition(":")[0] if kind_of(dataset) == FUNCTION else ""
 
 

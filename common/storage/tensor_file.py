@@ -207,7 +207,7 @@ def _digest(tensor: torch.Tensor) -> str:
 
 
 def write(directory: Path, tensors: Mapping[str, torch.Tensor], apart: Mapping[str, str]) -> None:
-    """Write those of ``tensors`` that ``apart`` names, unless they lie there already.
+    """Write those of ``tensors`` that ``apart`` names, unless they are there already.
 
     Parameters
     ----------

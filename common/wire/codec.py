@@ -432,7 +432,7 @@ def quantise(values: Tensor, axis: int) -> tuple[list[list[float]], AnyArray]:
 
 
 def dequantise(name: str, levels: AnyArray, header: Mapping[str, Any], axis: int) -> Tensor:
-    """Return float32 values from ``quantise``'s levels and the range that lies in the header.
+    """Return float32 values from ``quantise``'s levels and the range that is in the header.
 
     Raises
     ------

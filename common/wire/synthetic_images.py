@@ -379,7 +379,7 @@ class Copies:
 
     @classmethod
     def told(cls, by_site: Iterable[Mapping[str, float]]) -> Self | None:
-        """Return the sum of what sites reported beside their uploads; None where none of them counted.
+        """Return the sum of what sites reported beside their uploads; None if none of them counted.
 
         A site's figures that are no counts, or do not go together, are left out: they are the site's word.
         """
@@ -388,7 +388,7 @@ class Copies:
 
     @classmethod
     def recorded(cls, lines: Iterable[Mapping[str, Any]]) -> Self | None:
-        """Return the sum over the rounds' lines of a record; None where no round has a count."""
+        """Return the sum over the rounds' lines of a record; None if no round has a count."""
         kept = (line.get("copies") for line in lines)
         rows = ([row.get(name) for name in FIGURES] for row in kept if isinstance(row, Mapping))
         return cls._sum(rows)

@@ -102,7 +102,7 @@ class Weights:
 
     @classmethod
     def of(cls, model: nn.Module, codec: str = "float32", *, copy: bool = True) -> Weights:
-        """Copy the state of ``model``; ``copy=False`` gives a model that is at its end as it lies there."""
+        """Copy the state of ``model``; ``copy=False`` gives a model that is at its end as it is there."""
         with torch.no_grad():
             state = model.state_dict(keep_vars=True)
             return cls({k: v.detach().to("cpu", copy=copy) for k, v in state.items()}, codec)

@@ -90,7 +90,7 @@ def main(
 
 
 def _end(done: Export, config: Config) -> None:
-    """Say how the check went, and what to do next."""
+    """Describe how the check went, and what to do next."""
     apart = ", ".join(f"{kind} {distance:.1e}" for kind, distance in done.apart.items())
     print(f"read again, it gives the logits of the run's model; largest difference: {apart}")
     score = f"nectar score {shlex.quote(str(done.folder))} {_unseen(config)}"

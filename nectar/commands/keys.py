@@ -76,7 +76,7 @@ def node(
 
 
 def show(directory: _Directory) -> int:
-    """Say what is there and how long it is valid."""
+    """Describe what is there and how long it is valid."""
     from nectar.operate.keys.inventory import inventory
 
     entries = inventory(here(directory))

@@ -121,7 +121,7 @@ def _require_ray() -> None:
 
 
 def _splits_devices(config: Config) -> bool:
-    """Whether ``auto`` would put the server on a GPU and, Ray hiding it, the clients on the CPU."""
+    """Return whether ``auto`` would put the server on a GPU and, Ray hiding it, the clients on the CPU."""
     if config.compute.device != "auto" or config.compute.client_gpus > 0 or not _may_have_gpu():
         return False
     from common.learning.compute import torch_device
@@ -130,7 +130,7 @@ def _splits_devices(config: Config) -> bool:
 
 
 def _may_have_gpu() -> bool:
-    """Whether torch is worth asking, which takes seconds to import: without such a file Linux has no GPU to offer."""
+    """Return whether torch is worth asking: without such a file Linux has no GPU to offer."""
     if sys.platform != "linux":
         return True
     return any(any(Path("/dev").glob(name)) for name in ("nvidia*", "kfd", "dxg"))

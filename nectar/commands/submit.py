@@ -50,7 +50,7 @@ nectar submit 192.0.2.7:8000 --ca keys/ca.crt output-dir=/srv/runs
 
 @dataclass(frozen=True)
 class _Options:
-    """What stands beside the settings, as it is typed again in the lines that are printed."""
+    """What is beside the settings, as it is typed again in the lines that are printed."""
 
     ca: str | None
     insecure: bool
@@ -192,7 +192,7 @@ def _fetch(
 
 
 def _leave(connection: Link, run: str, again: str) -> None:
-    """Say how a run that goes on is watched again or ended; at a terminal, ask."""
+    """Describe how a run that goes on is watched again or ended; at a terminal, ask."""
     print(f"\nrun {run} goes on at {connection.address}.", flush=True)
     if sys.stdin.isatty() and sys.stdout.isatty():
         try:

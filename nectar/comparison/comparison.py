@@ -294,7 +294,7 @@ def _validation(run: PlannedRun, archive: Archive) -> float:
 
 
 def _title(configs: Iterable[Config]) -> str:
-    """Say what was compared, on what; where rows differ, all there is."""
+    """Describe what was compared, on what; where rows differ, all there is."""
     parts = zip(*map(_about, configs), strict=True)
     return ", ".join(" or ".join(dict.fromkeys(each)) for each in parts)
 

@@ -50,7 +50,7 @@ class TableRow:
 
 @dataclass(frozen=True)
 class Number:
-    """A printed number: the text as it stands there, its value if it is one, and what is to be known of it."""
+    """A printed number: the text as it is there, its value if it is one, and what is to be known of it."""
 
     text: str
     value: float | None = None

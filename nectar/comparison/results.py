@@ -94,7 +94,7 @@ class ComparisonResult(Results):
         return [self._accuracy(), self._cost(), *([by_round] if len(by_round.header) > 1 else [])]
 
     def notes(self) -> list[str]:
-        """Say what the figures are, what their marks mean, and what was searched."""
+        """Describe what the figures are, what their marks mean, and what was searched."""
         notes = [
             "± is the sample standard deviation over the seeds; the accuracy is that after the last round, never the "
             "best so far."
@@ -344,7 +344,7 @@ class GridResult(Results):
         return [replace(self.pivot_table, header=("method", *lowest), above=above, bold=bold)]
 
     def notes(self) -> list[str]:
-        """Say what the marks mean."""
+        """Describe what the marks mean."""
         missing = "?" if len(self.compared) < len(self.by_cell) else ""
         used = missing + "".join(self.by_run["flags"])
         return [
@@ -433,7 +433,7 @@ class TableResult(Results):
         return found
 
     def notes(self) -> list[str]:
-        """Say what is to be known of the paper's numbers."""
+        """Describe what is to be known of the paper's numbers."""
         noted = self.numbers[self.numbers["note"] != ""]
         notes = [f"{line.column}, {line.row}: {line.note}." for line in noted.itertuples()]
         return [*([_SMALL_NOTE] if self.small else []), *notes]

@@ -371,7 +371,7 @@ class RunningJob(NamedTuple):
 def progress(
     jobs: Sequence[RunningJob], done: str, *, ended: int, waiting: int, seconds: float
 ) -> str:
-    """Say which runs are being carried out and when all will be done, as if all took as long as these did until now.
+    """Describe which runs go on and when all will be done, as if all took as long as these did until now.
 
     Parameters
     ----------

@@ -79,7 +79,7 @@ class Results(ABC):
 
     @abstractmethod
     def notes(self) -> list[str]:
-        """Say what the figures are and what their marks mean."""
+        """Describe what the figures are and what their marks mean."""
 
     def all_notes(self) -> list[str]:
         """Return the notes, and what failed."""
@@ -114,7 +114,7 @@ class Results(ABC):
         return "\n\n".join(parts) + "\n"
 
     def latex(self) -> str:
-        r"""Return the tables as ``tabular`` environments, to be read by ``\input``; all else stands in comments."""
+        r"""Return the tables as ``tabular`` environments, to be read by ``\input``; all else is in comments."""
         comments = [self.command, r"\usepackage{booktabs}"]
         lines = [f"% {one_line(each)}" for each in comments]
         for table in self.latex_tables():

@@ -64,7 +64,7 @@ class Holdings:
 
 
 def describe_dataset(dataset: Dataset, *, named: int = _NAMED) -> str:
-    """Say what ``dataset`` is, where its store lies, and which files were left out and why."""
+    """Describe what ``dataset`` is, where its store lies, and which files were left out and why."""
     info = dataset.info
     rows = [
         ("data set", info.name),
@@ -101,7 +101,7 @@ def _form(info: DatasetInfo) -> list[tuple[str, str]]:
 
 
 def describe_columns(dataset: Dataset) -> str:
-    """Say what the columns of a table, or the channels of series, hold, and how a model is given them."""
+    """Describe what the columns of a table, or the channels of series, hold, and how a model is given them."""
     info = dataset.info
     values = dataset.train.images.astype(np.float64)
     figures = [
@@ -177,7 +177,7 @@ def partitioned(division: Division) -> Holdings:
 
 
 def describe_partition(division: Division, holdings: Holdings) -> str:
-    """Say how the training samples are divided, as a table of class counts; of text, of sequences."""
+    """Describe how the training samples are divided, as a table of class counts; of text, of sequences."""
     run, settings = division.run, division.config.partition
     rule = {
         "dirichlet": f"dirichlet, alpha={settings.alpha:g}",
@@ -217,7 +217,7 @@ def held_by_sites(division: Division) -> Holdings:
 
 
 def describe_sites(division: Division, holdings: Holdings) -> str:
-    """Say what the simulated sites' own folders hold, and what of them cannot be used."""
+    """Describe what the simulated sites' own folders hold, and what of them cannot be used."""
     parts = [
         f"{folder}\n{describe_dataset(dataset)}"
         for folder, dataset in zip(
@@ -245,7 +245,7 @@ def own(site: str, dataset: Dataset) -> Holdings:
 
 
 def describe_own(dataset: Dataset) -> str:
-    """Say how many images of each class of the list a site's own folder has."""
+    """Describe how many images of each class of the list a site's own folder has."""
     counts = own("", dataset).counts[0]
     width = max(map(len, dataset.info.classes))
     return "\n".join(

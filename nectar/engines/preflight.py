@@ -37,7 +37,7 @@ def check_kind(config: Config) -> None:
 
 
 def _is_choosy(method: str) -> bool:
-    """Whether there are data that a method cannot learn from."""
+    """Return whether there are data that a method cannot learn from."""
     return set(resolve(method).takes) != set(KINDS)
 
 

@@ -121,7 +121,7 @@ class Progress:
         return f"round {self._round}/{self._rounds}: {what}; the round takes {round_left} more, the run {run_left}"
 
     def _seconds_left(self, part: float, at_server: bool) -> float | None:
-        """Return the seconds until the round is over; None where nothing was measured or expected."""
+        """Return the seconds until the round is over; None if nothing was measured or expected."""
         assert self._begun is not None
         now = self._clock()
         if at_server:
@@ -199,7 +199,7 @@ class Estimate:
     asked : int
         Sites asked in a round.
     server : float, optional
-        Of the server's training in a round; None where it was not timed.
+        Of the server's training in a round; None if it was not timed.
     processes : int
         Processes that carry out sites side by side where that pays.
     making : float
@@ -258,7 +258,7 @@ class Estimate:
 
 
 def rehearse(config: Config, clock: Clock = time.perf_counter) -> Estimate | None:
-    """Return how long ``config`` will take; None where nothing of it can be timed without running it.
+    """Return how long ``config`` will take; None if nothing of it can be timed without running it.
 
     Whatever is a user's own may keep count of its calls: of a method, a model or a Flower strategy named by import path
     no step is taken.

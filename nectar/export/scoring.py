@@ -266,7 +266,7 @@ class ExportedModel:
 
     @classmethod
     def open(cls, folder: Path, policy: ImportPolicy | None = None) -> ExportedModel:
-        """Read an export, its network's import path put before ``policy``; ConfigError if it is none or damaged."""
+        """Read an export, its network's import path put before ``policy``; ConfigError if it is not one or damaged."""
         try:
             about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
             if about["schema"] != MODEL_SCHEMA:

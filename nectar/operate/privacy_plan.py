@@ -62,7 +62,7 @@ def noise_for(target: float, delta: float, sample_rate: float = 1.0, steps: int 
 def rounds_left(
     spent: Sequence[Event], per_round: Iterable[Event], budget: float, delta: float
 ) -> int | None:
-    """Return how many more rounds a budget allows; None where a round costs nothing, or they are over a million.
+    """Return how many more rounds a budget allows; None if a round costs nothing, or they are over a million.
 
     Parameters
     ----------

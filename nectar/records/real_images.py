@@ -71,7 +71,7 @@ class MostCorrelated:
     Likeness is Pearson's correlation over all pixel values, which no change of contrast or brightness moves. The
     likest image is the one whose correlation is furthest from 0: -1 is the same image as a negative, which shows as
     much. ``usual`` is the median size of that correlation of a real image of the site with its likest other one, None
-    for a single image; ``held`` is the number of the site's images, ``control`` None where there is no other site.
+    for a single image; ``held`` is the number of the site's images, ``control`` None if there is no other site.
     """
 
     images: Tensor
@@ -91,7 +91,7 @@ class Closest:
     """The image of a site that lies nearest to one of its real ones: distances as in `NearestSearch`.
 
     ``usual`` is that among the site's real images, ``control`` the same image's from another site's nearest; None
-    where there is no other image, or site.
+    if there is no other image, or site.
     """
 
     site: str
@@ -163,7 +163,7 @@ class RealImages:
         return Closest(site, found.distances[at], found.typical, control)
 
     def most_like(self, site: str) -> str | None:
-        """Return the other site whose numbers of images by class are nearest; None where there is none."""
+        """Return the other site whose numbers of images by class are nearest; None if there is none."""
         others = [name for name, part in self.parts.items() if name != site and len(part)]
         if not others:
             return None

@@ -53,7 +53,7 @@ def record_at(name: str | Path, output_dir: str = "") -> Path:
     Raises
     ------
     ConfigError
-        If the latest is asked for where there is none.
+        If the latest is asked for if there is none.
     """
     place = Path(name).expanduser().absolute()
     if place.exists() or Path(name).name != str(name):
@@ -164,7 +164,7 @@ class RunRecord(RunDirectory):
 
     @cached_property
     def audit(self) -> dict[str, Any] | None:
-        """audit-images.json, None where nobody asked; FederationError if a value is not what the audit writes."""
+        """audit-images.json, None if nobody asked; FederationError if a value is not what the audit writes."""
         content = self.json(AUDIT)
         if content is not None:
             require(Audit, content, self.directory / AUDIT)
@@ -187,13 +187,13 @@ class RunRecord(RunDirectory):
 
     @property
     def planned(self) -> int | None:
-        """The rounds asked for, or more where it was told to go on; None where the record does not say."""
+        """The rounds asked for, or more where it was told to go on; None if the record does not say."""
         asked = self._typed("rounds")
         return max(asked, self.done) if _is_whole(asked) else None
 
     @property
     def seed(self) -> int | None:
-        """The seed; None where the record does not say."""
+        """The seed; None if the record does not say."""
         return seed if _is_whole(seed := self._typed("seed")) else None
 
     @property
@@ -369,7 +369,7 @@ class RunFigures:
     chance : float
         The accuracy of guessing.
     hardware : str
-        The processor, or the GPU, in words; empty where the record does not say.
+        The processor, or the GPU, in words; empty if the record does not say.
     found, false_alarms : float
         The shares of members and of controls that the strongest attack of `nectar audit images` takes for members;
         NaN where the run as it ended was not audited.

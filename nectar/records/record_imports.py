@@ -94,7 +94,7 @@ def note_parts(config: Config) -> None:
 
 
 def is_trusted(path: str) -> bool:
-    """Whether a run of this user's imported ``path`` here, from where Python would import it now."""
+    """Return whether a run of this user's imported ``path`` here, from where Python would import it now."""
     place = _known().get(path)
     return place is not None and place == _place(path)
 

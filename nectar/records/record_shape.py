@@ -108,7 +108,7 @@ class SiteRow(Shape):
 
 
 class Unlisted(Shape):
-    """The sizes of sites that are not listed one by one, None where these tell none, and why."""
+    """The sizes of sites that are not listed one by one, None if these tell none, and why."""
 
     sites: int
     examples: int | None

@@ -29,7 +29,7 @@ class Facts:
     sent : tuple of str
         What left, and what may be learned from it, in a sentence each.
     carries : str
-        What travels up in place of images; empty where images do.
+        What travels up in place of images; empty if images do.
     pictures : str
         What the images are, where images do.
     """

@@ -91,7 +91,7 @@ class LiveView:
         self._server.server_close()
 
     def page_at(self, path: str) -> tuple[str, bool] | None:
-        """Return the page at a path, and whether it is to be asked for again; None where there is none."""
+        """Return the page at a path, and whether it is to be asked for again; None if there is none."""
         found = _PLACE.fullmatch(path)
         if found is None or not hmac.compare_digest(found["token"], self._token):
             return None
@@ -107,7 +107,7 @@ class LiveView:
         return self._list(ids), True
 
     def _list(self, chosen: Sequence[str]) -> str:
-        """Return the list of the records; which of them are ``chosen`` stands in the links alone."""
+        """Return the list of the records; which of them are ``chosen`` is in the links alone."""
         runs = runs_below(self._directory)
         changed = {
             run.id: [one for one in chosen if one != run.id]

@@ -83,7 +83,7 @@ class SiteImages:
 
 @dataclass
 class Images:
-    """What is shown of a run: a sentence where there is nothing; else the sites' images of the last and first round.
+    """What is shown of a run: a sentence if there is nothing; else the sites' images of the last and first round.
 
     Parameters
     ----------
@@ -287,7 +287,7 @@ def _judgement(site: str, beside: Beside) -> str:
 
 
 def _of_likest(likest: MostCorrelated) -> str:
-    """Say how alike the images are to the site's own, to another site's, and the site's own to each other."""
+    """Describe how alike the images are to the site's own, to another site's, and the site's own to each other."""
     own = [abs(value) for value in likest.correlations]
     message = (
         f"Correlation with the most similar of this site's {plural(likest.held, 'image')}, whatever its sign: "

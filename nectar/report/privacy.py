@@ -31,7 +31,7 @@ class Guarantee:
 
 
 def guarantee(view: View) -> Guarantee | None:
-    """Return what holds of a run; None where something is uncovered, seeded, or charged untold or without bound."""
+    """Return what holds of a run; None if something is uncovered, seeded, or charged untold or without bound."""
     if view.config is None or not view.config.private:
         return None
     last = _last_charges(view)
@@ -44,14 +44,14 @@ def guarantee(view: View) -> Guarantee | None:
 
 
 def epsilon_figure(view: View) -> str:
-    """Return the epsilon that is guaranteed, or in a word why no number stands there."""
+    """Return the epsilon that is guaranteed, or in a word why no number is there."""
     if (holds := guarantee(view)) is not None:
         return f"{holds.epsilon:.3g}"
     return "not stated" if _shortfall(view) == _UNSTATED else "none"
 
 
 def verdict(view: View) -> tuple[str, str]:
-    """Say whether the run is private, ``good`` or ``open``, and how near what was sent comes to a real image."""
+    """Return whether the run is private, ``good`` or ``open``, and how near what was sent comes to a real image."""
     if (holds := guarantee(view)) is not None:
         return (
             "good",
@@ -78,7 +78,7 @@ def _nearness(closest: Closest, view: View) -> str:
 
 
 def _shortfall(view: View) -> str:
-    """Say why nothing is guaranteed of a run of which nothing is."""
+    """Return why nothing is guaranteed of a run of which nothing is."""
     if view.config is None or not view.config.private:
         return "Not differentially private."
     if any(each["seeded"] for each in _last_charges(view).values() if each["events"]):
@@ -123,7 +123,7 @@ def exposed(view: View) -> list[str]:
 
 
 def _beside(view: View) -> list[str]:
-    """Say what left beside the payload."""
+    """Describe what left beside the payload."""
     if view.config is None or not view.config.private:
         return [
             f"Each device's number of {view.unit} was reported to the server.",
@@ -138,7 +138,7 @@ def _beside(view: View) -> list[str]:
 
 
 def _epsilons(view: View) -> list[str]:
-    """Say what epsilon the releases have that the record's lines account for, and what it is given."""
+    """Describe what epsilon the releases have that the record's lines account for, and what it is given."""
     stated = [
         each
         for line in view.rounds
@@ -160,7 +160,7 @@ def _epsilons(view: View) -> list[str]:
 
 
 def _charged(view: View) -> list[str]:
-    """Say what the lines tell last of each site's charges in this run; nothing where there were none."""
+    """Describe what the lines tell last of each site's charges in this run; nothing where there were none."""
     last = _last_charges(view)
     told = [each for each in last.values() if each["events"]]
     if not last:

@@ -56,7 +56,7 @@ def card(view: View) -> list[tuple[str, str]]:
 
 
 def again(view: View) -> str:
-    """Return the line that makes the run's numbers again; none for one whose data lie at its sites."""
+    """Return the line that makes the run's numbers again; none for one whose data are at its sites."""
     if view.engine not in (IN_PROCESS, RAY):
         return ""
     record = view.record.directory
@@ -123,7 +123,7 @@ def _round(line: Mapping[str, Any]) -> dict[str, str]:
 
 
 def at_the_sites(view: View) -> ReportTable | None:
-    """Return every site's figures of the last weights that the sites judged; None where they judged none."""
+    """Return every site's figures of the last weights that the sites judged; None if they judged none."""
     judged = [line for line in view.rounds if line.get("evaluated")]
     if not judged:
         return None
@@ -136,7 +136,7 @@ def at_the_sites(view: View) -> ReportTable | None:
 
 
 def matches(view: View) -> ReportTable | None:
-    """Return who helped whom, in a method whose server matches sites; None where there are no matches."""
+    """Return who helped whom, in a method whose server matches sites; None if there are no matches."""
     names = view.info.classes if view.info is not None else ()
     rows = [
         [str(r), site, helper, ", ".join(names[c] if c < len(names) else str(c) for c in classes)]
@@ -187,7 +187,7 @@ def _bar(value: Any) -> Cell:
 
 
 def traffic(view: View) -> ReportTable | None:
-    """Return bytes each way by site, over all rounds on record; None where there are none."""
+    """Return bytes each way by site, over all rounds on record; None if there are none."""
     up, down = (by_site(view, way) for way in ("up", "down"))
     names = list(dict.fromkeys([*view.sites, *up, *down]))
     rows = [[name, size(up.get(name, 0)), size(down.get(name, 0))] for name in names]
@@ -215,7 +215,7 @@ def phases(line: Mapping[str, Any]) -> dict[str, float]:
 
 
 def seconds_by_site(view: View) -> ReportTable | None:
-    """Return the sites' seconds of work; None where none said."""
+    """Return the sites' seconds of work; None if none said."""
     spent: dict[str, list[float]] = {}
     for line in view.rounds:
         for site, value in (line.get("seconds", {}).get("by_site") or {}).items():
@@ -230,7 +230,7 @@ def seconds_by_site(view: View) -> ReportTable | None:
 
 
 def refused(view: View, field: str, title: str) -> tuple[ReportTable, int] | None:
-    """Return which replies were ``rejected``, or ``unevaluated``, and why; how many; None where none was."""
+    """Return which replies were ``rejected``, or ``unevaluated``, and why; how many; None if none was."""
     found = [
         (line["round"], site, reason)
         for line in view.lines
@@ -295,7 +295,7 @@ def network_label(model: ModelSettings) -> str:
 
 @cache
 def curve_of(dataset: str, model: str) -> Curve:
-    """Return the measured curve of a data set and model; empty where there is none."""
+    """Return the measured curve of a data set and model; empty if there is none."""
     found: dict[int, list[float]] = {}
     with FILE.open(newline="", encoding="utf-8") as file:
         for line in csv.DictReader(file):

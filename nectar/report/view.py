@@ -58,7 +58,7 @@ class View:
 
     @cached_property
     def config(self) -> Config | None:
-        """The configuration, or None where this release cannot resolve it; NotNamed if it may not be imported."""
+        """The configuration, or None if this release cannot resolve it; NotNamed if it may not be imported."""
         try:
             return self.record.config
         except NotNamed:
@@ -76,7 +76,7 @@ class View:
 
     @cached_property
     def _known(self) -> bool:
-        """Whether the method is there: a user's own may lie in a folder that is not searched now."""
+        """Whether the method is there: a user's own may be in a folder that is not searched now."""
         if not is_import_path(self.method):
             return self.method in METHODS
         try:
@@ -159,7 +159,7 @@ class View:
 
     @property
     def unlisted(self) -> dict[str, Any]:
-        """The sizes of sites that the record does not list one by one; empty where it does."""
+        """The sizes of sites that the record does not list one by one; empty if it does."""
         return dict(self.record.partition.get("unlisted") or {})
 
     @property
@@ -169,7 +169,7 @@ class View:
 
     @property
     def engine(self) -> str:
-        """What the run was of, one of :data:`common.sites.ENGINES`; empty where the record does not say."""
+        """What the run was of, one of :data:`common.sites.ENGINES`; empty if the record does not say."""
         return str(self.record.provenance.get("engine", ""))
 
     @property
@@ -181,7 +181,7 @@ class View:
 
     @cached_property
     def info(self) -> DatasetInfo | None:
-        """The data set's description, or None where this release knows it not."""
+        """The data set's description, or None if this release knows it not."""
         try:
             if self.config is None:
                 return describe(str(self.settings["dataset"]))

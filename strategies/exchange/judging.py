@@ -100,7 +100,7 @@ class FiniteCheck:
 
     @torch.no_grad()
     def gives_numbers(self, weights: Weights) -> bool:
-        """Tell whether every output is finite."""
+        """Return whether every output is finite."""
         for name, tensor in weights.read_only.items():
             # lent where it can be: a copy would be one more in memory
             self._places[name].data = tensor.to(self._run.device, copy=self._may_write)
@@ -141,7 +141,7 @@ class CandidateModel:
     architecture : str
         Theirs, as `Run.with_model` takes it; empty for the run's own.
     part : str
-        The part of the payload that this is, where it is no model of the run: it is held against the others' and not
+        The part of the payload that this is, where it is no model of the run: it is compared with the others' and not
         tried.
     """
 
@@ -226,7 +226,7 @@ class Verdict:
     shortenings : list of Clipping
         What of it is to be shortened.
     compared : bool
-        Whether its length was held against others.
+        Whether its length was compared with others.
     too_long : bool
         Whether its length alone is the reason.
     """
@@ -277,7 +277,7 @@ class LengthHistory:
 
 
 class _ComparisonGroup:
-    """What is known of the uploads of one architecture, or of one part, which can be held against each other."""
+    """What is known of the uploads of one architecture, or of one part, which can be compared with each other."""
 
     def __init__(
         self, trial: FiniteCheck | None, led: CandidateModel, weights: Weights, earlier: float
@@ -344,9 +344,9 @@ class UploadScreening:
         }
 
     def _measured(self, led: CandidateModel) -> Iterator[tuple[_ComparisonGroup, Weights]]:
-        """Yield what an upload is held against, and from where its length counts.
+        """Yield what an upload is compared with, and from where its length counts.
 
-        A model's running statistics are held against the others' apart from its parameters: they are as long, and one
+        A model's running statistics are compared with the others' apart from its parameters: they are as long, and one
         that lies about them alone would be of usual length.
         """
         there, trained = led.start.read_only, self._trials.trained(led.architecture)

@@ -97,7 +97,7 @@ class OpenRound:
     ) -> list[Message]:
         """Return a message for each of ``sites`` for which ``plan`` has an instruction, in their order.
 
-        ``config`` stands in every instruction besides. ``arrays`` is what the round begins with: parts that travel in
+        ``config`` is in every instruction besides. ``arrays`` is what the round begins with: parts that travel in
         the same bytes share them. ConfigError if a part is asked for that no rule of the strategy covers.
         """
         self._require_rules(plan)
@@ -118,7 +118,7 @@ class OpenRound:
         fields: Mapping[str, Any],
         kind: str = MessageType.TRAIN,
     ) -> None:
-        """Add the message of one instruction to those that go out; ``fields`` stand in its configuration besides."""
+        """Add the message of one instruction to those that go out; ``fields`` are in its configuration besides."""
         if sends_updates(self._run.config):
             expects = as_updates(instruction.expects, instruction.payload)
             instruction = replace(instruction, expects=expects)

@@ -400,7 +400,7 @@ class Gathering:
                 logger.warning("%s", answer)
 
     def _pending(self) -> bool:
-        """Whether a node that came with the others may still answer."""
+        """Return whether a node that came with the others may still answer."""
         now = time.monotonic()
         open_to = [q for q in self._out.values() if q.node_id not in self._known]
         return any(now - q.since < _GRACE for q in open_to)

@@ -1,4 +1,4 @@
-"""What lies in a folder of images: which files are whose class, which are no images, which are held out."""
+"""What is in a folder of images: which files are whose class, which are no images, which are held out."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def list_split(folder: Path, split: str, classes: Sequence[str], group: str = ""
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Return what lies in ``folder``, sorted by name, without what systems leave behind."""
+    """Return what is in ``folder``, sorted by name, without what systems leave behind."""
     try:
         found = sorted(folder.iterdir(), key=lambda path: os.fsencode(path.name))
     except OSError as error:
@@ -231,7 +231,7 @@ _CUT = 2  # another number makes every cut be made again
 
 @dataclass(frozen=True)
 class Holdout:
-    """What share of the training images becomes the test split where there is none, and the run's seed."""
+    """What share of the training images becomes the test split if there is none, and the run's seed."""
 
     share: float = 0.0
     seed: int = 0

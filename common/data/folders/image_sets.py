@@ -87,7 +87,7 @@ def read_central(
 def read_folder(
     folder: Path, places: tuple[str | None, str | None], settings: ImagesSettings
 ) -> list[tuple[Split, list[str]]]:
-    """Return the splits that lie at ``places`` below ``folder``, each with its pictures' paths, without a store.
+    """Return the splits that are at ``places`` below ``folder``, each with its pictures' paths, without a store.
 
     Raises
     ------
@@ -179,7 +179,7 @@ def _stored(
     settings: ImagesSettings,
     roots: Sequence[Path],
 ) -> Stored:
-    """Return the folder's store, built where there is none; refuse a folder with too much that is no image."""
+    """Return the folder's store, built if there is none; refuse a folder with too much that is no image."""
     fingerprints = [listing.fingerprint() for listing in listings]
     source = digest_of([_DECODER, _form(settings), *fingerprints])
 

@@ -114,7 +114,7 @@ class SpritesSource:
         return sorted((data_dir / FOLDER).glob("*.npz"))
 
     def missing(self, data_dir: Path) -> list[SourceFile]:
-        """Return what does not lie below ``data_dir``."""
+        """Return what is not below ``data_dir``."""
         there = self.paths(data_dir)
         return [] if there else [SourceFile(f"{FOLDER}/*.npz", "train", "", _PUBLISHER)]
 
@@ -207,7 +207,7 @@ def _check(
 
 
 def _client(labels: Labels, values: NDArray[np.floating[Any]]) -> Labels:
-    """Return whose each image is: the quarter its sprite lies in, and its shape."""
+    """Return whose each image is: the quarter its sprite is in, and its shape."""
     right, low = ((values[:, axis] >= 0.5).astype(np.int64) for axis in (_X, _Y))
     return labels * _QUARTERS + right + 2 * low
 

@@ -192,7 +192,7 @@ def _coded(named: dict[str, Any], what: str) -> dict[str, Any]:
 
 
 def _texts(labels: Any) -> list[str] | None:
-    """Return labels that are text, one a sample; None where they are something else."""
+    """Return labels that are text, one a sample; None if they are something else."""
     array = np.asarray(labels) if not isinstance(labels, torch.Tensor) else None
     if array is not None and array.ndim == 1 and _is_measured(array):
         return [repr(float(value)) for value in array]
@@ -204,7 +204,7 @@ def _texts(labels: Any) -> list[str] | None:
 
 
 def _is_measured(array: NDArray[Any]) -> bool:
-    """Whether labels are numbers with a fraction, each of which is then a name."""
+    """Return whether labels are numbers with a fraction, each of which is then a name."""
     return array.dtype.kind == "f" and bool(np.isfinite(array).all() and (array % 1).any())
 
 
@@ -437,7 +437,7 @@ def of_item_sets(splits: Mapping[str, Any], size: int, what: str) -> dict[str, A
 
 
 def _takes_directory(function: Callable[..., Any], path: str) -> bool:
-    """Whether the function needs an argument."""
+    """Return whether the function needs an argument."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # one written in C may not tell
@@ -461,7 +461,7 @@ _COLOUR = ("P", "PA", "RGB", "RGBA", "RGBa", "CMYK", "YCbCr", "HSV", "LAB")
 
 
 def is_item_set(value: object) -> bool:
-    """Whether ``value`` gives samples by position, as a data set of torch's does."""
+    """Return whether ``value`` gives samples by position, as a data set of torch's does."""
     return hasattr(value, "__getitem__") and hasattr(value, "__len__") and not _is_plain(value)
 
 

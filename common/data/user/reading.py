@@ -109,7 +109,7 @@ def read_user_data(
 
 
 def is_at_hand(name: str, data_dir: Path, size: int) -> bool:
-    """Whether reading the set would fetch nothing."""
+    """Return whether reading the set would fetch nothing."""
     if kind_of(name) not in _PUBLISHED:
         return True
     _, store, source, _ = _source(name, data_dir, DataSettings(size=size), ANYWHERE)

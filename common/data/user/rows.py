@@ -251,7 +251,7 @@ def read_rows(path: Path, label: str, group: str = "", *, named: bool = True) ->
     """Return the rows, their classes' names and the columns' names.
 
     Cells are numbers with a decimal point, and anything in the column ``label``. What is wrong is told by its line
-    and column, never by what stands there.
+    and column, never by what is there.
 
     Parameters
     ----------

@@ -270,7 +270,7 @@ def _pictures(folder: Path) -> list[Path]:
 
 
 def _form(picture: Path) -> ImagesSettings:
-    """Return how images are read to be held against the pictures."""
+    """Return how images are read to be compared with the pictures."""
     try:
         with Image.open(picture, formats=["PNG"]) as image:
             return ImagesSettings(size=image.height, channels=1 if image.mode == "L" else 3)

@@ -58,7 +58,7 @@ class NearestSearch:
 
     @classmethod
     def of(cls, own: Tensor, other: Tensor, by_chance: Tensor) -> NearestSearch:
-        """Sum up images whose distances are ``own`` and ``other``, float [m], infinite where there is nothing."""
+        """Sum up images whose distances are ``own`` and ``other``, float [m], infinite if there is nothing."""
         judged = own.isfinite() & other.isfinite()
         if not judged.any():
             return cls()
@@ -77,7 +77,7 @@ class Examined:
     attacks : mapping of str to Found
         By the attack's name.
     nearest : Nearest or None
-        None where it sent no images, and for all sites unless what they sent is known for all together only.
+        None if it sent no images, and for all sites unless what they sent is known for all together only.
     """
 
     images: int
@@ -130,7 +130,7 @@ def attacks_on(evidence: Evidence) -> list[str]:
 
 
 def notes_of(evidence: Evidence) -> list[str]:
-    """Say what was not examined, and why."""
+    """Describe what was not examined, and why."""
     notes = []
     if attacks_on(evidence) and "unmixing" not in attacks_on(evidence):
         notes.append(

@@ -276,7 +276,7 @@ class NoiseFilter:
         self._after_warning = False
 
     def shows(self, line: str) -> bool:
-        """Tell whether `line` (with or without its line end and colours) carries information."""
+        """Return whether `line` (with or without its line end and colours) carries information."""
         text = plain(line).rstrip()
         source_line = self._after_warning and _WARNING_SOURCE.match(text) is not None
         idle = source_line or _IDLE.match(text) is not None

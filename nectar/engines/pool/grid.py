@@ -243,5 +243,5 @@ class Forecast:
 
 
 def _is_work(message: Message) -> bool:
-    """Whether it is worth a worker: who a node is, it says here."""
+    """Return whether it is worth a worker: who a node is, it says here."""
     return message.metadata.message_type in (MessageType.TRAIN, MessageType.EVALUATE)

@@ -217,7 +217,7 @@ class WorkerPool:
         return None
 
     def _choose(self, index: int) -> _Job | None:
-        """Take from what waits the worker's own, else nobody's, else the first one; None where it is to wait."""
+        """Take from what waits the worker's own, else nobody's, else the first one; None if it is to wait."""
         near = [*islice(self._waiting, _LOOKED_THROUGH)]
         if self._held >= _HELD:
             near = [job for job in near if job.position < self._taken + 2 * self._size]
@@ -347,7 +347,7 @@ class Worker:
             steps.report_progress(f"worker {self._process.pid}", *said)
 
     def _how_it_ended(self) -> str:
-        """Say how the worker ended, whose end of the pipe is closed."""
+        """Describe how the worker ended, whose end of the pipe is closed."""
         try:
             code = self._process.wait(processes.STEPS[0][1])
         except subprocess.TimeoutExpired:

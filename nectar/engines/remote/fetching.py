@@ -156,7 +156,7 @@ def unpack(
 ) -> bool:
     """Unpack an archive as the directory ``target``.
 
-    What lies there and is none of the archive's files stays: a report, a file that was fetched before. Where the
+    What is there and is none of the archive's files stays: a report, a file that was fetched before. Where the
     record has gone on since, a copy of a run that had not completed, nothing is asked.
 
     Parameters
@@ -238,13 +238,13 @@ def _is_same(archive: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path) ->
 
 
 def _is_unfinished(target: Path) -> bool:
-    """Whether the copy at home is of a run that went on, or failed, when it was fetched."""
+    """Return whether the copy at home is of a run that went on, or failed, when it was fetched."""
     stated = RunDirectory(target).stated()
     return stated is not None and stated.get("outcome") != COMPLETED
 
 
 def _is_own(target: Path) -> bool:
-    """Whether a run on this machine wrote it: a copy that came has no lock, and what another wrote it may not touch."""
+    """Return whether this machine wrote it: a copy that came has no lock, and another machine's is not touched."""
     return os.path.lexists(target / LOCK)
 
 

@@ -103,7 +103,7 @@ def resumed(order: Order, directory: str, recorded: RunConfig) -> Order:
     Parameters
     ----------
     directory : str
-        Where the record lies on the server.
+        Where the record is on the server.
     recorded : dict
         The run config in its provenance; what was typed stands over it. Its data-dir is the server's and no site's,
         so it is left out.
@@ -115,7 +115,7 @@ def resumed(order: Order, directory: str, recorded: RunConfig) -> Order:
 
 
 def described(order: Order) -> str:
-    """Say what is submitted, and whose paths count."""
+    """Describe what is submitted, and whose paths count."""
     config = order.config
     unstated = {OUTPUT: "the server's own", DATA: "each machine's own"}
     whose = "".join(f"; {key}: {own}" for key, own in unstated.items() if key not in order.typed)

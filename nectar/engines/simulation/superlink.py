@@ -169,7 +169,7 @@ class SuperLink:
         )
 
     def _wait(self) -> None:
-        """Wait until the SuperLink answers; start it anew, on another port, if it ends instead."""
+        """Wait until the SuperLink answers; start it again, on another port, if it ends instead."""
         for attempt in range(1, _ATTEMPTS + 1):
             if self._answers():
                 return
@@ -392,7 +392,7 @@ def bytecode_folder(directory: Path) -> Path:
 
 
 def _lacking() -> bool:
-    """Whether Python may write no bytecode, and one of the packages that take longest was installed without."""
+    """Return whether Python may write no bytecode, and one of the packages that take longest was installed without."""
     return sys.dont_write_bytecode and not all(map(_compiled, _LARGE))
 
 

@@ -103,7 +103,7 @@ class ForkServer:
     door : socket.socket
         Where those who ask are heard.
     open_door : callable
-        Returns the socket of the next one; None where there will be none any more.
+        Returns the socket of the next one; None if there will be none any more.
     grace : float
         Seconds that a fork has to end before it is killed.
     """
@@ -202,4 +202,4 @@ class ForkServer:
 
 
 def _heard(number: int, frame: FrameType | None) -> None:
-    """Do nothing: the signal's number lies in the wake-up socket."""
+    """Do nothing: the signal's number is in the wake-up socket."""

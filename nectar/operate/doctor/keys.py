@@ -142,7 +142,7 @@ def registration(patient: Patient, connection: Connection) -> Found:
 
 
 def is_registered(connection: Connection, key: ec.EllipticCurvePrivateKey) -> bool | None:
-    """Tell whether the server knows a key; None where its answer does not tell, or nobody can be asked."""
+    """Return whether the server knows a key; None if its answer does not tell, or nobody can be asked."""
     try:
         return _told(_ask(connection, key).body)
     except LaunchError:

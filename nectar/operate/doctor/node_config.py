@@ -1,4 +1,4 @@
-"""A site's node config, held against the run to come as the site itself does when it is asked to join."""
+"""A site's node config, compared with the run to come as the site itself does when it is asked to join."""
 
 from __future__ import annotations
 
