@@ -69,7 +69,7 @@ def test_every_method_has_the_numbers_of_devices_that_share_nothing(
     config = small(method=method, rounds=2, set=f"data.images=200 {OTHERS.get(method, '')}")
     shared = run(config)
     monkeypatch.setattr(Run, "model_with", built_anew)
-    monkeypatch.setattr(device, "ARRIVALS", Forgetful())
+    monkeypatch.setattr(device, "DECODE_CACHE", Forgetful())
     apart = run(config)
     assert without_clocks(shared) == without_clocks(apart)
     assert same_end(shared, apart)
@@ -101,7 +101,7 @@ def test_a_cast_is_as_a_model_that_was_built_and_loaded(name: str) -> None:
     plain.load_state_dict(weights)
     assert mould.fits
     assert mould.covers(weights)
-    assert same(mould.cast(weights), plain)
+    assert same(mould.instantiate(weights), plain)
 
 
 def same(one: nn.Module, other: nn.Module) -> bool:
@@ -132,7 +132,7 @@ def test_a_buffer_outside_of_the_state_is_each_casts_own() -> None:
         ModelTemplate(model),
         {n: torch.ones(t.shape) for n, t in model.state_dict().items()},
     )
-    one, other = mould.cast(weights), mould.cast(weights)
+    one, other = mould.instantiate(weights), mould.instantiate(weights)
     assert one.table is one.head.same
     assert one.head.bias is None
     one.table.zero_()
@@ -142,14 +142,14 @@ def test_a_buffer_outside_of_the_state_is_each_casts_own() -> None:
 def test_whatever_is_done_to_a_cast_the_next_one_is_as_new() -> None:
     weights = dict(a_model().state_dict())
     mould = ModelTemplate(a_model())
-    first, untouched = mould.cast(weights), mould.cast(weights)
+    first, untouched = mould.instantiate(weights), mould.instantiate(weights)
     first.eval().requires_grad_(False)
     first.head.register_forward_hook(lambda *_: None)
     first.note = torch.ones(1)
     first.head.extra = nn.Linear(1, 1)
     for value in first.state_dict().values():
         value.zero_()
-    assert same(mould.cast(weights), untouched)
+    assert same(mould.instantiate(weights), untouched)
     assert all(torch.equal(weights[name], t) for name, t in untouched.state_dict().items())
 
 
@@ -233,7 +233,7 @@ def test_a_round_copies_no_weights_but_into_each_devices_model(
 ) -> None:
     """The server reads its own and every upload as the bytes that it holds, and so do three devices."""
     asked = counted(monkeypatch, CopyOnWriteTensors, "__getitem__")
-    cast = counted(monkeypatch, ModelTemplate, "cast")
+    cast = counted(monkeypatch, ModelTemplate, "instantiate")
     run(small(method="fedavg", rounds=2, set="federation.sites=3 evaluation.on=none"))
     assert len(cast) == 6
     assert not asked

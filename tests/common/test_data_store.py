@@ -143,7 +143,7 @@ import sys, time
 from pathlib import Path
 import numpy as np
 from common.samples.dataset import Split
-from common.data.store import Contents, shared
+from common.data.store import Contents, shared_store
 root = Path(sys.argv[1])
 
 def read_source():
@@ -157,7 +157,7 @@ def read_source():
 (root / f"ready-{sys.argv[2]}").touch()
 while len(list(root.glob("ready-*"))) < 2:
     time.sleep(0.01)
-print(shared("small", [root / "store"], "source 1", read_source).checksum)
+print(shared_store("small", [root / "store"], "source 1", read_source).checksum)
 """
 
 
