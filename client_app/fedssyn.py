@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -176,35 +177,31 @@ class FedssynClient(DeviceClient):
 # How a site makes the images that others get, or its own learning does: a class for each of ``fedssyn.source``.
 
 
-class SiteSource(Protocol):
+Phase = tuple[Callable[[Any], Payload | None], Callable[[Run], Spec]]
+"""What makes a payload, None while there is none, and what says which one it takes."""
+
+
+class SiteSource(ABC):
     """A source at a site."""
-
-    def phase_named(
-        self, name: str
-    ) -> tuple[Callable[[Any], Payload | None], Callable[[Run], Spec]]:
-        """Return what makes a payload with the images, None while there are none, and what says which it takes."""
-        ...
-
-    def kept(self) -> Samples:
-        """Return the site's own images that it goes on learning from."""
-        ...
-
-
-class GeneratedAtSite:
-    """Images of a generator that the site trains: a diffusion model, or a beta-VAE."""
 
     def __init__(self, client: DeviceClient) -> None:
         self._client = client
 
-    def phase_named(
-        self, name: str
-    ) -> tuple[Callable[[Any], Payload | None], Callable[[Run], Spec]]:
-        """Return what draws as many images as are asked for."""
-        return self._draw, asked_spec
+    @abstractmethod
+    def phase_named(self, name: str) -> Phase:
+        """Return what makes a payload with the images."""
 
     def kept(self) -> Samples:
-        """Return all."""
+        """Return the site's own images that it goes on learning from."""
         return self._client.samples
+
+
+class GeneratedAtSite(SiteSource):
+    """Images of a generator that the site trains: a diffusion model, or a beta-VAE."""
+
+    def phase_named(self, name: str) -> Phase:
+        """Return what draws as many images as are asked for."""
+        return self._draw, asked_spec
 
     def _draw(self, asked: Tensors) -> Images | None:
         settings, size = settings_of(self._client.run), int(asked[SIZE])
@@ -219,35 +216,24 @@ class GeneratedAtSite:
         return images
 
 
-class DistilledAtSite:
+class DistilledAtSite(SiteSource):
     """Images that another method's client makes, by its own settings."""
 
     def __init__(self, client: DeviceClient) -> None:
-        self._client = client
+        super().__init__(client)
         self._method = settings_of(client.run).distilled_by
         self._maker = client.client_of(self._method, client.samples)
 
-    def phase_named(
-        self, name: str
-    ) -> tuple[Callable[[Any], Payload | None], Callable[[Run], Spec]]:
+    def phase_named(self, name: str) -> Phase:
         """Return that client's phase, which stands behind a slash."""
         work, takes = self._maker.phase_named(name.partition("/")[2])
         return work, lambda run: takes(run.of(self._method))
 
-    def kept(self) -> Samples:
-        """Return all."""
-        return self._client.samples
 
-
-class RealAtSite:
+class RealAtSite(SiteSource):
     """Real images, of which the site keeps no copy to learn from: a study of shuffling."""
 
-    def __init__(self, client: DeviceClient) -> None:
-        self._client = client
-
-    def phase_named(
-        self, name: str
-    ) -> tuple[Callable[[Any], Payload | None], Callable[[Run], Spec]]:
+    def phase_named(self, name: str) -> Phase:
         """Return what gives away a share of the site's images."""
         return self._give, asked_spec
 

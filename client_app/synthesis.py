@@ -6,11 +6,12 @@ import hashlib
 import json
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from logging import getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from filelock import FileLock, Timeout
@@ -383,32 +384,34 @@ Draws = Callable[[int], torch.Generator]
 """Gives an epoch's generator, from 0 on, the same one each time that it is asked."""
 
 
-class Generator(Protocol):
+class Generator(ABC):
     """A class-conditional generator in training; images are float [n, C, H, W] in [-1, 1]."""
+
+    _training: DiffusionTraining | beta_vae.VAETraining
 
     @property
     def epoch(self) -> int:
         """The epochs that are done."""
-        ...
+        return self._training.epoch
 
+    @abstractmethod
     def run(self, epochs: int, after_step: Callable[[], None]) -> Iterator[float]:
         """Train until ``epochs`` are done, yielding each one's mean loss; ``after_step`` may raise at any time."""
-        ...
 
     def state(self) -> Mapping[str, Tensor]:
-        """Return all that is needed to go on from here."""
-        ...
+        """Return all that is needed to go on from here: weights, their average, the optimiser's moments."""
+        return self._training.state()
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Go on from there."""
-        ...
+        self._training.load(state)
 
+    @abstractmethod
     def draw(self, labels: Tensor, generator: torch.Generator) -> Tensor:
         """Return an image of each of ``labels``."""
-        ...
 
 
-class Diffusion:
+class Diffusion(Generator):
     """A U-Net trained to predict noise, drawn from by its moving average.
 
     Parameters
@@ -423,6 +426,8 @@ class Diffusion:
     ConfigError
         If the settings make no network for such images.
     """
+
+    _training: DiffusionTraining
 
     def __init__(
         self,
@@ -451,22 +456,9 @@ class Diffusion:
             model, self._schedule, images, labels, draws, plan, private
         )
 
-    @property
-    def epoch(self) -> int:
-        """The epochs that are done."""
-        return self._training.epoch
-
     def run(self, epochs: int, after_step: Callable[[], None]) -> Iterator[float]:
         """Train, by steps."""
         return self._training.run(epochs, after_step)
-
-    def state(self) -> Mapping[str, Tensor]:
-        """Return weights, their average and the optimiser's moments."""
-        return self._training.state()
-
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Take them back."""
-        self._training.load(state)
 
     def draw(self, labels: Tensor, generator: torch.Generator) -> Tensor:
         """Return images by the sampler that is set."""
@@ -487,11 +479,13 @@ class Diffusion:
             model.load_state_dict(trained, strict=False)
 
 
-class BetaVAE:
+class BetaVAE(Generator):
     """A beta-VAE, drawn from around the mean code of each class; the parameters are those of `Diffusion`.
 
     It has no private training, and none is asked of it.
     """
+
+    _training: beta_vae.VAETraining
 
     def __init__(
         self,
@@ -521,25 +515,12 @@ class BetaVAE:
     def _inputs(self, positions: Tensor) -> Tensor:
         return self._images[positions]
 
-    @property
-    def epoch(self) -> int:
-        """The epochs that are done."""
-        return self._training.epoch
-
     def run(self, epochs: int, after_step: Callable[[], None]) -> Iterator[float]:
         """Train, by epochs."""
         while self.epoch < epochs:
             loss = self._training.train_epoch()
             after_step()
             yield loss
-
-    def state(self) -> Mapping[str, Tensor]:
-        """Return the weights and the optimiser's moments."""
-        return self._training.state()
-
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Take them back."""
-        self._training.restore(state)
 
     @torch.no_grad()
     def draw(self, labels: Tensor, generator: torch.Generator) -> Tensor:

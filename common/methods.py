@@ -87,15 +87,10 @@ class Method:
         on: tuple[str, ...] = (),
         parts: tuple[str, ...] = (),
     ) -> None:
-        paths = {"strategy": strategy, "client": client, "settings": settings, "facts": facts}
-        object.__setattr__(self, "name", name)
-        object.__setattr__(self, "private", private)
-        object.__setattr__(self, "averages", averages)
-        object.__setattr__(self, "takes", takes)
-        object.__setattr__(self, "on", on)
-        object.__setattr__(self, "parts", parts)
-        for part, given in paths.items():
-            object.__setattr__(self, part, given if isinstance(given, str) else path_of(given))
+        given = {"strategy": strategy, "client": client, "settings": settings, "facts": facts}
+        paths = {k: own if isinstance(own, str) else path_of(own) for k, own in given.items()}
+        rest = {"private": private, "averages": averages, "takes": takes, "on": on, "parts": parts}
+        vars(self).update(name=name, **paths, **rest)
 
 
 def path_of(named: Any) -> str:
@@ -107,27 +102,14 @@ _IMAGES = ("images",)
 _NUMBERS = ("images", "table", "series")
 
 
-def _own(
-    name: str,
-    cls: str,
-    *,
-    private: bool = False,
-    averages: bool = False,
-    takes: tuple[str, ...] = tuple(KINDS),
-    on: tuple[str, ...] = (),
-    parts: tuple[str, ...] = (),
-) -> Method:
+def _own(name: str, cls: str, **more: Any) -> Method:
     """Return one of Nectar's methods, whose parts are in files of its name."""
     return Method(
         name,
         f"strategies.{name}:{cls}",
         f"client_app.{name}:{cls}Client",
         f"common.settings.{name}:{cls}Settings",
-        private=private,
-        averages=averages,
-        takes=takes,
-        on=on,
-        parts=parts,
+        **more,
     )
 
 

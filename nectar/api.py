@@ -31,7 +31,7 @@ from nectar.comparison.request import CompareOptions, parse
 from nectar.comparison.results import ComparisonResult, GridResult, TableResult
 from nectar.engines.local_run import run_here
 from nectar.engines.preflight import check
-from nectar.engines.processes import Interrupted, Interrupts
+from nectar.engines.processes import until_interrupted
 from nectar.recorded_run import RecordedRun
 from nectar.records.outputs import with_recorded
 from nectar.records.record import record_at
@@ -231,16 +231,12 @@ def _typed(
 
 def _carried_out(carry_out: Callable[[], T]) -> T:
     """Carry out a comparison; a signal ends its runs in order first, then does what it does anywhere."""
-    interrupts = Interrupts()
-    try:
-        with interrupts:
-            return carry_out()
-    except Interrupted as interrupted:
-        interrupts.restore()
+    done, interrupted = until_interrupted(carry_out)
+    if interrupted is not None:
         signal.raise_signal(interrupted.number)
-        raise KeyboardInterrupt from None  # the signal's own handler let the program go on
-    finally:
-        interrupts.restore()
+        raise KeyboardInterrupt  # the signal's own handler let the program go on
+    assert done is not None
+    return done
 
 
 def _say(sentence: str) -> None:

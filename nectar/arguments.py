@@ -336,13 +336,6 @@ def above_0(name: str, value: float | None, *, below: float = float("inf")) -> N
 CLASSES_KEY = "images.classes"
 
 
-def with_class_list(
-    run_config: Mapping[str, str | int | float | bool], policy: ImportPolicy | None = None
-) -> RunConfig:
-    """Return ``run_config`` with the classes stated, as `resolved` states them."""
-    return _with_class_list(run_config, load(run_config, policy=policy))
-
-
 def resolved(
     run_config: Mapping[str, str | int | float | bool], policy: ImportPolicy | None = None
 ) -> Config:
@@ -357,24 +350,18 @@ def resolved(
         If the configuration is not valid.
     """
     config = load(run_config, policy=policy)
-    stated = _with_class_list(run_config, config)
-    return config if stated == run_config else load(stated, policy=policy)
-
-
-def _with_class_list(
-    run_config: Mapping[str, str | int | float | bool], config: Config
-) -> RunConfig:
     images = config.images
     of_folders = is_user_data(config.dataset) and not kind_of(config.dataset)
     if images.classes or not of_folders or not (images.folder or images.sites):
-        return dict(run_config)
+        return config
     folders = [*images.site_folders]
     if images.folder:
         folders.append(config.data_dir / Path(images.folder).expanduser())
     alone = len(folders) == 1
     names = sorted({name for folder in folders for name in _classes_in(folder, alone=alone)})
-    word = f"{CLASSES_KEY}={scalar_text(','.join(names))}"
-    return {**run_config, "set": f"{run_config.get('set', '')} {shlex.quote(word)}".strip()}
+    word = shlex.quote(f"{CLASSES_KEY}={scalar_text(','.join(names))}")
+    settings = f"{run_config.get('set', '')} {word}".strip()
+    return load({**run_config, "set": settings}, policy=policy)
 
 
 def _classes_in(folder: Path, *, alone: bool) -> list[str]:

@@ -6,7 +6,8 @@ import hashlib
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -111,6 +112,16 @@ def _in_units(series: Sequence[Series]) -> tuple[list[Series], str]:
     return [replace(one, x=[x / units[unit] for x in one.x]) for one in series], unit
 
 
+@contextmanager
+def _drawn(width: float, height: float) -> Iterator[Figure]:
+    """Give a figure of so many inches, to be drawn within."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(_STYLE):
+        yield Figure(figsize=(width, height))
+
+
 def lines(
     series: Sequence[Series],
     *,
@@ -129,14 +140,9 @@ def lines(
         x_label = x_label.replace(UNIT, unit)
     if log_x:  # a band that lies off the axis has no extent that could be drawn
         series = [s if max(s.x, default=0) > 0 else replace(s, low=None, high=None) for s in series]
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
     columns = 1 if max((len(one.name) for one in series), default=0) > _LONG_NAME else 2
     rows = -(-len(series) // columns)
-    with mpl.rc_context(_STYLE):
-        size = (_WIDTH, _HEIGHT + rows * _LEGEND_ROW)
-        figure = Figure(figsize=size)
+    with _drawn(_WIDTH, _HEIGHT + rows * _LEGEND_ROW) as figure:
         axes = figure.add_subplot()
         handles = [_draw(axes, index, one) for index, one in enumerate(series)]
         _frame(axes, title, x_label, y_label)
@@ -170,13 +176,8 @@ def small_multiples(
     columns : sequence of str
         The columns' names; of many only the first are drawn.
     """
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
     named, across = list(dict.fromkeys(rows))[:_MOST_BOXES], columns[:_MOST_BOXES]
-    with mpl.rc_context(_STYLE):
-        size = (1 + 2.2 * len(across), 0.6 + 1.1 * len(named))
-        figure = Figure(figsize=size)
+    with _drawn(1 + 2.2 * len(across), 0.6 + 1.1 * len(named)) as figure:
         boxes = figure.subplots(len(named), len(across), sharex=True, sharey=True, squeeze=False)
         for row, name in enumerate(named):
             members = [place for place, one in enumerate(rows) if one == name]
@@ -188,13 +189,8 @@ def small_multiples(
 
 def boxes(values: Mapping[str, Sequence[float]], *, title: str, y_label: str) -> Figure:
     """Draw a box for each name, from the lower to the upper quartile, and every value as a dot beside the median."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
     names = list(values)
-    with mpl.rc_context(_STYLE):
-        size = (_WIDTH, _HEIGHT + max(map(len, names), default=0) * _LETTER)
-        figure = Figure(figsize=size)
+    with _drawn(_WIDTH, _HEIGHT + max(map(len, names), default=0) * _LETTER) as figure:
         axes = figure.add_subplot()
         for at, name in enumerate(names, 1):
             colour, own = LIGHT[(at - 1) % len(LIGHT)], _numbers(values[name])

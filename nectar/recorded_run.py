@@ -53,20 +53,11 @@ class RecordedRun(RunRecord):
         from pandas import DataFrame
 
         losses = [(line.get("test") or line.get("sites") or {}).get("loss") for line in self.rounds]
-        return DataFrame(
-            {
-                "round": one.round,
-                "accuracy": one.accuracy,
-                "loss": math.nan if loss is None else float(loss),
-                "validation": one.validation,
-                "bytes_up": one.up,
-                "bytes_down": one.down,
-                "rejected": one.rejected,
-                "seconds_devices": one.device_seconds,
-                "seconds_server": one.server_seconds,
-            }
-            for one, loss in zip(self.figures().rounds, losses, strict=False)
-        )
+        figures = zip(self.figures().rounds, losses, strict=False)
+        lines = [vars(one) | {"loss": loss} for one, loss in figures]
+        columns = ["round", "accuracy", "loss", "validation", "bytes_up", "bytes_down", "rejected"]
+        frame = DataFrame(lines, columns=[*columns, "seconds_devices", "seconds_server"])
+        return frame.astype({"loss": float})
 
     @cached_property
     def model(self) -> nn.Module:

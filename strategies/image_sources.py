@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 
@@ -34,41 +34,40 @@ _REACHES, _STAYS = "shares of every site", "the run's checkpoints"
 _SIZE = "size"
 
 
-class ImageSource(Protocol):
+class ImageSource(ABC):
     """A source at the server."""
 
+    @abstractmethod
     def requests(
         self, server_round: int, weights: Weights, sites: Sequence[Site]
     ) -> Mapping[str, Instruction]:
         """Return what asks each of the sites for its images, which come as the part IMAGES of a bundle."""
-        ...
 
+    @abstractmethod
     def validation_rules(self) -> Mapping[str, Rule]:
         """Return what is believed of them, by part."""
-        ...
 
+    @abstractmethod
     def images_of(self, server_round: int, weights: Weights, upload: Upload) -> Images:
         """Return a validated upload's images; PayloadError if they cannot be used although well-formed."""
-        ...
 
+    @abstractmethod
     def asked_of(self, site: Site) -> int:
         """Return how many images a site is asked for, or the most that it may send."""
-        ...
 
     def given_of(self, examples: int) -> int:
-        """Return how many of so many examples a site no longer learns from."""
-        ...
+        """Return how many of so many examples a site no longer learns from: none."""
+        return 0
 
     def state_dict(self) -> State:
-        """Return what a checkpoint must hold of it."""
-        ...
+        """Return what a checkpoint must hold of it: nothing."""
+        return {}
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: State) -> None:  # noqa: B027 - most have no past
         """Take it back."""
-        ...
 
 
-class _Counted(ABC):
+class _Counted(ImageSource):
     """So many images of a byte a value from each site."""
 
     def __init__(self, around: Strategy) -> None:
@@ -80,10 +79,6 @@ class _Counted(ABC):
     ) -> Mapping[str, Instruction]:
         """Ask each site for its number."""
         return {site.name: _counted(self._around, self.asked_of(site)) for site in sites}
-
-    @abstractmethod
-    def asked_of(self, site: Site) -> int:
-        """Return how many images a site is asked for."""
 
     def validation_rules(self) -> Mapping[str, Rule]:
         """Believe pixels, which are bytes."""
@@ -113,10 +108,6 @@ class GeneratedSource(_Counted):
             self._size = self._settings.size or max(1, examples // len(sites))
         return self._size
 
-    def given_of(self, examples: int) -> int:
-        """None: a site goes on learning from all."""
-        return 0
-
     def state_dict(self) -> State:
         """Return n_tilde."""
         return {_SIZE: self._size}
@@ -137,15 +128,8 @@ class RealSource(_Counted):
         """Return p n_k."""
         return given_away(self._settings, examples)
 
-    def state_dict(self) -> State:
-        """Return nothing."""
-        return {}
 
-    def load_state_dict(self, state: State) -> None:
-        """Take nothing back."""
-
-
-class DistilledSource:
+class DistilledSource(ImageSource):
     """Images made as another method's sites do in a round; ConfigError if they send none, each with a class."""
 
     def __init__(self, around: Strategy) -> None:
@@ -184,17 +168,6 @@ class DistilledSource:
     def asked_of(self, site: Site) -> int:
         """Return ipc of every class."""
         return self._settings.ipc * len(self._maker.run.info.classes)
-
-    def given_of(self, examples: int) -> int:
-        """None: a site goes on learning from all."""
-        return 0
-
-    def state_dict(self) -> State:
-        """Return nothing: one round of that method has no past."""
-        return {}
-
-    def load_state_dict(self, state: State) -> None:
-        """Take nothing back."""
 
 
 def _counted(around: Strategy, size: int) -> Instruction:

@@ -196,7 +196,7 @@ class VAETraining:
         adam = numbered("adam.", self._adam.state())
         return {**weights, **adam, "epoch": torch.tensor(self.epoch)}
 
-    def restore(self, state: Mapping[str, Tensor]) -> None:
+    def load(self, state: Mapping[str, Tensor]) -> None:
         """Take back what ``state`` returned, into a model of the same form."""
         self._model.load_state_dict(under("model.", state))
         self._adam.load(in_order("adam.", state))

@@ -68,16 +68,17 @@ def dataset_layer(name: str, where: str) -> Layer:
         as_method = name in METHODS or is_import_path(name)
         hint = f"; a method is chosen by method={name}" if as_method else ""
         raise unknown("dataset", name, where, known, f"{hint}; your own is {forms_in_words()}")
-    source = f"conf/dataset/{name}.yaml"
-    return Layer(source, flatten(read_yaml(CONF / "dataset" / f"{name}.yaml", source), source))
+    return _file_layer("dataset", name)
 
 
 def kind_layer(kind: str) -> Layer | None:
     """Read ``conf/kind/<kind>.yaml``, what sets of one's own that are no images begin with; None for images."""
-    if kind not in names("kind"):
-        return None
-    source = f"conf/kind/{kind}.yaml"
-    return Layer(source, flatten(read_yaml(CONF / "kind" / f"{kind}.yaml", source), source))
+    return _file_layer("kind", kind) if kind in names("kind") else None
+
+
+def _file_layer(kind: str, name: str) -> Layer:
+    source = f"conf/{kind}/{name}.yaml"
+    return Layer(source, flatten(read_yaml(CONF / kind / f"{name}.yaml", source), source))
 
 
 def flatten(content: Mapping[str, Any], source: str) -> dict[str, Any]:

@@ -161,9 +161,6 @@ def describe_arguments(cls: type[Any]) -> list[Description]:
             name=name,
             default=inspect.Parameter.empty if field.is_required() else field.default,
             allowed=kind_words(field.annotation),
-            meaning="",
-            symbol="",
-            source="",
             required=field.is_required(),
         )
         for name, field in _settable(_arguments_model(cls)).items()

@@ -118,21 +118,19 @@ def _check(
 # ---- cnn -----------------------------------------------------------------------------------------
 # The two-convolution CNN of the federated averaging literature.
 
-_SMALLEST = 16
-"""Two 5x5 convolutions without padding and two 2x2 pools leave nothing of a smaller image."""
-
 
 class CNN(Classifier):
     """Two 5x5 convolutions, 512 hidden units and one linear layer.
 
     The convolutions have 32 and 64 channels and no padding; ReLU and a 2x2 max pool follow each. It
-    has 878,538 parameters for 32x32 colour images and ten classes. The embedding is the 512 hidden
+    has 878,538 parameters for 32x32 colour images and ten classes. The embedding is the hidden
     units' output.
 
     Parameters
     ----------
     shape
-        An image's (channels, height, width), both sides at least 16.
+        An image's (channels, height, width), both sides at least 16: two 5x5 convolutions without
+        padding and two 2x2 pools leave nothing of a smaller one.
 
     Raises
     ------
@@ -140,81 +138,47 @@ class CNN(Classifier):
         The images are too small.
     """
 
+    #: its name, the least side, the network for smaller images, the convolutions' padding, the hidden units
+    form: ClassVar[tuple[str, int, str, int, int]] = ("cnn", 16, "convnet", 0, 512)
+
     def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
         super().__init__(shape)
         channels, height, width = shape
-        if min(height, width) < _SMALLEST:
+        name, least, other, padding, hidden = self.form
+        if min(height, width) < least:
             raise ValueError(
-                f'model "cnn" needs images of at least {_SMALLEST}x{_SMALLEST}, '
-                f'not {height}x{width}: choose model.name "convnet" for these'
+                f'model "{name}" needs images of at least {least}x{least}, not {height}x{width}: '
+                f'choose model.name "{other}" for these'
             )
-        rows, columns = (((side - 4) // 2 - 4) // 2 for side in (height, width))
+        lost = 4 - 2 * padding
+        rows, columns = (((side - lost) // 2 - lost) // 2 for side in (height, width))
         self.features = nn.Sequential(
-            nn.Conv2d(channels, 32, 5),
+            nn.Conv2d(channels, 32, 5, padding=padding),
             nn.ReLU(inplace=True),
             nn.MaxPool2d(2),
-            nn.Conv2d(32, 64, 5),
+            nn.Conv2d(32, 64, 5, padding=padding),
             nn.ReLU(inplace=True),
             nn.MaxPool2d(2),
             nn.Flatten(),
-            nn.Linear(64 * rows * columns, 512),
+            nn.Linear(64 * rows * columns, hidden),
             nn.ReLU(inplace=True),
         )
-        self.head = nn.Linear(512, classes)
+        self.head = nn.Linear(hidden, classes)
 
     def embed(self, x: Tensor) -> Tensor:
-        """Return the 512 hidden units' output, of shape [n, 512]."""
+        """Return the hidden units' output, of shape [n, 512], or [n, 2048] of a `LeafCNN`."""
         hidden: Tensor = self.features(x)
         return hidden
 
 
-# ---- leafcnn -------------------------------------------------------------------------------------
-# The CNN that LEAF trains on FEMNIST (Caldas et al., 2018, the benchmark's published code).
+class LeafCNN(CNN):
+    """The CNN that LEAF trains on FEMNIST (Caldas et al., 2018, the benchmark's published code).
 
-
-class LeafCNN(Classifier):
-    """Two padded 5x5 convolutions, 2,048 hidden units and one linear layer.
-
-    The convolutions have 32 and 64 channels and keep the image's size; ReLU and a 2x2 max pool
-    follow each. It has 6,603,710 parameters for FEMNIST's 28x28 images and 62 classes. The
-    embedding is the 2,048 hidden units' output.
-
-    Parameters
-    ----------
-    shape
-        An image's (channels, height, width), both sides at least 4.
-
-    Raises
-    ------
-    ValueError
-        The images are too small.
+    As `CNN`, with convolutions that keep the image's size, 2,048 hidden units, and sides of at least
+    4. It has 6,603,710 parameters for FEMNIST's 28x28 images and 62 classes.
     """
 
-    def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
-        super().__init__(shape)
-        channels, height, width = shape
-        if min(height, width) < 4:
-            raise ValueError(
-                f'model "leafcnn" needs images of at least 4x4, not {height}x{width}: '
-                'choose model.name "mlp" for these'
-            )
-        self.features = nn.Sequential(
-            nn.Conv2d(channels, 32, 5, padding=2),
-            nn.ReLU(inplace=True),
-            nn.MaxPool2d(2),
-            nn.Conv2d(32, 64, 5, padding=2),
-            nn.ReLU(inplace=True),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(64 * (height // 4) * (width // 4), 2048),
-            nn.ReLU(inplace=True),
-        )
-        self.head = nn.Linear(2048, classes)
-
-    def embed(self, x: Tensor) -> Tensor:
-        """Return the 2,048 hidden units' output, of shape [n, 2048]."""
-        hidden: Tensor = self.features(x)
-        return hidden
+    form = ("leafcnn", 4, "mlp", 2, 2048)
 
 
 # ---- vgg -----------------------------------------------------------------------------------------

@@ -8,17 +8,17 @@ from typing import Any, Literal, get_args
 
 from common.settings.section import (
     AMOUNTS,
-    LEAST_CLIP,
-    MOST_CLIP,
     Clip,
     Noise,
     Section,
     Switch,
+    of_clip,
+    of_noise,
     setting,
 )
 from common.settings.sections import ModelSettings, PrivacySettings
 
-__all__ = ["AMOUNTS", "LEAST_CLIP", "MOST_CLIP", "Clip", "Noise", "Settings", "Switch", "setting"]
+__all__ = ["AMOUNTS", "Clip", "Noise", "Settings", "Switch", "of_clip", "of_noise", "setting"]
 
 
 class Settings(Section):

@@ -7,6 +7,4 @@ from common.settings.fedavg import FedAvgSettings
 class CentralSettings(FedAvgSettings):
     """The server trains on the union of the sites' shares, as many steps a round as they would take together."""
 
-    def disclosure(self) -> Disclosure:
-        """State what leaves a device: nothing, since the server has the data itself."""
-        return Disclosure("nothing", update=False)
+    sends = Disclosure("nothing", update=False)

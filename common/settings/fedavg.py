@@ -1,6 +1,6 @@
 """FedAvg's settings (McMahan et al., 2017), with the values of the FedDM paper's comparison."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from common.settings.base import Disclosure, setting
 from common.settings.training import TrainingSettings
@@ -8,6 +8,9 @@ from common.settings.training import TrainingSettings
 
 class FedAvgSettings(TrainingSettings):
     """Sites train the model by SGD; the server averages what comes back."""
+
+    sends: ClassVar[Disclosure] = Disclosure("weights", update=True)
+    """What leaves a device, where no setting decides it; a subclass that sends something else states its own."""
 
     weighting: Literal["counts", "uniform"] = setting(
         "counts", "a site's weight in the average: its number of images, or one"
@@ -28,4 +31,4 @@ class FedAvgSettings(TrainingSettings):
 
     def disclosure(self) -> Disclosure:
         """State what leaves a device."""
-        return Disclosure("weights", update=True)
+        return self.sends

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Literal
 
@@ -10,7 +11,7 @@ from pydantic import field_validator
 
 from common.settings.base import Disclosure, Switch, setting
 from common.settings.fedavg import FedAvgSettings
-from common.settings.feddm import TRANSFORMS, known_transforms
+from common.settings.feddm import TRANSFORMS, Transforms
 from common.settings.global_models import ALLOWED, GlobalModelsSettings
 from common.settings.images import Listed
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 GENERATORS = ("pixels", "digits", "stylegan-xl")
 """The generators that have a name."""
+
+_of_code = partial(setting, source="the released code")
 
 
 class FedDGMSettings(GlobalModelsSettings, FedAvgSettings):
@@ -42,18 +45,14 @@ class FedDGMSettings(GlobalModelsSettings, FedAvgSettings):
         20, "passes of the student over a site's images in such a step", symbol="T_s", ge=1
     )
     inner_batch: int = setting(0, "images a step of the student; 0: all of a site's", ge=0)
-    step_size: float = setting(
-        0.01, "learning rate that the student begins with", source="the released code", gt=0
-    )
-    step_lr: float = setting(
-        1e-5, "learning rate of the student's learning rate", source="the released code", ge=0
-    )
+    step_size: float = _of_code(0.01, "learning rate that the student begins with", gt=0)
+    step_lr: float = _of_code(1e-5, "learning rate of the student's learning rate", ge=0)
     gradient: Literal["exact", "released", "unrolled"] = setting(
         "exact",
         "how the matching loss is differentiated: back through the student's steps; as the released code does, which "
         "leaves out how a step moves the later ones; or by one graph of all steps, with their memory",
     )
-    dsa: str = setting(
+    dsa: Transforms = setting(
         "color_crop_flip_scale_rotate",
         "differentiable augmentation of the student's batches; empty: off",
         allowed=f"any of {', '.join(TRANSFORMS)} joined by _",
@@ -108,15 +107,9 @@ class FedDGMSettings(GlobalModelsSettings, FedAvgSettings):
     chunk: int = setting(
         0, "images that the generator makes at a time, which bounds its memory; 0: all", ge=0
     )
-    latent_lr: float = setting(
-        1.0, "learning rate of the styles, or of the pixels", source="the released code", gt=0
-    )
-    feature_lr: float = setting(
-        1000.0, "learning rate of the feature maps", source="the released code", gt=0
-    )
-    latent_momentum: float = setting(
-        0.5, "momentum of these", source="the released code", ge=0, lt=1
-    )
+    latent_lr: float = _of_code(1.0, "learning rate of the styles, or of the pixels", gt=0)
+    feature_lr: float = _of_code(1000.0, "learning rate of the feature maps", gt=0)
+    latent_momentum: float = _of_code(0.5, "momentum of these", ge=0, lt=1)
     together: int = setting(
         1,
         "sites whose images are distilled side by side, with the same draws: several times as fast where networks and "
@@ -141,11 +134,6 @@ class FedDGMSettings(GlobalModelsSettings, FedAvgSettings):
         allowed="site:depth, joined by commas",
         pattern=r"^([^:,\s]+:[1-8](,[^:,\s]+:[1-8])*)?$",
     )
-
-    @field_validator("dsa")
-    @classmethod
-    def _known_transforms(cls, value: str) -> str:
-        return known_transforms(value)
 
     @field_validator("generator")
     @classmethod

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import field_validator
+from pydantic import AfterValidator
 
-from common.settings.base import Disclosure, Noise, Origin, Switch, setting
+from common.settings.base import Disclosure, Noise, Origin, Switch, of_noise, setting
 from common.settings.surrogate import SurrogateServerSettings
 
 if TYPE_CHECKING:
@@ -16,12 +16,16 @@ TRANSFORMS = ("color", "crop", "cutout", "flip", "scale", "rotate")
 """The transforms of differentiable siamese augmentation (Zhao & Bilen, 2021)."""
 
 
-def known_transforms(value: str) -> str:
+def _known(value: str) -> str:
     """Return the text that names transforms; ValueError where one is unknown or is there twice."""
     names = value.split("_") if value else []
     if any(name not in TRANSFORMS for name in names) or len(set(names)) < len(names):
         raise ValueError("unknown or repeated transform")
     return value
+
+
+Transforms = Annotated[str, AfterValidator(_known)]
+"""Names of `TRANSFORMS`, joined by ``_``; empty for none."""
 
 
 class FedDMSettings(SurrogateServerSettings):
@@ -73,7 +77,7 @@ class FedDMSettings(SurrogateServerSettings):
         "images averaged 2 x 2, and blown up bilinearly for networks, at the server and where they are compared",
         source="the paper's are of full size",
     )
-    dsa: str = setting(
+    dsa: Transforms = setting(
         "",
         "differentiable augmentation, one draw for real and synthetic images; empty: off",
         allowed=f"any of {', '.join(TRANSFORMS)} joined by _",
@@ -92,17 +96,10 @@ class FedDMSettings(SurrogateServerSettings):
         "in fewer dimensions; none: not at all",
         source="the paper clips the averaged gradient, which bounds no example's part",
     )
-    counts_noise: Noise = setting(
-        0.0,
+    counts_noise: Noise = of_noise(
         "under privacy: standard deviation of the noise on a class's number of examples, of which the rate of its "
         "samples is made; 0: the true one, which privacy.counts=public says is no secret",
-        allowed="0, or a number from 0.01 to 10000",
     )
-
-    @field_validator("dsa")
-    @classmethod
-    def _known_transforms(cls, value: str) -> str:
-        return known_transforms(value)
 
     @property
     def mix_of(self) -> int:

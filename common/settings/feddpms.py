@@ -18,6 +18,8 @@ class FedDPMSSettings(FedVAESettings):
     values (``paper``, ``trained``, sigma 3 or 4) are in the files of its tables.
     """
 
+    sends = Disclosure("weights and noisy latent means", numbers=True, labels=True, update=True)
+
     weighting: Literal["augmented", "counts", "uniform"] = setting(  # type: ignore[assignment]
         "augmented",
         "a site's weight in the average: its images and the synthetic ones (the paper), its images, or one",
@@ -80,7 +82,3 @@ class FedDPMSSettings(FedVAESettings):
                 "privacy.counts=public where these are no secret"
             )
         return super().unprotected(privacy)
-
-    def disclosure(self) -> Disclosure:
-        """State what leaves a device."""
-        return Disclosure("weights and noisy latent means", numbers=True, labels=True, update=True)

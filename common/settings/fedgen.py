@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from common.settings.base import Disclosure, setting
@@ -10,54 +11,35 @@ from common.settings.fedavg import FedAvgSettings
 if TYPE_CHECKING:
     from common.settings.sections import PrivacySettings
 
+_of_code = partial(setting, source="the released code")
+
 
 class FedGENSettings(FedAvgSettings):
     """Sites train on latents beside their images; the server learns to draw these from the heads that it gets."""
 
-    hidden: int = setting(
-        256, "hidden units of the generator", source="the released code", ge=1, le=65_536
+    sends = Disclosure("weights", class_counts=True, update=True)
+
+    hidden: int = _of_code(256, "hidden units of the generator", ge=1, le=65_536)
+    noise: int = _of_code(32, "dimensions of the generator's noise", ge=1, le=65_536)
+    generator_lr: float = _of_code(3e-4, "learning rate of the generator's Adam", gt=0)
+    generator_weight_decay: float = _of_code(1e-2, "L2 penalty of the generator's Adam", ge=0)
+    generator_lr_decay: float = _of_code(
+        0.98, "factor of the generator's learning rate after each round", gt=0, le=1
     )
-    noise: int = setting(
-        32, "dimensions of the generator's noise", source="the released code", ge=1, le=65_536
-    )
-    generator_lr: float = setting(
-        3e-4, "learning rate of the generator's Adam", source="the released code", gt=0
-    )
-    generator_weight_decay: float = setting(
-        1e-2, "L2 penalty of the generator's Adam", source="the released code", ge=0
-    )
-    generator_lr_decay: float = setting(
-        0.98,
-        "factor of the generator's learning rate after each round",
-        source="the released code",
-        gt=0,
-        le=1,
-    )
-    generator_steps: int = setting(
-        50, "steps of the generator a round", source="the released code", ge=1
-    )
-    generator_batch: int = setting(
-        128, "latents in each of these steps", source="the released code", ge=2
-    )
-    diversity: float = setting(
-        1.0, "weight of the generator's diversity", symbol="eta", source="the released code", ge=0
-    )
-    strength: float = setting(
+    generator_steps: int = _of_code(50, "steps of the generator a round", ge=1)
+    generator_batch: int = _of_code(128, "latents in each of these steps", ge=2)
+    diversity: float = _of_code(1.0, "weight of the generator's diversity", symbol="eta", ge=0)
+    strength: float = _of_code(
         10.0,
         "weight of a site's two terms on latents, before it decays; 0: FedAvg",
         symbol="alpha, beta",
-        source="the released code",
         ge=0,
     )
-    strength_decay: float = setting(
-        0.98,
-        "factor of the strength for each earlier round",
-        source="the released code",
-        gt=0,
-        le=1,
+    strength_decay: float = _of_code(
+        0.98, "factor of the strength for each earlier round", gt=0, le=1
     )
-    epochs_with_latents: int = setting(
-        20, "first epochs of a site's round that have latents", source="the released code", ge=1
+    epochs_with_latents: int = _of_code(
+        20, "first epochs of a site's round that have latents", ge=1
     )
     drawn: int = setting(
         0,
@@ -75,7 +57,3 @@ class FedGENSettings(FedAvgSettings):
                 "itself: set drawn=0, one latent an example"
             )
         return super().unprotected(privacy)
-
-    def disclosure(self) -> Disclosure:
-        """State what leaves a device."""
-        return Disclosure("weights", class_counts=True, update=True)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 class FedMixSettings(FedAvgSettings):
     """Sites train on their images mixed, to first order, with means of other sites' images."""
 
+    sends = Disclosure("weights and means of images", images=True, labels=True, update=True)
+
     mix: float = setting(
         0.05, "share of the means in a mixture", symbol="lambda", source="Yoon et al.", ge=0, lt=1
     )
@@ -25,7 +27,3 @@ class FedMixSettings(FedAvgSettings):
     def unprotected(self, privacy: PrivacySettings) -> str:
         """Refuse what no noise covers: means of a few images each."""
         return f"each site sends means of {self.mean_of} of its images, which no noise is put on"
-
-    def disclosure(self) -> Disclosure:
-        """State what leaves a device."""
-        return Disclosure("weights and means of images", images=True, labels=True, update=True)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from common.settings.base import Disclosure, setting
+from common.settings.base import setting
 from common.settings.fedavg import FedAvgSettings
 
 
@@ -50,7 +50,3 @@ class FedVAESettings(FedAvgSettings):
     def preliminary(self, rounds: int) -> int:
         """Return T_p of a run of so many rounds: at least 1, so that there is a decoder."""
         return self.preliminary_rounds or max(1, round(0.4 * rounds))
-
-    def disclosure(self) -> Disclosure:
-        """State what leaves a device."""
-        return Disclosure("weights", update=True)

@@ -1,10 +1,11 @@
 """Settings of the generator that a site trains on its own images: a diffusion model and how it is drawn from."""
 
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
 
-from common.settings.base import LEAST_CLIP, MOST_CLIP, Noise, Settings, setting
+from common.settings.base import Noise, Settings, of_clip, of_noise, setting
 
 _WHOLE = r"^[0-9]+(,[0-9]+)*$"
 _MAYBE = r"^([0-9]+(,[0-9]+)*)?$"
@@ -17,6 +18,8 @@ def _written(value: Any) -> Any:
 
 WholeNumbers = Annotated[str, BeforeValidator(_written)]
 
+_of_code = partial(setting, source="the released code")
+
 
 class GenerationSettings(Settings):
     """A class-conditional diffusion model (Ho et al., 2020), at Fedssyn's size for 32x32 images, or a beta-VAE."""
@@ -26,68 +29,43 @@ class GenerationSettings(Settings):
     )
     batch: int = setting(256, "images a step of the generator's training", ge=1)
     lr: float = setting(1e-4, "learning rate of the generator's Adam", gt=0)
-    average: float = setting(
+    average: float = _of_code(
         0.9995,
         "decay of the moving average of the generator's weights, which is what is drawn from",
-        source="the released code",
         ge=0,
         lt=1,
     )
     diffusion_steps: int = setting(
         1000, "steps from an image to noise", symbol="T", ge=1, le=100_000
     )
-    schedule: Literal["cosine", "linear"] = setting(
-        "cosine", "how the noise grows over the steps", source="the released code"
-    )
+    schedule: Literal["cosine", "linear"] = _of_code("cosine", "how the noise grows over the steps")
     sampler: Literal["ancestral", "ddim", "second-order"] = setting(
         "ancestral",
         "how an image is drawn: the reverse chain, or one of two deterministic solvers, which need fewer steps",
     )
-    sampling_steps: int = setting(
-        250, "steps from noise to an image", source="the released code", ge=1
-    )
-    width: int = setting(
-        64, "channels of the U-Net's first level", source="the released code", ge=2, le=1024
-    )
-    multipliers: WholeNumbers = setting(
+    sampling_steps: int = _of_code(250, "steps from noise to an image", ge=1)
+    width: int = _of_code(64, "channels of the U-Net's first level", ge=2, le=1024)
+    multipliers: WholeNumbers = _of_code(
         "1,2,2,2",
         "channels of the U-Net's levels, as multiples of its width; each level halves the sides",
         allowed="whole numbers joined by commas",
-        source="the released code",
         pattern=_WHOLE,
     )
-    blocks: int = setting(
-        3, "residual blocks of a level on the way down", source="the released code", ge=1, le=16
-    )
+    blocks: int = _of_code(3, "residual blocks of a level on the way down", ge=1, le=16)
     attention: WholeNumbers = setting(
         "0,1,2",
         "levels with attention after every block, 0 the first; the middle always has it",
         allowed="whole numbers joined by commas, or nothing",
         pattern=_MAYBE,
     )
-    dropout: float = setting(
-        0.1,
-        "share of values that the U-Net drops in training",
-        source="the released code",
-        ge=0,
-        lt=1,
-    )
+    dropout: float = _of_code(0.1, "share of values that the U-Net drops in training", ge=0, lt=1)
 
-    noise_multiplier: Noise = setting(
-        0.0,
+    noise_multiplier: Noise = of_noise(
         "standard deviation of the noise in each step of the diffusion model's training, as a multiple of clip, which "
         "makes it differentially private; 0: it is not",
         symbol="sigma",
-        allowed="0, or a number from 0.01 to 10000",
     )
-    clip: float = setting(
-        1.0,
-        "with noise_multiplier: longest contribution of one image to a step",
-        symbol="C",
-        allowed="a number from 1e-6 to 1e6",
-        ge=LEAST_CLIP,
-        le=MOST_CLIP,
-    )
+    clip: float = of_clip("with noise_multiplier: longest contribution of one image to a step")
     multiplicity: int = setting(
         8,
         "with noise_multiplier: pairs of time step and noise over which an image's gradient is averaged before it is "

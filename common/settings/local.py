@@ -1,12 +1,7 @@
 """The settings of local training without exchange, the lower bound."""
 
-from common.settings.base import Disclosure
 from common.settings.fedavg import FedAvgSettings
 
 
 class LocalSettings(FedAvgSettings):
     """Every site trains a model of its own; the server judges them all and averages nothing."""
-
-    def disclosure(self) -> Disclosure:
-        """State what leaves a device."""
-        return Disclosure("weights", update=True)

@@ -11,12 +11,10 @@ class LowRankSettings(FedAvgSettings):
     tensor whose factors would not be smaller travels whole, as vectors do.
     """
 
+    sends = Disclosure("factors of an update", update=True)
+
     rank: int = setting(4, "columns of the two factors of a matrix", symbol="r", ge=1)
     feedback: Switch = setting(
         True,
         "a site adds to its update what its factors left out the last time that the server took them",
     )
-
-    def disclosure(self) -> Disclosure:
-        """State what leaves a device."""
-        return Disclosure("factors of an update", update=True)

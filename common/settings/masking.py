@@ -12,6 +12,8 @@ class MaskingSettings(FedAvgSettings):
     The rate is the one at which FedSynth's paper compares; the training is FedAvg's.
     """
 
+    sends = Disclosure("part of an update", update=True)
+
     rate: float = setting(
         7.8,
         "the update's numbers over those that are sent, on average: each is sent with probability 1/rate",
@@ -19,7 +21,3 @@ class MaskingSettings(FedAvgSettings):
         ge=1,
     )
     values: Literal["float32", "float16"] = setting("float32", "how a number of the update travels")
-
-    def disclosure(self) -> Disclosure:
-        """State what leaves a device."""
-        return Disclosure("part of an update", update=True)

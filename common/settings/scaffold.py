@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 class ScaffoldSettings(FedAvgSettings):
     """Sites train by SGD along gradients corrected by control variates, which travel both ways."""
 
+    sends = Disclosure("weights and control variates", update=True)
+
     weighting: Literal["counts", "uniform"] = setting(
         "uniform", "a site's weight in the average: its number of images, or one"
     )
@@ -38,7 +40,3 @@ class ScaffoldSettings(FedAvgSettings):
                 "the private steps lead to"
             )
         return super().unprotected(privacy)
-
-    def disclosure(self) -> Disclosure:
-        """State what leaves a device."""
-        return Disclosure("weights and control variates", update=True)

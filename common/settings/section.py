@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -128,6 +129,15 @@ def setting(
     )
 
 
+of_noise = partial(setting, 0.0, allowed="0, or a number from 0.01 to 10000")
+"""Declares a `Noise`, of nothing unless it is chosen."""
+
+of_clip = partial(
+    setting, 1.0, symbol="C", allowed="a number from 1e-6 to 1e6", ge=LEAST_CLIP, le=MOST_CLIP
+)
+"""Declares a longest contribution that is never 0."""
+
+
 def notes(field: FieldInfo) -> dict[str, Any]:
     """Return what :func:`setting` noted beside the bounds."""
     extra = field.json_schema_extra
@@ -168,9 +178,9 @@ class Description:
     name: str
     default: Any
     allowed: str
-    meaning: str
-    symbol: str
-    source: str
+    meaning: str = ""
+    symbol: str = ""
+    source: str = ""
     required: bool = False
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
 from common.models.registry import MODELS, names
 from common.settings.images import ImagesSettings, Listed
-from common.settings.section import LEAST_CLIP, MOST_CLIP, Noise, Section, Switch, setting
+from common.settings.section import Noise, Section, Switch, of_clip, of_noise, setting
 from common.wire.jpeg_file import PICTURE, quality_of
 
 _PER_COLUMN = "a number, or one a column (of series, a channel) with commas between them"
@@ -19,7 +20,23 @@ _PER_COLUMN = "a number, or one a column (of series, a channel) with commas betw
 LONGEST = 200
 """Characters of a name that a user gives a run or a group of runs."""
 
-_PRINTED = rf"^[^\x00-\x1f\x7f]{{0,{LONGEST}}}$"
+_operational = partial(setting, operational=True)
+
+_name = partial(
+    _operational,
+    "",
+    pattern=rf"^[^\x00-\x1f\x7f]{{0,{LONGEST}}}$",
+    allowed=f"a text without control characters, at most {LONGEST} long",
+)
+
+_start = partial(
+    setting,
+    "",
+    allowed="an absolute path to a .safetensors, .pth or .pt file, or torchvision:NAME, such as "
+    "torchvision:IMAGENET1K_V1",
+)
+
+_sha256 = partial(setting, "", pattern=r"^([0-9a-f]{64})?$", allowed="64 hexadecimal digits")
 
 
 class RunSettings(Section):
@@ -172,11 +189,10 @@ class FederationSettings(Section):
 
     sites: int = setting(10, "sites in the federation", symbol="K", ge=1)
     participation: float = setting(1.0, "share of the sites asked in a round", gt=0, le=1)
-    wave: int = setting(
+    wave: int = _operational(
         0,
         "messages out at a time; 0: all at once, and under nectar run one, which costs nothing there",
         ge=0,
-        operational=True,
     )
     min_replies: int = setting(
         1, "valid replies, and answers to the roll call, below which the run stops", ge=1
@@ -225,16 +241,13 @@ class FederationSettings(Section):
         "times the normalised range of real images beyond which a site's synthetic ones are left out; 0: never",
         ge=0,
     )
-    round_deadline: float = setting(
-        3600.0, "seconds a round's replies are waited for", gt=0, operational=True
-    )
-    newcomers: Literal["known", "any"] = setting(
+    round_deadline: float = _operational(3600.0, "seconds a round's replies are waited for", gt=0)
+    newcomers: Literal["known", "any"] = _operational(
         "known",
         "sites of their own data that join when as many as federation.sites have been there: those alone, or any",
-        operational=True,
     )
-    join_deadline: float = setting(
-        300.0, "seconds the sites are waited for at the start", gt=0, operational=True
+    join_deadline: float = _operational(
+        300.0, "seconds the sites are waited for at the start", gt=0
     )
 
     @property
@@ -283,14 +296,11 @@ class ComputeSettings(Section):
     )
     client_cores: int = setting(1, "threads of a client", ge=1, amount="cores")
     server_cores: int = setting(1, "threads of the server", ge=1)
-    client_gpus: float = setting(
-        0.0, "share of a GPU that a simulated client takes", ge=0, operational=True
-    )
-    workers: int = setting(
+    client_gpus: float = _operational(0.0, "share of a GPU that a simulated client takes", ge=0)
+    workers: int = _operational(
         0,
         "processes that simulate clients side by side; 0: cores // client_cores, for `nectar run` where they pay",
         ge=0,
-        operational=True,
     )
 
 
@@ -339,20 +349,11 @@ class WireSettings(Section):
 class PrivacySettings(Section):
     """Differential privacy of single examples, in the methods that offer it, and what it rests on."""
 
-    noise_multiplier: Noise = setting(
-        0.0,
+    noise_multiplier: Noise = of_noise(
         "standard deviation of the noise in each private step, as a multiple of clip; 0: no differential privacy",
         symbol="sigma",
-        allowed="0, or a number from 0.01 to 10000",
     )
-    clip: float = setting(
-        1.0,
-        "longest contribution of one example to a private step",
-        symbol="C",
-        allowed="a number from 1e-6 to 1e6",
-        ge=LEAST_CLIP,
-        le=MOST_CLIP,
-    )
+    clip: float = of_clip("longest contribution of one example to a private step")
     counts: Literal["one", "public"] = setting(
         "one",
         "a private run: what a site says of its number of examples; one: nothing, each counts as one with a single "
@@ -381,30 +382,18 @@ class PrivacySettings(Section):
 class TrackSettings(Section):
     """A tracker that is told the run's figures and settings beside its record: an extra of the installation."""
 
-    by: Literal["none", "tensorboard", "mlflow"] = setting(
+    by: Literal["none", "tensorboard", "mlflow"] = _operational(
         "none",
         "the tracker, also typed as track=; tensorboard: event files in the record; mlflow: the server that "
         "MLFLOW_TRACKING_URI names, else a store in the output directory",
-        operational=True,
     )
-    images: Switch = setting(
+    images: Switch = _operational(
         False,
         "show the tracker the images too; for public data sets divided among simulated sites alone",
-        operational=True,
     )
-    group: str = setting(
-        "",
-        "MLflow's experiment; empty: nectar, and in a comparison its folder's name",
-        pattern=_PRINTED,
-        allowed=f"a text without control characters, at most {LONGEST} long",
-        operational=True,
-    )
-    name: str = setting(
-        "",
-        "what the tracker calls the run; empty: its record's id, and in a comparison row and seed",
-        pattern=_PRINTED,
-        allowed=f"a text without control characters, at most {LONGEST} long",
-        operational=True,
+    group: str = _name("MLflow's experiment; empty: nectar, and in a comparison its folder's name")
+    name: str = _name(
+        "what the tracker calls the run; empty: its record's id, and in a comparison row and seed"
     )
 
 
@@ -511,19 +500,11 @@ class ModelSettings(Section):
     tied: Switch = setting(
         True, "lstm: the output layer uses the embedding's own matrix; needs embedding = width"
     )
-    start: str = setting(
-        "",
+    start: str = _start(
         "weights to start from, which the server alone reads: a file there, or torchvision's by name; empty: drawn by "
-        "the run's seed",
-        allowed="an absolute path to a .safetensors, .pth or .pt file, or torchvision:NAME, such as "
-        "torchvision:IMAGENET1K_V1",
+        "the run's seed"
     )
-    sha256: str = setting(
-        "",
-        "SHA-256 that the file of start must have; empty: any",
-        pattern=r"^([0-9a-f]{64})?$",
-        allowed="64 hexadecimal digits",
-    )
+    sha256: str = _sha256("SHA-256 that the file of start must have; empty: any")
     train: Literal["all", "head"] = setting(
         "all",
         "what the sites train: the whole model, or its last layer alone, on what the others make in evaluation",
@@ -546,18 +527,12 @@ class FeaturesSettings(Section):
         f"the network's architecture: {names('images')}; empty: none, methods learn from the images",
         allowed="a model's name, or package.module:callable, such as torchvision.models:mobilenet_v3_small",
     )
-    start: str = setting(
-        "",
+    start: str = _start(
         "its weights, which every site and the server read on their own machine: a file there, or torchvision's by "
-        "name, which are fetched into data-dir/weights where they are missing",
-        allowed="an absolute path to a .safetensors, .pth or .pt file, or torchvision:NAME, such as "
-        "torchvision:IMAGENET1K_V1",
+        "name, which are fetched into data-dir/weights where they are missing"
     )
-    sha256: str = setting(
-        "",
-        "SHA-256 that the file of start must have everywhere; a file by path needs it",
-        pattern=r"^([0-9a-f]{64})?$",
-        allowed="64 hexadecimal digits",
+    sha256: str = _sha256(
+        "SHA-256 that the file of start must have everywhere; a file by path needs it"
     )
     depth: int = setting(3, "as model.depth", ge=1, le=8)
     width: int = setting(128, "as model.width", ge=1, le=4096)

@@ -13,6 +13,8 @@ class TopKSettings(FedAvgSettings):
     fewer numbers. The rate is the one at which FedSynth's paper compares; the training is FedAvg's.
     """
 
+    sends = Disclosure("part of an update", update=True)
+
     rate: float = setting(
         7.8,
         "bytes of the whole update over those that are sent, both in the dtype of topk.values; places count",
@@ -20,7 +22,3 @@ class TopKSettings(FedAvgSettings):
         ge=1,
     )
     values: Literal["float32", "float16"] = setting("float32", "how a number of the update travels")
-
-    def disclosure(self) -> Disclosure:
-        """State what leaves a device."""
-        return Disclosure("part of an update", update=True)

@@ -10,7 +10,7 @@ import typer
 from nectar.arguments import ConfigFile, argument, completions, flag, option
 from nectar.comparison.request import SEEDS, TUNE_SEEDS, CompareOptions, parse
 from nectar.engines.flower.app import project
-from nectar.engines.processes import Interrupted, Interrupts
+from nectar.engines.processes import until_interrupted
 
 HELP = """\
 Runs each METHOD with each seed, except for what the output directory already holds: a run is found by its resolved
@@ -146,21 +146,21 @@ def main(
     if show or dry_run:
         print(commands(comparison, ctx.obj) if show else describe(comparison))
         return 0
-    interrupts = Interrupts()
-    try:
-        with interrupts:
-            if only:  # no table is written: the others' runs may be missing
-                scheduler = comparison.scheduler()
-                scheduler.carry_out(runs)
-                return _INCOMPLETE if scheduler.failures else 0
-            results = comparison.carry_out()
-    except Interrupted as interrupted:
+
+    def carried_out() -> int:
+        if only:  # no table is written: the others' runs may be missing
+            scheduler = comparison.scheduler()
+            scheduler.carry_out(runs)
+            return _INCOMPLETE if scheduler.failures else 0
+        results = comparison.carry_out()
+        print(f"\n{results.table}\n\nTables and plots: {results.directory}")
+        return _INCOMPLETE if results.failures else 0
+
+    code, interrupted = until_interrupted(carried_out)
+    if interrupted is not None:
         _say(f"Interrupted ({interrupted.name}). The same command goes on from here.")
         return 128 + interrupted.number
-    finally:
-        interrupts.restore()
-    print(f"\n{results.table}\n\nTables and plots: {results.directory}")
-    return _INCOMPLETE if results.failures else 0
+    return code or 0
 
 
 def _say(sentence: str) -> None:

@@ -39,25 +39,16 @@ _WIDEST = 26
 _WRAPPER = textwrap.TextWrapper(80, initial_indent=" " * 6, subsequent_indent=" " * 6)
 _PATHS = (
     Description(
-        "experiment",
-        "",
-        "the name of an experiment",
-        "a cell of a table; may be named first",
-        "",
-        "",
+        "experiment", "", "the name of an experiment", "a cell of a table; may be named first"
     ),
-    Description(
-        "output-dir", "~/nectar/runs", "a path", "where records go; or NECTAR_RUNS", "", ""
-    ),
-    Description("data-dir", "~/.cache/nectar/data", "a path", "data sets; or NECTAR_DATA", "", ""),
-    Description("resume", "", "a path", "the record of a run to go on with", "", ""),
+    Description("output-dir", "~/nectar/runs", "a path", "where records go; or NECTAR_RUNS"),
+    Description("data-dir", "~/.cache/nectar/data", "a path", "data sets; or NECTAR_DATA"),
+    Description("resume", "", "a path", "the record of a run to go on with"),
     Description(
         "round",
         "",
         "a number, or best",
         "with resume: after which round's checkpoint; the lines after it are set aside",
-        "",
-        "",
     ),
 )
 

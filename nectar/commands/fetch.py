@@ -71,23 +71,35 @@ def bring(
     server_output: str,
     *,
     replace: bool,
-) -> None:
-    """Fetch a record and say where it lies; NectarError if it did not come."""
-    from common.config.loading import load
-    from nectar.engines.remote.fetching import fetch
+) -> Path:
+    """Bring a record home as a directory of its name, say where it lies, and return it.
 
-    to = output or load({}).output_dir
-    began = time.monotonic()
-    fetched = fetch(
-        connection, app_folder(), request, to, server_output=server_output, replace=replace
-    )
-    if fetched.left_out:
-        print(f"links and odd names stay on the server: {', '.join(fetched.left_out)}")
-    if fetched.written:
-        print(f"the record is here: {fetched.directory} ({time.monotonic() - began:.0f} s)")
-    else:
-        print(f"the record is here already: {fetched.directory}")
-    print(next_step(fetched.directory), flush=True)
+    Parameters
+    ----------
+    output : Path or None
+        Where the records of this machine lie; None: where `nectar run` has its records.
+    replace : bool
+        Whether the files of a completed run of that name at home may be replaced.
+
+    Raises
+    ------
+    NectarError
+        If there is no such record, it did not come whole, or it cannot be written.
+    """
+    from common.config.loading import load
+    from nectar.engines.remote.fetching import request_record, unpack
+    from server_app.sending import checked_record
+
+    to, began = output or load({}).output_dir, time.monotonic()
+    sent = request_record(connection, request, server_output)
+    target = to / checked_record(sent.record)
+    written = unpack(sent.content, target, replace=replace, without=request.without)
+    if sent.left_out:
+        print(f"links and odd names stay on the server: {', '.join(sent.left_out)}")
+    how = f": {target} ({time.monotonic() - began:.0f} s)" if written else f" already: {target}"
+    print(f"the record is here{how}")
+    print(next_step(target), flush=True)
+    return target
 
 
 def _server_output(words: list[str]) -> str:

@@ -147,11 +147,4 @@ def _warn(directory: Path) -> int:
     return 0
 
 
-ACTIONS = {
-    "ca": ca,
-    "server": server,
-    "node": node,
-    "show": show,
-    "register": register,
-    "unregister": unregister,
-}
+ACTIONS = {each.__name__: each for each in (ca, server, node, show, register, unregister)}

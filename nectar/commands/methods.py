@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 
 from common.methods import METHODS, settings_class
+from nectar.report.text import aligned
 
 HELP = """\
 Lists the methods: what leaves a site in a round by the default settings, which data a method takes, and what it is.
@@ -23,13 +24,7 @@ def main() -> int:
 
 def listing() -> str:
     """Return the table of methods, a line each."""
-    rows = [_HEAD, *(_row(name) for name in METHODS)]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(_HEAD))]
-    lines = (
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    )
-    return "\n".join(line.rstrip() for line in lines)
+    return aligned([_HEAD, *map(_row, METHODS)], right=False)
 
 
 def _row(name: str) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from nectar.arguments import (
 )
 from nectar.records.record import OUTCOMES, RunRecord
 from nectar.records.run_list import chosen, remove, runs_below, sweep
-from nectar.report.text import MISSING, share, size
+from nectar.report.text import MISSING, aligned, plain, share, size
 
 HELP = """\
 Lists the records in the output directory: rounds done of those asked for, the last round's accuracy, how the run
@@ -118,21 +118,14 @@ def _remove(output: Path, names: Sequence[str], *, asked: bool) -> int:
 
 
 def _table(runs: Sequence[RunRecord]) -> str:
-    rows = [_HEAD, *map(_row, runs)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
+    return aligned([_HEAD, *map(_row, runs)], right=False)
 
 
 def _row(run: RunRecord) -> tuple[str, ...]:
     seed = MISSING if run.seed is None else str(run.seed)
     rounds = f"{run.done}/{MISSING if run.planned is None else run.planned}"
     told = (run.id, run.method, run.dataset, seed, rounds, share(run.last_accuracy), run.outcome)
-    # What others wrote into a record must not steer the terminal.
-    plain = (text if text.isprintable() else ascii(text) for text in told)
-    return (*plain, size(run.size), _age(run.started))
+    return (*map(plain, told), size(run.size), _age(run.started))
 
 
 def _stated(run: RunRecord) -> dict[str, Any]:

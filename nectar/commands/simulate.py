@@ -1,7 +1,6 @@
 """``nectar simulate``: the Flower app on Ray, as ``flwr run`` does it, made dependable."""
 
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,12 +18,12 @@ from nectar.arguments import (
     flag,
     option,
     parse_arguments,
+    resolved,
     typed_command,
-    with_class_list,
 )
 from nectar.engines.cores import available_cores
 from nectar.engines.flower.app import app_folder
-from nectar.engines.flower.client import Job, LaunchError, Resources, Scalar
+from nectar.engines.flower.client import Job, LaunchError, Resources
 from nectar.engines.simulation.simulate import knock, simulate
 from nectar.records.outputs import with_recorded
 
@@ -69,7 +68,7 @@ def main(
         the run could not be started.
     """
     asked_for = typed_command(ctx.obj) | parse_arguments(words or [], file=config_file)
-    job = job_of(with_class_list(with_recorded(asked_for)), cluster)
+    job = job_of(resolved(with_recorded(asked_for)), cluster)
     if not plain:
         _require_ray()
         if cluster:
@@ -82,17 +81,16 @@ def main(
     return simulate(job, lambda: _check(job), verbose=verbose)
 
 
-def job_of(run_config: Mapping[str, Scalar], cluster: str = "") -> Job:
-    """Turn a run configuration into what Flower is to run: the configuration that it resolves to.
+def job_of(config: Config, cluster: str = "") -> Job:
+    """Turn a configuration into what Flower is to run.
 
     All is stated that may hang on this process's environment or on a user's file, since the apps do not run here.
 
     Raises
     ------
     ConfigError
-        The configuration is not valid.
+        It asks for what a cluster or a GPU of Ray's does not give.
     """
-    config = load(run_config)
     if cluster and config.compute.workers:
         raise ConfigError(
             f"compute.workers={config.compute.workers} bounds the devices of one machine; on a cluster its cores and "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +10,7 @@ import typer
 
 from common.errors import ConfigError
 from nectar.arguments import CaFile, Connection, Insecure, flag, format_duration, here
+from nectar.report.text import MISSING, aligned, plain
 
 if TYPE_CHECKING:
     from nectar.engines.remote.federation_status import FederationStatus, RunStatus, SiteStatus
@@ -30,7 +30,6 @@ nectar status 192.0.2.7:8000 --ca keys/ca.crt --json
 
 _KEYS = "NECTAR_KEYS"
 _HEAD = ("site", "state", "since (UTC)", "run", "work", "node")
-_UNKNOWN = "–"
 
 
 def main(
@@ -65,25 +64,18 @@ def main(
         ending = certificate_problems(keys) if keys else []
         found = federation_status(connection, names)
         if as_json:
-            plain = {"superlink": connection.address, **_plain(found), "certificates": ending}
-            print(json.dumps(plain, indent=2))
+            content = {"superlink": connection.address, **asdict(found), "certificates": ending}
+            print(json.dumps(content, indent=2))
         else:
             print("\n".join([*_lines(connection.address, found), *ending]))
     return 0 if found.well else 1
 
 
-def _plain(found: FederationStatus) -> dict[str, object]:
-    return {
-        "sites": [asdict(member) for member in found.members],
-        "runs": [asdict(run) for run in found.runs],
-    }
-
-
 def _lines(address: str, found: FederationStatus) -> list[str]:
-    online = sum(member.status == "online" for member in found.members)
-    lines = [f"{address}: {online} of {len(found.members)} sites online"]
-    if found.members:
-        lines += ["", *_table([_HEAD, *map(_row, found.members)])]
+    online = sum(site.status == "online" for site in found.sites)
+    lines = [f"{address}: {online} of {len(found.sites)} sites online"]
+    if found.sites:
+        lines += ["", aligned([_HEAD, *map(_row, found.sites)], right=False)]
     lines += ["", *map(_run, found.runs)] if found.runs else ["", "no run is going on"]
     return lines
 
@@ -91,7 +83,7 @@ def _lines(address: str, found: FederationStatus) -> list[str]:
 def _row(member: SiteStatus) -> tuple[str, ...]:
     state = "never online" if member.status == "registered" else member.status
     told = (member.site, state, member.since, member.run, member.work, member.node)
-    return tuple(_shown(text) or _UNKNOWN for text in told)
+    return tuple(plain(text) or MISSING for text in told)
 
 
 def _run(run: RunStatus) -> str:
@@ -99,19 +91,6 @@ def _run(run: RunStatus) -> str:
     if run.rounds:
         begun += f", round {run.reached} of {run.rounds} done"
         begun += f", about {format_duration(run.left)} more after it" if run.left else ""
-    where = f"; record {_shown(run.record)}" if run.record else ""
-    last = f"\n  {_shown(run.last)}" if run.last else ""
+    where = f"; record {plain(run.record)}" if run.record else ""
+    last = f"\n  {plain(run.last)}" if run.last else ""
     return f"{begun}{where}{last}"
-
-
-def _shown(text: str) -> str:
-    """Return what a site or a log says; it must not steer the terminal."""
-    return text if text.isprintable() else ascii(text)
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]

@@ -148,7 +148,7 @@ def _resumed(connection: Link, order: Order) -> Order:
 
     folder, _, record = order.resumes.rstrip("/").rpartition("/")
     request = FetchRequest(checked_record(record), only=("provenance.json",))
-    sent = request_record(connection, app_folder(), request, folder or order.output_dir)
+    sent = request_record(connection, request, folder or order.output_dir)
     with zipfile.ZipFile(io.BytesIO(sent.content)) as archive:
         recorded = recorded_config(json.loads(archive.read("provenance.json")))
     order = resumed(order, str(sent.directory), recorded)

@@ -440,9 +440,7 @@ def _measured(archive: Archive) -> dict[Kind, list[tuple[float, int]]]:
     found: dict[Kind, list[tuple[float, int]]] = {}
     for run in archive.all_completed():
         if (seconds := _seconds(run)) is not None:
-            files = [path for path in run.directory.rglob("*") if path.is_file()]
-            own = found.setdefault(_kind(run.provenance["run-config"]), [])
-            own.append((seconds, sum(path.stat().st_size for path in files)))
+            found.setdefault(_kind(run.provenance["run-config"]), []).append((seconds, run.size))
     return found
 
 

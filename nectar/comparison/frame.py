@@ -96,7 +96,7 @@ def _of_run(run: RunFigures | None, count: int, target: float, network: str) -> 
     final = run.final if run else math.nan
     alone = bool(run and run.alone)
     judged = last.models if last and last.round else {}
-    up, down = sum(one.up for one in rounds), sum(one.down for one in rounds)
+    up, down = sum(one.bytes_up for one in rounds), sum(one.bytes_down for one in rounds)
     return {
         "completed": bool(run and run.completed),
         "accuracy": last.accuracy if last else math.nan,
@@ -105,14 +105,14 @@ def _of_run(run: RunFigures | None, count: int, target: float, network: str) -> 
         "bytes_up": up,
         "bytes_down": down,
         "rounds_to_target": reached[-1].round if reached else math.nan,
-        "bytes_to_target": sum(o.up + o.down for o in reached) if reached else math.nan,
-        "bytes_up_to_target": sum(o.up for o in reached) if reached else math.nan,
+        "bytes_to_target": sum(o.bytes_up + o.bytes_down for o in reached) if reached else math.nan,
+        "bytes_up_to_target": sum(o.bytes_up for o in reached) if reached else math.nan,
         "found": run.found if run else math.nan,
         "false_alarms": run.false_alarms if run else math.nan,
         "audited_in_part": bool(run and run.audited_in_part),
         "alone": alone,
-        "seconds_devices": sum(o.device_seconds for o in rounds) if alone else math.nan,
-        "seconds_server": sum(o.server_seconds for o in rounds) if alone else math.nan,
+        "seconds_devices": sum(o.seconds_devices for o in rounds) if alone else math.nan,
+        "seconds_server": sum(o.seconds_server for o in rounds) if alone else math.nan,
         **{f"accuracy_{n}": accuracies.get(n, math.nan) for n in range(count + 1)},
         "record": str(run.directory) if run else "",
         "final": final,
@@ -132,21 +132,10 @@ _ROUND = [
 def _of_rounds(run: RunFigures | None) -> Iterator[dict[str, Any]]:
     if run is None:
         return
-    sent = itertools.accumulate(one.up + one.down for one in run.rounds)
+    sent = itertools.accumulate(one.bytes_up + one.bytes_down for one in run.rounds)
+    hidden = {} if run.alone else dict.fromkeys(("seconds_devices", "seconds_server"), math.nan)
     for one, so_far in zip(run.rounds, sent, strict=True):
-        yield {
-            "round": one.round,
-            "accuracy": one.accuracy,
-            "validation": one.validation,
-            "bytes_up": one.up,
-            "bytes_down": one.down,
-            "rejected": one.rejected,
-            "seconds_devices": one.device_seconds if run.alone else math.nan,
-            "seconds_server": one.server_seconds if run.alone else math.nan,
-            "whole": run.completed,
-            "floats_up": one.floats_up,
-            "sent": so_far,
-        }
+        yield vars(one) | hidden | {"whole": run.completed, "sent": so_far}
 
 
 # -- what is made of the seeds ------------------------------------------------------------------

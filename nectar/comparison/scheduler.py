@@ -30,7 +30,7 @@ from nectar.engines.flower.client import plain
 from nectar.engines.preflight import check
 from nectar.records.identity import Identity
 from nectar.records.record import RunRecord
-from nectar.records.run_list import Archive, rounds_in
+from nectar.records.run_list import Archive
 from server_app.record import Record
 from server_app.run_directory import ALONE
 
@@ -173,6 +173,11 @@ class _Child:
         except OSError:
             return None
 
+    @property
+    def reached(self) -> int:
+        """The rounds that it has done."""
+        return RunRecord(record).done if (record := self.record) else 0
+
 
 class Scheduler:
     """Carries out runs; what has a record already is left as it is.
@@ -265,7 +270,7 @@ class Scheduler:
         resume = None if before is None else before.directory
         log = self._logs / f"{run.file_name}.log"
         process = _start(starter, run, resume, log, self._cores)
-        done = 0 if resume is None else rounds_in(resume)
+        done = 0 if before is None else before.done
         resumed = resume is not None
         self._children.append(_Child(run, process, lock, log, resumed, not resumed, done))
         return True
@@ -306,10 +311,7 @@ class Scheduler:
 
     def _say_progress(self, waiting: int, ended: int, seconds: float) -> None:
         jobs = [
-            RunningJob(
-                c.run.name, c.before, rounds_in(c.record) if c.record else 0, c.run.config.rounds
-            )
-            for c in self._children
+            RunningJob(c.run.name, c.before, c.reached, c.run.config.rounds) for c in self._children
         ]
         done = f"{self._done} of {self._total} runs are done"
         self._say(progress(jobs, done, ended=ended, waiting=waiting, seconds=seconds))

@@ -36,6 +36,7 @@ from common.samples.dataset import Dataset, DatasetInfo, Split, alike
 from common.samples.inputs import normalised, samples
 from common.settings.images import ImagesSettings
 from nectar import charts
+from nectar.report.text import aligned
 from server_app.recorder import grid
 
 if TYPE_CHECKING:
@@ -116,21 +117,9 @@ def describe_columns(dataset: Dataset) -> str:
         [name, *(f"{figure[place]:.5g}" for figure in (*figures, given))]
         for place, name in enumerate(column_names(info)[:_COLUMNS])
     ]
-    widths = [max(len(row[at]) for row in [head, *rows]) for at in range(len(head))]
-    lines = [
-        "  ".join(
-            [
-                row[0].ljust(widths[0]),
-                *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)),
-            ]
-        )
-        for row in [head, *rows]
-    ]
     more = info.shape[0] - len(rows)
-    lines += [f"and {more:,} more"] if more else []
-    return "\n".join(
-        [f"what the training {info.unit} hold (a run computes none of it: {_PUBLIC})", *lines]
-    )
+    message = f"what the training {info.unit} hold (a run computes none of it: {_PUBLIC})"
+    return "\n".join([message, aligned([head, *rows]), *([f"and {more:,} more"] if more else [])])
 
 
 def _values(dataset: Dataset) -> list[tuple[str, str]]:

@@ -37,6 +37,7 @@ class Process(Protocol):
 
 
 P = TypeVar("P", bound=Process)
+T = TypeVar("T")
 
 
 def start(
@@ -196,6 +197,18 @@ class Interrupted(BaseException):
         super().__init__(number)
         self.number = number
         self.name = signal.Signals(number).name
+
+
+def until_interrupted(work: Callable[[], T]) -> tuple[T | None, Interrupted | None]:
+    """Do ``work``; return what came of it, or the signal that ended it, once its own clean-up is done undisturbed."""
+    interrupts = Interrupts()
+    try:
+        with interrupts:
+            return work(), None
+    except Interrupted as interrupted:
+        return None, interrupted
+    finally:
+        interrupts.restore()
 
 
 class Interrupts:

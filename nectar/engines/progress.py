@@ -26,7 +26,7 @@ from common.sites import Site
 from nectar.arguments import format_duration
 from nectar.engines.flower.app import client_app
 from nectar.engines.local_grid import LocalGrid
-from nectar.engines.pool.grid import LEAST_DEVICE, LEAST_GAIN, devices_asked, most_processes
+from nectar.engines.pool.grid import LEAST_DEVICE, LEAST_GAIN, devices_asked, most_processes, of_run
 from server_app.app import make_strategy
 from server_app.record import Record
 from strategies.federated import Federated
@@ -292,10 +292,7 @@ def _estimate(config: Config, clock: Clock) -> Estimate:
 
 def _first_round(config: Config) -> tuple[Federated, LocalGrid, list[Message]]:
     """Return a strategy, a federation in this process, and what the first round asks of its sites."""
-    run, clients = Division(config).run, config.federation.sites
-    grid = LocalGrid(
-        client_app(), clients, config.to_run_config(), one_for_all=not config.images.sites
-    )
+    run, grid = Division(config).run, LocalGrid(client_app(), **of_run(config))
     strategy = make_strategy(run)
     strategy.ensure_roll_call(grid)
     weights = starting_weights(run, tell=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from common.samples.dataset import Skipped
 from common.settings.images import class_name
 from nectar.export.split import HELD_OUT, TRAINED, VALIDATION, RunSplit, form_of
 from nectar.export.synthetic import labels_by_folder
+from nectar.report.text import aligned
 
 #: more classes than this make a matrix that no terminal shows; the commonest confusions stand for it
 _MAX_MATRIX = 20
@@ -163,7 +164,7 @@ def _classes(score: Score) -> str:
         for label, name in enumerate(score.classes)
     ]
     title = "recall: the share of a class's images that was recognised, its own accuracy"
-    return "\n".join([title, _table([["class", "images", "recall", "precision"], *rows])])
+    return "\n".join([title, aligned([["class", "images", "recall", "precision"], *rows])])
 
 
 def _matrix(score: Score) -> str:
@@ -177,7 +178,7 @@ def _matrix(score: Score) -> str:
         for name, row in zip(names, score.confusion, strict=True)
     ]
     title = "rows: the true class; columns: what the model took its images for"
-    return "\n".join([title, _table([["", *marks], *rows])])
+    return "\n".join([title, aligned([["", *marks], *rows])])
 
 
 def _pairs(score: Score) -> str:
@@ -197,18 +198,6 @@ def _pairs(score: Score) -> str:
 
 def _figure(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    """Align the first column left and the others right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if place else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    )
 
 
 def text_of(scores: Mapping[str, Score]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from common.privacy.accounting import costs_at_most, epsilon
 from common.privacy.events import Event
 from common.privacy.ledger import Charge, Lines, merge_events
+from nectar.report.text import aligned
 
 #: noise multipliers between which one is looked for, and to which share of itself it is found
 _LEAST, _MOST, _CLOSE = 1e-2, 1e6, 1e-3
@@ -117,16 +118,11 @@ def as_text(lines: Lines, path: Path, delta: float) -> tuple[str, float]:
             0.0,
         )
     rows = [_row(charges, delta) for charges in _by_run(lines.charges)]
-    widths = [max(map(len, column)) for column in zip(_HEADS, *rows, strict=True)]
-    table = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in (_HEADS, *rows)
-    ]
     spent = epsilon(lines.events, delta).value
     return (
         "\n".join(
             [
-                *table,
+                aligned([_HEADS, *rows], right=False),
                 "",
                 f"{len(lines.charges)} charges, all data together: epsilon {_said(spent)} at delta {delta:g}, for one "
                 f"{lines.charges[-1].unit} more or less.",

@@ -88,7 +88,7 @@ class MostCorrelated:
 
 @dataclass(frozen=True)
 class Closest:
-    """The image of a site that lies nearest to one of its real ones: distances as in `NearestSearch`.
+    """The image of a site that lies nearest to one of its real ones: distances as in `Nearest`.
 
     ``usual`` is that among the site's real images, ``control`` the same image's from another site's nearest; None
     if there is no other image, or site.

@@ -307,9 +307,9 @@ class RoundFigures:
         On the test set, or at the sites where the server has none; NaN if it was not measured.
     validation : float
         On the server's validation share; NaN if there is none.
-    up, down : int
+    bytes_up, bytes_down : int
         Bytes from and to all sites.
-    device_seconds, server_seconds : float
+    seconds_devices, seconds_server : float
         Seconds that all devices computed, and that the server did; its evaluation is not counted.
     rejected : int
         Replies that the server did not take.
@@ -324,10 +324,10 @@ class RoundFigures:
     round: int
     accuracy: float
     validation: float
-    up: int
-    down: int
-    device_seconds: float
-    server_seconds: float
+    bytes_up: int
+    bytes_down: int
+    seconds_devices: float
+    seconds_server: float
     rejected: int
     finite: bool
     floats_up: int = 0
@@ -343,10 +343,10 @@ class RoundFigures:
             round=line["round"],
             accuracy=_number(judged.get("accuracy")),
             validation=_number((line.get("validation") or {}).get("accuracy")),
-            up=sum(line["bytes"]["up"].values()),
-            down=sum(line["bytes"]["down"].values()),
-            device_seconds=sum(value or 0.0 for value in on_devices),
-            server_seconds=sum(
+            bytes_up=sum(line["bytes"]["up"].values()),
+            bytes_down=sum(line["bytes"]["down"].values()),
+            seconds_devices=sum(value or 0.0 for value in on_devices),
+            seconds_server=sum(
                 v or 0.0 for phase, v in seconds.items() if phase not in _NOT_SERVER
             ),
             rejected=len(line.get("rejected") or {}),

@@ -134,8 +134,24 @@ class Partition(Shape):
         return self
 
 
-class AttackFigures(Shape):
-    """What an attack of an audit found."""
+class Found(Shape):
+    """What an attack of an audit finds.
+
+    Controls count by class as often as members do, or the class alone would tell them apart. An error is one standard
+    error: binomial for shares, that of Hanley and McNeil (1982) for the area; for weighted controls with the number
+    of equal ones that are worth as much (Kish).
+
+    Parameters
+    ----------
+    area, area_error : float
+        The chance that a member's score is above a control's, ties a half; of the half that fits nothing.
+    found, found_error : float
+        The share of all members above the threshold.
+    false_alarms, false_alarms_error : float
+        The share above it of the controls of the half that fits nothing.
+    members, controls : int
+        How many members there are, and controls in the half that is counted.
+    """
 
     area: float
     area_error: float
@@ -144,10 +160,21 @@ class AttackFigures(Shape):
     false_alarms: float
     false_alarms_error: float
     members: int
+    controls: int = 0
 
 
-class NearestFigures(Shape):
-    """How near a site's images lie to its own and to controls."""
+class Nearest(Shape):
+    """How near the images that a site sent come to real ones of their class, root of the mean squared difference.
+
+    Parameters
+    ----------
+    own_median, other_median : float or None
+        The median distance to the nearest image that the site trains on, and to the nearest control.
+    nearer_to_own : float or None
+        The share of the images that lie nearer to the former, a tie counting half.
+    nearer_by_chance : float or None
+        What that share would be if both were drawn alike: the share of the site's own among both, on average.
+    """
 
     own_median: float | None
     other_median: float | None
@@ -160,8 +187,8 @@ class ExaminedSite(Shape):
 
     images: int
     strongest: str
-    attacks: dict[str, AttackFigures]
-    nearest: NearestFigures | None
+    attacks: dict[str, Found]
+    nearest: Nearest | None
 
     @model_validator(mode="after")
     def _strongest_is_one(self) -> Self:

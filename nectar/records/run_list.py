@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.errors import ConfigError, NectarError
-from common.storage.files import read_file
 from nectar.records.record import LATEST, RunRecord, record_at
 from server_app.run_directory import PROVENANCE, RunDirectory
 from server_app.writer import Writer
@@ -110,13 +109,10 @@ def _refuse_written(run: RunRecord) -> None:
 def _names(directory: Path) -> list[str]:
     """Return the names of the folders that may be records."""
     try:
-        return sorted(entry.name for entry in os.scandir(directory) if _is_own(entry))
+        folders = [entry for entry in os.scandir(directory) if entry.is_dir(follow_symlinks=False)]
     except OSError:  # there is none yet
         return []
-
-
-def _is_own(entry: os.DirEntry[str]) -> bool:
-    return entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")
+    return sorted(entry.name for entry in folders if not entry.name.startswith("."))
 
 
 class Archive:
@@ -139,7 +135,7 @@ class Archive:
         """Return the record of a run that broke off, and that no process writes: the one that got furthest."""
         found = [run for run in self._of(identity) if not run.completed]
         found = [run for run in found if not Writer(run.directory).is_at_work()]
-        return max(found, key=lambda run: (rounds_in(run.directory), run.id), default=None)
+        return max(found, key=lambda run: (run.done, run.id), default=None)
 
     def _of(self, identity: Identity) -> list[RunRecord]:
         return [run for run in self._read() if identity.is_of(run.provenance)]
@@ -159,11 +155,3 @@ class Archive:
         for path, (_, stated) in known.items():
             if stated is not None:
                 yield RunRecord(path.parent, provenance=stated)
-
-
-def rounds_in(directory: Path) -> int:
-    """Return how many rounds of training are on record, the last line's; 0 without a record."""
-    try:
-        return max(0, read_file(directory / "metrics.jsonl").count(b"\n") - 1)
-    except OSError:
-        return 0

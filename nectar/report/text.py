@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 MISSING = "–"
@@ -45,6 +45,24 @@ def is_number(value: Any) -> bool:
 def total(account: Mapping[str, Any]) -> int:
     """Return the sum of what is counted by site."""
     return sum(int(value) for value in account.values() if is_number(value))
+
+
+def aligned(rows: Sequence[Sequence[str]], *, right: bool = True) -> str:
+    """Return rows of equal length in columns, a line each: the first to the left, the others ``right`` or left too."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = (
+        [
+            c.rjust(w) if i and right else c.ljust(w)
+            for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        for row in rows
+    )
+    return "\n".join("  ".join(cells).rstrip() for cells in padded)
+
+
+def plain(text: str) -> str:
+    """Return what others wrote, which must not steer the terminal."""
+    return text if text.isprintable() else ascii(text)
 
 
 def plural(count: int, one: str, many: str = "") -> str:

@@ -209,8 +209,11 @@ def test_it_is_read_once_for_all_processes_privately_and_again_when_it_changes(
         ({"classes": np.array(["a", "b"])}, "2 names, and labels up to 2"),
         ({"classes": np.array(["a", "a", "b"])}, "there twice"),
         ({"classes": np.array([None])}, "holds Python objects"),
-        ({"mean": np.array([0.1, 0.2])}, "mean must be one number, or one for each of 3 channels"),
-        ({"std": 0.0}, "std must be one number above 0"),
+        (
+            {"mean": np.array([0.1, 0.2])},
+            "mean must be one finite number, or one for each of 3 channels",
+        ),
+        ({"std": 0.0}, "std must be one finite number above 0"),
         (
             {"train_images": np.zeros((0, 3, 8, 8), np.uint8), "train_labels": np.zeros(0, int)},
             "has no training image",

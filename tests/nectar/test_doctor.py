@@ -270,7 +270,7 @@ def test_what_speaks_something_else(doctor: Doctor, site: list[str]) -> None:
         assert code == 1
         assert "fail server no answer (it speaks no HTTP, BadStatusLine)" in message
         found = Connection("x", address, None, True, Path())
-        assert found.health() == "what answers there is no HTTP (BadStatusLine)"
+        assert found.health() == "it speaks no HTTP, BadStatusLine"
 
 
 @contextmanager

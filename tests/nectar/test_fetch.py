@@ -24,6 +24,7 @@ from small import Small
 
 from common.config.loading import SCHEMA, load
 from common.errors import ConfigError, FederationError
+from nectar.commands.fetch import bring
 from nectar.engines.flower.client import CommandOutcome
 from nectar.engines.remote import fetching
 from nectar.engines.remote.fetching import unpack
@@ -267,13 +268,13 @@ def test_a_server_cannot_choose_where_its_record_comes_to(
     monkeypatch.setattr(fetching, "request_record", lambda *rest: sent)
     connection: Any = None
     with pytest.raises(ConfigError, match="not a record's id"):
-        fetching.fetch(connection, Path(), FetchRequest("latest"), tmp_path / "a" / "b")
+        bring(connection, FetchRequest("latest"), tmp_path / "a" / "b", "", replace=False)
     assert not (tmp_path / "evil").exists()
 
 
 def fetched(
     monkeypatch: pytest.MonkeyPatch, server: Path, record: str, request: FetchRequest, home: Path
-) -> fetching.Fetched:
+) -> Path:
     """Fetch with a server that answers ``request`` by sending ``record``."""
     lines = list(wire_lines(replace(pack_record(server, FetchRequest(record)), record=record)))
 
@@ -284,7 +285,7 @@ def fetched(
 
     monkeypatch.setattr(fetching, "follow", follow)
     connection: Any = type("C", (), {"client": lambda self: FakeClient()})()
-    return fetching.fetch(connection, Path(), request, home)
+    return bring(connection, request, home, "", replace=False)
 
 
 def test_no_record_is_taken_but_the_one_that_was_asked_for(
@@ -522,8 +523,8 @@ def test_a_log_that_lost_a_line_is_read_again(
         return CommandOutcome("finished:completed", "")
 
     monkeypatch.setattr(fetching, "follow", follow)
-    fetched = fetching.fetch(connection, Path(), FetchRequest("latest"), tmp_path / "home")
-    assert contents(fetched.directory)["metrics.jsonl"] == (record / "metrics.jsonl").read_bytes()
+    fetched = bring(connection, FetchRequest("latest"), tmp_path / "home", "", replace=False)
+    assert contents(fetched)["metrics.jsonl"] == (record / "metrics.jsonl").read_bytes()
     assert client.submitted == 1
 
 
@@ -552,7 +553,7 @@ def test_the_servers_reason_comes_home(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(fetching, "follow", follow)
     with pytest.raises(FetchError, match=r"^there is no record x below /srv$"):
-        fetching.fetch(connection, Path(), FetchRequest("x"), tmp_path)
+        bring(connection, FetchRequest("x"), tmp_path, "", replace=False)
 
 
 def test_a_server_that_never_gets_to_it_is_not_waited_for(
@@ -568,4 +569,4 @@ def test_a_server_that_never_gets_to_it_is_not_waited_for(
 
     monkeypatch.setattr(fetching, "follow", follow)
     with pytest.raises(FetchError, match=r"did not complete \(stopped\): Stopped by the user"):
-        fetching.fetch(connection, Path(), FetchRequest("x"), tmp_path)
+        bring(connection, FetchRequest("x"), tmp_path, "", replace=False)

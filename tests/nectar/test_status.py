@@ -20,7 +20,7 @@ from nectar.engines.flower.client import CommandOutcome, LaunchError
 from nectar.engines.flower.connection import Connection
 from nectar.engines.local_grid import LocalGrid
 from nectar.engines.remote import watching as silence
-from nectar.engines.remote.federation_status import Reading
+from nectar.engines.remote.federation_status import RunStatus
 from nectar.engines.remote.watching import breaking_silence
 from nectar.operate.keys.authority import make_authority, make_nodes, make_server, note_of
 from server_app.app import _Rounds
@@ -215,7 +215,7 @@ def test_a_server_app_names_its_nodes_once(
 # -- a log that says nothing --------------------------------------------------------------------
 
 
-def sentence(flower: Flower, reading: Reading) -> str:
+def sentence(flower: Flower, reading: RunStatus) -> str:
     """Return the first sentence that breaks a silence."""
     message: list[str] = []
     there = threading.Event()
@@ -231,19 +231,21 @@ def sentence(flower: Flower, reading: Reading) -> str:
 
 
 def test_submit_says_for_whom_a_silent_run_waits(flower: Callable[..., Flower]) -> None:
-    assert sentence(flower([], [{"status": "starting"}]), Reading()).endswith(
+    assert sentence(flower([], [{"status": "starting"}]), RunStatus()).endswith(
         "run 7 is starting, the server has not begun it yet)"
     )
     client = flower(NODES, [RUNNING])
-    assert "run 7 is running and waits for its sites; 1 are online)" in sentence(client, Reading())
-    reading = Reading()
+    assert "run 7 is running and waits for its sites; 1 are online)" in sentence(
+        client, RunStatus()
+    )
+    reading = RunStatus()
     for line in LOG.splitlines():
         reading.see(line)
     assert "round 3 waits for replies; online: the-north; away: south)" in sentence(client, reading)
 
 
 def test_a_log_that_speaks_is_told_once_a_while_until_when(flower: Callable[..., Flower]) -> None:
-    reading, message, there = Reading(), list[str](), threading.Event()
+    reading, message, there = RunStatus(), list[str](), threading.Event()
     reading.see('nectar-round {"reached": 2, "of": 5, "left": 200.0}')
     connection = Connection("lab", "127.0.0.1:9", None, True, Path())
 
@@ -261,7 +263,7 @@ def test_a_log_that_speaks_is_told_once_a_while_until_when(flower: Callable[...,
 
 @pytest.mark.parametrize("left", ["NaN", "Infinity", '"soon"', "null", "[1]"])
 def test_a_log_that_tells_odd_seconds_tells_none(left: str) -> None:
-    reading = Reading()
+    reading = RunStatus()
     reading.see(f'nectar-round {{"reached": 2, "of": 5, "left": {left}}}')
     assert (reading.reached, reading.left) == (2, 0.0)
 
@@ -288,7 +290,7 @@ def test_a_log_that_speaks_is_not_interrupted(
     message: list[str] = []
     client = flower(NODES, [RUNNING])
     connection = Connection("lab", "127.0.0.1:9", None, True, Path())
-    with breaking_silence(connection, "7", Reading(), message.append, every=0.5) as heard:
+    with breaking_silence(connection, "7", RunStatus(), message.append, every=0.5) as heard:
         for _ in range(16):
             time.sleep(0.05)
             now[0] += 0.3

@@ -33,8 +33,8 @@ from nectar.engines.flower.client import (
     LogBroken,
 )
 from nectar.engines.flower.connection import Connection, connect
+from nectar.engines.processes import until_interrupted
 from nectar.engines.remote import order as following
-from nectar.engines.remote import watching
 from nectar.engines.remote.order import described, follow, order_of, resumed
 from nectar.engines.remote.watching import watch
 from server_app.sending import FetchRequest
@@ -536,4 +536,4 @@ def test_stop_ends_a_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_runs_while_watched_is_left_undisturbed() -> None:
-    assert watching._undisturbed(lambda: COMPLETED) == (COMPLETED, 0)
+    assert until_interrupted(lambda: COMPLETED) == (COMPLETED, None)

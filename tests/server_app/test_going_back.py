@@ -14,7 +14,7 @@ from small import Small
 from client_app.state import KEPT
 from common.config.loading import load
 from common.errors import ConfigError, FederationError
-from nectar.arguments import parse_arguments
+from nectar.arguments import parse_arguments, resolved
 from nectar.commands.simulate import job_of
 from nectar.engines.remote.order import order_of, resumed
 from nectar.records.outputs import recorded_config, with_recorded
@@ -91,7 +91,7 @@ def test_what_is_no_round_is_refused(told: str) -> None:
 
 
 def test_without_a_record_it_is_refused_in_every_command(small: Small) -> None:
-    for command in (load, job_of):
+    for command in (load, resolved):
         with pytest.raises(ConfigError, match="round=best says where resume= begins again"):
             command({"round": "best"})
     with pytest.raises(ConfigError, match="round=2 says where resume= begins again"):
@@ -100,7 +100,8 @@ def test_without_a_record_it_is_refused_in_every_command(small: Small) -> None:
 
 def test_every_command_hands_it_on(small: Small) -> None:
     record = run(small(method="fedavg", rounds=1))
-    stated = job_of(with_recorded({"resume": str(record.directory), "round": "best"})).run_config
+    words = with_recorded({"resume": str(record.directory), "round": "best"})
+    stated = job_of(resolved(words)).run_config
     assert (stated["round"], load(stated).round) == ("best", "best")
     provenance = json.loads((record.directory / "provenance.json").read_text())
     order = resumed(

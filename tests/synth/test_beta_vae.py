@@ -130,7 +130,7 @@ def test_a_restored_training_ends_with_the_bits_of_an_unbroken_one() -> None:
     losses += [unbroken.train_epoch() for _ in range(2)]
 
     resumed_model, resumed = training(images)
-    resumed.restore(kept)
+    resumed.load(kept)
     assert resumed.epoch == 2
     assert [resumed.train_epoch() for _ in range(2)] == losses[2:]
     for name, tensor in unbroken.state().items():
@@ -138,7 +138,7 @@ def test_a_restored_training_ends_with_the_bits_of_an_unbroken_one() -> None:
     assert all(map(torch.equal, model.parameters(), resumed_model.parameters()))
 
     _, other = training(images, seed=1)
-    other.restore(kept)
+    other.load(kept)
     assert other.train_epoch() != losses[2]
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -143,29 +144,28 @@ def read_femnist(train: Paths, test: Paths, extra: Paths = ()) -> tuple[Split, S
         a shard is damaged, or a pixel or a label is not one of FEMNIST's; file and
         writer are named.
     """
-    return _read_split(train), Split(*_arrays(test)[:2])
-
-
-def _read_split(paths: Paths) -> Split:
-    images, labels, names, sizes = _arrays(paths)
-    return Split(images, labels, owners_of(names, sizes))
+    images, labels, names, sizes = _arrays(train)
+    return Split(images, labels, owners_of(names, sizes)), Split(*_arrays(test)[:2])
 
 
 def _arrays(paths: Paths) -> tuple[Images, Labels, list[str], list[int]]:
     """Return a part's images and labels, and which runs of them are whose."""
-    images: list[Images] = [np.empty((0, 1, _SIDE, _SIDE), dtype=np.uint8)]
-    labels, names = [np.empty(0, dtype=np.int64)], []
-    for user in chain.from_iterable(map(_users, paths)):
-        images.append(_images(user))
-        labels.append(_labels(user))
-        names.append(user.name)
-    sizes = [len(part) for part in labels[1:]]
+    users = (user for path in paths for user in read_users(path) if user.x)
+    nothing = np.empty((0, 1, _SIDE, _SIDE), dtype=np.uint8), np.empty(0, dtype=np.int64)
     # One image that is no bytes makes all of them floats, in the same units.
-    return np.concatenate(images), np.concatenate(labels), names, sizes
+    return _joined(users, lambda user: (_images(user), _labels(user)), nothing)
 
 
-def _users(path: Path) -> list[User]:
-    return [user for user in read_users(path) if user.x]
+def _joined(
+    users: Iterable[User], read: Callable[[User], tuple[Any, Any]], nothing: tuple[Any, Any]
+) -> tuple[Any, Any, list[str], list[int]]:
+    """Return users' inputs and labels, as ``read`` has them, each as one array; their names, and how many each has."""
+    parts, names = [nothing], []
+    for user in users:
+        parts.append(read(user))
+        names.append(user.name)
+    inputs, labels = map(np.concatenate, zip(*parts, strict=True))
+    return inputs, labels, names, [len(part) for _, part in parts[1:]]
 
 
 def _images(user: User) -> Images:
@@ -339,16 +339,10 @@ def _leaf_reddit_arrays(
     paths: Paths, vocabulary: Mapping[str, int]
 ) -> tuple[Tokens, NDArray[np.int64], list[str], list[int]]:
     """Return a part's sequences and targets, and which runs of them are whose."""
-    nothing = np.empty((0, TOKENS), dtype=np.int32)
-    inputs, targets, names = [nothing], [nothing], []
-    for path in paths:
-        for user in read_users(path):
-            x, y = _sequences(user, vocabulary)
-            inputs.append(x)
-            targets.append(y)
-            names.append(user.name)
-    sizes = [len(part) for part in inputs[1:]]
-    return np.concatenate(inputs), np.concatenate(targets).astype(np.int64), names, sizes
+    users, nothing = chain.from_iterable(map(read_users, paths)), np.empty((0, TOKENS), np.int32)
+    read = partial(_sequences, vocabulary=vocabulary)
+    inputs, targets, names, sizes = _joined(users, read, (nothing, nothing))
+    return inputs, targets.astype(np.int64), names, sizes
 
 
 def _sequences(user: User, vocabulary: Mapping[str, int]) -> tuple[Tokens, Tokens]:

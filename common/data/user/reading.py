@@ -32,7 +32,7 @@ from common.data.user.arrays import (
     read_npz,
 )
 from common.data.user.hub import read_hub, read_torchvision
-from common.data.user.rows import info_of_rows, read_rows
+from common.data.user.rows import constants, info_of_rows, read_rows
 from common.errors import DataError
 from common.samples.dataset import Dataset, DatasetInfo, number_of
 from common.settings.images import ImagesSettings
@@ -190,29 +190,10 @@ def _info(name: str, stored: Stored, images: ImagesSettings, data: DataSettings)
         )
     if data.kind != "images":
         return info_of_rows(name, stored, classes, images, data)
-    mean, std = (_constants(key, stored.about, images, shape[0], name) for key in ("mean", "std"))
+    mean, std = (
+        constants(key, images, stored.about, shape[0], name, needed=True) for key in ("mean", "std")
+    )
     return DatasetInfo(name, shape, classes, mean, std, float(stored.about["scale"]))
-
-
-def _constants(
-    key: str, about: Mapping[str, Any], images: ImagesSettings, channels: int, name: str
-) -> tuple[float, ...]:
-    """Return the mean or the standard deviation of each channel: public constants, never taken from the images."""
-    stated = getattr(images, key)
-    chosen = type(images).model_fields[key].default == stated and key in about
-    try:
-        values = about[key] if chosen else [float(part) for part in stated.split(",")]
-    except ValueError:
-        values = []
-    values = list(values) * (channels if len(values) == 1 else 1)
-    usable = len(values) == channels and np.isfinite(values).all()
-    if not usable or (key == "std" and min(values) <= 0):
-        where = f"{name}: {key}" if chosen else f"images.{key}={stated}"
-        above = " above 0" if key == "std" else ""
-        raise DataError(
-            f"{where} must be one number{above}, or one for each of {channels} channels"
-        )
-    return tuple(values)
 
 
 # ---- targets -------------------------------------------------------------------------------------

@@ -122,9 +122,7 @@ def info_of_rows(
             "data.axes=steps_last",
             *(channels, steps),
         )
-    low, high = (
-        _stated(key, stored.about, images, data, channels, name) for key in ("low", "high")
-    )
+    low, high = (constants(key, data, stored.about, channels, name) for key in ("low", "high"))
     if bool(low) != bool(high) or any(a >= b for a, b in zip(low, high, strict=False)):
         raise DataError(
             f"{name}: data.low and data.high must both be there, and each low below its high"
@@ -167,13 +165,9 @@ def _scale(
             raise DataError(_lacking(name, data, "data.low and data.high", channels))
         ends = list(zip(low, high, strict=True))
         return tuple(a / 2 + b / 2 for a, b in ends), tuple(b / 2 - a / 2 for a, b in ends)
-    mean, std = (
-        _stated(key, stored.about, images, data, channels, name) for key in ("mean", "std")
-    )
+    mean, std = (constants(key, images, stored.about, channels, name) for key in ("mean", "std"))
     if not mean or not std:
         raise DataError(_lacking(name, data, "images.mean and images.std", channels))
-    if min(std) <= 0:
-        raise DataError(f"{name}: images.std must be above 0 for every column")
     return mean, std
 
 
@@ -184,27 +178,42 @@ def _lacking(name: str, data: DataSettings, keys: str, channels: int) -> str:
     )
 
 
-def _stated(
+def constants(
     key: str,
+    section: ImagesSettings | DataSettings,
     about: Mapping[str, Any],
-    images: ImagesSettings,
-    data: DataSettings,
     channels: int,
     name: str,
+    *,
+    needed: bool = False,
 ) -> tuple[float, ...]:
-    """Return a constant of each channel, as the settings state it or else the set; nothing where neither does."""
-    section = data if key in ("low", "high") else images
+    """Return a constant of each channel, public and never taken from the data: the settings', or else the set's.
+
+    Parameters
+    ----------
+    needed : bool
+        Whether the settings' default holds where the set brings none; else nothing does.
+
+    Raises
+    ------
+    DataError
+        If it is no number a channel, or a ``std`` that is not above 0.
+    """
     text = getattr(section, key)
-    typed = text != type(section).model_fields[key].default
-    given = text.split(",") if typed else about.get(key, [])
+    typed = text != type(section).model_fields[key].default or (needed and key not in about)
     try:
-        values = [float(part) for part in given]
+        values = [float(part) for part in (text.split(",") if typed else about.get(key, []))]
     except ValueError:
         values = [float("nan")]
     values *= channels if len(values) == 1 else 1
-    if values and not (len(values) == channels and np.isfinite(values).all()):
-        where = f"{'data' if section is data else 'images'}.{key}" if typed else f"{name}: {key}"
-        raise DataError(f"{where} must be one finite number, or one for each of {channels} columns")
+    usable = len(values) == channels and np.isfinite(values).all()
+    if (values or needed) and not (usable and (key != "std" or min(values) > 0)):
+        of = "images" if isinstance(section, ImagesSettings) else "data"
+        where = f"{of}.{key}={text}" if typed else f"{name}: {key}"
+        above = " above 0" if key == "std" else ""
+        raise DataError(
+            f"{where} must be one finite number{above}, or one for each of {channels} channels (of a table, columns)"
+        )
     return tuple(values)
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nectar.records.record_shape import Found
+
 MEMBER, FITTED, COUNTED = -1, 0, 1
 """What a candidate is: a member, or a control of the half that fits a threshold, or of that which is counted."""
 
@@ -153,36 +155,6 @@ class Scored:
         return Scored(self.scores[positions], self.labels[positions])
 
 
-@dataclass(frozen=True)
-class Found:
-    """What an attack finds.
-
-    Controls count by class as often as members do, or the class alone would tell them apart. An error is one standard
-    error: binomial for shares, that of Hanley and McNeil (1982) for the area; for weighted controls with the number
-    of equal ones that are worth as much (Kish).
-
-    Parameters
-    ----------
-    area, area_error : float
-        The chance that a member's score is above a control's, ties a half; of the half that fits nothing.
-    found, found_error : float
-        The share of all members above the threshold.
-    false_alarms, false_alarms_error : float
-        The share above it of the controls of the half that fits nothing.
-    members, controls : int
-        How many members there are, and controls in the half that is counted.
-    """
-
-    area: float
-    area_error: float
-    found: float
-    found_error: float
-    false_alarms: float
-    false_alarms_error: float
-    members: int
-    controls: int
-
-
 def figures(members: Scored, fitted: Scored, counted: Scored) -> Found | None:
     """Return what scores tell: the threshold is fitted on one half of the controls, the other is counted.
 
@@ -208,14 +180,14 @@ def figures(members: Scored, fitted: Scored, counted: Scored) -> Found | None:
     alarms = float((worth * (counted.scores > threshold)).sum() / worth.sum())
     number = len(members.scores)
     return Found(
-        area,
-        _area_error(area, number, effective),
-        found,
-        _binomial(found, number),
-        alarms,
-        _binomial(alarms, effective),
-        number,
-        len(counted.scores),
+        area=area,
+        area_error=_area_error(area, number, effective),
+        found=found,
+        found_error=_binomial(found, number),
+        false_alarms=alarms,
+        false_alarms_error=_binomial(alarms, effective),
+        members=number,
+        controls=len(counted.scores),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,10 +21,11 @@ from nectar.audit.images.attacks import (
     MEMBER,
     RATE,
     Candidates,
-    Found,
     Scored,
     figures,
 )
+from nectar.records.record_shape import Found, Nearest
+from nectar.report.text import aligned
 from synth.distribution_matching import doubled as blown_up
 
 MOST_UNMIXED = 8_000
@@ -37,35 +38,16 @@ MOST_SITES = 100
 _CHUNK = 1000
 
 
-@dataclass(frozen=True)
-class NearestSearch:
-    """How near the images that a site sent come to real ones of their class, root of the mean squared difference.
-
-    Parameters
-    ----------
-    own_median, other_median : float or None
-        The median distance to the nearest image that the site trains on, and to the nearest control.
-    nearer_to_own : float or None
-        The share of the images that lie nearer to the former, a tie counting half.
-    nearer_by_chance : float or None
-        What that share would be if both were drawn alike: the share of the site's own among both, on average.
-    """
-
-    own_median: float | None = None
-    other_median: float | None = None
-    nearer_to_own: float | None = None
-    nearer_by_chance: float | None = None
-
-    @classmethod
-    def of(cls, own: Tensor, other: Tensor, by_chance: Tensor) -> NearestSearch:
-        """Sum up images whose distances are ``own`` and ``other``, float [m], infinite if there is nothing."""
-        judged = own.isfinite() & other.isfinite()
-        if not judged.any():
-            return cls()
+def nearest(own: Tensor, other: Tensor, by_chance: Tensor) -> Nearest:
+    """Sum up images whose distances are ``own`` and ``other``, float [m], infinite if there is nothing."""
+    judged = own.isfinite() & other.isfinite()
+    figures: list[float | None] = [None] * 4
+    if judged.any():
         own, other = own[judged], other[judged]
         nearer = (own < other).float() + 0.5 * (own == other)
-        means = (float(each.mean()) for each in (nearer, by_chance[judged]))
-        return cls(float(own.median()), float(other.median()), *means)
+        figures = [float(own.median()), float(other.median())]
+        figures += [float(each.mean()) for each in (nearer, by_chance[judged])]
+    return Nearest(**dict(zip(Nearest.model_fields, figures, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -82,7 +64,7 @@ class Examined:
 
     images: int
     attacks: Mapping[str, Found]
-    nearest: NearestSearch | None = None
+    nearest: Nearest | None = None
 
     @property
     def strongest(self) -> str:
@@ -111,7 +93,7 @@ def examined(
         each = {name: _figures(evidence, members, score) for name, score in scores.items()}
         attacks = {name: figure for name, figure in each.items() if figure is not None}
         apart = search.apart.get(who)
-        return Examined(images, attacks, None if apart is None else NearestSearch.of(*apart))
+        return Examined(images, attacks, None if apart is None else nearest(*apart))
 
     sent = {site: len(one) for site, one in evidence.sent.items()}
     sites = {
@@ -156,7 +138,7 @@ class _Search:
     scores : dict of str to dict
         By site and attack, against what it sent, and under ALL_SITES against all: float32 [n].
     apart : dict of str to Tensor
-        By site, what :meth:`Nearest.of` takes of each image that it sent: float32 [3, m].
+        By site, what `nearest` takes of each image that it sent: float32 [3, m].
     """
 
     def __init__(self, evidence: Evidence) -> None:
@@ -347,7 +329,12 @@ def outcome(
 
 
 def _stated(one: Examined) -> dict[str, Any]:
-    return {**asdict(one), "strongest": one.strongest}
+    return {
+        "images": one.images,
+        "attacks": {name: found.model_dump() for name, found in one.attacks.items()},
+        "nearest": None if one.nearest is None else one.nearest.model_dump(),
+        "strongest": one.strongest,
+    }
 
 
 def plus_minus(found: Mapping[str, Any], name: str, digits: int = 1) -> str:
@@ -449,17 +436,3 @@ def _number(value: Any) -> str:
 
 def _share(value: Any) -> str:
     return _NOTHING if value is None else f"{100 * value:.0f} %"
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows in columns, the first to the left."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(
-            [
-                row[0].ljust(widths[0]),
-                *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True)),
-            ]
-        ).rstrip()
-        for row in rows
-    )

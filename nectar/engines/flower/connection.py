@@ -12,7 +12,7 @@ import time
 import tomllib
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,26 @@ from nectar.engines.flower.client import Client, LaunchError, scripts_directory
 
 _PROBE_SECONDS, _FIRST_PROBE_SECONDS = 10.0, 30.0
 _POLL_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back.
+
+    Attributes
+    ----------
+    status : int
+        HTTP's; 0 if nothing came, and ``body`` says why.
+    body : str
+        The content.
+    asked : float
+        When it was asked, in seconds since the epoch by this machine's clock.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body: str
+    asked: float
 
 
 @dataclass(frozen=True)
@@ -83,8 +103,17 @@ class Connection:
                 f"The certificates {self.root_certificates} cannot be used ({error}): give the authority's ca.crt"
             ) from None
 
-    def opener(self) -> urllib.request.OpenerDirector:
-        """Return what asks this SuperLink by HTTP: it trusts what :meth:`tls` says, and needs no proxy on this machine.
+    def ask(
+        self,
+        path: str,
+        content: str = "application/x-nectar-doctor",
+        data: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        seconds: float = _PROBE_SECONDS,
+    ) -> Answer:
+        """Ask for ``path`` by GET, or with ``data`` by POST; a status of 0 if nothing comes.
+
+        What :meth:`tls` says is trusted, and no proxy is needed on this machine.
 
         Raises
         ------
@@ -92,33 +121,33 @@ class Connection:
             The certificates cannot be read.
         """
         here = self.host in ("localhost", "127.0.0.1", "::1")
-        handlers: list[urllib.request.BaseHandler] = [
-            urllib.request.ProxyHandler({} if here else None)
-        ]
-        if context := self.tls():
-            handlers.append(urllib.request.HTTPSHandler(context=context))
-        return urllib.request.build_opener(*handlers)
+        proxies, context = urllib.request.ProxyHandler({} if here else None), self.tls()
+        secure = [urllib.request.HTTPSHandler(context=context)] if context else []
+        opener = urllib.request.build_opener(proxies, *secure)
+        sent = {"Content-Type": content, **(headers or {})}
+        asked = time.time()
+        try:
+            try:
+                response = opener.open(
+                    urllib.request.Request(self.url + path, data, sent), timeout=seconds
+                )
+            except urllib.error.HTTPError as error:
+                response = error
+            with response:
+                told = {name.lower(): value for name, value in response.headers.items()}
+                body = response.read(10_000_000).decode("utf-8", errors="replace")
+                return Answer(response.status, told, body, asked)
+        except http.client.HTTPException as error:
+            return Answer(0, {}, f"it speaks no HTTP, {type(error).__name__}", asked)
+        except OSError as error:
+            return Answer(0, {}, str(getattr(error, "reason", error)), asked)
 
     def health(self, seconds: float = _PROBE_SECONDS) -> str:
-        """Ask the SuperLink whether it is there.
-
-        Returns
-        -------
-        str
-            Nothing if it is, else what is wrong.
-        """
-        opener = self.opener()
-        try:
-            with opener.open(f"{self.url}/health", timeout=seconds):
-                return ""
-        except urllib.error.HTTPError as error:
-            return f"answers {error.code} to /health"
-        except urllib.error.URLError as error:
-            return str(error.reason)
-        except http.client.HTTPException as error:
-            return f"what answers there is no HTTP ({type(error).__name__})"
-        except OSError as error:
-            return str(error)
+        """Ask the SuperLink whether it is there: return nothing if it is, else what is wrong."""
+        answer = self.ask("/health", seconds=seconds)
+        if answer.status == http.HTTPStatus.OK:
+            return ""
+        return f"answers {answer.status} to /health" if answer.status else answer.body
 
     def wait(self, seconds: float) -> None:
         """Wait until the SuperLink answers; LaunchError if it does not in `seconds`, or TLS fails for good."""

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from logging import getLogger
+from typing import Any
 
 from flwr.app import Message, MessageType
 from flwr.clientapp import ClientApp
@@ -49,10 +50,7 @@ def local_federation(
     # What the running program defines is in no other process.
     processes = 1 if HERE in user_modules_of(config) else most_processes(config)
     if processes == 1:
-        clients, run_config = config.federation.sites, config.to_run_config()
-        yield LocalGrid(
-            client_app, clients, run_config, progress=progress, one_for_all=_of_one_set(config)
-        )
+        yield LocalGrid(client_app, progress=progress, **of_run(config))
         return
     grid = PoolGrid(client_app, config, processes, progress)
     try:
@@ -61,9 +59,14 @@ def local_federation(
         grid.close()
 
 
-def _of_one_set(config: Config) -> bool:
-    """Return whether all nodes hold parts of one data set, of whose division each knows the sizes of all."""
-    return not config.images.sites
+def of_run(config: Config) -> dict[str, Any]:
+    """Return what a `LocalGrid` is made with for a run."""
+    return {
+        "clients": config.federation.sites,
+        "run_config": config.to_run_config(),
+        # parts of one data set, of whose division each node knows the sizes of all
+        "one_for_all": not config.images.sites,
+    }
 
 
 def most_processes(config: Config) -> int:
@@ -115,10 +118,7 @@ class PoolGrid(LocalGrid):
         processes: int,
         progress: Progress | None = None,
     ) -> None:
-        clients, run_config = config.federation.sites, config.to_run_config()
-        super().__init__(
-            client_app, clients, run_config, progress=progress, one_for_all=_of_one_set(config)
-        )
+        super().__init__(client_app, progress=progress, **of_run(config))
         self._config, self._processes = config, processes
         self._forecast = Forecast(config.rounds, devices_asked(config))
         self._turn = threading.Lock()

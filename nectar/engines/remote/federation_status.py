@@ -22,9 +22,9 @@ _GONE, _OVER = "unregistered", "finished"
 _READ = 4
 
 
-@dataclass(frozen=True)
+@dataclass
 class RunStatus:
-    """A run that is not over.
+    """A run that is not over, as far as its log has told.
 
     Attributes
     ----------
@@ -48,9 +48,9 @@ class RunStatus:
         The last line of its log.
     """
 
-    run: str
-    status: str
-    seconds: float
+    run: str = ""
+    status: str = ""
+    seconds: float = 0.0
     reached: int = -1
     rounds: int = 0
     left: float = 0.0
@@ -58,6 +58,22 @@ class RunStatus:
     nodes: Mapping[str, str] | None = None
     silent: tuple[str, ...] = ()
     last: str = ""
+
+    def see(self, line: str) -> None:
+        """Read one more line of the log."""
+        text = plain(line).strip()
+        if found := marked_content(text, "sites"):
+            self.nodes, self.silent = dict(found.get("nodes", {})), ()
+        elif found := marked_content(text, "record"):
+            self.record = self.record or str(found.get("directory", ""))
+        elif found := marked_content(text, "round"):
+            self.reached, self.rounds = int(found.get("reached", -1)), int(found.get("of", 0))
+            left = found.get("left")
+            self.left = left if isinstance(left, float) and math.isfinite(left) else 0.0
+        elif silent := silent_in(text):
+            self.silent = silent
+        if text and not is_marked(text):
+            self.last = text
 
 
 @dataclass(frozen=True)
@@ -92,13 +108,13 @@ class SiteStatus:
 class FederationStatus:
     """The federation now."""
 
-    members: list[SiteStatus]
+    sites: list[SiteStatus]
     runs: list[RunStatus]
 
     @property
     def well(self) -> bool:
         """Whether there is a site and each is online."""
-        return bool(self.members) and all(member.status == "online" for member in self.members)
+        return bool(self.sites) and all(site.status == "online" for site in self.sites)
 
 
 def federation_status(connection: Connection, names: Mapping[str, str]) -> FederationStatus:
@@ -130,41 +146,11 @@ def federation_status(connection: Connection, names: Mapping[str, str]) -> Feder
 
 
 def _progress(client: Client, entry: Mapping[str, Any]) -> RunStatus:
-    run, status = str(entry["run-id"]), str(entry["status"])
-    reading = Reading()
-    if status == "running":
-        for line in client.log_so_far(run).splitlines():
-            reading.see(line)
-    return RunStatus(run, status, float(entry.get("elapsed", 0)), **vars(reading))
-
-
-@dataclass
-class Reading:
-    """What a run's log has told so far; the fields are those of :class:`RunStatus`."""
-
-    reached: int = -1
-    rounds: int = 0
-    left: float = 0.0
-    record: str = ""
-    nodes: Mapping[str, str] | None = None
-    silent: tuple[str, ...] = ()
-    last: str = ""
-
-    def see(self, line: str) -> None:
-        """Read one more line."""
-        text = plain(line).strip()
-        if found := marked_content(text, "sites"):
-            self.nodes, self.silent = dict(found.get("nodes", {})), ()
-        elif found := marked_content(text, "record"):
-            self.record = self.record or str(found.get("directory", ""))
-        elif found := marked_content(text, "round"):
-            self.reached, self.rounds = int(found.get("reached", -1)), int(found.get("of", 0))
-            left = found.get("left")
-            self.left = left if isinstance(left, float) and math.isfinite(left) else 0.0
-        elif silent := silent_in(text):
-            self.silent = silent
-        if text and not is_marked(text):
-            self.last = text
+    run = RunStatus(str(entry["run-id"]), str(entry["status"]), float(entry.get("elapsed", 0)))
+    if run.status == "running":
+        for line in client.log_so_far(run.run).splitlines():
+            run.see(line)
+    return run
 
 
 def _members(

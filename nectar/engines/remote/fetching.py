@@ -12,10 +12,10 @@ import zipfile
 import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from nectar.arguments import to_flwr
+from nectar.engines.flower.app import app_folder
 from nectar.engines.flower.client import Client, LaunchError
 from nectar.engines.flower.connection import Connection
 from nectar.engines.remote.order import follow
@@ -28,7 +28,6 @@ from server_app.sending import (
     FetchError,
     FetchRequest,
     Pack,
-    checked_record,
     marked_content,
     within,
 )
@@ -41,48 +40,13 @@ _READINGS = 3
 _SECONDS = 600.0
 
 
-@dataclass(frozen=True)
-class Fetched:
-    """A record at home: where, whether it was written just now, and what of it could not come."""
-
-    directory: Path
-    written: bool
-    left_out: tuple[str, ...]
-
-
-def fetch(
-    connection: Connection,
-    app: Path,
-    request: FetchRequest,
-    output: Path,
-    *,
-    server_output: str = "",
-    replace: bool = False,
-) -> Fetched:
-    """Bring a record home as a directory of its name below ``output``.
+def request_record(connection: Connection, request: FetchRequest, server_output: str = "") -> Pack:
+    """Let the server send a record, and return what came.
 
     Parameters
     ----------
     server_output : str
         The server's output directory, where it is not the server's default.
-    replace : bool
-        Whether the files of a completed run of that name at home may be replaced.
-
-    Raises
-    ------
-    NectarError
-        If there is no such record, it did not come whole, or it cannot be written.
-    """
-    sent = request_record(connection, app, request, server_output)
-    target = output / checked_record(sent.record)
-    written = unpack(sent.content, target, replace=replace, without=request.without)
-    return Fetched(target, written, sent.left_out)
-
-
-def request_record(
-    connection: Connection, app: Path, request: FetchRequest, server_output: str = ""
-) -> Pack:
-    """Let the server send a record, and return what came.
 
     Raises
     ------
@@ -92,7 +56,7 @@ def request_record(
     """
     config = {"fetch": request.text(), "output-dir": server_output}
     client = connection.client()
-    run = client.submit(app, ["--run-config", to_flwr(config)])
+    run = client.submit(app_folder(), ["--run-config", to_flwr(config)])
     with _ended_in_time(client, run):
         for _ in range(_READINGS):
             arrival = _read(connection, run)

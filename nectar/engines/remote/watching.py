@@ -13,8 +13,8 @@ from typing import TextIO
 from nectar.arguments import format_duration
 from nectar.engines.flower.client import CommandOutcome, LaunchError, Screen
 from nectar.engines.flower.connection import Connection
-from nectar.engines.processes import Interrupted, Interrupts
-from nectar.engines.remote.federation_status import Reading
+from nectar.engines.processes import until_interrupted
+from nectar.engines.remote.federation_status import RunStatus
 from nectar.engines.remote.order import follow
 
 
@@ -43,7 +43,7 @@ class Watched:
 def watch(connection: Connection, run: str, *, verbose: bool, out: TextIO | None = None) -> Watched:
     """Show a run's log and end until Ctrl-C, which ends the watching alone; LaunchError if the SuperLink is gone."""
     screen = Screen(out or sys.stdout, verbose=verbose)
-    reading = Reading()
+    reading = RunStatus()
     with breaking_silence(connection, run, reading, screen.say) as heard:
 
         def see(line: str) -> None:
@@ -51,22 +51,11 @@ def watch(connection: Connection, run: str, *, verbose: bool, out: TextIO | None
             reading.see(line)
             screen.show(line)
 
-        outcome, signal = _undisturbed(lambda: follow(connection, run, see))
+        outcome, signal = until_interrupted(lambda: follow(connection, run, see))
     if outcome is not None and not outcome.completed:
         screen.say_failed(outcome)
     output_dir, _, record = reading.record.rpartition("/")
-    return Watched(outcome, record, output_dir, signal)
-
-
-def _undisturbed(work: Callable[[], CommandOutcome]) -> tuple[CommandOutcome | None, int]:
-    interrupts = Interrupts()
-    try:
-        with interrupts:
-            return work(), 0
-    except Interrupted as interrupted:
-        return None, interrupted.number
-    finally:
-        interrupts.restore()
+    return Watched(outcome, record, output_dir, signal.number if signal else 0)
 
 
 # ---- silence -------------------------------------------------------------------------------------
@@ -82,7 +71,7 @@ _SECONDS = 120.0
 def breaking_silence(
     connection: Connection,
     run: str,
-    reading: Reading,
+    reading: RunStatus,
     say: Callable[[str], object],
     every: float = _SILENCE,
 ) -> Iterator[Callable[[], None]]:
@@ -127,7 +116,7 @@ def breaking_silence(
         over.set()
 
 
-def _sentence(connection: Connection, run: str, reading: Reading, seconds: float) -> str:
+def _sentence(connection: Connection, run: str, reading: RunStatus, seconds: float) -> str:
     client = connection.client()
     status = client.outcome(run).status
     if status in ("pending", "starting"):
@@ -144,7 +133,7 @@ def _sentence(connection: Connection, run: str, reading: Reading, seconds: float
     )
 
 
-def _until(reading: Reading) -> str:
+def _until(reading: RunStatus) -> str:
     if not reading.left:
         return ""
     return f"; about {format_duration(reading.left)} more after round {reading.reached} of {reading.rounds}"

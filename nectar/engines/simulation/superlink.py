@@ -11,8 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import cache_from_source, find_spec
@@ -34,6 +32,7 @@ from nectar.engines.flower.client import (
     scripts_directory,
     silent,
 )
+from nectar.engines.flower.connection import Connection
 from nectar.engines.simulation import warm, workspace
 
 CONNECTION = "nectar"
@@ -185,14 +184,13 @@ class SuperLink:
             self._superlink = self._start_superlink()
 
     def _answers(self) -> bool:
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        address = f"127.0.0.1:{self._port}"
+        there = Connection(CONNECTION, address, None, insecure=True, home=self._directory)
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline and not self._superlink.ended:
-            try:
-                with opener.open(f"http://127.0.0.1:{self._port}/health", timeout=5):
-                    return not self._superlink.ended
-            except (urllib.error.URLError, OSError):
-                time.sleep(_POLL_SECONDS)
+            if not there.health(5.0):
+                return not self._superlink.ended
+            time.sleep(_POLL_SECONDS)
         return False
 
     def _write_connection(self) -> None:

@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from common.sites import SUPERLINK, site_slug
 from nectar.engines.flower.client import LaunchError
-from nectar.engines.flower.connection import Connection
+from nectar.engines.flower.connection import Answer, Connection
 from nectar.operate.doctor.checks import Found, Patient
-from nectar.operate.doctor.link import PROTOBUF, Answer, http_request
+from nectar.operate.doctor.link import PROTOBUF
 from nectar.operate.keys.authority import (
     FOLDER,
     SUFFIX,
@@ -168,7 +168,7 @@ def _ask(connection: Connection, key: ec.EllipticCurvePrivateKey) -> Answer:
         "flwr-timestamp": now,
         "flwr-signature": base64.b64encode(signature).decode("ascii"),
     }
-    return http_request(connection, "/v1/fleet/activate-node", PROTOBUF, _field(1, public), headers)
+    return connection.ask("/v1/fleet/activate-node", PROTOBUF, _field(1, public), headers)
 
 
 def _field(number: int, content: bytes) -> bytes:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import socket
 import ssl
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from common.errors import NectarError
-from nectar.engines.flower.connection import Connection
+from nectar.engines.flower.connection import Answer, Connection
 from nectar.operate.doctor.checks import Check, Level
 from nectar.operate.doctor.machine import flower_wanted
 
@@ -27,26 +22,6 @@ PROTOBUF = "application/protobuf"
 #: Flower refuses what was signed 5 s or more ahead of the SuperLink's clock, or 305 s behind. A Date has whole seconds.
 _AHEAD_FAILS, _BEHIND_FAILS = 3.0, 295.0
 _AHEAD_WARNS, _BEHIND_WARNS = 2.0, 30.0
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What came back.
-
-    Attributes
-    ----------
-    status : int
-        HTTP's; 0 if nothing came, and ``body`` says why.
-    body : str
-        The content.
-    asked : float
-        When it was asked, in seconds since the epoch by this machine's clock.
-    """
-
-    status: int
-    headers: Mapping[str, str]
-    body: str
-    asked: float
 
 
 def link(connection: Connection, *, site: bool) -> Iterator[Check]:
@@ -83,16 +58,14 @@ def link(connection: Connection, *, site: bool) -> Iterator[Check]:
         return
     # An unsigned call is refused by a SuperLink itself, through a proxy or not.
     path, data = ("/v1/fleet/get-run", b"") if site else ("/health", None)
-    first = http_request(connection, path, PROTOBUF, data)
+    first = connection.ask(path, PROTOBUF, data)
     if not first.status:
         yield Check("server", "fail", f"no answer ({first.body}): is it Flower's SuperLink?")
         return
     yield Check("server", *(_fleet(first) if site else _health(first)))
     yield Check("clock", *_clock(first))
-    yield Check("flower there", *_version(http_request(connection, "/openapi.json")))
-    yield Check(
-        "control api", *_control(http_request(connection, "/v1/control/list-nodes", data=b""), site)
-    )
+    yield Check("flower there", *_version(connection.ask("/openapi.json")))
+    yield Check("control api", *_control(connection.ask("/v1/control/list-nodes", data=b""), site))
 
 
 def _certificate(secure: ssl.SSLSocket, connection: Connection) -> tuple[Level, str]:
@@ -117,33 +90,6 @@ def _tls_sentence(error: ssl.SSLError, connection: Connection) -> str:
         trusted = connection.root_certificates or "what this system trusts"
         return f"{reason}: the server's authority is not {trusted}: ask the operator for ca.crt"
     return f"no TLS there ({error.reason or error}): does the server run without it, or is the port another's?"
-
-
-def http_request(
-    connection: Connection,
-    path: str,
-    content: str = "application/x-nectar-doctor",
-    data: bytes | None = None,
-    headers: Mapping[str, str] | None = None,
-) -> Answer:
-    """Ask the server for ``path`` by GET, or with ``data`` by POST; a status of 0 if nothing comes."""
-    request = urllib.request.Request(
-        connection.url + path, data, {"Content-Type": content, **(headers or {})}
-    )
-    asked = time.time()
-    try:
-        try:
-            response = connection.opener().open(request, timeout=_SECONDS)
-        except urllib.error.HTTPError as error:
-            response = error
-        with response:
-            told = {name.lower(): value for name, value in response.headers.items()}
-            body = response.read(10_000_000).decode("utf-8", errors="replace")
-            return Answer(response.status, told, body, asked)
-    except http.client.HTTPException as error:
-        return Answer(0, {}, f"it speaks no HTTP, {type(error).__name__}", asked)
-    except OSError as error:
-        return Answer(0, {}, str(getattr(error, "reason", error)), asked)
 
 
 def _health(answer: Answer) -> tuple[Level, str]:

@@ -48,9 +48,7 @@ def make_authority(directory: Path, days: int = CA_DAYS) -> x509.Certificate:
         .add_extension(usage, critical=True)
         .sign(key, hashes.SHA384())
     )
-    write_new(
-        {key_file: (_private_pem(key), PRIVATE), certificate_file: (_pem(certificate), PUBLIC)}
-    )
+    write_new({key_file: _private(key), certificate_file: _pem(certificate)})
     return certificate
 
 
@@ -91,9 +89,7 @@ def make_server(directory: Path, hosts: Sequence[str], days: int = SERVER_DAYS) 
         )
         .sign(ca_key, hashes.SHA384())
     )
-    write_new(
-        {key_file: (_private_pem(key), PRIVATE), certificate_file: (_pem(certificate), PUBLIC)}
-    )
+    write_new({key_file: _private(key), certificate_file: _pem(certificate)})
     return certificate
 
 
@@ -191,16 +187,17 @@ def _name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
 
 
-def _pem(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)
+def _pem(certificate: x509.Certificate) -> tuple[bytes, int]:
+    return certificate.public_bytes(serialization.Encoding.PEM), PUBLIC
 
 
-def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
+def _private(
+    key: ec.EllipticCurvePrivateKey,
+    form: serialization.PrivateFormat = serialization.PrivateFormat.PKCS8,
+) -> tuple[bytes, int]:
+    """Return a private key as a file holds it, with the file's mode."""
+    none = serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, form, none), PRIVATE
 
 
 def _now() -> datetime.datetime:
@@ -339,7 +336,7 @@ def make_nodes(directory: Path, sites: Sequence[str]) -> list[Path]:
     contents = {}
     for key_file, public_file in zip(private, public, strict=True):
         key = ec.generate_private_key(ec.SECP384R1())
-        contents[key_file] = (_openssh(key), PRIVATE)
+        contents[key_file] = _private(key, serialization.PrivateFormat.OpenSSH)
         contents[public_file] = (_public_line(key.public_key(), key_file.name), PUBLIC)
     write_new(contents)
     return public
@@ -428,14 +425,6 @@ def _checked(site: str) -> str:
             f"the site name {name!r} ends as a file of keys does ({SUFFIX}, {_NOTE}): choose another"
         )
     return name
-
-
-def _openssh(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.OpenSSH,
-        serialization.NoEncryption(),
-    )
 
 
 def _public_line(key: ec.EllipticCurvePublicKey, site: str) -> bytes:
