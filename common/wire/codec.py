@@ -22,6 +22,7 @@ from torch import Tensor
 
 from common.errors import PayloadError
 from common.wire.compression import COMPRESSIONS, AnyArray, Arrival, arrivals, compress
+from common.wire.image_codecs import ImageCoder
 
 VERSION = 1
 MAX_HEADER_BYTES = 65_536
@@ -184,6 +185,26 @@ def require_count(kind: str, arrays: Sequence[Arrival], expected: int) -> None:
         )
 
 
+def require_codec(part: Payload, wire: object, codec: str = "") -> None:
+    """PayloadError for values in another codec than the run's: what only a wider one holds could not be sent on.
+
+    Parameters
+    ----------
+    part : Payload
+        Its ``setting`` is the ``wire`` setting that says how it travels, and what of that section is then its codec.
+    wire : object
+        The run's ``wire`` section.
+    codec : str
+        What it is to come in, whatever that section says.
+    """
+    setting, which = getattr(part, "setting", ("", ""))
+    expected = codec or (getattr(wire, which) if which else "")
+    found = getattr(part, "codec", expected)
+    if expected and found != expected:
+        said = f"wire.{setting}={expected}" if setting and not codec else expected
+        raise PayloadError(f"it came as {found} where {said} was expected")
+
+
 def require_finite(name: str, tensor: torch.Tensor) -> None:
     """PayloadError if a value of ``tensor`` is not a finite number."""
     if not is_finite(tensor):
@@ -341,7 +362,6 @@ def filled(record: R, values: Mapping[str, Any]) -> R:
 # How plain numbers travel: floats as float32, float16 or a byte between a group's extremes, classes as integers.
 
 FLOAT_CODECS = ("float32", "float16")
-CODECS = (*FLOAT_CODECS, "uint8")
 
 ROUNDED = 2e-3
 """How far rounding may take a value beyond its bound, as a share of it: float16 keeps eleven bits, bfloat16 eight."""
@@ -411,42 +431,63 @@ def require_shares(name: str, rows: Tensor) -> None:
         )
 
 
-def quantise(values: Tensor, axis: int) -> tuple[list[list[float]], AnyArray]:
-    """Return finite ``values`` in 256 levels between the extremes that each index along ``axis`` has.
+class Floats(ImageCoder):
+    """Images as floating numbers of the dtype that the codec names."""
 
-    Returns
-    -------
-    range : list of two lists of float
-        The minima and the maxima along ``axis``.
-    levels : uint8 array of the shape of ``values``
-        0 at the minimum, 255 at the maximum: the error is at most half of (hi - lo) / 255.
+    @staticmethod
+    def max_bytes(shape: tuple[int, ...]) -> int:
+        """Return the bytes of as many numbers in float32."""
+        return 4 * math.prod(shape)
+
+    def encode(self, images: Tensor) -> tuple[dict[str, Any], AnyArray]:
+        """Return the numbers in that dtype."""
+        return {}, pack(self.name, images, self.codec)
+
+    def decode(self, array: Arrival, shape: tuple[int, ...], header: Mapping[str, Any]) -> Tensor:
+        """Return the numbers, float32."""
+        return unpack(self.name, array, shape, self.codec)
+
+
+class Levels(ImageCoder):
+    """Images in 256 levels between the extremes that each index along ``axis`` has.
+
+    The header's ``range`` has the minima and the maxima along ``axis``. A level is 0 at the minimum and 255 at the
+    maximum, so that a value is off by at most half of (hi - lo) / 255.
     """
-    others = [d for d in range(values.ndim) if d != axis]
-    lo = values.amin(dim=others, keepdim=True).double()
-    hi = values.amax(dim=others, keepdim=True).double()
-    step = ((hi - lo) / 255).clamp_min(torch.finfo(torch.float32).tiny)
-    levels = ((values.double() - lo) / step).round().clamp(0, 255)
-    return [lo.flatten().tolist(), hi.flatten().tolist()], levels.to(torch.uint8).numpy()
 
+    @staticmethod
+    def max_bytes(shape: tuple[int, ...]) -> int:
+        """Return the number of values, each of which takes a byte."""
+        return math.prod(shape)
 
-def dequantise(name: str, levels: AnyArray, header: Mapping[str, Any], axis: int) -> Tensor:
-    """Return float32 values from ``quantise``'s levels and the range that lies in the header.
+    def encode(self, images: Tensor) -> tuple[dict[str, Any], AnyArray]:
+        """Return the range, and the levels, uint8."""
+        values = images.detach().cpu().contiguous()
+        require_finite(self.name, values)
+        others = [d for d in range(values.ndim) if d != self.axis]
+        lo = values.amin(dim=others, keepdim=True).double()
+        hi = values.amax(dim=others, keepdim=True).double()
+        step = ((hi - lo) / 255).clamp_min(torch.finfo(torch.float32).tiny)
+        levels = ((values.double() - lo) / step).round().clamp(0, 255)
+        extremes = [lo.flatten().tolist(), hi.flatten().tolist()]
+        return {"range": extremes}, levels.to(torch.uint8).numpy()
 
-    Raises
-    ------
-    PayloadError
-        If the header has no finite minimum and maximum for each index along ``axis``.
-    """
-    groups = levels.shape[axis]
-    problem = PayloadError(
-        f"{name} needs a range of {groups} finite minima and maxima in its header"
-    )
-    try:
-        bounds = torch.tensor(header.get("range"), dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        raise problem from None
-    if bounds.shape != (2, groups) or not bool(torch.isfinite(bounds).all()):
-        raise problem
-    along = [groups if d == axis else 1 for d in range(levels.ndim)]
-    lo, hi = bounds[0].view(along), bounds[1].view(along)
-    return (lo + torch.from_numpy(np.array(levels)).double() * ((hi - lo) / 255)).float()
+    def decode(self, array: Arrival, shape: tuple[int, ...], header: Mapping[str, Any]) -> Tensor:
+        """Return the values of the levels, float32; PayloadError without finite extremes for each of them."""
+        require_shape(self.name, array, shape, "uint8")
+        groups = shape[self.axis]
+        problem = PayloadError(
+            f"{self.name} needs a range of {groups} finite minima and maxima in its header"
+        )
+        try:
+            bounds = torch.tensor(header.get("range"), dtype=torch.float64)
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            raise problem from None
+        if bounds.shape != (2, groups) or not bool(torch.isfinite(bounds).all()):
+            raise problem
+        along = [groups if d == self.axis else 1 for d in range(len(shape))]
+        lo, hi = bounds[0].view(along), bounds[1].view(along)
+        levels = torch.from_numpy(np.array(array.values())).double()
+        values = (lo + levels * ((hi - lo) / 255)).float()
+        require_finite(self.name, values)
+        return values

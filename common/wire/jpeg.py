@@ -8,9 +8,10 @@ kept at full size: at equal bytes that errs less than half of it does, on CIFAR-
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Lock
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from torch.nn.functional import pad
 
 from common.errors import PayloadError
 from common.wire.compression import AnyArray, Arrival
+from common.wire.image_codecs import ImageCoder
 from common.wire.jpeg_file import require_plain
 
 #: pixels of a block's side; of a picture's side, and of a picture, at most
@@ -143,21 +145,28 @@ class Sheet:
         return self._parted(values)
 
 
-def read_picture(picture: Arrival, count: int, shape: tuple[int, ...]) -> Tensor:
-    """Return the images, uint8 [count, *shape], of what should be the file of a picture of them.
+class Jpeg(ImageCoder):
+    """Images as one JPEG picture of the quality that the codec names, as ``jpeg:60`` does."""
 
-    Raises
-    ------
-    PayloadError
-        If it is none; nothing is decoded, or decompressed, then.
-    """
-    sheet = Sheet.of(count, shape)
-    if picture.dtype != np.uint8 or picture.ndim != 1 or picture.shape[0] > sheet.max_bytes:
-        raise PayloadError(
-            f"the images are {picture.dtype} of shape {picture.shape} where a JPEG file of at most {sheet.max_bytes} "
-            "bytes was expected"
-        )
-    return sheet.read(picture.values())
+    @staticmethod
+    def max_bytes(shape: tuple[int, ...]) -> int:
+        """Return the most bytes of a picture; PayloadError if images of that shape and number are none."""
+        return Sheet.of(shape[0], shape[1:]).max_bytes
+
+    def encode(self, images: Tensor) -> tuple[dict[str, Any], AnyArray]:
+        """Return the file's bytes."""
+        quality = int(self.codec.partition(":")[2])
+        return {}, Sheet.of(len(images), tuple(images.shape[1:])).write(images, quality)
+
+    def decode(self, array: Arrival, shape: tuple[int, ...], header: Mapping[str, Any]) -> Tensor:
+        """Return the images that the file shows; PayloadError, and nothing is decoded, unless it is of such images."""
+        sheet = Sheet.of(shape[0], shape[1:])
+        if array.dtype != np.uint8 or array.ndim != 1 or array.shape[0] > sheet.max_bytes:
+            raise PayloadError(
+                f"{self.name} is {array.dtype} of shape {array.shape} where a JPEG file of at most {sheet.max_bytes} "
+                "bytes was expected"
+            )
+        return sheet.read(array.values())
 
 
 def _whole_blocks(side: int) -> int:

@@ -10,9 +10,6 @@ import re
 
 from common.errors import PayloadError
 
-PICTURE = r"jpeg:([1-9]|[1-8][0-9]|9[0-5])"
-"""The codec by which images travel so: ``jpeg:QUALITY``, with Pillow's quality from 1 to 95."""
-
 _START, _END = b"\xff\xd8", b"\xff\xd9"
 _JFIF, _TABLES, _BASELINE, _HUFFMAN, _SCAN = 0xE0, 0xDB, 0xC0, 0xC4, 0xDA
 
@@ -30,12 +27,6 @@ _NAMES = {
     0xEE: "an Adobe segment",
     0xFE: "a comment",
 }
-
-
-def quality_of(codec: str) -> int:
-    """Return the quality that a codec such as ``jpeg:60`` names; 0 of one that is another."""
-    found = re.fullmatch(PICTURE, codec)
-    return int(found[1]) if found else 0
 
 
 def require_plain(data: bytes, width: int, height: int, components: int) -> None:

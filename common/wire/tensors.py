@@ -249,6 +249,7 @@ class LatentMeans:
     codec: str = field(default="float32", compare=False)
 
     kind: ClassVar[str] = "latent-means"
+    setting: ClassVar[tuple[str, str]] = ("latents", "latents")
 
     @property
     def floats(self) -> int:

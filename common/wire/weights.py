@@ -99,6 +99,7 @@ class Weights:
     codec: str = field(default="float32", compare=False)
 
     kind: ClassVar[str] = "weights"
+    setting: ClassVar[tuple[str, str]] = ("weights", "whole_weights")
 
     @classmethod
     def of(cls, model: nn.Module, codec: str = "float32", *, copy: bool = True) -> Weights:

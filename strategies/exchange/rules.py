@@ -20,19 +20,10 @@ from common.samples.dataset import DatasetInfo
 from common.settings.sections import WireSettings
 from common.sites import Site
 from common.wire.bundle import Bundle, leaves
-from common.wire.codec import ROUNDED, CarriesExamples, Payload
+from common.wire.codec import ROUNDED, CarriesExamples, Payload, require_codec
 from common.wire.weights import Weights
 from strategies.exchange.judging import STATISTICS, Led, Shortening, Trials
 from strategies.exchange.replies import Upload
-
-#: the ``wire`` setting that says how the values of a payload of a kind travel
-_SETTINGS = {
-    "weights": "weights",
-    "latent-means": "latents",
-    "pixels": "images",
-    "synthetic-images": "images",
-    "synthetic-batches": "images",
-}
 
 
 def beside(by: str, start: Weights, part: str, reaches: str, stays: str) -> Bound:
@@ -159,22 +150,11 @@ def require_believable(
     for path, part in leaves(upload.payload):
         bound = _bound_of(path, bounds)
         try:
-            _require_codec(part, wire, bound.codec if bound is not None else "")
+            require_codec(part, wire, bound.codec if bound is not None else "")
             if bound is not None and bound.require is not None:
                 bound.require(weights, upload, part)
         except PayloadError as error:
             raise PayloadError(f"its part '{path}': {error}" if path else str(error)) from None
-
-
-def _require_codec(part: Any, wire: WireSettings, codec: str) -> None:
-    """Refuse values in another codec than the run's: the server could not send on what only a wider one holds."""
-    setting = _SETTINGS.get(part.kind)
-    of_kind = {"pixels": wire.pixels, "weights": wire.whole_weights}
-    expected = codec or of_kind.get(part.kind) or (getattr(wire, setting) if setting else "")
-    found = getattr(part, "codec", expected)
-    if expected and found != expected:
-        said = f"wire.{setting}={expected}" if setting and not codec else expected
-        raise PayloadError(f"it came as {found} where {said} was expected")
 
 
 def held_beside(bounds: Mapping[str, Bound], weights: Weights, upload: Upload) -> list[Led]:

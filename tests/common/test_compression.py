@@ -147,7 +147,7 @@ ENTRY = ["float32", [60, 3, 8, 8]]
         (lambda a: with_header(a, compression=None), "allowed are zlib"),
         (lambda a: with_header(a, arrays=None), "describes no arrays in its header where 2 came"),
         (lambda a: with_header(a, arrays=[1, 2]), "describes an array as 1 where a dtype and"),
-        (lambda a: with_header(a, arrays=[["float64", ENTRY[1]], None]), "are float64 of shape"),
+        (lambda a: with_header(a, arrays=[["float64", ENTRY[1]], None]), "is float64 of shape"),
         (lambda a: with_header(a, arrays=[["float32", [60, 3, 4, 16]], None]), "of shape"),
         (lambda a: with_header(a, arrays=[["float32", [10**30, 3, 8, 8]], None]), "1 to 140"),
         (lambda a: with_header(a, arrays=[["float32", [30, 3, 8, 8]], None]), "hold more than"),
@@ -159,7 +159,7 @@ ENTRY = ["float32", [60, 3, 8, 8]]
         (lambda a: with_header(a, arrays=[["float32"], None]), "an array as"),
         (lambda a: with_header(a, arrays=[["f4", ENTRY[1]], None]), "an array as"),
         (lambda a: with_header(a, arrays=[[{}, []], None]), "an array as"),
-        (lambda a: with_header(a, arrays=[None, None]), "are uint8 of shape"),
+        (lambda a: with_header(a, arrays=[None, None]), "is uint8 of shape"),
         (
             lambda a: [a[0], as_bytes(zlib.compress(b"\xff" * 46080)), a[2]],
             "11520 of 11520 values that are not finite",
