@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from io import BytesIO
-from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -55,7 +55,10 @@ class Payload(Protocol):
     shapes, finiteness and limits are all as ``spec`` says.
     """
 
-    kind: ClassVar[str]
+    @property
+    def kind(self) -> str:
+        """What its header calls it."""
+        ...
 
     def encode(self, compression: str = "none") -> list[AnyArray]:
         """Return the arrays that travel, the header first."""
@@ -199,7 +202,7 @@ def require_codec(part: Payload, wire: object, codec: str = "") -> None:
     """
     setting, which = getattr(part, "setting", ("", ""))
     expected = codec or (getattr(wire, which) if which else "")
-    found = getattr(part, "codec", expected)
+    found = getattr(part, "codec", "") or expected
     if expected and found != expected:
         said = f"wire.{setting}={expected}" if setting and not codec else expected
         raise PayloadError(f"it came as {found} where {said} was expected")

@@ -21,6 +21,7 @@ from common.settings.sections import WireSettings
 from common.sites import Site
 from common.wire.bundle import Bundle, leaves
 from common.wire.codec import ROUNDED, CarriesExamples, Payload, require_codec
+from common.wire.tensors import VECTORS
 from common.wire.weights import Weights
 from strategies.exchange.judging import STATISTICS, Led, Shortening, Trials
 from strategies.exchange.replies import Upload
@@ -120,7 +121,8 @@ def vectors(longest: float, why: str, reaches: str, stays: str) -> Bound:
     """Return the bound of latent vectors by their Euclidean length, which follows from ``why``."""
 
     def require(_: Weights, __: Upload, sent: Any) -> None:
-        found = float(sent.vectors.double().norm(dim=1).max()) if len(sent.vectors) else 0.0
+        rows = sent[VECTORS]
+        found = float(rows.double().norm(dim=1).max()) if len(rows) else 0.0
         if found > longest * (1 + ROUNDED):
             raise PayloadError(
                 f"a vector of it is {found:.3g} long, and {why} make {longest:.3g} the most"
