@@ -123,7 +123,7 @@ def check_wire(wire: WireSettings, method: str, sent: Disclosure | None) -> None
             "no pictures, and would not be what was learned; set wire.images to "
             f"{image_codecs.names(image_codecs.numbers)}."
         )
-    if wire.error_feedback and wire.weights != "int8":
+    if wire.error_feedback and not wire.updates:
         raise ConfigError(
             f"wire.error_feedback=on is of updates that are coded, and wire.weights={wire.weights} codes none: set "
             "wire.weights=int8, or leave it out."

@@ -329,9 +329,14 @@ class WireSettings(Section):
         return self.images if self.pictures else image_codecs.BYTES
 
     @property
+    def updates(self) -> bool:
+        """Whether models travel up as coded updates."""
+        return self.weights == "int8"
+
+    @property
     def whole_weights(self) -> str:
         """How weights travel that are no update."""
-        return "float32" if self.weights == "int8" else self.weights
+        return "float32" if self.updates else self.weights
 
 
 class PrivacySettings(Section):

@@ -93,7 +93,7 @@ def frame(
     plain = [_header(header), *arrays]
     if compression == "none":
         return plain
-    entries, small = compress(arrays)
+    entries, small = compress(arrays, compression)
     compressed = [_header({**header, "compression": compression, "arrays": entries}), *small]
     return min(plain, compressed, key=lambda frame: sum(array.nbytes for array in frame))
 
@@ -128,8 +128,8 @@ def unframe(kind: str, arrays: Sequence[AnyArray]) -> tuple[dict[str, Any], list
     _require_native(kind, body)
     if "compression" not in header:
         return header, [Arrival(a.dtype, a.shape, a) for a in body]
-    choose(header, "compression", COMPRESSIONS[1:])
-    return header, arrivals(kind, header.get("arrays"), body)
+    compression = choose(header, "compression", COMPRESSIONS)
+    return header, arrivals(kind, header.get("arrays"), body, compression)
 
 
 def unframe_plain(
@@ -223,9 +223,9 @@ def is_finite(tensor: torch.Tensor) -> bool:
     return math.isfinite(tensor.sum()) or bool(torch.isfinite(tensor).all())
 
 
-def choose(header: Mapping[str, Any], key: str, allowed: Sequence[str]) -> str:
+def choose(header: Mapping[str, Any], key: str, allowed: Iterable[str]) -> str:
     """Return the header's ``key``; PayloadError unless it is one of ``allowed``."""
-    value = header.get(key)
+    value, allowed = header.get(key), tuple(allowed)
     if value not in allowed:
         raise PayloadError(
             f"the header says {key} {str(value)[:40]!r}, allowed are {', '.join(allowed)}"
@@ -233,12 +233,17 @@ def choose(header: Mapping[str, Any], key: str, allowed: Sequence[str]) -> str:
     return str(value)
 
 
-def as_half(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Return ``tensor`` as float16; PayloadError where its range does not reach, rather than sending infinities."""
-    half = tensor.to(torch.float16)
-    if bool(torch.isinf(half).any()) and not bool(torch.isinf(tensor).any()):
-        raise PayloadError(f"{name} exceeds what float16 holds (65504): send it as float32")
-    return half
+def narrowed(name: str, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return ``tensor`` as ``dtype``; PayloadError where a narrow one's range ends, rather than sending infinities."""
+    narrow = tensor.to(dtype)
+    if (
+        dtype.itemsize < 4
+        and bool(torch.isinf(narrow).any())
+        and not bool(torch.isinf(tensor).any())
+    ):
+        most = f"{str(dtype).removeprefix('torch.')} holds ({torch.finfo(dtype).max:g})"
+        raise PayloadError(f"{name} exceeds what {most}: send it as float32")
+    return narrow
 
 
 # ---- npy -----------------------------------------------------------------------------------------
@@ -364,24 +369,24 @@ def filled(record: R, values: Mapping[str, Any]) -> R:
 # ---- values --------------------------------------------------------------------------------------
 # How plain numbers travel: floats as float32, float16 or a byte between a group's extremes, classes as integers.
 
-FLOAT_CODECS = ("float32", "float16")
+FLOAT_CODECS = {"float32": torch.float32, "float16": torch.float16}
+"""The codecs of floating numbers, and the dtypes in which these travel."""
 
 ROUNDED = 2e-3
 """How far rounding may take a value beyond its bound, as a share of it: float16 keeps eleven bits, bfloat16 eight."""
 
 
 def pack(name: str, values: Tensor, codec: str) -> AnyArray:
-    """Return floating ``values``, on any device, as an array of the dtype ``codec``, float32 or float16.
+    """Return floating ``values``, on any device, as an array of the dtype of ``codec``, one of `FLOAT_CODECS`.
 
     Raises
     ------
     PayloadError
-        If a value is not finite, or beyond what float16 holds.
+        If a value is not finite, or beyond what the dtype holds.
     """
     values = values.detach().cpu().contiguous()
     require_finite(name, values)
-    packed = as_half(name, values) if codec == "float16" else values.float()
-    return np.asarray(packed.numpy())
+    return np.asarray(narrowed(name, values, FLOAT_CODECS[codec]).numpy())
 
 
 def unpack(name: str, array: Arrival, shape: tuple[int, ...], codec: str) -> Tensor:

@@ -8,12 +8,19 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from places import ROOT
 from small import SMALL
 
 from common.errors import PayloadError
+from common.settings.masking import MaskingSettings
+from common.settings.section import Section
+from common.settings.sections import WireSettings
+from common.settings.topk import TopKSettings
+from common.wire.codec import FLOAT_CODECS
+from common.wire.compression import COMPRESSIONS
 from common.wire.image_codecs import (
     IMAGE_CODECS,
     ImageCoder,
@@ -24,6 +31,7 @@ from common.wire.image_codecs import (
     pattern,
     permitted,
 )
+from common.wire.weights import CODECS
 
 #: the one file: eight bytes a value, the sign turned
 DOUBLE = '''
@@ -154,3 +162,14 @@ def test_the_most_bytes_are_of_those_codecs_that_can_hold_the_images() -> None:
     assert most_bytes((5, 2, 8, 8), lambda _: False) == 0
     with pytest.raises(PayloadError, match="one or three channels"):
         most_bytes((5, 2, 8, 8), lambda row: row.pictures)
+
+
+def test_settings_offer_what_the_other_tables_have() -> None:
+    def offered(section: type[Section], name: str) -> set[str]:
+        return set(get_args(section.model_fields[name].annotation))
+
+    assert offered(WireSettings, "compression") == {"none", *COMPRESSIONS}
+    assert offered(WireSettings, "weights") == {*CODECS, "int8"}
+    assert offered(WireSettings, "latents") == set(FLOAT_CODECS)
+    assert offered(TopKSettings, "values") == offered(MaskingSettings, "values")
+    assert offered(TopKSettings, "values") == set(FLOAT_CODECS)
