@@ -136,25 +136,20 @@ class SyntheticImages:
         header, body = unframe(cls.kind, arrays)
         codec = require(header.get("codec"), spec.takes)
         require_count(cls.kind, body, 2)
-        n = _number_of(*body)
-        _require_number(n, spec)
+        n = _number_of("synthetic images", *body, spec.max_images)
         images = coder_of(codec, IMAGES).decode(body[0], (n, *spec.shape), header)
         if is_picture(codec):
             images = images_of(images, spec.mean, spec.std)
         return cls(images, _decode_labels(body[1], n, spec), codec, spec.mean, spec.std)
 
 
-def _number_of(images: Arrival, labels: Arrival) -> int:
-    """Return how many images came: as many as there are in an array of them, else as many as there are labels."""
+def _number_of(name: str, images: Arrival, labels: Arrival, most: int) -> int:
+    """Return how many images came, of an array or of a file with as many labels; PayloadError unless 1 to ``most``."""
     told = images if images.ndim > 1 else labels
-    return told.shape[0] if told.ndim else 0
-
-
-def _require_number(n: int, spec: SyntheticImagesSpec) -> None:
-    if not 1 <= n <= spec.max_images:
-        raise PayloadError(
-            f"{n} synthetic images were sent where 1 to {spec.max_images} are allowed"
-        )
+    n = told.shape[0] if told.ndim else 0
+    if not 1 <= n <= most:
+        raise PayloadError(f"{n} {name} were sent where 1 to {most} are allowed")
+    return n
 
 
 def _decode_labels(labels: Arrival, n: int, spec: SyntheticImagesSpec) -> Tensor:
@@ -268,8 +263,7 @@ class Pixels:
         header, body = unframe(cls.kind, arrays)
         require_count(cls.kind, body, 2)
         codec = require(header.get("codec", BYTES), spec.takes, BYTES)
-        n = _number_of(*body)
-        _pixels_require_number(n, spec)
+        n = _number_of("images", *body, spec.most)
         values = _pixels_in(codec, body[0], (n, *spec.shape), header)
         classes = unpack_classes("the labels", body[1], (n,), spec.classes)
         return cls(values, classes, spec.mean, spec.std, codec)
@@ -282,11 +276,6 @@ def _pixels_in(
         return coder_of(codec, PIXELS).decode(sent, shape, header)
     require_shape(PIXELS, sent, shape, BYTES)
     return torch.from_numpy(np.array(sent.values()))
-
-
-def _pixels_require_number(n: int, spec: PixelsSpec) -> None:
-    if not 1 <= n <= spec.most:
-        raise PayloadError(f"{n} images were sent where 1 to {spec.most} are allowed")
 
 
 # ---- levels --------------------------------------------------------------------------------------
