@@ -49,29 +49,31 @@ def words(x: int, y: int, text: str, kind: str = "") -> str:
 
 def box(x: int, y: int, width: int, height: int, lines: Sequence[str], kind: str = "box") -> str:
     """Return a rectangle with a heading and lines below it, those of a zone softly."""
-    said = [words(x + 12, y + 22, lines[0], "head")]
-    said += [words(x + 12, y + 22 + _LINE * i, line, "soft") for i, line in enumerate(lines[1:], 1)]
-    return "\n".join([rect(x, y, width, height, kind), *said])
+    message = [words(x + 12, y + 22, lines[0], "head")]
+    message += [
+        words(x + 12, y + 22 + _LINE * i, line, "soft") for i, line in enumerate(lines[1:], 1)
+    ]
+    return "\n".join([rect(x, y, width, height, kind), *message])
 
 
 def leaves() -> str:
     """Draw what leaves a site, method by method: from what each discloses under its default settings."""
     kinds: dict[Disclosure, list[str]] = {}
     for name in METHODS:
-        said = settings_class(name)().disclosure() or Disclosure("nothing")
-        kinds.setdefault(said, []).append(name)
+        message = settings_class(name)().disclosure() or Disclosure("nothing")
+        kinds.setdefault(message, []).append(name)
     ranked = sorted(kinds.items(), key=lambda kind: _closeness(kind[0]), reverse=True)
-    rows = [(said, _wrapped(names)) for said, names in ranked]
+    rows = [(message, _wrapped(names)) for message, names in ranked]
     parts = [
         words(28, 34, "what a site sends, real data first", "head"),
         words(420, 34, "methods, by their default settings", "head"),
     ]
     y = 48
-    for said, lines in rows:
-        told = [one for one in (_origin(said), _tells(said)) if one]
+    for message, lines in rows:
+        told = [one for one in (_origin(message), _tells(message)) if one]
         height = 20 + _LINE * max(1 + len(told), len(lines))
-        kind = "own" if said.unchanged or said.images else "box"
-        parts += [box(16, y, 380, height, [said.payload, *told], kind)]
+        kind = "own" if message.unchanged or message.images else "box"
+        parts += [box(16, y, 380, height, [message.payload, *told], kind)]
         parts += [words(420, y + 22 + _LINE * i, line) for i, line in enumerate(lines)]
         y += height + 10
     return drawing("What leaves a site, by method", 840, y + 6, parts)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from benchmarks.measure import Claim, Row, agreeing, compare, threads
 from common.draws.seeding import generator
 from synth.diffusion import SAMPLERS, Schedule, denoising_loss, sample
-from synth.diffusion_training import Plan, Training
+from synth.diffusion_training import DiffusionTraining, Plan
 from synth.unet import Attention, UNet
 
 SHAPE, CLASSES, BATCH, THREADS = (3, 32, 32), 10, 32, 2
@@ -101,7 +101,7 @@ def ours(
     model: UNet, images: Tensor, labels: Tensor, precision: torch.dtype
 ) -> Callable[[int], float]:
     """Return the step as the project does it."""
-    training = Training(
+    training = DiffusionTraining(
         copy.deepcopy(model),
         Schedule.cosine(),
         images,

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from nectar.arguments import to_flwr
 from nectar.engines.flower.client import scripts_directory
 from nectar.operate.keys.authority import make_authority, make_nodes, make_server
-from nectar.words import to_flwr
 
 ROOT = Path(__file__).resolve().parent.parent
 

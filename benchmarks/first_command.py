@@ -122,7 +122,7 @@ def _printed(directory: Path) -> list[str]:
 
 def _watch(words: Sequence[str], environment: Mapping[str, str]) -> Times:
     """Run a command and return the seconds until each phase began; RuntimeError if it failed or told no round."""
-    begin, times, said = time.perf_counter(), dict[str, float](), list[str]()
+    begin, times, message = time.perf_counter(), dict[str, float](), list[str]()
     process = subprocess.Popen(
         words,
         env=dict(environment) | {"PYTHONUNBUFFERED": "1"},
@@ -132,12 +132,14 @@ def _watch(words: Sequence[str], environment: Mapping[str, str]) -> Times:
     )
     assert process.stdout is not None
     for line in process.stdout:
-        said.append(line)
+        message.append(line)
         for name, mark in _MARKS.items():
             if mark.search(line):
                 times.setdefault(name, time.perf_counter() - begin)
     if process.wait() or not {"round 0", "last round"} <= times.keys():
-        raise RuntimeError(f"{shlex.join(words)} ended with {process.returncode}:\n{''.join(said)}")
+        raise RuntimeError(
+            f"{shlex.join(words)} ended with {process.returncode}:\n{''.join(message)}"
+        )
     return times | {_END: time.perf_counter() - begin}
 
 

@@ -32,10 +32,11 @@ PARTS: dict[str, tuple[type, str] | tuple[Callable[..., Any], ...]] = {
         Draws,
         "charge gaussian sample rows chosen",
     ),
-    "The server: to be written": (Strategy, "instructions bounds update"),
+    "The server: to be written": (Strategy, "instructions validation_rules update"),
     "The server: where the default is not enough": (
         Strategy,
-        "prepare leads_to shortened start_of state_dict load_state_dict choose quorum learned beside pictures notes",
+        "prepare resulting_model clipped initial_model state_dict load_state_dict choose quorum "
+        "global_models extra_models pictures notes",
     ),
     "The server: to be called": (Strategy, "average strategy_of round"),
     "Functions of the server": (share_of,),

@@ -1,4 +1,4 @@
-"""A chart of named points: a name stands beside its point, clear of the other names, and colours tell kinds apart."""
+"""A chart of named points: a name is beside its point, clear of the other names, and colours tell kinds apart."""
 
 from __future__ import annotations
 

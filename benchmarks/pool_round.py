@@ -49,8 +49,8 @@ def rows(pairs: int) -> Iterator[Row]:
                 _one_round(directory, f"federation.sites={sites} {model} {workers}", federations)
                 for workers in ("compute.workers=1", "compute.workers=2")
             )
-            said = f"{name}, one process then two"
-            yield compare(said, one, two, pairs=pairs, claim=claim)
+            message = f"{name}, one process then two"
+            yield compare(message, one, two, pairs=pairs, claim=claim)
 
 
 def _write_images(path: Path, count: int) -> None:

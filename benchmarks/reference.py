@@ -37,6 +37,7 @@ from common.storage.files import write_text
 from nectar import cli
 from nectar.command_line import COMMANDS, GROUPS, SUMMARIES
 from nectar.comparison.paper_table import PaperTable, TableRow, read_paper_table
+from nectar.report.text import plural
 
 ROOT = Path(__file__).parents[1]
 PLACE = ROOT / "docs" / "reference"
@@ -190,7 +191,7 @@ def _help(text: str) -> Iterator[str]:
 
 
 def _exit_code(function: Callable[..., int]) -> str:
-    """Return what a command's docstring says of its exit code; empty where it can only be 0."""
+    """Return what a command's docstring says of its exit code; empty if it can only be 0."""
     _, _, told = (inspect.getdoc(function) or "").partition("\n")[0].partition("; return ")
     return "" if told in ("", "0.") else prose(told)
 
@@ -210,13 +211,13 @@ def methods() -> str:
     rows, told = [], []
     for name, method in METHODS.items():
         cls = settings_class(name)
-        said = cls().disclosure() or Disclosure("nothing")
+        message = cls().disclosure() or Disclosure("nothing")
         summary = prose((inspect.getdoc(cls) or "").partition("\n")[0])
         link = f"[`{name}`](settings.md#{name})"
         rows.append((link, summary, *(_yes(kind in method.takes) for kind in kinds)))
-        switches = (said.unchanged, said.labels, said.class_counts, said.update)
+        switches = (message.unchanged, message.labels, message.class_counts, message.update)
         covers = _yes(method.private), _yes(method.averages)
-        told.append((f"`{name}`", said.payload, said.began_as, *map(_yes, switches), *covers))
+        told.append((f"`{name}`", message.payload, message.began_as, *map(_yes, switches), *covers))
     head = (
         "method",
         "sends",
@@ -327,7 +328,7 @@ def _compared(one: PaperTable, small: Mapping[str, bool]) -> tuple[str, str]:
 def _row(row: TableRow) -> tuple[str, ...]:
     tried = " ".join(f"`{key}={','.join(values)}`" for key, values in row.tune.items())
     chosen = " ".join(f"`{one}`" for one in row.chosen)
-    rounds = f" in {row.rounds} rounds" if row.rounds is not None else ""
+    rounds = f" in {plural(row.rounds, 'round')}" if row.rounds is not None else ""
     return f"`{row.label}`", f"`{row.word}`{rounds}", tried, chosen
 
 
@@ -379,7 +380,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def page(name: str) -> str:
-    """Return a page as it is to stand in ``docs/reference``."""
+    """Return a page as it is to be in ``docs/reference``."""
     return f"{_MARK}\n\n{PAGES[name]()}\n"
 
 

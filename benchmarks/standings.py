@@ -35,7 +35,7 @@ from nectar.comparison.paper_table import read_paper_table
 from nectar.records.record import RunRecord
 from nectar.report.page import COLOURS
 from nectar.report.privacy import guarantee
-from nectar.report.tables import FILE, curve_of, network, worth
+from nectar.report.tables import FILE, curve_of, network_label, worth
 from nectar.report.view import View
 
 BEGIN, END = "<!-- standings: written by benchmarks/standings.py -->", "<!-- /standings -->"
@@ -106,7 +106,7 @@ _UNMEASURED = ("Fashion-MNIST", "FEMNIST")
 
 @dataclass(frozen=True)
 class Plot:
-    """One plot: what stands at its x axis, and how."""
+    """One plot: what is at its x axis, and how."""
 
     name: str
     figure: str
@@ -196,7 +196,7 @@ def _about(record: Path, chosen: Sequence[str]) -> dict[str, str]:
 
 
 def sends_real(config: Config) -> str:
-    """Say whether sites send real examples, by what the method and those inside it disclose."""
+    """Return whether sites send real examples, by what the method and those inside it disclose."""
     told = [one for s in config.methods.values() if (one := s.disclosure()) is not None]
     if any(one.unchanged for one in told):
         return "yes"
@@ -229,7 +229,7 @@ def as_csv(runs: Sequence[Run]) -> str:
 
 
 def is_board(runs: Sequence[Run]) -> bool:
-    """Tell whether these are a leaderboard's runs."""
+    """Return whether these are a leaderboard's runs."""
     return any(run.method for run in runs)
 
 
@@ -250,8 +250,8 @@ def tables(runs: Sequence[Run]) -> str:
         lines = (_line(group, row, own) for row, own in rows.items())
         body = [head, ("---",) * len(head), *lines]
         cells = "\n".join("| " + " | ".join(line) + " |" for line in body)
-        said = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
-        parts.append(f"**{group}**, {said}:\n\n{cells}")
+        message = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+        parts.append(f"**{group}**, {message}:\n\n{cells}")
     return "\n\n".join(parts)
 
 
@@ -337,7 +337,7 @@ def draw(runs: Sequence[Run], images: Path, name: str) -> None:
     """Draw mean accuracy against each figure, a mark a row with the range of its seeds.
 
     Of a leaderboard MB alone, a plot a group, in which the bounds are lines. A group ``SET: WHAT`` is of other data
-    than the page's, and stands in its tables alone.
+    than the page's, and is in its tables alone.
     """
     groups = _by_row(runs)
     if is_board(runs):
@@ -396,7 +396,7 @@ def curve_csv(comparisons: Iterable[Path]) -> str:
         with (comparison / "table.csv").open(newline="") as file:
             for line in csv.DictReader(file):
                 config = RunRecord.open(Path(line["record"])).config
-                place = (config.dataset, network(config.model), line["variant"], line["seed"])
+                place = (config.dataset, network_label(config.model), line["variant"], line["seed"])
                 found[place] = f"{float(line['accuracy']):.4f}"
     order = lambda place: (*place[:2], int(place[2]), int(place[3]))  # noqa: E731
     return csv_text(head, ((*place, found[place]) for place in sorted(found, key=order)))

@@ -19,7 +19,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricR
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
-from client_app.arrivals import ARRIVALS
+from client_app.decode_cache import DECODE_CACHE
 from client_app.device import DeviceClient, Metrics, client_class
 from client_app.draws import KEY, Deadline, divided, key_of
 from client_app.owner.node_config import NodeConfig
@@ -31,16 +31,16 @@ from client_app.site import (
     data_here,
     division_of,
     drawn_name,
-    engine_of,
+    engine_of_context,
     is_simulated,
     name_of,
-    own_folder,
     partition_of,
     require_data_of_run,
     site_of,
     site_samples,
     state_directory,
     state_of,
+    user_folder,
 )
 from client_app.state import LOG, SHELF, ReleaseLog, payload_line, refusal_line
 from common.code.fingerprint import source_fingerprint
@@ -51,7 +51,16 @@ from common.division import Division
 from common.errors import FederationError, NectarError, one_line, reason
 from common.learning.compute import use_threads
 from common.learning.run import Run
-from common.privacy.ledger import HEAD, HEAD_FILE, HEADS, LEDGER, RECORD, Head, own_of, read_head
+from common.privacy.ledger import (
+    HEAD_FILE,
+    LEDGER,
+    LEDGER_TIP,
+    LEDGER_TIPS,
+    RECORD,
+    LedgerTip,
+    tip_from_text,
+    tip_of_site,
+)
 from common.samples.inputs import Samples
 from common.sites import IN_PROCESS, site_name
 from common.specs.updates import DATA, EVALUATION, REASON, TRAINING_FAILED
@@ -85,7 +94,7 @@ def reply(message: Message, context: Context, handle: Handler) -> Message:
         try:
             return Message(handle(message, context), reply_to=message)
         except Exception as error:
-            reason = reason_of(error, owner=False)
+            reason = reason_for_server(error, owner=False)
             return Message(Error(code=RAISED, reason=reason), reply_to=message)
     try:
         for config in message.content.config_records.values():
@@ -93,7 +102,7 @@ def reply(message: Message, context: Context, handle: Handler) -> Message:
         with for_the_owner_alone(state_directory(context)):
             return Message(handle(message, context), reply_to=message)
     except Exception as error:
-        reason = _noted(reason_of(error, owner=True), message, context)
+        reason = _noted(reason_for_server(error, owner=True), message, context)
         return Message(Error(code=RAISED, reason=reason), reply_to=message)
 
 
@@ -136,14 +145,14 @@ def client_of(message: Message, context: Context) -> DeviceClient:
     cls = client_class(run.config.method)
     told = one_line(str(_config(message).get(DATA, ""))[:16])
     require_data_of_run(division, context, state, told)
-    own_data = own_folder(run, context) is not None
+    user_data = user_folder(run, context) is not None
     review = None if is_simulated(context) else Review.of(NodeConfig.of(context.node_config))
     account = account_of(run, record_id, site, context)
     if account is not None:
         account.check(_seen(message))
     return cls(
         *(run, site, train, holdout, state),
-        own_data=own_data,
+        user_data=user_data,
         review=review,
         account=account,
         drawn_as=drawn_as,
@@ -179,16 +188,16 @@ def _arrays(message: Message) -> list[NDArray[Any]]:
     found = message.content.get("arrays")
     if not isinstance(found, ArrayRecord):
         raise FederationError("the instruction's 'arrays' are none")
-    return ARRIVALS.arrays_of(found)
+    return DECODE_CACHE.arrays_of(found)
 
 
-def _seen(message: Message) -> Head | None:
+def _seen(message: Message) -> LedgerTip | None:
     """Return the last head of this site's ledger that the server says it saw."""
-    named = _config(message).get(HEAD)
-    return None if named is None else _read(read_head, str(named), HEAD)
+    named = _config(message).get(LEDGER_TIP)
+    return None if named is None else _read(tip_from_text, str(named), LEDGER_TIP)
 
 
-def _read(read: Callable[[str], Head | None], text: str, key: str) -> Head | None:
+def _read(read: Callable[[str], LedgerTip | None], text: str, key: str) -> LedgerTip | None:
     """Return what ``read`` makes of a text of the server's."""
     try:
         return read(text)
@@ -283,8 +292,8 @@ def _roll_call(message: Message, context: Context) -> RecordDict:
         train, holdout = site_samples(division, drawn_name(run, context), context)
     asked = _config(message)
     account = account_of(run, "", site, context)
-    if account is not None and HEADS in asked:
-        account.check(_read(partial(own_of, site=site), str(asked[HEADS]), HEADS))
+    if account is not None and LEDGER_TIPS in asked:
+        account.check(_read(partial(tip_of_site, site=site), str(asked[LEDGER_TIPS]), LEDGER_TIPS))
     sizes: dict[str, int | float | list[int] | list[float]] = {
         "num-examples": len(train) if run.config.tells_counts else min(1, len(train)),
         "num-partitions": int(context.node_config.get("num-partitions", 0)),
@@ -305,7 +314,7 @@ def _roll_call(message: Message, context: Context) -> RecordDict:
                     "site": site,
                     "source": source_fingerprint(),
                     "partition-id": int(context.node_config.get("partition-id", -1)),
-                    "engine": engine_of(context),
+                    "engine": engine_of_context(context),
                     **_checksum_told(division, context),
                     "reviewed": not is_simulated(context) and "review-dir" in context.node_config,
                 }
@@ -377,7 +386,7 @@ def require_one_for_all(run: Run, context: Context) -> None:
         If this is a site of its own, or its nodes differ in more than their partitions.
     """
     own = set(context.node_config) - _SAID_ALIKE or run.config.images.sites
-    if engine_of(context) != IN_PROCESS or own:
+    if engine_of_context(context) != IN_PROCESS or own:
         raise FederationError("this site speaks for itself alone: ask each by itself")
 
 
@@ -456,7 +465,7 @@ def _counted(division: Division, number: int) -> Counts:
 _PLACE = re.compile(r"(?<![\w/.<>])(?:~|\.{1,2})?/(?!abs/)[^\s/]")
 
 
-def reason_of(error: Exception, *, owner: bool) -> str:
+def reason_for_server(error: Exception, *, owner: bool) -> str:
     """Return what the server is told of ``error``, and note in this process's log what it is not told.
 
     An error of Nectar's own says so itself, unless its sentence names a place of the site's. Of any other, the
@@ -498,7 +507,7 @@ _STATES = re.compile(r"\d{8}-\d{6}-.*|roll-call")
 
 
 def is_reserved(record_id: str) -> bool:
-    """Whether a record of this name would lie where the site keeps something else."""
+    """Return whether a record of this name would lie where the site keeps something else."""
     return record_id.lower() in _OWN
 
 
@@ -514,7 +523,7 @@ def for_the_owner_alone(directory: Path | None) -> Iterator[None]:
     Raises
     ------
     FederationError
-        If others may read what lies there, and this user cannot change that.
+        If others may read what is there, and this user cannot change that.
     """
     before = os.umask(OPEN)
     try:

@@ -22,8 +22,8 @@ from flwr.client import NumPyClient
 from flwr.common import Scalar
 from torch import Tensor
 
-from client_app.arrivals import ARRIVALS
-from client_app.draws import Charged, Deadline, Draws, SiteRound
+from client_app.decode_cache import DECODE_CACHE
+from client_app.draws import Deadline, Draws, PendingCharges, SiteRound
 from client_app.owner.ledger import Account
 from client_app.owner.review import Look, Review
 from client_app.state import ContextState, DeviceState, Memory, Tensors, payload_line
@@ -33,11 +33,11 @@ from common.learning.run import Run
 from common.learning.training import evaluate
 from common.methods import is_import_path, load, resolve
 from common.models import Classifier
-from common.privacy.ledger import Told
+from common.privacy.ledger import PrivacyReport
 from common.samples.dataset import DatasetInfo
 from common.samples.inputs import Samples
 from common.settings.base import Settings
-from common.settings.sections import is_somebodys_own
+from common.settings.sections import is_user_data
 from common.specs.updates import TAKEN, covers, is_model, model_in, sends_updates
 from common.wire.bundle import Bundle, leaves
 from common.wire.codec import CarriesExamples, Payload, Spec
@@ -70,7 +70,7 @@ class DeviceClient(NumPyClient):
         Whether the images are the site's own and no partition of the run's data set. Where nobody says, they count
         as its own.
     review : Review, optional
-        How the site's owner looks at images before they leave; None where nobody asks for it.
+        How the site's owner looks at images before they leave; None if nobody asks for it.
     account : Account, optional
         The site's privacy ledger and budget; None in a simulation.
     mechanism : type of Gaussian
@@ -94,7 +94,7 @@ class DeviceClient(NumPyClient):
         holdout: Samples,
         state: DeviceState,
         *,
-        own_data: bool = True,
+        user_data: bool = True,
         review: Review | None = None,
         account: Account | None = None,
         mechanism: type[Gaussian] = Gaussian,
@@ -108,7 +108,7 @@ class DeviceClient(NumPyClient):
         self.samples = samples
         self.holdout = holdout
         self.state = state
-        self.own_data = own_data
+        self.user_data = user_data
         self.review = review
         self.account = account
         self.mechanism = mechanism
@@ -155,7 +155,7 @@ class DeviceClient(NumPyClient):
         return Draws(
             self.run,
             self.drawn_as,
-            self.own_data,
+            self.user_data,
             self.samples,
             self.generator,
             self.round,
@@ -194,7 +194,7 @@ class DeviceClient(NumPyClient):
     def recall(self, slot: str = "") -> Tensors | None:
         """Return what this site remembered in ``slot``, as of its round that the server last took; None if nothing.
 
-        A site that has nothing left of that round begins afresh; one that the server had told of a later round goes
+        A site that has nothing left of that round begins again; one that the server had told of a later round goes
         back with it. Either is said beside the reply, for the server to log.
 
         Raises
@@ -229,7 +229,7 @@ class DeviceClient(NumPyClient):
             samples,
             self.holdout,
             self.state,
-            own_data=self.own_data,
+            user_data=self.user_data,
             mechanism=self.mechanism,
             at=self.round.within(method),
             drawn=drawn or self.examples_an_epoch,
@@ -247,7 +247,7 @@ class DeviceClient(NumPyClient):
     def _round_of(self, config: Mapping[str, Any]) -> SiteRound:
         return SiteRound(
             Memory(self.state, self.site, int(config.get(TAKEN, 0))),
-            Charged(self.account),
+            PendingCharges(self.account),
             self.run.config.private,
             int(config.get("server-round", 0)),
             str(config.get("phase", "")),
@@ -268,8 +268,8 @@ class DeviceClient(NumPyClient):
         at = self.round
         work, takes = self.phase_named(at.phase)
         form = takes(self.run)
-        given = ARRIVALS.decode(parameters, form)
-        before = received(self, given, form)
+        given = DECODE_CACHE.decode(parameters, form)
+        before = received_model(self, given, form)
         started = time.perf_counter()
         at.charged.estimate = lambda: estimated_seconds(self, given)
         try:
@@ -277,7 +277,7 @@ class DeviceClient(NumPyClient):
         finally:
             at.charged.estimate = None  # it and the client would hold each other
         payload = self._let_through(made, str(config.get("record", "run")))
-        payload = travelling(self, payload, before)
+        payload = outbound(self, payload, before)
         at.end()
         # Of a payload that went through a mechanism a count of copies would be one more release, and no charged one.
         covered = at.private or at.charged.told is not None
@@ -301,7 +301,7 @@ class DeviceClient(NumPyClient):
         """
         if self.run.config.private:
             raise FederationError(
-                "a private run learns no figure of this site's examples: set evaluation.on=server or none"
+                "evaluation at sites is not possible in a private run: set evaluation.on=server or none"
             )
         if not len(self.holdout):
             data = self.run.config.data
@@ -313,7 +313,7 @@ class DeviceClient(NumPyClient):
                 f"{name}={share:g}; raise that, to .5 at the most, or give it more of them"
             )
         self.begin(config)
-        model = self.judged(ARRIVALS.weights(parameters, self.run.spec))
+        model = self.judged(DECODE_CACHE.weights(parameters, self.run.spec))
         settings = self.run.config
         figures = evaluate(
             model,
@@ -425,33 +425,33 @@ def phases_of(cls: type) -> Mapping[str, Phase]:
 #
 # All of it is the run's ``wire`` and no method's.
 
-_OWED = "owed"
+_RESIDUAL = "owed"
 """The slot of what a site's updates have fallen short by."""
 
 
 @dataclass(frozen=True)
-class Received:
+class ReceivedModel:
     """The model that a site was sent, as it was before the phase, and the names of its parameters."""
 
     weights: Weights
     parameters: tuple[str, ...]
 
 
-def received(client: DeviceClient, given: Payload, takes: Spec) -> Received | None:
+def received_model(client: DeviceClient, given: Payload, takes: Spec) -> ReceivedModel | None:
     """Return the model in what came, where the site is to answer with an update of it."""
     weights = model_in(given) if sends_updates(client.run.config) else None
     if weights is None:
         return None
     forms = (f for path, f in leaves(takes) if is_model(path) and isinstance(f, WeightsSpec))
-    return Received(weights.lent(), next(forms).trained)
+    return ReceivedModel(weights.copy_on_write(), next(forms).trained)
 
 
-def travelling(client: DeviceClient, payload: Payload, sent: Received | None) -> Payload:
+def outbound(client: DeviceClient, payload: Payload, sent: ReceivedModel | None) -> Payload:
     """Return ``payload`` as it leaves, and remember what it falls short by; PayloadError if a change is not finite."""
     return _part(client, "", payload, sent)
 
 
-def _part(client: DeviceClient, path: str, part: Payload, sent: Received | None) -> Payload:
+def _part(client: DeviceClient, path: str, part: Payload, sent: ReceivedModel | None) -> Payload:
     if isinstance(part, Bundle):
         parts = {n: _part(client, f"{path}/{n}", each, sent) for n, each in part.parts.items()}
         return Bundle(parts)
@@ -472,12 +472,12 @@ def _without_statistics(client: DeviceClient, weights: Weights) -> Weights:
     return weights.only(client.run.spec.only(names))
 
 
-def _update(client: DeviceClient, ended: Weights, sent: Received) -> Int8Update:
+def _update(client: DeviceClient, ended: Weights, sent: ReceivedModel) -> Int8Update:
     if not client.run.config.wire.error_feedback:
         return Int8Update.of(ended, sent.weights, sent.parameters)[0]
-    owed = client.recall(_OWED)
+    owed = client.recall(_RESIDUAL)
     update, left = Int8Update.of(ended, sent.weights, sent.parameters, owed)
-    client.remember(left, _OWED)
+    client.remember(left, _RESIDUAL)
     return update
 
 
@@ -496,7 +496,7 @@ def _carries_examples(part: Payload) -> TypeGuard[CarriesExamples]:
 
 
 def count_copies(payload: Payload, samples: Samples, info: DatasetInfo) -> Copies | None:
-    """Count the copies among the images of ``payload``; None where it carries none.
+    """Count the copies among the images of ``payload``; None if it carries none.
 
     Images are compared as a screen shows them, values from 0 to 1 and none beyond, as they are before a codec rounds
     them, with all images that the site trains on. Those of half the size are blown up first, as their receiver does.
@@ -547,7 +547,7 @@ def refuse_small_classes(client: DeviceClient, sent: int) -> None:
     """
     config = client.run.config
     counts = client.run.task.class_counts(client.samples.labels)
-    if counts is None or not is_somebodys_own(config.dataset):
+    if counts is None or not is_user_data(config.dataset):
         return
     least = config.data.smallest_class or max(LEAST, 2 * sent)
     if any(0 < count < least for count in counts):
@@ -568,7 +568,7 @@ class _Enough(BaseException):
 class _Watch(Deadline):
     """A deadline at which a phase looks between two steps: two of them, once it is charged, are enough."""
 
-    def __init__(self, seconds: float, charged: Charged) -> None:
+    def __init__(self, seconds: float, charged: PendingCharges) -> None:
         super().__init__(seconds)
         self._charged, self._last, self._times = charged, 0.0, list[float]()
 
@@ -598,7 +598,7 @@ def estimated_seconds(client: DeviceClient, given: Payload) -> float:
     A copy of the client carries the phase out until its second step is done. It has as many examples as are publicly
     known, made up, and charges, remembers, tells and sends nothing.
     """
-    charged, at = Charged(told=Told()), client.round
+    charged, at = PendingCharges(told=PrivacyReport()), client.round
     watch = _Watch(client.deadline.left, charged)
     tried = copy(client)
     tried.samples = tried.holdout = _made_up(client)

@@ -39,10 +39,10 @@ from common.draws.seeding import derive
 from common.errors import FederationError
 from common.learning.run import Run
 from common.privacy.events import Event
-from common.privacy.ledger import Told
+from common.privacy.ledger import PrivacyReport
 from common.samples.dataset import Dataset
 from common.samples.inputs import Samples, samples
-from common.settings.sections import is_somebodys_own
+from common.settings.sections import is_user_data
 from common.specs.updates import SECONDS_LEFT
 from synth.private_release import Gaussian
 from synth.row_draws import RowDraws
@@ -52,14 +52,14 @@ Rows = Callable[[int, Tensor], RowDraws]
 
 
 @dataclass
-class Charged:
+class PendingCharges:
     """What a site was charged in a round: one for the client that the server asked and those inside it.
 
     Attributes
     ----------
     account : Account or None
         A real site's ledger and budget; None in a simulation.
-    told : Told or None
+    told : PrivacyReport or None
         What the server is told of the phase's charges; None while there are none.
     steps : int
         How many steps the phase takes, as far as is known before the first.
@@ -68,7 +68,7 @@ class Charged:
     """
 
     account: Account | None = None
-    told: Told | None = None
+    told: PrivacyReport | None = None
     steps: int = 0
     estimate: Callable[[], float] | None = None
 
@@ -93,7 +93,7 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """The seconds that are left, at least 0; infinity where there is no deadline."""
+        """The seconds that are left, at least 0; infinity if there is no deadline."""
         return max(0.0, self._end - time.monotonic())
 
     def check(self) -> None:
@@ -125,7 +125,7 @@ class SiteRound:
     """
 
     memory: Memory
-    charged: Charged
+    charged: PendingCharges
     private: bool
     number: int = 0
     phase: str = ""
@@ -140,7 +140,7 @@ class SiteRound:
         return replace(self, slots=f"{self.slots}{method}.")
 
     def recall(self, slot: str) -> Tensors | None:
-        """Return what stands in a slot; see `DeviceClient.recall`."""
+        """Return what is in a slot; see `DeviceClient.recall`."""
         return self.memory.read(self.slots + slot)
 
     def remember(self, tensors: Tensors, slot: str) -> None:
@@ -172,7 +172,7 @@ class Draws:
 
     run: Run
     site: str
-    own_data: bool
+    user_data: bool
     samples: Samples
     seeds: Callable[[str], torch.Generator]
     round: SiteRound
@@ -182,7 +182,7 @@ class Draws:
         """Enter what is about to be released into the site's ledger, which is on disk before any noise is drawn.
 
         A site that is killed after this has counted a release too many, never one too few; a round that is repeated
-        is charged again. In a simulation, and where noise is the seed's, the charge stands in the run's record alone.
+        is charged again. In a simulation, and where noise is the seed's, the charge is in the run's record alone.
 
         Parameters
         ----------
@@ -205,14 +205,14 @@ class Draws:
         account = at.charged.account
         at.charged.steps += 1 if resumable else sum(event.steps for event in events)
         if self.seeded:
-            at.charged.told = Told((*before, *events), seeded=True)
+            at.charged.told = PrivacyReport((*before, *events), seeded=True)
         elif account is None:
-            at.charged.told = Told((*before, *events))
+            at.charged.told = PrivacyReport((*before, *events))
         else:
             if events:
                 self._require_time()
             lines, mine = account.charge(events, at.number, at.phase, config.section)
-            at.charged.told = Told(mine if tell else (), whole=True, head=lines.head)
+            at.charged.told = PrivacyReport(mine if tell else (), whole=True, head=lines.head)
 
     def _require_time(self) -> None:
         """Refuse a phase that cannot end in time, before the first of its charges: none is ever given back."""
@@ -228,8 +228,8 @@ class Draws:
             )
 
     @property
-    def told(self) -> Told | None:
-        """What goes along with this phase's reply about its charges; None where there were none."""
+    def told(self) -> PrivacyReport | None:
+        """What goes along with this phase's reply about its charges; None if there were none."""
         return self.round.charged.told
 
     @property
@@ -238,7 +238,7 @@ class Draws:
 
         FederationError if the run asks a site with data of its own for that.
         """
-        return is_seeded(self.run.config, self.own_data)
+        return is_seeded(self.run.config, self.user_data)
 
     def gaussian(self, purpose: str, noise_multiplier: float, clip: float) -> Gaussian:
         """Return the Gaussian mechanism for sums of contributions no longer than ``clip``, other noise each time.
@@ -471,16 +471,16 @@ def divided(
 # Whether a site draws its noise from the run's seed: where nobody's privacy rests on it, and nowhere else.
 
 
-def refuse_seeded(config: Config, own_data: bool) -> None:
+def refuse_seeded(config: Config, user_data: bool) -> None:
     """Refuse, with a FederationError, noise that whoever knows the seed can take off, at a site with its own data."""
-    if own_data and config.privacy.noise == "seeded":
+    if user_data and config.privacy.noise == "seeded":
         raise FederationError(
             "this site has data of its own and draws noise from its system's entropy alone, and the run asks for "
             "privacy.noise=seeded: choose auto or system, or run without this site"
         )
 
 
-def is_seeded(config: Config, own_data: bool) -> bool:
+def is_seeded(config: Config, user_data: bool) -> bool:
     """Return whether a site's noise comes from the run's seed.
 
     Parameters
@@ -493,8 +493,8 @@ def is_seeded(config: Config, own_data: bool) -> bool:
     FederationError
         If the run asks a site with data of its own for it.
     """
-    refuse_seeded(config, own_data)
+    refuse_seeded(config, user_data)
     asked = config.privacy.noise
     return asked == "seeded" or (
-        asked == "auto" and not own_data and not is_somebodys_own(config.dataset)
+        asked == "auto" and not user_data and not is_user_data(config.dataset)
     )

@@ -21,7 +21,7 @@ from common.specs.fedaf import IMAGES, LOGITS, OTHERS, SHARES, WEIGHTS, sent_spe
 from common.wire.bundle import Bundle
 from common.wire.tensors import LABELS, VECTORS, Tensors, latent_means
 from common.wire.weights import Weights
-from synth.aggregation_free import class_means, directions, mixed_weights, softened, towards_others
+from synth.aggregation_free import directions, mean_rows, mixed_weights, softened, towards_others
 from synth.distribution_matching import Extra, Matching, Shown
 
 
@@ -106,7 +106,7 @@ class FedAFClient(FedDMClient):
         return torch.cat([model(self.samples.inputs(part)).float() for part in parts])
 
     def _means(self, rows: Tensor) -> Tensors:
-        classes, means = class_means(rows, self.samples.labels, rows.shape[1])
+        classes, means = mean_rows(rows, self.samples.labels, rows.shape[1])
         return latent_means(means.cpu(), classes.cpu(), self.run.config.wire.latents)
 
 

@@ -25,7 +25,7 @@ _COUNTS = "counts"
 
 
 class FedDMClient(DeviceClient):
-    """Distils ipc images of every class it holds, afresh every round or on from its own last ones (``warm``).
+    """Distils ipc images of every class it holds, again every round or on from its own last ones (``warm``).
 
     From real images, a class that has fewer gives as many as it has; where means of K are the start, one that has
     fewer than K starts from noise or is left out. With a ``mechanism`` all that depends on the site's images goes
@@ -139,7 +139,7 @@ class FedDMClient(DeviceClient):
         return (low - mean) / std, (high - mean) / std
 
     def _counts(self) -> Tensor | None:
-        """Return the site's class counts with noise, drawn once and remembered; None where the true ones are public."""
+        """Return the site's class counts with noise, drawn once and remembered; None if the true ones are public."""
         settings = self.settings(FedDMSettings)
         if not settings.counts_noise:
             return None

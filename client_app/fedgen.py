@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from client_app.device import DeviceClient, phase
-from client_app.local_training import private_steps, train_locally
+from client_app.local_training import dp_sgd_steps, train_locally
 from common.learning.task import Task
 from common.learning.training import Local
 from common.models import Classifier
@@ -59,7 +59,7 @@ class FedGENClient(DeviceClient):
             min(self.examples_an_epoch, len(self.samples)),
         )
         if self.run.config.privacy.active:
-            return -(-private_steps(self, len(self.samples)).steps // max(1, settings.epochs))
+            return -(-dp_sgd_steps(self, len(self.samples)).steps // max(1, settings.epochs))
         return -(-examples // settings.batch)
 
 

@@ -64,7 +64,7 @@ class FedssynClient(DeviceClient):
         return partial(self._learn, name), lambda run: sent_spec(run, inner_takes(run.of(inner)))
 
     @property
-    def _source(self) -> Source:
+    def _source(self) -> SiteSource:
         # Made each time: kept here, it and the client would hold each other, and all images, in memory.
         return SOURCES[settings_of(self.run).source](self)
 
@@ -77,7 +77,7 @@ class FedssynClient(DeviceClient):
             If they are real ones, as they are, of a site with data of its own.
         """
         disclosed = disclosed_by_source(self.run)
-        if self.own_data and disclosed is not None and disclosed.unchanged:
+        if self.user_data and disclosed is not None and disclosed.unchanged:
             raise FederationError(
                 "the run has sites give real images to others as they are, for study: this site's are its own, and stay"
             )
@@ -150,7 +150,7 @@ class FedssynClient(DeviceClient):
         return replace(made, images=full_size(made.images, self.run.image_shape))
 
     def _with_share(self, given: Bundle) -> Samples:
-        """Return D_k and the site's share, which is kept when it comes, or D_k alone where there is none."""
+        """Return D_k and the site's share, which is kept when it comes, or D_k alone if there is none."""
         if settings_of(self.run).made_by is None:
             return self.samples
         if SHARE in given.parts:
@@ -176,7 +176,7 @@ class FedssynClient(DeviceClient):
 # How a site makes the images that others get, or its own learning does: a class for each of ``fedssyn.source``.
 
 
-class Source(Protocol):
+class SiteSource(Protocol):
     """A source at a site."""
 
     def phase_named(
@@ -190,7 +190,7 @@ class Source(Protocol):
         ...
 
 
-class Drawn:
+class GeneratedAtSite:
     """Images of a generator that the site trains: a diffusion model, or a beta-VAE."""
 
     def __init__(self, client: DeviceClient) -> None:
@@ -219,7 +219,7 @@ class Drawn:
         return images
 
 
-class Distilled:
+class DistilledAtSite:
     """Images that another method's client makes, by its own settings."""
 
     def __init__(self, client: DeviceClient) -> None:
@@ -239,7 +239,7 @@ class Distilled:
         return self._client.samples
 
 
-class Given:
+class RealAtSite:
     """Real images, of which the site keeps no copy to learn from: a study of shuffling."""
 
     def __init__(self, client: DeviceClient) -> None:
@@ -272,10 +272,10 @@ class Given:
         return order[:cut], order[cut:]
 
 
-SOURCES: Mapping[str, Callable[[DeviceClient], Source]] = {
-    "diffusion": Drawn,
-    "vae": Drawn,
-    "distilled": Distilled,
-    "real": Given,
+SOURCES: Mapping[str, Callable[[DeviceClient], SiteSource]] = {
+    "diffusion": GeneratedAtSite,
+    "vae": GeneratedAtSite,
+    "distilled": DistilledAtSite,
+    "real": RealAtSite,
 }
 """The sources by the names of `fedssyn.source`."""

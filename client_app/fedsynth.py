@@ -21,7 +21,7 @@ from client_app.local_training import (
 )
 from common.draws.seeding import generator
 from common.learning.compute import counted
-from common.learning.private_training import PrivateSteps
+from common.learning.dp_sgd import DPSGDSteps
 from common.learning.task import difference
 from common.models import Classifier
 from common.settings.fedsynth import FedSynthSettings
@@ -29,7 +29,7 @@ from common.specs.fedsynth import as_batches, spec_of, step_loss
 from common.wire.synthetic_batches import SyntheticBatches, SyntheticBatchesSpec
 from common.wire.weights import Weights
 from synth.descent import SGD, Adam, Mover
-from synth.starts import class_means, draw_labels, even_labels, label_logits, noise
+from synth.starts import draw_labels, even_labels, label_logits, mean_inputs, noise
 from synth.synthetic_updates import (
     Batches,
     Loss,
@@ -54,7 +54,7 @@ _MOVERS: dict[str, Callable[[list[Tensor], float], Mover]] = {"adam": Adam, "sgd
 
 
 class FedSynthClient(DeviceClient):
-    """Distils its update into m batches, drawn afresh every round, or with ``warm`` those of its last round."""
+    """Distils its update into m batches, drawn again every round, or with ``warm`` those of its last round."""
 
     @phase("synthesize")
     def synthesize(self, w: Weights) -> SyntheticBatches:
@@ -92,7 +92,7 @@ class FedSynthClient(DeviceClient):
         return sent
 
     def _trained(self, w: Weights, settings: FedSynthSettings) -> Parameters | None:
-        """Return where FedAvg's local training from ``w`` ends, None where nobody asks."""
+        """Return where FedAvg's local training from ``w`` ends, None if nobody asks."""
         if settings.objective == "loss" and not settings.fidelity:
             return None
         self.round.charged.steps = settings.iterations  # which follow the training
@@ -128,7 +128,7 @@ class FedSynthClient(DeviceClient):
         """
         refuse_coupled(model)
         n = len(self.samples)
-        steps = PrivateSteps.of(settings.real_batch or n, settings.iterations, n)
+        steps = DPSGDSteps.of(settings.real_batch or n, settings.iterations, n)
         charge(self, steps)
         rule, rows, taken = rule_of(self, _PURPOSE, steps), self.draws.rows(_PURPOSE), count()
         samples, task = self.samples, self.run.task
@@ -149,7 +149,7 @@ class FedSynthClient(DeviceClient):
         return along(gradient)
 
     def _remembered(self, settings: FedSynthSettings) -> Batches | None:
-        """Return what the site found the last time; None where it is not to begin with that, or has none."""
+        """Return what the site found the last time; None if it is not to begin with that, or has none."""
         last = self.recall() if settings.warm else None
         if last is None:
             return None
@@ -171,7 +171,7 @@ class FedSynthClient(DeviceClient):
         if settings.start == "statistics":
             with torch.no_grad():
                 real = model.continuous(self.samples.inputs(slice(None)))
-                inputs += class_means(real, self.samples.labels, spec.classes)[labels]
+                inputs += mean_inputs(real, self.samples.labels, spec.classes)[labels]
         if spec.trained:
             height = settings.label_height if settings.labels == "trained" else 1.0
             labels = label_logits(labels, spec.classes, height)

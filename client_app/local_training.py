@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from client_app.device import DeviceClient
 from common.errors import FederationError
-from common.learning.private_training import PrivateSteps, dp_sgd, planned
-from common.learning.training import Gradients, Local, Rule, Trained, train
+from common.learning.dp_sgd import DPSGDSteps, dp_sgd, planned
+from common.learning.training import GradientRule, Gradients, Local, Trained, train
 from common.models import Classifier, couples_samples
 from common.privacy.events import Event
 from common.samples.inputs import Samples
@@ -86,14 +86,14 @@ def _gradients(
         client.run.config.model.train == "all"
     ):  # a head alone trains on what batch norms make in evaluation
         refuse_coupled(model)
-    steps = private_steps(client, len(pool))
+    steps = dp_sgd_steps(client, len(pool))
     charge(client, steps)
     rule, sampled = rule_of(client, _PURPOSE, steps), samples_of(client, _PURPOSE, steps, pool)
     rows = client.draws.rows(_PURPOSE, pool)
     return _generator_of_nothing_private(client), Gradients(rule, sampled, rows)
 
 
-def private_steps(client: DeviceClient, pool: int) -> PrivateSteps:
+def dp_sgd_steps(client: DeviceClient, pool: int) -> DPSGDSteps:
     """Return the steps of a private training on ``pool`` examples."""
     config, drawn = client.run.config, min(client.examples_an_epoch, pool)
     settings = client.settings(FedAvgSettings)
@@ -130,7 +130,7 @@ MECHANISM = "dp-sgd"
 """What the ledger calls it. Neighbouring data sets have one example more or less, and say the same of their counts."""
 
 
-def charge(client: DeviceClient, steps: PrivateSteps) -> None:
+def charge(client: DeviceClient, steps: DPSGDSteps) -> None:
     """Charge what ``steps`` cost, before the first of them."""
     noise = client.run.config.privacy.noise_multiplier
     client.draws.charge(Event(MECHANISM, noise, steps.rate, steps.steps))
@@ -147,7 +147,7 @@ def refuse_coupled(model: nn.Module) -> None:
         )
 
 
-def rule_of(client: DeviceClient, purpose: str, steps: PrivateSteps) -> Rule:
+def rule_of(client: DeviceClient, purpose: str, steps: DPSGDSteps) -> GradientRule:
     """Return how gradients come about, by the run's clip and noise; ``purpose`` names the training they are for."""
     privacy = client.run.config.privacy
     gaussian = client.draws.gaussian(f"{purpose} noise", privacy.noise_multiplier, privacy.clip)
@@ -155,7 +155,7 @@ def rule_of(client: DeviceClient, purpose: str, steps: PrivateSteps) -> Rule:
 
 
 def samples_of(
-    client: DeviceClient, purpose: str, steps: PrivateSteps, pool: Samples
+    client: DeviceClient, purpose: str, steps: DPSGDSteps, pool: Samples
 ) -> Iterator[Tensor]:
     """Yield the positions in the pool that each step draws, int64 [m], each by itself with the steps' rate."""
     for step in range(steps.steps):

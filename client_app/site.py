@@ -16,8 +16,8 @@ from client_app.draws import divided, is_seeded, key_of, refuse_seeded
 from client_app.owner.ledger import Account, Budget
 from client_app.owner.node_config import NodeConfig, absolute
 from client_app.owner.review import Review
-from client_app.owner.vetoes import Vetoes, check_size, judge_of
-from client_app.state import SHELF, ContextState, DeviceState, DirectoryState, kind_of
+from client_app.owner.vetoes import Vetoes, check_size, import_policy_of
+from client_app.state import SHELF, ContextState, DeviceState, DirectoryState, state_kind_of
 from common.config.keys import COMMAND_LINE
 from common.config.loading import load
 from common.data.loading import times_forgotten
@@ -67,7 +67,7 @@ class Owner:
     root: Path | None
     download: bool
     keep: Path | None
-    own_data: bool
+    user_data: bool
     budget: Budget | None
 
     @classmethod
@@ -86,7 +86,7 @@ class Owner:
             root=node.data_root,
             download=node.allow_download,
             keep=node.state_dir,
-            own_data=node.data is not None,
+            user_data=node.data is not None,
             budget=budget,
         )
 
@@ -106,7 +106,7 @@ class Owner:
             self.budget.check_settings(config)
         root = self.root or load({}).data_dir
         bounds = Bounds(root, self.download, self.keep)
-        if self.own_data:
+        if self.user_data:
             config = replace(config, data_dir=root, images=_without_places(config.images))
         elif config.origin.get("data-dir") != COMMAND_LINE and self.root is not None:
             config = replace(config, data_dir=root)
@@ -127,7 +127,7 @@ def _without_places(images: ImagesSettings) -> ImagesSettings:
 def _division(
     items: RunItems, device: str | None, cores: int | None, owner: Owner | None, forgotten: int
 ) -> Division:
-    config = load(dict(items), judge=None if owner is None else judge_of(owner.imports))
+    config = load(dict(items), policy=None if owner is None else import_policy_of(owner.imports))
     own = {"device": device, "client_cores": cores}
     if own := {key: value for key, value in own.items() if value is not None}:
         compute = ComputeSettings.model_validate(config.compute.model_dump() | own)
@@ -141,7 +141,7 @@ def division_of(context: Context) -> Division:
 
     A site's own ``device`` and ``cores`` stand over the run's ``compute.device`` and ``compute.client_cores``. A
     simulation imports, reads and computes whatever the run names; it is its user's own machine. A real site's run is
-    held against what its owner allows.
+    compared with what its owner allows.
 
     Raises
     ------
@@ -196,7 +196,7 @@ def site_of(run: Run, context: Context) -> str:
 
 def drawn_name(run: Run, context: Context) -> str:
     """Return what the site's draws go by: the partition of a known data set that it holds, else its name."""
-    if own_folder(run, context) is None:
+    if user_folder(run, context) is None:
         return partition_name(partition_of(context)[0])
     return site_of(run, context)
 
@@ -225,7 +225,7 @@ def _simulated_folder(run: Run, context: Context) -> Path | None:
     return folders[index]
 
 
-def own_folder(run: Run, context: Context) -> Path | None:
+def user_folder(run: Run, context: Context) -> Path | None:
     """Return the folder of the site's own images, if any; FederationError if it is relative, or a partition beside."""
     named = context.node_config.get("data")
     if named is None:
@@ -288,9 +288,9 @@ def site_samples(division: Division, site: str, context: Context) -> tuple[Sampl
 
 def _site_samples(division: Division, site: str, context: Context) -> tuple[Samples, Samples]:
     run = division.run
-    folder = own_folder(run, context)
+    folder = user_folder(run, context)
     refuse_seeded(run.config, folder is not None)
-    key = _holdout_key(run, site, context, own_data=folder is not None)
+    key = _holdout_key(run, site, context, user_data=folder is not None)
     if folder is None:
         return _partition_samples(division, site, key, *partition_of(context))
     return _folder_samples(division, site, key, data_here(division, context))
@@ -298,7 +298,7 @@ def _site_samples(division: Division, site: str, context: Context) -> tuple[Samp
 
 def data_here(division: Division, context: Context) -> Dataset:
     """Return the data set of which the site holds a part, or its own folder's images."""
-    folder = own_folder(division.run, context)
+    folder = user_folder(division.run, context)
     if folder is None:
         return division.dataset
     kept = state_directory(context) or division.bounds.root
@@ -315,7 +315,7 @@ def require_data_of_run(
     checksums.
     """
     found, config = data_here(division, context).checksum, division.config
-    own = own_folder(division.run, context) is not None
+    own = user_folder(division.run, context) is not None
     began = state.began_with(found) if own else told
     try:
         require_same_data(config.dataset, {"": began}, {"": found[: len(began)]})
@@ -328,11 +328,11 @@ def require_data_of_run(
         )
 
 
-def _holdout_key(run: Run, site: str, context: Context, *, own_data: bool) -> bytes:
+def _holdout_key(run: Run, site: str, context: Context, *, user_data: bool) -> bytes:
     """Return the key by which the site holds examples out; nothing where the run needs none."""
     if not (run.config.private and run.config.data.site_holdout):
         return b""
-    seeded = is_simulated(context) or is_seeded(run.config, own_data)
+    seeded = is_simulated(context) or is_seeded(run.config, user_data)
     return key_of(run, site, state_directory(context), seeded=seeded)
 
 
@@ -353,7 +353,7 @@ def state_of(run: Run, record_id: str, site: str, context: Context) -> DeviceSta
     return DirectoryState(*where, kind=_kind_of(run), earlier=earlier, shelf=shelf)
 
 
-_kind_of = lru_cache(maxsize=16)(lambda run: kind_of(run.config))
+_kind_of = lru_cache(maxsize=16)(lambda run: state_kind_of(run.config))
 
 
 @lru_cache(maxsize=16)
@@ -364,7 +364,7 @@ def _simulated_places(run: Run, record_id: str) -> tuple[Path, Path]:
 
 
 def account_of(run: Run, record_id: str, site: str, context: Context) -> Account | None:
-    """Return a real site's account of its privacy; None in a simulation, whose charges stand in the run's record.
+    """Return a real site's account of its privacy; None in a simulation, whose charges are in the run's record.
 
     Raises
     ------
@@ -373,7 +373,7 @@ def account_of(run: Run, record_id: str, site: str, context: Context) -> Account
     """
     if is_simulated(context):
         return None
-    folder = own_folder(run, context)
+    folder = user_folder(run, context)
     if folder is None:
         index, number = partition_of(context)
         data = f"partition {index} of {number} of {run.config.dataset}"
@@ -390,7 +390,7 @@ def state_directory(context: Context) -> Path | None:
 
 
 def name_of(context: Context) -> str:
-    """Return a real site's name, empty where its node config gives none that can be used."""
+    """Return a real site's name, empty if its node config gives none that can be used."""
     try:
         return site_name(context.node_config)
     except FederationError:
@@ -405,11 +405,11 @@ def record_directory(run: Run, record_id: str) -> Path:
 
 
 def is_simulated(context: Context) -> bool:
-    """Whether this process is a worker of a simulation: Ray's, or the in-process engine's."""
-    return engine_of(context) != SUPERLINK
+    """Return whether this process is a worker of a simulation: Ray's, or the in-process engine's."""
+    return engine_of_context(context) != SUPERLINK
 
 
-def engine_of(context: Context) -> str:
+def engine_of_context(context: Context) -> str:
     """Return what this process is a node of, one of :data:`common.sites.ENGINES`."""
     if context.node_config.get("simulated") is True:
         return IN_PROCESS

@@ -5,7 +5,7 @@ says, and writes version r. A run that resumes from round r's checkpoint therefo
 even those that had gone a round further, and a device whose reply was not taken goes on as if it had not worked.
 
 What was learned without noise must not reach a run with noise, and the server names the record that both are of. So
-each kind of run (`kind_of`) has a folder of its own, and each run of Flower's a folder in that.
+each kind of run (`state_kind_of`) has a folder of its own, and each run of Flower's a folder in that.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class DeviceState(Protocol):
         ...
 
     def shelf(self) -> Path | None:
-        """Return the folder of what belongs to no round and to no run alone; None where there is none."""
+        """Return the folder of what belongs to no round and to no run alone; None if there is none."""
         ...
 
     def log_release(self, line: Mapping[str, str | int | float]) -> None:
@@ -96,7 +96,7 @@ class DeviceState(Protocol):
         ...
 
 
-def kind_of(config: Config) -> str:
+def state_kind_of(config: Config) -> str:
     """Return a name, hexadecimal digits, for all runs that may share what a site remembers.
 
     It is of the method and those inside it, private or not, and of all their settings and those of ``privacy``:
@@ -109,7 +109,7 @@ def kind_of(config: Config) -> str:
 
 
 class DirectoryState:
-    """Versions as safetensors files in a directory of (record id, site's slug, kind, run); the log lies at ``root``.
+    """Versions as safetensors files in a directory of (record id, site's slug, kind, run); the log is at ``root``.
 
     A run writes and deletes in its own folder alone, whatever record the server names. One that goes on from another's
     round gets copies of all versions of that run; what that one itself went on from is then superfluous.
@@ -117,11 +117,11 @@ class DirectoryState:
     Parameters
     ----------
     kind : str
-        What `kind_of` gives.
+        What `state_kind_of` gives.
     run : int
         Flower's number of the run.
     earlier : bool
-        Whether versions of a release that knew no kinds count, which lie in the site's folder itself.
+        Whether versions of a release that knew no kinds count, which are in the site's folder itself.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class DirectoryState:
         tensors_apart.collect(self._directory)
 
     def began_with(self, checksum: str) -> str:
-        """Return what stands in the site's folder of the record, which the first reading writes."""
+        """Return what is in the site's folder of the record, which the first reading writes."""
         path = Path(*self._parts[:3], _DATA)
         try:
             if not path.exists():
@@ -250,7 +250,7 @@ class DirectoryState:
         """Return what to tell the server, which learns no path of the site."""
         logger.error("%s cannot be written: %s", self._directory, error)
         return FederationError(
-            f"this site's state cannot be written ({tensor_file.reason_of(error)}): make room for it there"
+            f"this site's state cannot be written ({tensor_file.unreadable_reason(error)}): make room for it there"
         )
 
     def _path(self, server_round: int) -> Path:
@@ -368,7 +368,7 @@ class Memory:
         self.figures: dict[str, float] = {}
 
     def read(self, slot: str) -> Tensors | None:
-        """Return what stands in ``slot`` as of the round that the server last took; None if nothing.
+        """Return what is in ``slot`` as of the round that the server last took; None if nothing.
 
         Raises
         ------
@@ -491,7 +491,7 @@ def payload_line(
     arrays: Sequence[np.ndarray[Any, Any]],
     figures: Sequence[str],
 ) -> Line:
-    """Say which payload left: in which round and phase, its kind and bytes, and the names of the figures beside it."""
+    """Log the payload that left: in which round and phase, its kind and bytes, and its figures' names."""
     return {
         "round": server_round,
         "phase": phase,
@@ -502,5 +502,5 @@ def payload_line(
 
 
 def refusal_line(server_round: int, phase: str, reason: str) -> Line:
-    """Say which sentence left where nothing else did."""
+    """Describe which sentence left where nothing else did."""
     return {"round": server_round, "phase": phase, "kind": "error", "reason": reason}

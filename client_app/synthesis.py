@@ -30,8 +30,8 @@ from common.storage.tensor_file import TensorFileError
 from common.wire.synthetic_images import LEVELS, Pixels
 from synth import beta_vae
 from synth.diffusion import labels_like, sample
-from synth.diffusion_training import Plan, PrivateDescent, Training, steps_of
-from synth.latent_sharing import class_means
+from synth.diffusion_training import DiffusionTraining, Plan, PrivateDescent, steps_of
+from synth.latent_sharing import mean_codes
 
 if TYPE_CHECKING:
     from client_app.device import DeviceClient
@@ -58,7 +58,7 @@ _MARGIN = 5.0
 class Synthesis:
     """The images that one site makes: its generator's training, which a pause or a kill does not lose, and its draws.
 
-    What is made lies on the site's shelf by all that decides it (the images trained on, the seed, the settings, the
+    What is made is on the site's shelf by all that decides it (the images trained on, the seed, the settings, the
     code), so that another run with the same finds it.
 
     Parameters
@@ -105,7 +105,7 @@ class Synthesis:
         return mean, std
 
     def images(self) -> Pixels | None:
-        """Return the images; None where the round's time does not suffice, and the next round goes on.
+        """Return the images; None if the round's time does not suffice, and the next round goes on.
 
         Raises
         ------
@@ -244,7 +244,7 @@ class Synthesis:
         return made
 
     def _read(self, kind: str) -> Tensors | None:
-        """Return what was kept; None where there is nothing, or nothing that can be read, and it is made again."""
+        """Return what was kept; None if there is nothing, or nothing that can be read, and it is made again."""
         if self._shelf is None or not self._path(kind).is_file():
             return None
         try:
@@ -261,8 +261,8 @@ class Synthesis:
         except (OSError, SafetensorError) as error:
             logger.error("%s cannot be written: %s", self._path(kind), error)
             raise FederationError(
-                f"what this site's generator has learned cannot be kept ({tensor_file.reason_of(error)}): make room "
-                "for it there"
+                f"what this site's generator has learned cannot be kept ({tensor_file.unreadable_reason(error)}): make "
+                "room for it there"
             ) from None
 
     def _path(self, kind: str) -> Path:
@@ -275,7 +275,7 @@ class Synthesis:
         settings = {name: getattr(self._settings, name) for name in GenerationSettings.model_fields}
         run = self._client.run
         if self._settings.noise_multiplier:
-            settings["seeded"] = is_seeded(run.config, self._client.own_data)
+            settings["seeded"] = is_seeded(run.config, self._client.user_data)
             settings["examples"] = self._examples  # by which it was charged
         else:  # the name that it had before there was a private training
             for name in _PRIVATE:
@@ -314,7 +314,7 @@ class _Clock:
         self.longest, self._last = max(self.longest, now - self._last), now
 
     def passed(self, what: str, seconds: float) -> bool:
-        """Tell whether ``what`` has not been done for so long, and note that it is now."""
+        """Return whether ``what`` has not been done for so long, and note that it is now."""
         if self._last - self._done.get(what, self._begun) < seconds:
             return False
         self._done[what] = self._last
@@ -362,7 +362,7 @@ def charge_generator(
 def descent_of(
     client: DeviceClient, settings: GenerationSettings, pool: Samples, examples: int
 ) -> PrivateDescent | None:
-    """Return how the generator's private steps on ``pool`` are taken; None where it has no noise."""
+    """Return how the generator's private steps on ``pool`` are taken; None if it has no noise."""
     if not settings.noise_multiplier:
         return None
     return PrivateDescent(
@@ -447,7 +447,9 @@ class Diffusion:
             decay=settings.average,
             precision=getattr(torch, precision),
         )
-        self._training = Training(model, self._schedule, images, labels, draws, plan, private)
+        self._training = DiffusionTraining(
+            model, self._schedule, images, labels, draws, plan, private
+        )
 
     @property
     def epoch(self) -> int:
@@ -506,7 +508,7 @@ class BetaVAE:
         self._images, self._labels, self._classes = (images + 1) / 2, labels, classes
         with unbuildable():
             self._model = beta_vae.start((channels, height, width), weights, settings.latent)
-        self._training = beta_vae.Training(
+        self._training = beta_vae.VAETraining(
             self._model,
             self._inputs,
             len(images),
@@ -544,7 +546,7 @@ class BetaVAE:
         """Return what the decoder makes of codes around the mean of each label's class."""
         codes = beta_vae.codes(self._model, self._inputs, len(self._labels))
         there, of_class = torch.unique(labels, return_inverse=True)
-        means = class_means(codes, self._labels, there.tolist())[of_class]
+        means = mean_codes(codes, self._labels, there.tolist())[of_class]
         return beta_vae.draw_images(self._model, means, generator) * 2 - 1
 
 

@@ -15,9 +15,9 @@ from common.data.division.partitions import lacking, partition
 from common.data.division.stratify import Parts, subset, validation_split
 from common.data.features import Extractor
 from common.data.loading import load, load_site
-from common.data.own.rows import check_reach
 from common.data.published.catalogue import NAMES, describe
 from common.data.store import store_roots
+from common.data.user.rows import check_reach
 from common.draws.seeding import derive
 from common.errors import DataError, FederationError
 from common.learning.run import Run
@@ -142,7 +142,7 @@ class Division:
         return used[rest], used[held]
 
     def groups(self, dataset: Dataset, positions: Indices) -> Labels | None:
-        """Return the groups of samples of ``dataset``'s training split, which no cut divides; None where any may.
+        """Return the groups of samples of ``dataset``'s training split, which no cut divides; None if any may.
 
         A published set's writers and users are divided, as its papers do it, but by ``partition.kind=natural``.
         """
@@ -160,11 +160,11 @@ class Division:
         train, unit, classes = self.dataset.train, self.run.info.unit, self.run.info.classes
         if not self.run.task.by_class:
             return []
-        said = [
+        message = [
             lacking(self.dataset.test.labels, classes, f"test {unit}"),
             lacking(train.labels[self.validation], classes, f"validation {unit}"),
         ]
-        return [sentence for sentence in said if sentence]
+        return [sentence for sentence in message if sentence]
 
     def share(self, site: str, dataset: Dataset, indices: Indices) -> tuple[Indices, Indices]:
         """Return of a site's positions in ``dataset``'s training split those to learn from and those it holds out."""

@@ -17,13 +17,13 @@ __all__ = [
     "is_foreign",
     "is_import_path",
     "load",
-    "own_method",
     "path_of",
     "require_taken",
     "resolve",
     "section",
     "settings_class",
     "settings_of",
+    "user_method",
 ]
 
 
@@ -46,7 +46,7 @@ class Method:
         A ``common.settings.base.Settings``.
     facts : str or function
         For a method of the user's own, what words a report's sentences of it, as the functions of
-        nectar.report.facts do; empty where there is none, and for the methods below, whose facts lie there.
+        nectar.report.facts do; empty if there is none, and for the methods below, whose facts are there.
     private : bool
         Whether all that its devices send is covered by noise where ``privacy.noise_multiplier`` is above 0, but for
         what its settings say is ``unprotected``. It is no claim that a method can inherit.
@@ -117,7 +117,7 @@ def _own(
     on: tuple[str, ...] = (),
     parts: tuple[str, ...] = (),
 ) -> Method:
-    """Return one of Nectar's methods, whose parts lie in files of its name."""
+    """Return one of Nectar's methods, whose parts are in files of its name."""
     return Method(
         name,
         f"strategies.{name}:{cls}",
@@ -185,7 +185,7 @@ FOREIGN_CLIENT = "fedavg"
 """The method whose settings and local training serve a Flower strategy named by import path."""
 
 
-def own_method(path: str) -> Method | None:
+def user_method(path: str) -> Method | None:
     """Return the user's own method at an import path, else None; ConfigError if it cannot be imported."""
     if path.partition(":")[0].partition(".")[0] == "flwr":
         return None
@@ -202,7 +202,7 @@ def resolve(name: str) -> Method:
     foreign = Method(
         served.name, name, client, served.settings, served.facts, private=served.private
     )
-    return own_method(name) or foreign
+    return user_method(name) or foreign
 
 
 def require_taken(name: str, kind: str, dataset: str) -> None:
@@ -229,7 +229,7 @@ def require_taken(name: str, kind: str, dataset: str) -> None:
 
 def is_foreign(name: str) -> bool:
     """Tell a Flower strategy's import path from all of Nectar's kind: methods by name, and users' own."""
-    return is_import_path(name) and own_method(name) is None
+    return is_import_path(name) and user_method(name) is None
 
 
 def section(name: str) -> str:

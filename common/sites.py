@@ -30,7 +30,7 @@ _UNSEEN = re.compile(
 
 
 def is_site_name(text: str) -> bool:
-    """Whether a site can be called so: the one place that judges it, at a site, at the server and in a record.
+    """Return whether a site can be called so: the one place that judges it, at a site, at the server and in a record.
 
     1 to 64 characters in Unicode's form NFC, a letter or digit first: letters and digits of any script, their marks,
     dots, dashes, underscores, and single spaces inside. So neither a control, nor a mark of direction or of no width,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from synth.beta_vae import divergence, sampled
+from synth.beta_vae import kl_to_prior, sampled
 from synth.descent import Adam
 from synth.generators import style
 from synth.generators.style import Dense, Form, StyleNetwork, activated, begin
@@ -79,7 +79,7 @@ def negative_bound(
         sigma.
     """
     squared = (images - x).square().flatten(1).sum(1)
-    return (squared / (2 * deviation**2) + divergence(mu, log_variance)).mean()
+    return (squared / (2 * deviation**2) + kl_to_prior(mu, log_variance)).mean()
 
 
 def train_prior(

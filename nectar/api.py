@@ -25,6 +25,7 @@ from common.config.tables import TABLE
 from common.config.text import scalar_text
 from common.errors import ConfigError
 from common.methods import Method
+from nectar.arguments import parse_arguments, resolved, typed_command
 from nectar.comparison.comparison import Comparison
 from nectar.comparison.request import CompareOptions, parse
 from nectar.comparison.results import ComparisonResult, GridResult, TableResult
@@ -34,8 +35,7 @@ from nectar.engines.processes import Interrupted, Interrupts
 from nectar.recorded_run import RecordedRun
 from nectar.records.outputs import with_recorded
 from nectar.records.record import record_at
-from nectar.records.record_imports import judge_of
-from nectar.words import parse_words, resolved, typed
+from nectar.records.record_imports import import_policy_of
 
 T = TypeVar("T")
 
@@ -86,7 +86,7 @@ def run(
             f"two methods, {method} and {settings['method']}: name one, as the first argument."
         )
     words = _words(({"method": method} if method else {}) | settings)
-    config = resolved(with_recorded(typed(["run", *words]) | parse_words(words)))
+    config = resolved(with_recorded(typed_command(["run", *words]) | parse_arguments(words)))
     threads = torch.get_num_threads()
     try:
         with _lines(progress):
@@ -113,7 +113,7 @@ def open_record(record: str | Path, *, allow_imports: str = "") -> RecordedRun:
     ConfigError
         If it is no run's record.
     """
-    return RecordedRun.open(record_at(record), judge_of(allow_imports, "allow_imports="))
+    return RecordedRun.open(record_at(record), import_policy_of(allow_imports, "allow_imports="))
 
 
 @overload
@@ -322,7 +322,7 @@ KEYS = ("method", "model.name", "dataset")
 
 
 def is_named(given: Any) -> bool:
-    """Whether an object can stand for an import path: a class, a function, a method."""
+    """Return whether an object can stand for an import path: a class, a function, a method."""
     return isinstance(given, Method | type) or inspect.isroutine(given)
 
 

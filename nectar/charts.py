@@ -226,7 +226,7 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def inline_svg(figure: Figure, *, label: str) -> str:
-    """Return ``figure`` as an ``<svg>`` to stand in an HTML page, named by ``label``, which no other on the page has.
+    """Return ``figure`` as an ``<svg>`` to be in an HTML page, named by ``label``, which no other on the page has.
 
     Text stays text. Ink, paper, grid and lines take the page's ``--ink``, ``--paper``, ``--grid`` and ``--series-1``
     to ``--series-8``, where it has them.

@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     from common.code.imports import search
     from common.errors import NectarError
-    from nectar.command_line import COMMANDS, Interrupted, ReaderGone, told
+    from nectar.command_line import COMMANDS, Interrupted, ReaderGone, error_text
 
     if argv is None:
         search(str(Path.cwd()))  # for the user's own models and methods
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error.format_message(), file=sys.stderr)
         return _REFUSED
     except ClickException as error:
-        return _refuse(told(error))
+        return _refuse(error_text(error))
     except Interrupted:
         print("nectar: interrupted.", file=sys.stderr)
         return _INTERRUPTED

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from common.config.keys import nearest
+from common.config.keys import closest_word
 from common.errors import ConfigError
 
 
@@ -25,12 +25,12 @@ class ReaderGone(Exception):
     """Nobody reads on, as in ``nectar config | head``; click would end the process with a code of its own."""
 
 
-def told(error: click.ClickException) -> str:
+def error_text(error: click.ClickException) -> str:
     """Return what an error of the library says, and where one reads what is taken."""
-    said, ctx = error.format_message(), getattr(error, "ctx", None)
-    if ctx is None or "`" in said or said.endswith("?"):
-        return said
-    return f"{said.rstrip('.')}: `{ctx.command_path} --help` says what it takes."
+    message, ctx = error.format_message(), getattr(error, "ctx", None)
+    if ctx is None or "`" in message or message.endswith("?"):
+        return message
+    return f"{message.rstrip('.')}: `{ctx.command_path} --help` says what it takes."
 
 
 GROUPS: dict[str, dict[str, str]] = {
@@ -68,7 +68,7 @@ GROUPS: dict[str, dict[str, str]] = {
 }
 
 
-SUMMARIES = {name: said for group in GROUPS.values() for name, said in group.items()}
+SUMMARIES = {name: message for group in GROUPS.values() for name, message in group.items()}
 
 
 _HELP = """\
@@ -119,8 +119,8 @@ class Command(TyperCommand):
                 raise ConfigError(f"{option.opts[0]} is given twice: give it once.")
 
     def _unknown(self, ctx: click.Context, name: str) -> click.UsageError:
-        """Say what was meant by an option that there is none of."""
-        from nectar.words import meant_by
+        """Describe what was meant by an option that there is none of."""
+        from nectar.arguments import meant_by
 
         known = [opt for one in self.get_params(ctx) for opt in one.opts if opt.startswith("--")]
         takes_words = any(one.name == "words" for one in self.params)
@@ -128,9 +128,9 @@ class Command(TyperCommand):
         key = meant_by(word) if takes_words else None
         if name in _NO_OPTIONS and name not in known:
             hint = _NO_OPTIONS[name]
-        elif key is not None and (f".{key}".endswith(f".{word}") or not nearest(name, known)):
+        elif key is not None and (f".{key}".endswith(f".{word}") or not closest_word(name, known)):
             hint = f"settings are words: did you mean {key}=...?"
-        elif guess := nearest(name, known):
+        elif guess := closest_word(name, known):
             hint = f"did you mean {guess}?"
         else:
             hint = f"`{ctx.command_path} --help` lists those that there are."
@@ -164,7 +164,7 @@ class Actions(TyperGroup):
         names = self.list_commands(ctx)
         if args[0] not in names and not args[0].startswith("-"):
             meant = _MEANT.get(args[0], "")
-            guess = meant if meant in names else nearest(args[0], names)
+            guess = meant if meant in names else closest_word(args[0], names)
             hint = (
                 f"did you mean `{ctx.command_path} {guess}`?" if guess else "`%s --help` lists all."
             )

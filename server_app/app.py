@@ -30,14 +30,14 @@ from common.samples.dataset import alike
 from common.sites import SUPERLINK, Site, engine_of
 from common.wire.synthetic_images import Copies
 from server_app import recorder as ledger_heads
-from server_app.continuing import standing_of
 from server_app.data_of_run import agree_on_data, data_at_hand, stated_data
+from server_app.dp_sgd_step import require_dp_sgd_step
 from server_app.loop import federate, server_evaluator
 from server_app.on_round import Notifier, OnRound
-from server_app.private_step import require_private_step
 from server_app.record import Record
-from server_app.recorder import Recorder, require_an_update, said_if_nothing_was_learned
-from server_app.sending import send, tell
+from server_app.recorder import Recorder, require_an_update, warn_no_progress
+from server_app.resume_point import resume_point_of
+from server_app.sending import print_marked, send
 from server_app.tracking import refuse_own_pictures, require_tracker
 from server_app.unlisted import unlisted
 from strategies.base import strategy_class
@@ -64,15 +64,15 @@ def main(grid: Grid, context: Context) -> None:
         record = serve(
             grid, load(context.run_config), begun=_tell_of, members=_Members(), done=_Rounds()
         )
-        tell("completed", directory=str(record.directory))
+        print_marked("completed", directory=str(record.directory))
     except NectarError as error:
         logger.error("the run stopped: %s", error)
-        tell("stopped", reason=one_line(str(error)))
+        print_marked("stopped", reason=one_line(str(error)))
         raise
 
 
 def _tell_of(record: Record) -> None:
-    tell("record", directory=str(record.directory))
+    print_marked("record", directory=str(record.directory))
 
 
 class _Rounds:
@@ -86,7 +86,7 @@ class _Rounds:
         first, begun = self._first = self._first or (reached, now)
         a_round = (now - begun) / max(1, reached - first)
         left = {"left": round(a_round * (of - reached), 1)} if reached > first else {}
-        tell("round", reached=reached, of=of, **left)
+        print_marked("round", reached=reached, of=of, **left)
 
 
 class _Members:
@@ -98,7 +98,7 @@ class _Members:
     def __call__(self, sites: Sequence[Site]) -> None:
         nodes = {site.name: str(site.node_id) for site in sites}
         if nodes != self._told:
-            tell("sites", nodes=nodes)
+            print_marked("sites", nodes=nodes)
             self._told = nodes
 
 
@@ -130,14 +130,14 @@ def serve(
     start = None if config.resume else starting_weights(run)
     evaluator = server_evaluator(division)
     strategy = make_strategy(run)
-    require_private_step(run)
-    strategy.members.spending.heads = ledger_heads.seen(_places(config))
+    require_dp_sgd_step(run)
+    strategy.members.spending.ledger_tips = ledger_heads.seen(_places(config))
     strategy.ensure_roll_call(grid)
     read = division.checksums if data_at_hand(division) else {}
     agree_on_data(strategy.members, read, config.dataset, config.federation.min_replies)
     refuse_own_pictures(config.track, strategy.sites)
     run = strategy.run = with_nodes_there_are(run, strategy.sites)
-    standing = standing_of(run.config, strategy)
+    standing = resume_point_of(run.config, strategy)
     record, checkpoint = standing.record, standing.checkpoint
     strategy.record_id = record.id
     logger.info("the record is %s", record.directory)
@@ -186,8 +186,8 @@ def serve(
             unjudged=standing.unjudged,
         )
         require_an_update(record.metrics())
-        if said := said_if_nothing_was_learned(record.metrics(), config.learning_rates):
-            logger.warning("%s", said)
+        if message := warn_no_progress(record.metrics(), config.learning_rates):
+            logger.warning("%s", message)
         with record.writing():
             _end(record, "completed")
     except DivergedError as error:
@@ -292,7 +292,7 @@ def describe_partition(
 ) -> dict[str, Any]:
     """Return what the record says about who holds what, and why nodes that were there take no part.
 
-    Class counts stand there only where the server has the data itself, and the task tells classes apart. Of a large
+    Class counts are there only where the server has the data itself, and the task tells classes apart. Of a large
     simulation there are sizes alone (`server_app.unlisted`).
     """
     run = division.run

@@ -12,7 +12,7 @@ import torch
 from common.errors import ConfigError, FederationError, one_line
 from common.storage import tensor_file
 from common.storage import tensor_file as tensors_apart
-from common.storage.tensor_file import TensorFileError, pack, unpack
+from common.storage.tensor_file import TensorFileError, join_tensors, split_tensors
 from server_app.metrics_file import Checksum
 from strategies.exchange.rules import GLOBAL
 from strategies.federated import LEARNED
@@ -31,7 +31,7 @@ class Checkpoint:
     """Where a run stands after round ``server_round``.
 
     ``line`` is the round's line of metrics.jsonl where that awaits the sites' figures; ``taken`` is the round last
-    taken of each site's work. ``lines`` is the checksum of metrics.jsonl as it was, None where an earlier release
+    taken of each site's work. ``lines`` is the checksum of metrics.jsonl as it was, None if an earlier release
     wrote it.
     """
 
@@ -40,7 +40,7 @@ class Checkpoint:
     strategy: Mapping[str, Any]
     validation_accuracy: float | None = None
     line: Mapping[str, Any] | None = None
-    taken: Mapping[str, int] = field(default_factory=dict)
+    last_accepted_round: Mapping[str, int] = field(default_factory=dict)
     lines: Checksum | None = None
 
     @property
@@ -77,7 +77,7 @@ class Checkpoint:
         FederationError
             If the strategy keeps something a checkpoint cannot hold.
         """
-        skeleton, state = pack(dict(self.strategy), "strategy")
+        skeleton, state = split_tensors(dict(self.strategy), "strategy")
         meta = {
             "schema": SCHEMA,
             "round": self.server_round,
@@ -85,7 +85,7 @@ class Checkpoint:
             "strategy": skeleton,
             "weights": list(self.weights),
             "line": self.line,
-            "taken": dict(self.taken),
+            "taken": dict(self.last_accepted_round),
             "lines": self.lines,
         }
         kept = {f"state.{k}": t for k, t in state.items()}
@@ -129,10 +129,10 @@ class Checkpoint:
         return cls(
             server_round=server_round,
             weights={name: tensors[f"weights.{name}"] for name in meta["weights"]},
-            strategy=dict(unpack(meta["strategy"], state)),
+            strategy=dict(join_tensors(meta["strategy"], state)),
             validation_accuracy=None if accuracy is None else float(accuracy),
             line=_line(meta.get("line"), server_round),
-            taken={str(site): int(last) for site, last in meta["taken"].items()},
+            last_accepted_round={str(site): int(last) for site, last in meta["taken"].items()},
             lines=_checksum(meta.get("lines")),
         )
 

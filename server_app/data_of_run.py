@@ -16,7 +16,7 @@ logger = getLogger("flwr")
 
 
 def data_at_hand(division: Division) -> bool:
-    """Whether the server reads the data of which each site has its share, or the simulated sites' folders."""
+    """Return whether the server reads the data of which each site has its share, or the simulated sites' folders."""
     return bool(division.config.images.sites) or division.judged
 
 

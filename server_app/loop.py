@@ -26,7 +26,7 @@ from common.settings.sections import FederationSettings
 from common.sites import Site, in_site_order
 from server_app.data_of_run import require_data_of
 from strategies.exchange.inbox import nodes_online
-from strategies.exchange.roll_call import NoAnswer, ask, expected_sites, said_of_silent
+from strategies.exchange.roll_call import NoAnswer, ask_nodes, describe_unresponsive, expected_sites
 from strategies.federated import Federated
 from strategies.round import Callback, Evaluator, FiguresCallback, Judgement, RoundResult, Rounds
 
@@ -62,7 +62,7 @@ def federate(
         If a round ends with fewer valid replies than ``federation.min_replies``.
     """
     if first_round == 1:
-        judged = evaluator(strategy.learned(arrays), strategy.beside(arrays))
+        judged = evaluator(strategy.global_models(arrays), strategy.extra_models(arrays))
         start = RoundResult(0, arrays, judged.test, judged.validation)
         for callback in callbacks:
             callback(start)
@@ -131,10 +131,10 @@ def update_membership(strategy: Federated, grid: Grid, federation: FederationSet
 
 
 def _silent(strategy: Federated, grid: Grid, here: set[int], members: Mapping[int, Site]) -> str:
-    """Return a clause about nodes that are online and do not answer; nothing where there are none."""
+    """Return a clause about nodes that are online and do not answer; nothing if there are none."""
     silent = here - members.keys() - strategy.members.refused
     names = {site.node_id: site.name for site in strategy.sites}
-    return f" ({said_of_silent(grid, silent, names)})" if silent else ""
+    return f" ({describe_unresponsive(grid, silent, names)})" if silent else ""
 
 
 def _join(
@@ -147,7 +147,7 @@ def _join(
     """Return the members with ``node_id`` among them; a site that returns under a new node id replaces itself."""
     here = set(grid.get_node_ids())
     deadline = min(60.0, federation.round_deadline)
-    (site,) = ask(grid, [node_id], strategy.question, deadline=deadline)
+    (site,) = ask_nodes(grid, [node_id], strategy.question, deadline=deadline)
     if not isinstance(site, Site):
         raise site
     require_data_of(site, strategy.members.data, strategy.run.config.dataset)

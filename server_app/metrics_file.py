@@ -155,7 +155,7 @@ class MetricsFile:
         return next((ln for ln in self._read().lines if ln["round"] == server_round), {})
 
     def has(self, server_round: int) -> bool:
-        """Whether there is a whole line of ``server_round``."""
+        """Return whether there is a whole line of ``server_round``."""
         return bool(self.line(server_round))
 
     def set_aside(self, last_round: int, to: Path) -> bool:

@@ -140,13 +140,13 @@ class _Guard:
         self._failed = False
 
     def __call__(self, call: Callable[[], T]) -> T | None:
-        """Return what ``call`` returns; None where it raised."""
+        """Return what ``call`` returns; None if it raised."""
         try:
             return call()
         except Exception as error:
             text = str(error) if self._failed else traceback.format_exc().rstrip()
-            said = _CREDENTIALS.sub("//", text)
-            logger.warning("%s failed, which costs the run nothing: %s", self._name, said)
+            message = _CREDENTIALS.sub("//", text)
+            logger.warning("%s failed, which costs the run nothing: %s", self._name, message)
             self._failed = True
             return None
 

@@ -35,7 +35,7 @@ from common.learning.compute import torch_device
 from common.settings.section import operational
 from common.settings.sections import SECTIONS, as_file_name
 from common.storage.files import read_file, write_json, write_text
-from common.storage.tensor_file import reason_of
+from common.storage.tensor_file import unreadable_reason
 from server_app.checkpoint import Checkpoint
 from server_app.metrics_file import MetricsFile
 from server_app.run_directory import PROVENANCE, RunDirectory
@@ -138,8 +138,8 @@ class Record(RunDirectory):
             yield
         except (OSError, SafetensorError) as error:
             raise FederationError(
-                f"the record {self.directory} cannot be written ({reason_of(error)}): {self._safe()}; make room there, "
-                f"or make it writable, then resume={self.directory} goes on"
+                f"the record {self.directory} cannot be written ({unreadable_reason(error)}): {self._safe()}; make "
+                f"room there, or make it writable, then resume={self.directory} goes on"
             ) from None
 
     def stands(self) -> str:
@@ -156,7 +156,7 @@ class Record(RunDirectory):
         return words[: 3 if words[1] == "submit" else 2] if known else ["nectar", "run"]
 
     def _safe(self) -> str:
-        """Say what of the record a run can go on from."""
+        """Describe what of the record a run can go on from."""
         with contextlib.suppress(FederationError):
             done = Checkpoint.load(self.last).server_round
             return f"all up to round {done} is safe in it"
@@ -181,7 +181,7 @@ class Record(RunDirectory):
         self._writer.end()
 
     def is_being_written(self) -> bool:
-        """Tell whether a process writes the record; yes where that cannot be known."""
+        """Return whether a process writes the record; yes where that cannot be known."""
         return self._writer.is_at_work()
 
     def who_writes(self) -> str:

@@ -18,11 +18,11 @@ from flwr.app import MetricRecord
 from PIL import Image
 from torch import Tensor
 
-from common.data.own.rows import csv_of_rows
+from common.data.user.rows import csv_of_rows
 from common.errors import FederationError
 from common.privacy.accounting import epsilon
 from common.privacy.events import UNIT, Event
-from common.privacy.ledger import Head
+from common.privacy.ledger import LedgerTip
 from common.samples.dataset import DatasetInfo
 from common.sites import site_slug
 from common.storage.files import read_regular, write_atomically, write_json, write_text
@@ -31,7 +31,7 @@ from common.wire.synthetic_images import FIGURES, Copies, SyntheticImages
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from server_app.synthetic_sets import save_sets
-from strategies.exchange.replies import Outcome, Spending
+from strategies.exchange.replies import Outcome, PrivacyBudgetUsage
 from strategies.exchange.roll_call import some_of
 from strategies.federated import Federated
 from strategies.round import RoundResult, SitesFigures
@@ -122,7 +122,7 @@ class Recorder:
         spending, delta = self.strategy.members.spending, self.strategy.run.config.privacy.delta
         many = len(spending.events) > MOST_TOLD
         asked = {*outcome.accepted, *outcome.rejected} if many else None
-        spent = lines_of(spending, delta, asked)
+        spent = spending_lines(spending, delta, asked)
         return {**self.strategy.notes(), **({SPENT: spent} if spent else {})}
 
     def judged(self, figures: SitesFigures) -> None:
@@ -164,7 +164,7 @@ class Recorder:
             best.save(self.record.best)
 
     def _keep(self, result: RoundResult) -> None:
-        keep(self.record.directory, self.strategy.members.spending.heads)
+        keep(self.record.directory, self.strategy.members.spending.ledger_tips)
         sets, contrast = self.strategy.pictures(), self.strategy.contrast
         folder = self.record.directory / "samples" / f"round-{result.server_round:03d}"
         save_grids(sets, self.strategy.run.info, folder, contrast)
@@ -176,7 +176,7 @@ class Recorder:
             dict(self.strategy.checkpoint()),
             reached,
             self._line,
-            dict(self.strategy.members.taken),
+            dict(self.strategy.members.last_accepted_round),
             self.record.metrics_file.checksum(),
         )
         if reached is not None and (self.best is None or reached > self.best):
@@ -197,7 +197,7 @@ def _has_diverged(result: RoundResult) -> bool:
 
 
 def _tell_copies(result: RoundResult) -> None:
-    """Say how many of the round's images are copies: each time that there are some, else in the first round."""
+    """Describe how many of the round's images are copies: each time that there are some, else in the first round."""
     copies = Copies.told(result.outcome.accepted.values())
     if copies is not None and copies.found:
         logger.warning("REAL IMAGES, round %d: %s", result.server_round, copies.sentence())
@@ -213,7 +213,7 @@ _SECONDS = "seconds"
 
 
 def line_of(result: RoundResult) -> dict[str, Any]:
-    """Return a round's line of metrics.jsonl; everything that a clock decides stands under ``seconds``."""
+    """Return a round's line of metrics.jsonl; everything that a clock decides is under ``seconds``."""
     accepted = result.outcome.accepted
     devices = {site: dict(figures) for site, figures in accepted.items()}
     times = {site: figures.pop(_SECONDS, None) for site, figures in devices.items()}
@@ -273,7 +273,7 @@ def require_an_update(lines: Sequence[Mapping[str, Any]]) -> None:
 _LEARNED = 0.05
 
 
-def said_if_nothing_was_learned(lines: Sequence[Mapping[str, Any]], rates: str) -> str:
+def warn_no_progress(lines: Sequence[Mapping[str, Any]], rates: str) -> str:
     """Return a sentence about a run whose model is no better than before training, else nothing.
 
     Parameters
@@ -445,12 +445,12 @@ _PLACES = 2**19
 _PLACES_A_KIND = 2**9
 
 
-def lines_of(
-    spending: Spending, delta: float, sites: Container[str] | None = None
+def spending_lines(
+    spending: PrivacyBudgetUsage, delta: float, sites: Container[str] | None = None
 ) -> dict[str, dict[str, Any]]:
     """Return for each site, or for those of ``sites``, what it has spent in this run, as plain data.
 
-    ``epsilon`` is None where there is no bound, where the site keeps its events to itself, and where it tells of so
+    ``epsilon`` is None if there is no bound, where the site keeps its events to itself, and where it tells of so
     many kinds of them that the round would wait. Sites that tell of the same events are one computation; the others
     have equal shares of the time, and RDP's epsilon where PRV's would take more.
     """
@@ -490,26 +490,26 @@ FILE = "ledger-heads.json"
 """In a record: by site, the newest head that this run saw."""
 
 
-def keep(record: Path, heads: Mapping[str, Head]) -> None:
+def keep(record: Path, heads: Mapping[str, LedgerTip]) -> None:
     """Write what was seen until now; nothing where no site keeps a ledger."""
     if heads:
         write_json(record / FILE, {site: asdict(head) for site, head in heads.items()})
 
 
-def seen(places: Iterable[Path]) -> dict[str, Head]:
+def seen(places: Iterable[Path]) -> dict[str, LedgerTip]:
     """Return by site the longest head in the records below ``places``; of one that is damaged a warning is left."""
-    found: dict[str, Head] = {}
+    found: dict[str, LedgerTip] = {}
     for path in sorted({path for place in places for path in place.glob(f"*/{FILE}")}):
         for site, head in _read(path).items():
-            if head.length > found.get(site, Head()).length:
+            if head.length > found.get(site, LedgerTip()).length:
                 found[site] = head
     return found
 
 
-def _read(path: Path) -> dict[str, Head]:
+def _read(path: Path) -> dict[str, LedgerTip]:
     try:
         content = json.loads(read_regular(path))
-        return {str(site): Head.read(head) for site, head in content.items()}
+        return {str(site): LedgerTip.read(head) for site, head in content.items()}
     except (OSError, ValueError, AttributeError, RecursionError):
         logger.warning(
             "%s is damaged, so that a site whose privacy ledger was put back is not told what that run saw of it: "

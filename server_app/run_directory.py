@@ -56,7 +56,7 @@ class RunDirectory:
         return self.directory / "synthetic" / "best.safetensors"
 
     def is_there(self) -> bool:
-        """Whether a record lies here, and no link to one."""
+        """Return whether a record lies here, and no link to one."""
         return (self.directory / PROVENANCE).is_file() and not self.directory.is_symlink()
 
     def stated(self) -> dict[str, Any] | None:
@@ -73,7 +73,7 @@ class RunDirectory:
         return stated
 
     def why_not(self) -> str:
-        """Say why what lies here is not a record that can be read, and what to do; half a sentence."""
+        """Return why what lies here is not a record that can be read, and what to do; half a sentence."""
         schema = (self.json(PROVENANCE) or {}).get("schema")
         if type(schema) is int and schema != SCHEMA:
             return (

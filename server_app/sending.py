@@ -49,7 +49,7 @@ class Pack:
     record : str
         Its id.
     directory : Path
-        Where it lies on the server.
+        Where it is on the server.
     content : bytes
         The zip archive.
     left_out : tuple of str
@@ -62,8 +62,8 @@ class Pack:
     left_out: tuple[str, ...]
 
 
-def pack(output_dir: Path, request: Request, limit: int = LIMIT) -> Pack:
-    """Pack a record that lies below the output directory.
+def pack_record(output_dir: Path, request: FetchRequest, limit: int = LIMIT) -> Pack:
+    """Pack a record that is below the output directory.
 
     Links are never followed, nor sent; what devices keep in ``state`` stays.
 
@@ -128,7 +128,7 @@ def _is_record(path: Path) -> bool:
     return NAME.fullmatch(path.name) is not None and path.is_dir() and RunDirectory(path).is_there()
 
 
-def _files(directory: Path, request: Request) -> tuple[list[Path], list[str]]:
+def _files(directory: Path, request: FetchRequest) -> tuple[list[Path], list[str]]:
     """Return what is asked for, in a fixed order, and the names of what cannot be sent."""
     files: list[Path] = []
     left_out: list[str] = []
@@ -178,7 +178,7 @@ class FetchError(NectarError):
     """A record that did not come home."""
 
 
-def lines_of(pack: Pack) -> Iterator[str]:
+def wire_lines(pack: Pack) -> Iterator[str]:
     """Yield the lines that carry ``pack``, without line ends: a head, then the numbered parts."""
     count = -(-len(pack.content) // LINE_BYTES)
     head = {
@@ -259,7 +259,7 @@ _PART = re.compile(rf"{_NAME}(?:/{_NAME}){{0,3}}")
 
 
 @dataclass(frozen=True)
-class Request:
+class FetchRequest:
     """A record, and which of its files.
 
     Attributes
@@ -277,7 +277,7 @@ class Request:
     only: tuple[str, ...] = ()
 
     def wants(self, file: str) -> bool:
-        """Whether a file of the record, named as in the record, is asked for."""
+        """Return whether a file of the record, named as in the record, is asked for."""
         return not within(file, self.without) and (not self.only or within(file, self.only))
 
     def text(self) -> str:
@@ -288,8 +288,8 @@ class Request:
         return " ".join(words)
 
     @classmethod
-    def parse(cls, text: str) -> Request:
-        """Read the run config's value; ConfigError if it is none."""
+    def parse(cls, text: str) -> FetchRequest:
+        """Read the run config's value; ConfigError if it is not one."""
         record, *words = text.split() or [""]
         parts: dict[str, tuple[str, ...]] = {}
         for word in words:
@@ -301,7 +301,7 @@ class Request:
 
 
 def within(file: str, parts: Collection[str]) -> bool:
-    """Whether a file of a record is one of ``parts`` or lies in one of them."""
+    """Return whether a file of a record is one of ``parts`` or is in one of them."""
     return any(file == part or file.startswith(f"{part}/") for part in parts)
 
 
@@ -338,11 +338,11 @@ _LINES_A_BURST, _PAUSE, _LAST_PAUSE = 20, 0.3, 1.5
 
 def send(run_config: Mapping[str, Any]) -> None:
     """Print the record that ``run_config`` asks for; NectarError if there is none, or it is too large."""
-    request = Request.parse(str(run_config[FETCH]))
+    request = FetchRequest.parse(str(run_config[FETCH]))
     output_dir = load({"output-dir": run_config.get("output-dir", "")}).output_dir
-    packed = pack(output_dir, request)
+    packed = pack_record(output_dir, request)
     logger.info("sending %s: %.2f MB packed", packed.directory, len(packed.content) / 1e6)
-    for number, line in enumerate(lines_of(packed)):
+    for number, line in enumerate(wire_lines(packed)):
         sys.stdout.write(f"{line}\n")
         if number % _LINES_A_BURST == _LINES_A_BURST - 1:
             time.sleep(_PAUSE)
@@ -365,14 +365,14 @@ with the record's ``directory``."""
 _LINE = re.compile(r"nectar-(?P<kind>record|stopped|sites|round|completed) (?P<content>\{.*\})")
 
 
-def tell(kind: Kind, **content: Any) -> None:
+def print_marked(kind: Kind, **content: Any) -> None:
     """Print a marked line."""
     # In one piece: other threads print lines too.
     sys.stdout.write(f"nectar-{kind} {json.dumps(content)}\n")
     sys.stdout.flush()
 
 
-def told(line: str, kind: Kind) -> dict[str, Any]:
+def marked_content(line: str, kind: Kind) -> dict[str, Any]:
     """Return what a line of a log tells of ``kind``; nothing if it is none of these, or damaged."""
     found = _LINE.fullmatch(line.rstrip())
     if found is not None and found["kind"] == kind:
@@ -382,5 +382,5 @@ def told(line: str, kind: Kind) -> dict[str, Any]:
 
 
 def is_marked(line: str) -> bool:
-    """Whether a line of a log is for programs, and none for people."""
+    """Return whether a line of a log is for programs, and none for people."""
     return _LINE.fullmatch(line.rstrip()) is not None

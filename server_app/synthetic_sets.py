@@ -64,10 +64,10 @@ def contrast_of(path: Path) -> Contrast:
         If the file is not there, damaged or another release's.
     """
     with _opened(path) as (_, meta):
-        said = meta.get("contrast", "pixels")
-        if said not in CONTRASTS:
-            raise ValueError(f"contrast {said!r}, this release knows {', '.join(CONTRASTS)}")
-        contrast: Contrast = said
+        message = meta.get("contrast", "pixels")
+        if message not in CONTRASTS:
+            raise ValueError(f"contrast {message!r}, this release knows {', '.join(CONTRASTS)}")
+        contrast: Contrast = message
         return contrast
 
 

@@ -187,7 +187,7 @@ class MLflow:
                 self._client.log_image(self._id, picture.convert("RGB"), key=key, step=step)
 
     def close(self, outcome: str) -> None:
-        """Say how the run ended."""
+        """Describe how the run ended."""
         states = {COMPLETED: "FINISHED", "interrupted": "KILLED"}
         self._client.set_terminated(self._id, status=states.get(outcome, "FAILED"))
 
@@ -229,7 +229,7 @@ def settings_of(config: Config) -> dict[str, Scalar]:
 
 
 def _names_a_path(value: Any) -> bool:
-    """Whether a setting names a path of this machine, or several."""
+    """Return whether a setting names a path of this machine, or several."""
     parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else []
     kinds = (PurePosixPath, PureWindowsPath)
     return any(p.startswith("~") or any(kind(p).is_absolute() for kind in kinds) for p in parts)

@@ -18,7 +18,7 @@ WHY = (
 
 
 def unlisted(sites: Sequence[Site], *, told: bool = True) -> dict[str, Any] | None:
-    """Return the sizes of sites that are not to be listed, as plain data; None where they are.
+    """Return the sizes of sites that are not to be listed, as plain data; None if they are.
 
     Listed are always those of a real federation, and those with folders or names of their own: what they hold stands
     nowhere else. Sites that tell no number of examples (``told`` is false) have None for each of theirs.

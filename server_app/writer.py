@@ -74,7 +74,7 @@ class Writer:
         self._lock.release()
 
     def is_at_work(self) -> bool:
-        """Tell whether a process writes the record; yes where that cannot be known. Nothing is written for it."""
+        """Return whether a process writes the record; yes where that cannot be known. Nothing is written for it."""
         try:
             lock = os.open(self._directory / LOCK, os.O_RDONLY | os.O_NONBLOCK)
         except OSError as error:

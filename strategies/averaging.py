@@ -142,7 +142,7 @@ def squared_distances(rows: Sequence[Mapping[str, Tensor]], names: Iterable[str]
     return apart + apart.T
 
 
-def nearest(distances: Tensor, byzantine: int, kept: int) -> list[int]:
+def krum_order(distances: Tensor, byzantine: int, kept: int) -> list[int]:
     """Return which of n replies Krum keeps, the best first, of equal ones the first.
 
     Those are best whose squared ``distances`` to the n - f - 2 nearest others have the least sum, where f are
@@ -211,7 +211,7 @@ class RobustMean:
             )
             return []
         distances = squared_distances(rows, sorted(self._measured))
-        return [rows[i] for i in nearest(distances, f, federation.kept)]
+        return [rows[i] for i in krum_order(distances, f, federation.kept)]
 
 
 def _mean(stacked: Tensor) -> Tensor:
@@ -282,7 +282,7 @@ class ServerOptimizer:
 
     @classmethod
     def of(cls, settings: Settings, spec: WeightsSpec) -> ServerOptimizer | None:
-        """Return the optimiser that ``settings`` ask for; None where they take the mean as it is, or know none."""
+        """Return the optimiser that ``settings`` ask for; None if they take the mean as it is, or know none."""
         if not isinstance(settings, ServerStep):
             return None
         plain = settings.server_optimizer == "sgd" and settings.server_lr == 1

@@ -1,9 +1,9 @@
 """The Strategy that every method extends: what it is to write, and how a round goes by it.
 
-A method says what it believes (``bounds``), what it sends (``instructions``) and what it makes of what comes back
-(``update``). What else it may say, of a reply or of itself, is in `strategies.federated`, with what holds where it says
-nothing. A round from its questions to its record is `strategies.round`. The result IS a Flower Strategy: Nectar's
-loop drives it, and so does Flower's own ``start``.
+A method says what a reply must satisfy (``validation_rules``), what it sends (``instructions``) and how it uses what
+comes back (``update``). Its other hooks, with their defaults, are in `strategies.federated` and
+`strategies.exchange.rules`. `strategies.round` is a round from its questions to its record. The result IS a Flower
+Strategy: Nectar's loop drives it, and so does Flower's own ``start``.
 """
 
 from __future__ import annotations
@@ -32,6 +32,16 @@ __all__ = ["GLOBAL", "LEARNED", "Instruction", "State", "Strategy", "strategy_cl
 
 _OPTIMIZER = "server-optimizer"
 
+#: hooks by their earlier names
+_RENAMED = {
+    "bounds": "validation_rules",
+    "leads_to": "resulting_model",
+    "shortened": "clipped",
+    "start_of": "initial_model",
+    "learned": "global_models",
+    "beside": "extra_models",
+}
+
 
 class Strategy(Federated):
     """Base of Nectar's methods; its parameters are `Federated`'s."""
@@ -41,21 +51,26 @@ class Strategy(Federated):
         self._optimizer = ServerOptimizer.of(run.config.settings, run.spec)
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse a method that can run and does not say what of a reply is believed; TypeError naming the hook."""
+        """Refuse a hook of an old name, and a method without rules for its replies; TypeError naming the hook."""
         super().__init_subclass__(**options)
+        for old, new in _RENAMED.items():
+            if callable(vars(cls).get(old)):
+                raise TypeError(
+                    f"{cls.__name__}.{old} is never called: the hook is named {new} now; rename it (CHANGELOG.md)"
+                )
         # ABC would say so when the class is used. A class that leaves more unwritten is a base for others.
         unwritten = {
             hook
-            for hook in ("instructions", "update", "bounds")
+            for hook in ("instructions", "update", "validation_rules")
             if getattr(getattr(cls, hook), "__isabstractmethod__", False)
         }
-        if unwritten == {"bounds"}:
+        if unwritten == {"validation_rules"}:
             raise TypeError(
-                f"{cls.__name__} does not say what of a reply is believed: write bounds(self), which returns a "
-                "strategies.exchange.rules.Bound for each part of what its sites send (docs/add-a-method.md)"
+                f"{cls.__name__} has no rules for its replies: write validation_rules(self), which returns a "
+                "strategies.exchange.rules.Rule for each part of what its sites send (docs/add-a-method.md)"
             )
 
-    # ---- what a method writes, beside bounds ----------------------------------------------------------
+    # ---- what a method writes, besides its rules -------------------------------------------------------
 
     @abstractmethod
     def instructions(
@@ -90,8 +105,8 @@ class Strategy(Federated):
     def strategy_of(self, method: str) -> Strategy:
         """Return the strategy of a method that this one's settings say they use, over the same members and rounds.
 
-        Its ``instructions``, ``prepare``, ``start_of``, ``leads_to``, ``advance``, ``checkpoint`` and ``restore`` are
-        this strategy's to call; it sends nothing itself.
+        Its ``instructions``, ``prepare``, ``initial_model``, ``resulting_model``, ``advance``, ``checkpoint`` and
+        ``restore`` are this strategy's to call; it sends nothing itself.
 
         Raises
         ------
@@ -140,8 +155,8 @@ class Strategy(Federated):
         weights = self.advance(server_round, begun.weights, begun.accepted(replies))
         self.end()
         begun.require_finite(weights)
-        members.taken |= dict.fromkeys(self.outcome.accepted, server_round)
-        members.taken_here |= self.outcome.accepted.keys()
+        members.last_accepted_round |= dict.fromkeys(self.outcome.accepted, server_round)
+        members.accepted_this_process |= self.outcome.accepted.keys()
         return arrays_from(weights), _mean_figures(self.outcome.accepted.values())
 
 

@@ -16,7 +16,7 @@ from common.sites import Site
 from common.wire.weights import Weights
 from strategies.base import Instruction, Strategy
 from strategies.exchange.replies import Upload
-from strategies.exchange.rules import Bound
+from strategies.exchange.rules import Rule
 
 
 class Central(Strategy):
@@ -37,7 +37,7 @@ class Central(Strategy):
             )
         return {}
 
-    def bounds(self) -> Mapping[str, Bound]:
+    def validation_rules(self) -> Mapping[str, Rule]:
         """Nothing is sent."""
         return {}
 

@@ -18,9 +18,9 @@ from common.wire.synthetic_images import SyntheticImages
 from common.wire.tensors import LABELS, VECTORS, Tensors, latent_means
 from common.wire.weights import Weights
 from strategies.base import State
-from strategies.exchange.judging import Led
+from strategies.exchange.judging import CandidateModel
 from strategies.exchange.replies import Upload
-from strategies.exchange.rules import Bound
+from strategies.exchange.rules import Rule
 from strategies.feddm import FedDM
 from synth.aggregation_free import knowledge_gap
 
@@ -47,18 +47,18 @@ class FedAF(FedDM):
         """Return the form of images, V_k and R_k."""
         return reply_spec(self.run, super().expects())
 
-    def bounds(self) -> Mapping[str, Bound]:
+    def validation_rules(self) -> Mapping[str, Rule]:
         """Believe images in range, mean logits as long as the others', and shares that sum to 1."""
         reaches, stays = "the server's training", "one round"
         return {
-            IMAGES: super().bounds()[""],
-            LOGITS: Bound(
+            IMAGES: super().validation_rules()[""],
+            LOGITS: Rule(
                 "`federation.clip`, beside the round's others",
                 "every site's next round",
                 "the run's checkpoints",
-                beside=_length_of_a_row,
+                candidate=_length_of_a_row,
             ),
-            SHARES: Bound("each in [0, 1], all of a class sum to 1", reaches, stays, _shares_alone),
+            SHARES: Rule("each in [0, 1], all of a class sum to 1", reaches, stays, _shares_alone),
         }
 
     def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
@@ -122,11 +122,11 @@ def _average(each: Sequence[Tensors]) -> Tensors:
     return latent_means(sums / counts[:, None], labels, each[0].codec)
 
 
-def _length_of_a_row(_: Weights, __: Upload, sent: Tensors) -> Led:
+def _length_of_a_row(_: Weights, __: Upload, sent: Tensors) -> CandidateModel:
     """Hold the root mean square length of the rows against the others', however many classes each has."""
     rows = sent[VECTORS] / max(1, len(sent[VECTORS])) ** 0.5
     zeros = Weights({LOGITS: torch.zeros_like(rows)})
-    return Led(Weights({LOGITS: rows}), zeros, part=LOGITS)
+    return CandidateModel(Weights({LOGITS: rows}), zeros, part=LOGITS)
 
 
 def _shares_alone(_: Weights, __: Upload, sent: Tensors) -> None:

@@ -10,7 +10,7 @@ from common.wire.weights import Weights
 from strategies.averaging import share_of
 from strategies.base import Instruction, Strategy
 from strategies.exchange.replies import Upload
-from strategies.exchange.rules import Bound, model
+from strategies.exchange.rules import Rule, model_rule
 
 
 class FedAvg(Strategy):
@@ -23,11 +23,11 @@ class FedAvg(Strategy):
         train = Instruction("train", weights, self.run.spec)
         return {site.name: train for site in sites}
 
-    def bounds(self) -> Mapping[str, Bound]:
+    def validation_rules(self) -> Mapping[str, Rule]:
         """Believe a model beside the others'."""
-        return {"": model()}
+        return {"": model_rule()}
 
-    def leads_to(self, weights: Weights, upload: Upload) -> Weights:
+    def resulting_model(self, weights: Weights, upload: Upload) -> Weights:
         """Return the site's model."""
         return self.model_of(upload)
 

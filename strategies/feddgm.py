@@ -24,7 +24,7 @@ from common.wire.weights import Weights
 from strategies.base import GLOBAL, LEARNED, Instruction, State, Strategy
 from strategies.exchange.instructions import arrays_from
 from strategies.exchange.replies import Upload
-from strategies.exchange.rules import Bound, model
+from strategies.exchange.rules import Rule, model_rule
 from strategies.stylegan_file import image_generator
 from strategies.surrogate import GlobalModels, initial
 from synth import augmentation
@@ -77,12 +77,12 @@ class FedDGM(Strategy):
         self, server_round: int, weights: Weights, sites: Sequence[Site]
     ) -> Mapping[str, Instruction]:
         """Send each site theta_g of its architecture, expect it trained."""
-        return {site.name: self._train(*self.start_of(weights, site)) for site in sites}
+        return {site.name: self._train(*self.initial_model(weights, site)) for site in sites}
 
     def _train(self, start: Weights, architecture: str) -> Instruction:
         return Instruction("train", start, self.run.with_model(architecture).spec)
 
-    def start_of(self, weights: Weights, site: Site) -> tuple[Weights, str]:
+    def initial_model(self, weights: Weights, site: Site) -> tuple[Weights, str]:
         """Return theta_g of the site's depth, and the name of that architecture."""
         architecture = surrogate_of(self.run, site.name)
         return self._surrogate(weights, architecture), architecture
@@ -92,19 +92,21 @@ class FedDGM(Strategy):
             return weights
         return Weights(self._surrogates[architecture].tensors, weights.codec)
 
-    def bounds(self) -> Mapping[str, Bound]:
+    def validation_rules(self) -> Mapping[str, Rule]:
         """Believe a surrogate beside those of its depth."""
         return {
-            "": model("the distillation of that site's images", "nothing but what is distilled")
+            "": model_rule(
+                "the distillation of that site's images", "nothing but what is distilled"
+            )
         }
 
-    def leads_to(self, weights: Weights, upload: Upload) -> Weights:
+    def resulting_model(self, weights: Weights, upload: Upload) -> Weights:
         """Return the site's surrogate."""
         return upload.payload_as(Weights)
 
     def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
         """Refuse weights that are those the site was sent: no trajectory leads from there to there."""
-        start, _ = self.start_of(weights, upload.site)
+        start, _ = self.initial_model(weights, upload.site)
         sent, came = start.tensors, upload.payload_as(Weights).tensors
         if all(torch.equal(tensor, sent[name]) for name, tensor in came.items()):
             raise PayloadError(
@@ -146,7 +148,7 @@ class FedDGM(Strategy):
         architecture, _ = self._kind(group[0])
         start = self._surrogate(weights, architecture)
         try:
-            ended = [Ended(upload.site, upload.payload_as(Weights)) for upload in group]
+            ended = [EndedTrajectory(upload.site, upload.payload_as(Weights)) for upload in group]
             sets = self._distillation.distil(server_round, architecture, start, ended)
         except FloatingPointError as error:
             if len(group) == 1:
@@ -160,14 +162,14 @@ class FedDGM(Strategy):
 
     # ---- what was learned -----------------------------------------------------------------------------
 
-    def learned(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
+    def global_models(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
         """Return the first of the global models."""
-        return self._models.learned(arrays)
+        return self._models.global_models(arrays)
 
-    def beside(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
+    def extra_models(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
         """Return the other global models, and the surrogates."""
         others = {name: arrays_from(held) for name, held in self._surrogates.items()}
-        return {**self._models.beside(arrays), **others}
+        return {**self._models.extra_models(arrays), **others}
 
     def pictures(self) -> Mapping[str, SyntheticImages]:
         """Return what was distilled of each site's weights in the last round."""
@@ -199,7 +201,7 @@ _FORMS: Mapping[str, Form] = {"exact": exact, "released": released, "unrolled": 
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedTrajectory:
     """Where a site's training ended: theta_m."""
 
     site: Site
@@ -231,7 +233,7 @@ class SurrogateDistillation:
         self._generator = image_generator(run)
 
     def distil(
-        self, server_round: int, architecture: str, start: Weights, ended: Sequence[Ended]
+        self, server_round: int, architecture: str, start: Weights, ended: Sequence[EndedTrajectory]
     ) -> list[tuple[Tensor, Tensor]]:
         """Return for each site images on which a student goes from ``start`` to where the site ended, and labels.
 

@@ -31,7 +31,7 @@ from common.specs.feddpms import (
     reply_spec,
     settings_of,
 )
-from common.specs.fedvae import SECONDARY, network, start_decoder
+from common.specs.fedvae import SECONDARY, initial_vae, start_decoder
 from common.specs.updates import MEMORY_LOST
 from common.wire.bundle import Bundle
 from common.wire.synthetic_images import SyntheticImages
@@ -40,9 +40,9 @@ from common.wire.weights import Weights
 from strategies.averaging import Average
 from strategies.base import Instruction, State
 from strategies.exchange.replies import Outcome, Upload
-from strategies.exchange.rules import Bound, beside, form, model, vectors
+from strategies.exchange.rules import Rule, compared_rule, form_rule, model_rule, vector_rule
 from strategies.fedvae import FedVAE
-from strategies.parcels import Parcels
+from strategies.one_time_payloads import OneTimePayloads
 from synth.latent_sharing import best_match
 
 _HELD = "decoder-held"
@@ -60,9 +60,9 @@ class FedDPMS(FedVAE):
         self.exchange = LatentExchange()
         self._replies = {shares: reply_spec(run, shares=shares) for shares in (False, True)}
         self._handed_over = handed_over_spec(run)
-        self._latent = network(run).latent
+        self._latent = initial_vae(run).latent
         self._decoder: Weights | None = None
-        self._parcels = Parcels()
+        self._parcels = OneTimePayloads()
         self._matches: dict[str, str] = {}
         self._decoders: Average | None = None
         self._shared: dict[str, Tensors] = {}
@@ -87,7 +87,7 @@ class FedDPMS(FedVAE):
         helper, shares = self.exchange.match(site), self.exchange.ask(site)
         parts: dict[str, Weights | Tensors] = {WEIGHTS: weights}
         decodes = helper is not None or (shares and self.settings.mechanism == "paper")
-        if decodes and self._decoder is not None and self._parcels.owed(site, 1):
+        if decodes and self._decoder is not None and self._parcels.pending(site, 1):
             parts[DECODER] = self._decoder
         if helper is not None:
             overall = self.settings.mechanism == "overall-mean"
@@ -97,22 +97,22 @@ class FedDPMS(FedVAE):
 
     # ---- what comes back ------------------------------------------------------------------------------
 
-    def bounds(self) -> Mapping[str, Bound]:
+    def validation_rules(self) -> Mapping[str, Rule]:
         """Believe models and decoders beside the others', and latents as long as clip and noise allow."""
         d, settings = self._latent, self.settings
         code = min(settings.clip or math.inf, math.sqrt(d))  # each number of a code lies in [0, 1]
         return {
-            "": model(),
-            WEIGHTS: model(),
-            DECODER: beside(
+            "": model_rule(),
+            WEIGHTS: model_rule(),
+            DECODER: compared_rule(
                 "`federation.max_update`, beside the round's other decoders",
                 self._first_decoder,
                 DECODER,
                 "the average of decoders, and with it every site that is helped",
                 "the run's checkpoints, and the memory of the helped sites",
             ),
-            SCARCE: form("classes that there are", "the matching", "the run's checkpoints"),
-            MEANS: vectors(
+            SCARCE: form_rule("classes that there are", "the matching", "the run's checkpoints"),
+            MEANS: vector_rule(
                 code + 10 * settings.sigma * math.sqrt(d),
                 "clip + 10 sigma sqrt(d)",
                 "the site that is matched with it",
@@ -126,10 +126,10 @@ class FedDPMS(FedVAE):
 
     def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
         """Refuse a number of synthetic images that what the site was sent cannot give."""
-        said, most = upload.metrics.get(SYNTHETIC, 0.0), most_synthetic(self.run)
-        if not (0 <= said <= most and said == int(said)):
+        message, most = upload.metrics.get(SYNTHETIC, 0.0), most_synthetic(self.run)
+        if not (0 <= message <= most and message == int(message)):
             raise PayloadError(
-                f"its {SYNTHETIC} is {said:g}, and it was sent means for at most {most} images"
+                f"its {SYNTHETIC} is {message:g}, and it was sent means for at most {most} images"
             )
         self._require_noise(upload)
         return upload
@@ -140,11 +140,12 @@ class FedDPMS(FedVAE):
         if not isinstance(payload, Bundle) or MEANS not in payload.parts:
             return
         told = len(payload.part(MEANS, Tensors)[LABELS]) or NOISE_MULTIPLIER in upload.metrics
-        said = upload.metrics.get(NOISE_MULTIPLIER, math.nan if told else least)
+        message = upload.metrics.get(NOISE_MULTIPLIER, math.nan if told else least)
         most = self._multiplier(max(1, upload.examples))
-        if not least * (1 - 1e-6) <= said <= most * (1 + 1e-6):
+        if not least * (1 - 1e-6) <= message <= most * (1 + 1e-6):
             raise PayloadError(
-                f"its {NOISE_MULTIPLIER} is {said:g}, and with {upload.examples} images it can be {least:g} to {most:g}"
+                f"its {NOISE_MULTIPLIER} is {message:g}, and with {upload.examples} images it can be "
+                f"{least:g} to {most:g}"
             )
 
     def _multiplier(self, images: int) -> float:
@@ -188,8 +189,8 @@ class FedDPMS(FedVAE):
         averaged = super().update(server_round, weights, uploads)
         if self._decoders is not None:
             self._decoder = self._decoders.result()
-        self._matches = self.exchange.settle(self.outcome, self._shared, self._scarce)
-        self._parcels.settle(self.outcome)
+        self._matches = self.exchange.confirm(self.outcome, self._shared, self._scarce)
+        self._parcels.confirm(self.outcome)
         return averaged
 
     def notes(self) -> Mapping[str, Any]:
@@ -253,7 +254,7 @@ class FedDPMS(FedVAE):
         super().load_state_dict(state)
         self._decoder = Weights(dict(state[DECODER])) if DECODER in state else None
         self.exchange.load_state_dict(state["exchange"])
-        self._parcels = Parcels(state[_HELD])
+        self._parcels = OneTimePayloads(state[_HELD])
 
 
 # ---- latent exchange -----------------------------------------------------------------------------
@@ -283,7 +284,7 @@ class LatentExchange:
         self._out: dict[str, str] = {}
 
     def match(self, site: str) -> str | None:
-        """Return who is to help ``site`` this round, and note it; None where nobody is."""
+        """Return who is to help ``site`` this round, and note it; None if nobody is."""
         if site in self.helped or site not in self.scarce:
             return None
         abundant = {j: self.classes_of(j) for j in sorted(self.shared, key=site_order)}
@@ -293,7 +294,7 @@ class LatentExchange:
         return found
 
     def ask(self, site: str) -> bool:
-        """Tell whether ``site`` is to share this round, and count it."""
+        """Return whether ``site`` is to share this round, and count it."""
         if site in self.shared:
             return False
         self.asked[site] = self.asked.get(site, 0) + 1
@@ -311,7 +312,7 @@ class LatentExchange:
             everything.mean(0).repeat(len(told[LABELS]), 1), told[LABELS], told.codec
         )
 
-    def settle(
+    def confirm(
         self,
         outcome: Outcome,
         shared: Mapping[str, Tensors],

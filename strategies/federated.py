@@ -21,12 +21,12 @@ from common.wire.display_contrast import Contrast
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.exchange.evaluation import EvaluationRequest
-from strategies.exchange.judging import Trials
+from strategies.exchange.judging import FiniteChecks
 from strategies.exchange.members import Members
 from strategies.exchange.open_round import OpenRound
 from strategies.exchange.replies import Outcome
 from strategies.exchange.roll_call import Question, wait_for_sites
-from strategies.exchange.rules import GLOBAL, Screening
+from strategies.exchange.rules import GLOBAL, ScreeningHooks
 
 logger = getLogger("flwr")
 
@@ -39,7 +39,7 @@ LEARNED = "learned"
 State = Mapping[str, Any]
 
 
-class Federated(Screening, FlowerStrategy):
+class Federated(ScreeningHooks, FlowerStrategy):
     """A strategy over named sites.
 
     Parameters
@@ -59,20 +59,20 @@ class Federated(Screening, FlowerStrategy):
         self.members = Members(run.config.federation.sites)
         self._around: Federated | None = None
         self._open: OpenRound | None = None
-        self.trials = Trials(run)
+        self.trials = FiniteChecks(run)
 
     # ---- what is learned, shown and kept --------------------------------------------------------------
 
-    def learned(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
-        """Return what was learned by name: the models whose mean figures are a round's, the weights where not said.
+    def global_models(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
+        """Return the global models by name; a round's figures are their mean. The default is the weights alone.
 
-        A method with several keeps them under ``LEARNED`` in its ``state_dict``, by name, as mappings of tensors. One
-        named as one of the settings' ``models`` has its architecture, any other the run's own.
+        A method with several keeps them under ``LEARNED`` in its ``state_dict``, by name, as mappings of tensors. A
+        model named in the settings' ``models`` has that architecture, any other the run's own.
         """
         return {GLOBAL: arrays}
 
-    def beside(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
-        """Return models by name that are judged beside what was learned, and count in no figure of the round's."""
+    def extra_models(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
+        """Return further models by name, which are evaluated but do not count in the round's figures."""
         return {}
 
     def pictures(self) -> Mapping[str, SyntheticImages]:
@@ -174,7 +174,7 @@ class Federated(Screening, FlowerStrategy):
             len(self.run.info.classes) if self.needs_class_counts else 0,
             bool(config.judged_at_sites),
             config.federation.max_examples,
-            self.members.spending.heads,
+            self.members.spending.ledger_tips,
             folders=bool(config.images.sites),
         )
 
@@ -196,8 +196,8 @@ class Federated(Screening, FlowerStrategy):
         self.members.evaluation = evaluation = EvaluationRequest(self.outcome, asked)
         fields = {**config, "server-round": server_round, "record": self.record_id}
         fields |= self.members.began
-        taken = self.members.taken if self.judged_from_memory else None
-        learned = list(self.learned(arrays).values())
+        taken = self.members.last_accepted_round if self.judged_from_memory else None
+        learned = list(self.global_models(arrays).values())
         judged = learned[0] if len(learned) == 1 else arrays
         return evaluation.compose(self.run, judged, fields, taken)
 

@@ -27,7 +27,7 @@ from common.wire.weights import Weights
 from strategies.base import Instruction, State
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg
-from synth.feature_generator import Training, linear_heads
+from synth.feature_generator import GeneratorTraining, linear_heads
 
 _TRAINING, _CLASSES = "training", "classes"
 
@@ -46,7 +46,7 @@ class FedGEN(FedAvg):
         self.settings = settings_of(run)
         self._head = head_of(run)
         self._generator = new_generator(run)
-        self._training = Training(
+        self._training = GeneratorTraining(
             self._generator,
             lr=self.settings.generator_lr,
             weight_decay=self.settings.generator_weight_decay,

@@ -15,9 +15,9 @@ from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.base import Instruction, State
 from strategies.exchange.replies import Upload
-from strategies.exchange.rules import Bound, images, model
+from strategies.exchange.rules import Rule, image_rule, model_rule
 from strategies.fedavg import FedAvg
-from strategies.parcels import Parcels
+from strategies.one_time_payloads import OneTimePayloads
 
 _ASKED, _HELD, _IMAGES, _LABELS = "asked", "held", "images", "labels"
 
@@ -33,7 +33,7 @@ class FedMix(FedAvg):
         self._expects = reply_spec(run)
         self._means: dict[str, SyntheticImages] = {}
         self._asked: set[str] = set()
-        self._parcels = Parcels()
+        self._parcels = OneTimePayloads()
 
     def instructions(
         self, server_round: int, weights: Weights, sites: Sequence[Site]
@@ -42,7 +42,7 @@ class FedMix(FedAvg):
         alone, both = Bundle({WEIGHTS: weights}), self._with_means(weights)
         plan = {}
         for site in sites:
-            owed = bool(self._means) and self._parcels.owed(site.name, len(self._means))
+            owed = bool(self._means) and self._parcels.pending(site.name, len(self._means))
             phase = TRAIN if site.name in self._asked else INTRODUCE
             plan[site.name] = Instruction(phase, both if owed else alone, self._expects)
         return plan
@@ -54,12 +54,12 @@ class FedMix(FedAvg):
         images, labels = torch.cat([m.images for m in every]), torch.cat([m.labels for m in every])
         return Bundle({WEIGHTS: weights, MEANS: sent_images(self.run, images, labels)})
 
-    def bounds(self) -> Mapping[str, Bound]:
+    def validation_rules(self) -> Mapping[str, Rule]:
         """Believe a model beside the others', and means within the range of what they are means of."""
         stays = "the run's checkpoints, and the memory of every site"
         return {
-            WEIGHTS: model(),
-            MEANS: images(self.run, "every site's training", stays, means=True),
+            WEIGHTS: model_rule(),
+            MEANS: image_rule(self.run, "every site's training", stays, means=True),
         }
 
     def model_of(self, upload: Upload) -> Weights:
@@ -74,7 +74,7 @@ class FedMix(FedAvg):
             if MEANS in upload.payload_as(Bundle).parts:
                 sent[upload.site.name] = upload.payload_as(Bundle).part(MEANS, SyntheticImages)
             del upload  # or it is held while the next device works
-        self._parcels.settle(self.outcome)
+        self._parcels.confirm(self.outcome)
         self._asked |= self.outcome.accepted.keys()
         room = self.members.counted_on - len(self._means)  # what the sites make room for
         new = sorted(sent.keys() - self._means.keys(), key=site_order)[: max(0, room)]
@@ -98,6 +98,6 @@ class FedMix(FedAvg):
 
     def load_state_dict(self, state: State) -> None:
         """Take it back."""
-        self._asked, self._parcels = set(state[_ASKED]), Parcels(state[_HELD])
+        self._asked, self._parcels = set(state[_ASKED]), OneTimePayloads(state[_HELD])
         images, labels = state[_IMAGES], state[_LABELS]
         self._means = {site: SyntheticImages(images[site], labels[site]) for site in images}

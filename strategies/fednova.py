@@ -25,10 +25,10 @@ class FedNova(FedAvg):
         """Refuse a normalizer that is not that of the site's steps: a small one would make an update of any length."""
         settings, privacy = self.run.settings(FedNovaSettings), self.run.config.privacy
         expected = normalizer_of(settings, privacy, server_round, upload.examples)
-        said = upload.metrics.get(NORMALIZER, math.nan)
-        if not math.isclose(said, expected, rel_tol=1e-6):
+        message = upload.metrics.get(NORMALIZER, math.nan)
+        if not math.isclose(message, expected, rel_tol=1e-6):
             raise PayloadError(
-                f"its {NORMALIZER} is {said:g} where the steps that it was asked for make it {expected:g}"
+                f"its {NORMALIZER} is {message:g} where the steps that it was asked for make it {expected:g}"
             )
         return upload
 

@@ -40,11 +40,11 @@ from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.base import LEARNED, Instruction, State, Strategy
 from strategies.central import Central
-from strategies.exchange.judging import Shortening
+from strategies.exchange.judging import Clipping
 from strategies.exchange.replies import Upload
-from strategies.exchange.rules import Bound, form
-from strategies.image_sources import SOURCES, Source
-from strategies.parcels import Parcels
+from strategies.exchange.rules import Rule, form_rule
+from strategies.image_sources import SOURCES, ImageSource
+from strategies.one_time_payloads import OneTimePayloads
 from strategies.shuffled_pool import ShuffledPool
 from strategies.surrogate import learned_from
 from synth.dissimilarity import distribution_shift, gradient_dissimilarity
@@ -75,12 +75,14 @@ class Fedssyn(Strategy):
         self.settings = settings_of(run)
         _ = run.image_shape
         has_source = self.settings.made_by is not None
-        self._source: Source | None = SOURCES[self.settings.source](self) if has_source else None
+        self._source: ImageSource | None = (
+            SOURCES[self.settings.source](self) if has_source else None
+        )
         self.inner = self.strategy_of(self.settings.inner)
         self.contrast = self.inner.contrast  # type: ignore[misc]
         self.needs_class_counts = self.inner.needs_class_counts
         self._pool = ShuffledPool(run)
-        self._parcels = Parcels()
+        self._parcels = OneTimePayloads()
         self._ready: set[str] = set()
         self._vain: dict[str, int] = {}
         self._done: dict[str, float] = {}
@@ -151,28 +153,29 @@ class Fedssyn(Strategy):
 
     def _with_share(self, site: str, what: Instruction) -> Instruction:
         parts: dict[str, Payload] = {INNER: what.payload}
-        if self._pool.closed and self._parcels.owed(site, 1):
+        if self._pool.closed and self._parcels.pending(site, 1):
             parts[SHARE] = self._pool.share_of(site)
         return Instruction(what.phase, Bundle(parts), replied_spec(self.run, what.expects))
 
     # ---- what comes back ------------------------------------------------------------------------------
 
-    def bounds(self) -> Mapping[str, Bound]:
+    def validation_rules(self) -> Mapping[str, Rule]:
         """Believe of images what their source does, and of the inner method's parts what it believes."""
         inner = {
-            name: replace(b, require=self._by_inner(b)) for name, b in self.inner.bounds().items()
+            name: replace(b, require=self._by_inner(b))
+            for name, b in self.inner.validation_rules().items()
         }
-        told = form("finite numbers", "figures of the round", "the record", codec="float32")
+        told = form_rule("finite numbers", "figures of the round", "the record", codec="float32")
         return {
-            **(self._source.bounds() if self._source is not None else {}),
+            **(self._source.validation_rules() if self._source is not None else {}),
             **inner,
             **{f"{INNER}/{name}".rstrip("/"): b for name, b in inner.items()},
             **({OWN: told, MIXED: told} if self.settings.diagnostics else {}),
         }
 
-    def _by_inner(self, bound: Bound) -> Callable[[Weights, Upload, Any], None] | None:
+    def _by_inner(self, rule: Rule) -> Callable[[Weights, Upload, Any], None] | None:
         """Return what an inner method's bound requires of an upload as that method sees it."""
-        require = bound.require
+        require = rule.require
         if require is None:
             return None
         return lambda weights, upload, part: require(weights, self._as_inner(upload), part)
@@ -210,24 +213,24 @@ class Fedssyn(Strategy):
         share = self._pool.share_of(upload.site.name)
         return own - self._source.given_of(own) + len(share.labels)
 
-    def shortened(self, upload: Upload, shortening: Shortening) -> Upload:
+    def clipped(self, upload: Upload, clipping: Clipping) -> Upload:
         """Return what the inner method makes of it."""
-        return self.inner.shortened(upload, shortening)
+        return self.inner.clipped(upload, clipping)
 
-    def leads_to(self, weights: Weights, upload: Upload) -> Weights | None:
+    def resulting_model(self, weights: Weights, upload: Upload) -> Weights | None:
         """Return the inner method's answer; images lead to no model by themselves."""
-        return None if self._gathering else self.inner.leads_to(weights, upload)
+        return None if self._gathering else self.inner.resulting_model(weights, upload)
 
-    def start_of(self, weights: Weights, site: Site) -> tuple[Weights, str]:
+    def initial_model(self, weights: Weights, site: Site) -> tuple[Weights, str]:
         """Return the inner method's answer."""
-        return self.inner.start_of(weights, site)
+        return self.inner.initial_model(weights, site)
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Keep the images, and shuffle them when all are there; or let the inner method learn."""
         self._new = {}
         if not self._gathering:
             updated = self._advanced(server_round, weights, uploads)
-            self._parcels.settle(self.outcome)
+            self._parcels.confirm(self.outcome)
             if self.settings.diagnostics:
                 self._told = self._gaps.told(self.outcome.accepted, self._at_the_pool(weights))
             return updated
@@ -307,13 +310,13 @@ class Fedssyn(Strategy):
 
     # ---- what is told and kept ------------------------------------------------------------------------
 
-    def learned(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
+    def global_models(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
         """Return what the inner method learned."""
-        return self.inner.learned(arrays)
+        return self.inner.global_models(arrays)
 
-    def beside(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
+    def extra_models(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
         """Return what the inner method has judged beside that."""
-        return self.inner.beside(arrays)
+        return self.inner.extra_models(arrays)
 
     @property
     def judged_from_memory(self) -> bool:
@@ -365,7 +368,7 @@ class Fedssyn(Strategy):
     def load_state_dict(self, state: State) -> None:
         """Take it back."""
         self._pool.load_state_dict(state[_POOL])
-        self._parcels = Parcels(state[_HELD])
+        self._parcels = OneTimePayloads(state[_HELD])
         if self._source is not None:
             self._source.load_state_dict(state[_SOURCE])
         self._gathering = state[_READY] is not None

@@ -20,7 +20,7 @@ from common.wire.weights import CODECS, Weights
 from strategies.averaging import share_of
 from strategies.base import Instruction, Strategy
 from strategies.exchange.replies import Upload
-from strategies.exchange.rules import Bound, images, model
+from strategies.exchange.rules import Rule, image_rule, model_rule
 from synth.synthetic_updates import Batches, Parameters, replay, replay_together
 
 logger = getLogger("flwr")
@@ -57,12 +57,12 @@ class FedSynth(Strategy):
         instruction = Instruction("synthesize", weights, self.spec)
         return {site.name: instruction for site in sites}
 
-    def bounds(self) -> Mapping[str, Bound]:
+    def validation_rules(self) -> Mapping[str, Rule]:
         """Believe images in range, and of all batches where their replay ends beside the others'."""
         reaches = "the replay, whose end is held beside the round's others"
         if not self.run.info.has_values:
-            return {"": model(reaches, "the average")}
-        return {"": images(self.run, reaches, "the round's pictures in the record")}
+            return {"": model_rule(reaches, "the average")}
+        return {"": image_rule(self.run, reaches, "the round's pictures in the record")}
 
     def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
         """Replay the site's steps, so that a set that leads to no weights is rejected with the reason."""
@@ -76,7 +76,7 @@ class FedSynth(Strategy):
         _require_finite(ended)
         return replace(upload, payload=Weights({k: v.cpu() for k, v in ended.items()}))
 
-    def leads_to(self, weights: Weights, upload: Upload) -> Weights | None:
+    def resulting_model(self, weights: Weights, upload: Upload) -> Weights | None:
         """Return where the replayed steps end; with ``replay=vmap`` they are replayed, and judged, later."""
         return upload.payload if isinstance(upload.payload, Weights) else None
 

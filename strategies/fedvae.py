@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from common.learning.run import Run
 from common.settings.fedvae import FedVAESettings
 from common.sites import Site
-from common.specs.fedvae import PRELIMINARY, SECONDARY, network, shared_spec
+from common.specs.fedvae import PRELIMINARY, SECONDARY, initial_vae, shared_spec
 from common.wire.weights import Weights
 from strategies.base import Instruction, State
 from strategies.exchange.replies import Upload
@@ -21,13 +21,13 @@ class FedVAE(FedAvg):
 
     def __init__(self, run: Run, record_id: str = "run") -> None:
         super().__init__(run, record_id)
-        network(run)
+        initial_vae(run)
         settings = run.settings(FedVAESettings)
         self.shared = shared_spec(run)
         self._preliminary = settings.preliminary(run.config.rounds)
 
     def is_preliminary(self, server_round: int) -> bool:
-        """Tell whether ``server_round`` is one of the first T_p, of the rounds that the run began with."""
+        """Return whether ``server_round`` is one of the first T_p, of the rounds that the run began with."""
         return server_round <= self._preliminary
 
     @property
@@ -45,7 +45,7 @@ class FedVAE(FedAvg):
             what = Instruction(SECONDARY, weights.only(self.shared), self.shared)
         return {site.name: what for site in sites}
 
-    def leads_to(self, weights: Weights, upload: Upload) -> Weights:
+    def resulting_model(self, weights: Weights, upload: Upload) -> Weights:
         """Return the site's model, with the variance as it was where it did not travel."""
         return self.model_of(upload).over(weights)
 

@@ -32,7 +32,7 @@ from strategies.averaging import ServerOptimizer
 from strategies.exchange.instructions import Instruction, Serialiser, arrays_from, weights_from
 from strategies.exchange.open_round import OpenRound
 from strategies.exchange.replies import Upload, matched
-from strategies.exchange.rules import Bound, model
+from strategies.exchange.rules import Rule, model_rule
 from strategies.federated import Federated, State
 
 logger = getLogger("flwr")
@@ -155,11 +155,11 @@ class ForeignStrategy(Federated):
         except _FLOWERS_REASONS as error:
             raise FederationError(f"{self.run.config.method}: {one_line(str(error))}") from error
 
-    def bounds(self) -> Mapping[str, Bound]:
+    def validation_rules(self) -> Mapping[str, Rule]:
         """Believe a model beside the others'."""
-        return {"": model("the strategy's own aggregation", "whatever the strategy keeps")}
+        return {"": model_rule("the strategy's own aggregation", "whatever the strategy keeps")}
 
-    def leads_to(self, weights: Weights, upload: Upload) -> Weights:
+    def resulting_model(self, weights: Weights, upload: Upload) -> Weights:
         """Return the site's model."""
         return upload.payload_as(Weights)
 

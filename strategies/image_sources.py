@@ -27,14 +27,14 @@ from common.wire.tensors import Tensors
 from common.wire.weights import Weights
 from strategies.base import Instruction, State, Strategy
 from strategies.exchange.replies import Upload
-from strategies.exchange.rules import Bound, form
+from strategies.exchange.rules import Rule, form_rule
 from strategies.surrogate import SurrogateServer
 
 _REACHES, _STAYS = "shares of every site", "the run's checkpoints"
 _SIZE = "size"
 
 
-class Source(Protocol):
+class ImageSource(Protocol):
     """A source at the server."""
 
     def requests(
@@ -43,7 +43,7 @@ class Source(Protocol):
         """Return what asks each of the sites for its images, which come as the part IMAGES of a bundle."""
         ...
 
-    def bounds(self) -> Mapping[str, Bound]:
+    def validation_rules(self) -> Mapping[str, Rule]:
         """Return what is believed of them, by part."""
         ...
 
@@ -85,7 +85,7 @@ class _Counted(ABC):
     def asked_of(self, site: Site) -> int:
         """Return how many images a site is asked for."""
 
-    def bounds(self) -> Mapping[str, Bound]:
+    def validation_rules(self) -> Mapping[str, Rule]:
         """Believe pixels, which are bytes."""
         return _BYTES
 
@@ -94,7 +94,7 @@ class _Counted(ABC):
         return _sent(upload)
 
 
-class Drawn(_Counted):
+class GeneratedSource(_Counted):
     """As many images as the run's settings say of every site, drawn from a generator of its own."""
 
     def __init__(self, around: Strategy) -> None:
@@ -126,7 +126,7 @@ class Drawn(_Counted):
         self._size = int(state[_SIZE])
 
 
-class Given(_Counted):
+class RealSource(_Counted):
     """Real images, p n_k of each site, which it no longer learns from."""
 
     def asked_of(self, site: Site) -> int:
@@ -145,7 +145,7 @@ class Given(_Counted):
         """Take nothing back."""
 
 
-class Distilled:
+class DistilledSource:
     """Images made as another method's sites do in a round; ConfigError if they send none, each with a class."""
 
     def __init__(self, around: Strategy) -> None:
@@ -168,13 +168,13 @@ class Distilled:
             for site, what in plan.items()
         }
 
-    def bounds(self) -> Mapping[str, Bound]:
+    def validation_rules(self) -> Mapping[str, Rule]:
         """Believe what that method does."""
         return {
             f"{IMAGES}/{part}".rstrip("/"): replace(
-                bound, reaches=_REACHES, stays=_STAYS, require=_unwrapped(bound.require)
+                rule, used_by=_REACHES, stored_in=_STAYS, require=_unwrapped(rule.require)
             )
-            for part, bound in self._maker.bounds().items()
+            for part, rule in self._maker.validation_rules().items()
         }
 
     def images_of(self, server_round: int, weights: Weights, upload: Upload) -> Images:
@@ -204,7 +204,7 @@ def _counted(around: Strategy, size: int) -> Instruction:
     )
 
 
-_BYTES = {IMAGES: form("bytes, as many as were asked for", _REACHES, _STAYS)}
+_BYTES = {IMAGES: form_rule("bytes, as many as were asked for", _REACHES, _STAYS)}
 
 
 def _sent(upload: Upload) -> Images:
@@ -224,10 +224,10 @@ def _unwrapped(
     return lambda weights, upload, part: require(weights, _alone(upload), part)
 
 
-SOURCES: Mapping[str, Callable[[Strategy], Source]] = {
-    "diffusion": Drawn,
-    "vae": Drawn,
-    "distilled": Distilled,
-    "real": Given,
+SOURCES: Mapping[str, Callable[[Strategy], ImageSource]] = {
+    "diffusion": GeneratedSource,
+    "vae": GeneratedSource,
+    "distilled": DistilledSource,
+    "real": RealSource,
 }
 """The sources by the names of `fedssyn.source`."""

@@ -11,7 +11,7 @@ from common.wire.weights import Weights
 from strategies.base import LEARNED, State
 from strategies.exchange.instructions import arrays_from
 from strategies.exchange.replies import Upload
-from strategies.exchange.rules import Bound, model
+from strategies.exchange.rules import Rule, model_rule
 from strategies.fedavg import FedAvg
 
 
@@ -26,9 +26,9 @@ class Local(FedAvg):
         super().__init__(run, record_id)
         self._models: dict[str, Weights] = {}
 
-    def bounds(self) -> Mapping[str, Bound]:
+    def validation_rules(self) -> Mapping[str, Rule]:
         """Believe a model beside the others'; it reaches nobody else."""
-        return {"": model("the mean over the sites' figures", "the run's checkpoints")}
+        return {"": model_rule("the mean over the sites' figures", "the run's checkpoints")}
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Keep what came, and return the weights as they were."""
@@ -36,10 +36,10 @@ class Local(FedAvg):
             self._models[upload.site.name] = self.model_of(upload)
         return weights
 
-    def learned(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
+    def global_models(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
         """Return the sites' models by site; before the first round, the start."""
         if not self._models:
-            return super().learned(arrays)
+            return super().global_models(arrays)
         return {site: arrays_from(self._models[site]) for site in sorted(self._models)}
 
     def state_dict(self) -> State:

@@ -148,7 +148,7 @@ class Rounds:
         judged = Judgement()
         if evaluated:
             self.ask_for_evaluation(server_round, arrays)
-            judged = self._evaluator(strategy.learned(arrays), strategy.beside(arrays))
+            judged = self._evaluator(strategy.global_models(arrays), strategy.extra_models(arrays))
         clock.lap("evaluate")
 
         # Record: the line, the pictures and the checkpoint are the callbacks'.

@@ -10,7 +10,7 @@ from logging import getLogger
 from torch import Tensor
 
 from common.errors import PayloadError
-from common.learning.private_training import local_steps
+from common.learning.dp_sgd import local_steps
 from common.learning.run import Run
 from common.settings.scaffold import ScaffoldSettings
 from common.sites import Site
@@ -21,9 +21,9 @@ from common.wire.int8_update import LEVELS
 from common.wire.weights import CODECS, Weights
 from strategies.averaging import shares_of
 from strategies.base import Instruction, State
-from strategies.exchange.judging import Led, Shortening
+from strategies.exchange.judging import CandidateModel, Clipping
 from strategies.exchange.replies import Upload
-from strategies.exchange.rules import Bound, model
+from strategies.exchange.rules import Rule, model_rule
 from strategies.fedavg import FedAvg
 
 logger = getLogger("flwr")
@@ -59,14 +59,14 @@ class Scaffold(FedAvg):
         train = Instruction("train", Bundle({WEIGHTS: weights, CONTROL: self._c}), self._expects)
         return {site.name: train for site in sites}
 
-    def bounds(self) -> Mapping[str, Bound]:
+    def validation_rules(self) -> Mapping[str, Rule]:
         """Believe a model beside the others', and a control variate by the path that the model says it took.
 
         Under option II c_k+ - c_k + c is (w_r - w_k) / (K eta), so that a site has no choice of its own in it; the
         gradient of option I is held beside the others', and so is what option II gives where what is left of earlier
         updates goes along with w_k.
         """
-        control = Bound(
+        control = Rule(
             "option II: (w_r - w_k) / (K eta) - c; option I: beside the round's others, as the model",
             "c, and with it every site",
             "c, in the run's checkpoints",
@@ -75,15 +75,15 @@ class Scaffold(FedAvg):
         if self._by_path and not self.run.config.wire.error_feedback:
             control = replace(control, require=self._require_path)
         else:
-            control = replace(control, beside=self._gradient_beside)
-        return {WEIGHTS: model(), CONTROL: control}
+            control = replace(control, candidate=self._gradient_beside)
+        return {WEIGHTS: model_rule(), CONTROL: control}
 
-    def shortened(self, upload: Upload, shortening: Shortening) -> Upload:
+    def clipped(self, upload: Upload, clipping: Clipping) -> Upload:
         """Return w_k nearer to w_r, and under option II what c_k changed by as the shorter path makes it."""
-        shorter = super().shortened(upload, shortening)
-        if shortening.part or not self._by_path:
+        shorter = super().clipped(upload, clipping)
+        if clipping.part or not self._by_path:
             return shorter
-        sent, c, share = shorter.payload_as(Bundle), self._c.read_only, shortening.share
+        sent, c, share = shorter.payload_as(Bundle), self._c.read_only, clipping.share
         change = sent.part(CONTROL, Weights)
         nearer = {n: share * (t + c[n]) - c[n] for n, t in change.read_only.items()}
         parts = {**sent.parts, CONTROL: Weights(nearer, change.codec)}
@@ -93,8 +93,8 @@ class Scaffold(FedAvg):
     def _by_path(self) -> bool:
         return self.run.settings(ScaffoldSettings).option == "II"
 
-    def _gradient_beside(self, weights: Weights, upload: Upload, change: Weights) -> Led:
-        return Led(change, control_spec(self.run).zeros(), part=CONTROL)
+    def _gradient_beside(self, weights: Weights, upload: Upload, change: Weights) -> CandidateModel:
+        return CandidateModel(change, control_spec(self.run).zeros(), part=CONTROL)
 
     def _require_path(self, weights: Weights, upload: Upload, change: Weights) -> None:
         config, settings = self.run.config, self.run.settings(ScaffoldSettings)

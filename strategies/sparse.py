@@ -19,9 +19,9 @@ from common.wire.top_k_update import MaskedUpdate, TopKUpdate
 from common.wire.weights import Weights
 from strategies.averaging import share_of
 from strategies.base import Instruction, Strategy
-from strategies.exchange.judging import Shortening
+from strategies.exchange.judging import Clipping
 from strategies.exchange.replies import Upload
-from strategies.exchange.rules import Bound, model
+from strategies.exchange.rules import Rule, model_rule
 
 
 class SparseAverage(Strategy):
@@ -46,22 +46,22 @@ class SparseAverage(Strategy):
         train = Instruction("train", weights, self.expects)
         return {site.name: train for site in sites}
 
-    def bounds(self) -> Mapping[str, Bound]:
+    def validation_rules(self) -> Mapping[str, Rule]:
         """Believe what an update leads to beside the others'."""
         settings = self.run.config.settings
         assert isinstance(settings, MaskingSettings | TopKSettings)
-        return {"": model(codec=settings.values)}
+        return {"": model_rule(codec=settings.values)}
 
-    def leads_to(self, weights: Weights, upload: Upload) -> Weights:
+    def resulting_model(self, weights: Weights, upload: Upload) -> Weights:
         """Return w_r + u_k."""
         places, values = self.coordinates(upload)
         update = torch.zeros(length(self.run.spec), dtype=torch.float64)
         return plus(weights, update.index_add_(0, places, values))
 
-    def shortened(self, upload: Upload, shortening: Shortening) -> Upload:
+    def clipped(self, upload: Upload, clipping: Clipping) -> Upload:
         """Return the upload with each value times the share."""
         assert isinstance(upload.payload, MaskedUpdate | TopKUpdate)
-        values = upload.payload.values * shortening.share
+        values = upload.payload.values * clipping.share
         return replace(upload, payload=replace(upload.payload, values=values))
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:

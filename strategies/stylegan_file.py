@@ -22,7 +22,7 @@ from common.errors import ConfigError, one_line
 from common.learning.run import Run
 from common.settings.feddgm import FedDGMSettings
 from common.specs.feddgm import settings_of
-from synth.generators.latents import FeatureSpace, ImageGenerator, Pixels
+from synth.generators.latents import FeatureSpace, ImageGenerator, PixelGenerator
 from synth.generators.style import StyleNetwork, decoded, digits_prior
 from synth.generators.stylegan_xl import StyleganXL
 
@@ -242,7 +242,7 @@ def checked(key: str, path: str, sha256: str) -> bytes:
     return content
 
 
-def own_prior(path: str, sha256: str) -> StyleNetwork:
+def user_prior(path: str, sha256: str) -> StyleNetwork:
     """Return the generator of ``examples/train_prior.py``; ConfigError without its checksum, or of another file."""
     if not sha256:
         raise ConfigError(
@@ -271,13 +271,13 @@ def image_generator(run: Run) -> ImageGenerator:
     """
     settings, shape, classes = settings_of(run), run.image_shape, len(run.info.classes)
     if settings.generator == "pixels":
-        return Pixels(shape, settings.latent_lr)
+        return PixelGenerator(shape, settings.latent_lr)
     if settings.generator == "stylegan-xl":
         return stylegan_xl(settings, shape, classes, run.device)
     if settings.generator == "digits":
         network = digits_prior()
     else:
-        network = own_prior(settings.generator, settings.generator_sha256)
+        network = user_prior(settings.generator, settings.generator_sha256)
     form = network.form
     if form.shape != shape or form.classes != classes:
         raise ConfigError(

@@ -26,7 +26,7 @@ from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.base import GLOBAL, LEARNED, Instruction, State, Strategy
 from strategies.exchange.replies import Upload
-from strategies.exchange.rules import Bound, images
+from strategies.exchange.rules import Rule, image_rule
 from synth import augmentation
 from synth.row_draws import RowDraws
 from synth.starts import project_ball
@@ -81,10 +81,10 @@ class SurrogateServer(Strategy):
             self.run, self.settings.ipc, soft=self.soft, fewest=self.fewest, half=self.half
         )
 
-    def bounds(self) -> Mapping[str, Bound]:
+    def validation_rules(self) -> Mapping[str, Rule]:
         """Believe images in range: a single one of absurd values decides what the server learns."""
         stays = "the rounds that `keep` holds, and their checkpoint"
-        return {"": images(self.run, "the server's training", stays)}
+        return {"": image_rule(self.run, "the server's training", stays)}
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Train from w_r on this round's union, and on that of the last ``keep`` - 1 rounds."""
@@ -146,13 +146,13 @@ class SurrogateServer(Strategy):
         names = [name for one, name in enumerate(self.run.info.classes) if one not in sent]
         return {"not_sent": names} if names else {}
 
-    def learned(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
-        """Return the first of the global models; the model that travels where there are none."""
-        return self._models.learned(arrays)
+    def global_models(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
+        """Return the first of the global models; the model that travels if there are none."""
+        return self._models.global_models(arrays)
 
-    def beside(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
+    def extra_models(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
         """Return the other global models, and then the model that travels."""
-        return self._models.beside(arrays)
+        return self._models.extra_models(arrays)
 
     def state_dict(self) -> State:
         """Return the kept rounds' sets, which the next round trains on, none with ``keep`` = 1; and global models."""
@@ -217,7 +217,7 @@ def train_on_images(
             objective=objective,
             rate=rate(s.schedule, steps),
             augment=siamese(steps, draws) if s.augment == "dsa" else None,
-            after_step=each(projected, average if average.wanted else None),
+            after_step=call_all(projected, average if average.wanted else None),
         ),
     )
     average.copy_to(model)
@@ -247,8 +247,8 @@ def into_ball(model: nn.Module, radius: float) -> Callable[[nn.Module], None] | 
     return lambda moved: project_ball(moved.parameters(), centre, radius)
 
 
-def each(*calls: Callable[[nn.Module], None] | None) -> Callable[[nn.Module], None] | None:
-    """Return what makes all of these calls, one after the other; None where there are none."""
+def call_all(*calls: Callable[[nn.Module], None] | None) -> Callable[[nn.Module], None] | None:
+    """Return what makes all of these calls, one after the other; None if there are none."""
     made = [call for call in calls if call is not None]
     if len(made) < 2:
         return made[0] if made else None
@@ -310,7 +310,7 @@ class GlobalModels:
 
     def __init__(self, run: Run, settings: GlobalModelsSettings) -> None:
         self._run, self._settings = run, settings
-        self._held = {name: initial(run, name) for name in settings.learned()}
+        self._held = {name: initial(run, name) for name in settings.model_names()}
         asked, first = run.config.judged_at_sites, next(iter(self._held), "")
         if asked and run.with_model(first).spec != run.spec:
             cure = "data.validation_at" if asked.startswith("data.") else "evaluation.on"
@@ -361,13 +361,13 @@ class GlobalModels:
         )
         return Weights.of(model, start.codec)
 
-    def learned(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
-        """Return the headline: the first of them, or what travels where there is none."""
+    def global_models(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
+        """Return the headline: the first of them, or what travels if there is none."""
         for name, held in self._held.items():
             return {name: _arrays(held)}
         return {GLOBAL: arrays}
 
-    def beside(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
+    def extra_models(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
         """Return the others, and what travels."""
         if not self._held:
             return {}

@@ -66,7 +66,7 @@ def towards_others(
     return (averages @ each).sum()
 
 
-def class_means(rows: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+def mean_rows(rows: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     """Return the classes among ``labels``, int64 [c], and the mean of the ``rows`` [n, K] of each, [c, K]."""
     sums = rows.new_zeros(classes, rows.shape[1]).index_add_(0, labels, rows)
     counts = torch.bincount(labels, minlength=classes)
@@ -100,7 +100,7 @@ def knowledge_gap(logits: Tensor, labels: Tensor, shares: Tensor, temperature: f
     Tensor
         A scalar; 0 where no class of the batch is known.
     """
-    there, own = class_means(softened(logits, temperature), labels, len(shares))
+    there, own = mean_rows(softened(logits, temperature), labels, len(shares))
     theirs = shares[there]
     known = ~theirs.isnan().any(1)
     p = torch.where(known[:, None], theirs, own.detach()).clamp_min(_LEAST)

@@ -122,10 +122,10 @@ def negative_elbo(
         Float [n].
     """
     pixels = F.binary_cross_entropy_with_logits(logits, x, reduction="none").flatten(1).sum(1)
-    return pixels + beta * divergence(mu, log_variance)
+    return pixels + beta * kl_to_prior(mu, log_variance)
 
 
-class Training:
+class VAETraining:
     """Trains a beta-VAE by epochs; what it keeps between two of them, ``state`` returns.
 
     An epoch draws from a generator of its own, so that a training that was interrupted and restored ends with the same
@@ -243,7 +243,7 @@ def draw_images(
 # The loss of a variational auto-encoder that also classifies (FedDPMS, section 3.2).
 
 
-def divergence(mu: Tensor, log_variance: Tensor) -> Tensor:
+def kl_to_prior(mu: Tensor, log_variance: Tensor) -> Tensor:
     """Return KL(N(mu, sigma_z^2) || N(0, I)), summed over the code's dimensions, of each example.
 
     Parameters
@@ -281,4 +281,4 @@ def auto_encoding_loss(
         The same of the KL over the code's numbers.
     """
     squared = F.mse_loss(drawn, x) * (x[0].numel() if error == "sum" else 1)
-    return divergence(mu, log_variance).mean() / (1 if kl == "sum" else mu.shape[1]) + squared
+    return kl_to_prior(mu, log_variance).mean() / (1 if kl == "sum" else mu.shape[1]) + squared

@@ -12,7 +12,7 @@ from torch.optim.sgd import sgd
 
 
 class Mover(Protocol):
-    """What moves tensors along the gradients that lie in their ``grad``."""
+    """What moves tensors along the gradients that are in their ``grad``."""
 
     def step(self) -> None:
         """Take a step."""
@@ -54,7 +54,7 @@ class SGD:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Take a step along the gradients that lie in the parameters' ``grad``."""
+        """Take a step along the gradients that are in the parameters' ``grad``."""
         if not self._momentum and not self._weight_decay:
             pairs = [(p, p.grad) for p in self._parameters if p.grad is not None]
             for parameter, gradient in pairs:
@@ -127,7 +127,7 @@ class Adam:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Take a step along the gradients that lie in the parameters' ``grad``."""
+        """Take a step along the gradients that are in the parameters' ``grad``."""
         moved = [i for i, p in enumerate(self._parameters) if p.grad is not None]
         adam(
             [self._parameters[i] for i in moved],

@@ -62,7 +62,7 @@ class Plan:
             )
 
 
-class Training:
+class DiffusionTraining:
     """A U-Net, its optimizer, the average of its weights and how far it has come.
 
     An epoch's every draw comes from the generator that ``generators`` gives for its number: first the

@@ -27,7 +27,7 @@ from synth.starts import ClassBatches, sample_ball
 
 
 @dataclass(frozen=True)
-class Distilled:
+class MatchedImages:
     """A synthetic set, in the order of its classes.
 
     Attributes
@@ -57,7 +57,7 @@ def distil(
     generator: torch.Generator,
     *,
     extra: Extra | None = None,
-) -> Distilled:
+) -> MatchedImages:
     """Distil a device's data into synthetic images by matching features around given weights.
 
     An iteration draws weights w ~ P_w, a real batch of every class and, if asked for, a synthetic
@@ -110,8 +110,8 @@ def distil(
         optimizer.step()
         losses.append(loss.detach())
     history = torch.stack(losses) if losses else images.new_empty(0)
-    require_finite(images, history)
-    return Distilled(images.detach(), start_labels[by_class], history)
+    require_finite_images(images, history)
+    return MatchedImages(images.detach(), start_labels[by_class], history)
 
 
 class Embedder(Protocol):
@@ -296,7 +296,7 @@ def _pieces(model: Embedder, batches: ClassBatches, images: Tensor) -> Sequence[
     """Return how a real batch is cut: by class where samples couple, else by size."""
     if model.couples_samples:
         return batches.slices
-    return pieces(batches.slices[-1].stop, images)
+    return batch_slices(batches.slices[-1].stop, images)
 
 
 def _synthetic_means(
@@ -395,7 +395,7 @@ def transformed(images: Tensor, draw: Draw | None) -> Tensor:
     return images if draw is None else augmentation.apply(images, draw)
 
 
-def pieces(total: int, images: Tensor) -> Sequence[slice]:
+def batch_slices(total: int, images: Tensor) -> Sequence[slice]:
     """Return how a batch of ``total`` images of the size and on the device of ``images`` is cut."""
     pixels = images.shape[-2] * images.shape[-1]
     step = max(1, _PIECE_PIXELS.get(images.device.type, _PIECE_PIXELS_ELSEWHERE) // pixels)
@@ -413,7 +413,7 @@ def flat_copy(model: Embedder) -> tuple[Embedder, Tensor]:
     return private, flat
 
 
-def require_finite(images: Tensor, losses: Tensor | None = None) -> None:
+def require_finite_images(images: Tensor, losses: Tensor | None = None) -> None:
     """Refuse images that are not finite; FloatingPointError saying from which iteration on where ``losses`` tell."""
     if bool(images.isfinite().all()):
         return

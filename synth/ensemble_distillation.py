@@ -76,7 +76,7 @@ class Plan:
             raise ValueError(f"a temperature is above 0, not {self.temperature}")
 
 
-def divergence(student: Tensor, ensemble: Tensor, temperature: float = 1.0) -> Tensor:
+def kl_to_ensemble(student: Tensor, ensemble: Tensor, temperature: float = 1.0) -> Tensor:
     """Return T^2 KL(softmax(ensemble / T) || softmax(student / T)) of each example, float [n].
 
     Parameters
@@ -104,7 +104,7 @@ def adversarial_loss(student: Tensor, ensemble: Tensor) -> Tensor:
         Logits, float [n, classes].
     """
     differ = student.argmax(1) != ensemble.argmax(1)
-    return -(divergence(student, ensemble) * differ).mean()
+    return -(kl_to_ensemble(student, ensemble) * differ).mean()
 
 
 def generator_loss(
@@ -246,7 +246,7 @@ class Distillation:
             x = self._seen(pool[at].float() / _LEVELS, draws)
             with torch.no_grad():
                 target = self._ensemble(x)
-            loss = divergence(self._student(x), target, plan.temperature).mean()
+            loss = kl_to_ensemble(self._student(x), target, plan.temperature).mean()
             self._sgd.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             self._sgd.step()
@@ -414,7 +414,7 @@ class ImageGenerator(nn.Module):
 
     @torch.no_grad()
     def reset(self, generator: torch.Generator) -> None:
-        """Draw the weights anew: N(0, 0.02^2), those of the batch norms N(1, 0.02^2); every bias is 0."""
+        """Draw the weights again: N(0, 0.02^2), those of the batch norms N(1, 0.02^2); every bias is 0."""
         for layer in self.layers:
             if isinstance(layer, nn.Linear | nn.Conv2d | nn.BatchNorm2d):
                 mean = float(isinstance(layer, nn.BatchNorm2d))

@@ -201,7 +201,7 @@ def device_loss(
     return beta * divergence + ratio * alpha * F.cross_entropy(drawn, drawn_labels)
 
 
-class Training:
+class GeneratorTraining:
     """Trains G on the server, round by round; what it keeps between two of them, ``state`` returns.
 
     As in the released code Adam is one over all rounds, its moments included, while its rate falls from round to

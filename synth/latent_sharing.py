@@ -28,7 +28,7 @@ def most_abundant(counts: Sequence[int], n: int, fewest: int = 1) -> tuple[int, 
 def best_match(
     site: str, scarce: Collection[int], abundant: Mapping[str, Collection[int]]
 ) -> str | None:
-    """Return the site j with the largest |H_i intersect C_j| (Algorithm 3); None where every intersection is empty.
+    """Return the site j with the largest |H_i intersect C_j| (Algorithm 3); None if every intersection is empty.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def mean_steps(
     return sums.index_add_(0, ranks, gaussian.steps(codes, factors).to(gaussian.dtype))
 
 
-def class_means(codes: Tensor, labels: Tensor, classes: Sequence[int]) -> Tensor:
+def mean_codes(codes: Tensor, labels: Tensor, classes: Sequence[int]) -> Tensor:
     """Return the mean code of each of ``classes``, dimension by dimension: float [len(classes), l].
 
     Parameters

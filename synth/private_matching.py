@@ -31,13 +31,19 @@ from synth.descent import SGD
 from synth.distribution_matching import (
     Embedder,
     Matching,
+    batch_slices,
     features,
     flat_copy,
-    pieces,
-    require_finite,
+    require_finite_images,
     transformed,
 )
-from synth.private_release import Contributions, Gaussian, class_means, noisy_gradients, noisy_means
+from synth.private_release import (
+    Contributions,
+    Gaussian,
+    means_of_equal_classes,
+    noisy_gradients,
+    noisy_means,
+)
 from synth.starts import ClassBatches, sample_ball
 
 Mechanism = Literal["gradient", "feature"]
@@ -165,7 +171,7 @@ def distil_privately(
         optimizer.step()
         if values is not None:
             images.clamp_(*values)
-    require_finite(images)
+    require_finite_images(images)
     return images
 
 
@@ -179,7 +185,7 @@ def _drawn(
     """Return the features of a Poisson sample of every class, none at all of an empty one."""
     at, ranks = batches.draw(sample)
     with torch.no_grad():
-        parts = [embed(inputs(at[piece])) for piece in pieces(len(at), images)]
+        parts = [embed(inputs(at[piece])) for piece in batch_slices(len(at), images)]
         parts = parts or [embed(images[:1])[:0]]  # as wide, of no data
         return Contributions(torch.cat(parts).to(images.dtype), ranks, len(batches.classes))
 
@@ -194,7 +200,7 @@ def _feature_step(
     """Return the gradient of the distance to noisy class means, which is post-processing of these."""
     targets = noisy_means(real, expected, gaussian)
     leaf = images.detach().requires_grad_()
-    loss = (class_means(embed(leaf), len(targets)) - targets).square().sum()
+    loss = (means_of_equal_classes(embed(leaf), len(targets)) - targets).square().sum()
     (gradient,) = torch.autograd.grad(loss, leaf)
     return gradient
 

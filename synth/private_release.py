@@ -142,7 +142,7 @@ class Contributions:
         return sums.index_add_(0, self.ranks, steps.to(dtype))
 
 
-def class_means(rows: Tensor, classes: int) -> Tensor:
+def means_of_equal_classes(rows: Tensor, classes: int) -> Tensor:
     """Return the means [C, d] of rows [C m, d], m of each class one after the other."""
     return rows.view(classes, -1, rows.shape[1]).mean(1)
 
@@ -190,7 +190,7 @@ def noisy_gradients(
     Of the shape of ``images``.
     """
     with torch.no_grad():
-        apart = 2 * (class_means(embed(images), real.classes)[real.ranks] - real.rows)
+        apart = 2 * (means_of_equal_classes(embed(images), real.classes)[real.ranks] - real.rows)
     by_class = images.detach().view(real.classes, -1, *images.shape[1:])
     sums = images.new_zeros(real.classes, by_class[0].numel(), dtype=gaussian.dtype)
     most = _CHUNK_PIXELS.get(images.device.type, _CHUNK_PIXELS_ELSEWHERE)
@@ -200,7 +200,7 @@ def noisy_gradients(
             continue
         # Each example has its class's images to itself, so that one backward pass gives a whole chunk's products.
         copies = by_class[ranks].flatten(0, 1).requires_grad_()
-        means = class_means(embed(copies), len(rows))
+        means = means_of_equal_classes(embed(copies), len(rows))
         own = _product(means, copies, rows).view(len(rows), -1)
         steps = gaussian.steps(own, gaussian.factors([own]))
         sums.index_add_(0, ranks, steps.to(sums.dtype))
@@ -301,7 +301,7 @@ def clipped_sum(
     -------
     dict of str to Tensor
         By the parameters' names, each of the parameter's shape: steps of the mechanism's grid, in its ``dtype``; zeros
-        where there is no example.
+        if there is no example.
     """
     sums = {
         name: torch.zeros_like(p, dtype=gaussian.dtype, requires_grad=False)

@@ -64,7 +64,7 @@ def _bitmap_bytes(total: int) -> int:
 
 
 def as_bitmap(total: int, k: int) -> bool:
-    """Tell whether ``k`` places of ``total`` are coded as a bit a number: more than about a quarter of them are."""
+    """Return whether ``k`` places of ``total`` are coded as a bit a number: more than about a quarter of them are."""
     return _bitmap_bytes(total) < _elias_fano_bytes(total, k)
 
 

@@ -178,7 +178,7 @@ def noise(shape: tuple[int, ...], deviation: float, generator: torch.Generator) 
     return torch.randn(shape, generator=generator, device=generator.device) * deviation
 
 
-def class_means(inputs: Tensor, targets: Tensor, classes: int) -> Tensor:
+def mean_inputs(inputs: Tensor, targets: Tensor, classes: int) -> Tensor:
     """Return the mean input of every class, [classes, ...]; zero for a class without one.
 
     For text ``inputs`` are vectors [n, T, d] with a target each, [n, T], and the mean of a class is
@@ -209,7 +209,7 @@ def sample_ball(
     """Draw w ~ P_w(w_r) = Clip(N(w_r, I), rho), FedDM's weights around a round's weights.
 
     The noise runs over all parameters at once, and noise longer than ``rho`` is scaled to that
-    length. In the dimension of a network the clip always binds: w lies on the sphere.
+    length. In the dimension of a network the clip always binds: w is on the sphere.
 
     Parameters
     ----------

@@ -236,7 +236,7 @@ def along(gradient: Callable[[Parameters], Mapping[str, Tensor]]) -> Objective:
 
 
 @dataclass(frozen=True)
-class Distilled:
+class DistilledUpdate:
     """The set that ``distil`` ends with, and the objective before each of its steps, [E]."""
 
     batches: Batches
@@ -254,7 +254,7 @@ def distil(
     learn_step: bool,
     mover: Callable[[list[Tensor], float], Mover] = Adam,
     before_step: Callable[[], None] | None = None,
-) -> Distilled:
+) -> DistilledUpdate:
     """Move S for E iterations: S <- S - eta grad_S objective(ClientUpdate(S; w)).
 
     Labels are moved where they are logits, the step size where ``learn_step`` says so, by its
@@ -302,6 +302,6 @@ def distil(
         optimiser.step()
         losses[iteration] = value.detach()
     step_size = log_step.detach().exp() if learn_step else start.step_size
-    return Distilled(
+    return DistilledUpdate(
         replace(start, inputs=inputs.detach(), labels=labels.detach(), step_size=step_size), losses
     )

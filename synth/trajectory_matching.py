@@ -317,7 +317,7 @@ _LEAST_STEP = 0.01
 
 
 @dataclass(frozen=True)
-class Distilled:
+class MatchedTrajectory:
     """What `distil` ends with.
 
     Attributes
@@ -388,7 +388,7 @@ def distil(
     generator: torch.Generator,
     form: Form = exact,
     chunk: int = 0,
-) -> Distilled:
+) -> MatchedTrajectory:
     """Move Z and eta for T_d iterations: D = G(Z), a student's training on D, one SGD step along the gradient of L_MTT.
 
     Parameters
@@ -453,7 +453,7 @@ def distil(
     history, ended = torch.cat(losses), [tensor.detach() for tensor in (*moved, eta)]
     _check_finite(ended, history)
     *ended, eta = ended
-    return Distilled(
+    return MatchedTrajectory(
         tuple(ended), SyntheticSet(render(images_of, ended, chunk), labels, eta), history
     )
 

@@ -292,7 +292,7 @@ class ResidualBlock(nn.Module):
 
 
 class Attention(nn.Module):
-    """x + self-attention among the pixels of x, with heads of `HEAD` channels."""
+    """x + self-attention among the pixels of x, with heads of `LEDGER_TIP` channels."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -344,7 +344,7 @@ class Stage(nn.Module):
 def _kept(h: Tensor, share: float, generator: torch.Generator) -> Tensor:
     """Return dropout's factors for ``h``: 1/share with that probability, else 0.
 
-    Drawn with the channels last and then turned, so that one seed keeps the same values however ``h`` lies in
+    Drawn with the channels last and then turned, so that one seed keeps the same values however ``h`` is in
     memory.
     """
     n, channels, height, width = h.shape

@@ -16,7 +16,7 @@ from common.config.resolved import Config
 from common.errors import FederationError
 from common.privacy.accounting import costs_at_most, epsilon
 from common.privacy.events import Event
-from common.privacy.ledger import Charge, Head, Ledger, LedgerError, Lines
+from common.privacy.ledger import Charge, Ledger, LedgerError, LedgerTip, Lines
 
 logger = getLogger("flwr")
 
@@ -39,7 +39,7 @@ class Budget:
 
     @classmethod
     def of(cls, node: NodeConfig) -> Budget | None:
-        """Read a node config's; None where the owner bounds nothing; FederationError if delta has no epsilon."""
+        """Read a node config's; None if the owner bounds nothing; FederationError if delta has no epsilon."""
         most, delta = node.privacy_epsilon, node.privacy_delta
         if most is None and delta is not None:
             raise FederationError(
@@ -56,7 +56,7 @@ class Budget:
             )
 
     def allows(self, events: Sequence[Event]) -> bool:
-        """Whether that much is within the budget."""
+        """Return whether that much is within the budget."""
         return costs_at_most(self.epsilon, events, self.delta)
 
 
@@ -67,7 +67,7 @@ class Account:
     Parameters
     ----------
     directory : Path, optional
-        The site's state directory; None where its owner names none: then nothing private can be asked of it.
+        The site's state directory; None if its owner names none: then nothing private can be asked of it.
     data : str
         Which data the charges are of, for the owner to read. The ledger adds up whatever they are: examples that lie
         in two folders are released twice.
@@ -95,8 +95,11 @@ class Account:
         )
         lines = self._ledger().append(charge, lambda before: self._require(before, events))
         if others := {each.site for each in lines.charges} - {self.site}:
-            said = "the privacy ledger has charges of %s too, which count for %s's budget: give each site a state-dir"
-            logger.warning(f"{said} of its own", ", ".join(sorted(others)), self.site)
+            logger.warning(
+                "the privacy ledger has charges of %s too, which count for %s's budget: give each site a state-dir of "
+                "its own",
+                *(", ".join(sorted(others)), self.site),
+            )
         mine = [e for e in lines.charges if (e.record, e.site) == (self.record, self.site)]
         return lines, tuple(event for each in mine for event in each.events)
 
@@ -112,9 +115,9 @@ class Account:
             )
             raise FederationError(NO_BUDGET)
 
-    def check(self, seen: Head | None) -> None:
+    def check(self, seen: LedgerTip | None) -> None:
         """Refuse an older ledger than the server has seen, or one not to be relied on, with a LedgerError."""
-        if seen is None or seen == Head():
+        if seen is None or seen == LedgerTip():
             return
         ledger = self._ledger()
         lines = ledger.read()

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 
-from common.config.keys import nearest
+from common.config.keys import closest_word
 from common.errors import FederationError
 
 MAX_SIZE, MAX_CLASSES = 256, 1000
@@ -245,7 +245,7 @@ KEYS = {_dashed(name): field for name, field in NodeConfig.model_fields.items()}
 
 
 def _unknown(key: str) -> FederationError:
-    guess = nearest(key, KEYS)
+    guess = closest_word(key, KEYS)
     named = ", ".join(key for key, field in KEYS.items() if not field.exclude)
     hint = f"did you mean {guess}?" if guess else f"there are {named}"
     return FederationError(f"the node config has the key {key[:60]!r}, which means nothing: {hint}")

@@ -21,7 +21,7 @@ from PIL import Image
 from torch import Tensor
 
 from client_app.owner.node_config import NodeConfig
-from common.data.own.rows import as_written, csv_of_rows
+from common.data.user.rows import as_written, csv_of_rows
 from common.errors import FederationError
 from common.samples.dataset import DatasetInfo
 from common.wire.bundle import Bundle
@@ -74,7 +74,7 @@ class Review:
     directory : Path
         Where the folders of pictures are put, one for each set that is to leave.
     command : tuple of str
-        What decides in the owner's place, called with the folder as its last word; empty where the owner does.
+        What decides in the owner's place, called with the folder as its last word; empty if the owner does.
     seconds : int
         How long a word of the owner's is waited for, or the command.
     """
@@ -85,7 +85,7 @@ class Review:
 
     @classmethod
     def of(cls, node: NodeConfig) -> Self | None:
-        """Read a node config; None where its owner does not ask for a look.
+        """Read a node config; None if its owner does not ask for a look.
 
         Raises
         ------
@@ -121,7 +121,7 @@ class Review:
         return found
 
     def _part(self, part: Payload, look: Look, *, inner: bool = False) -> Payload | None:
-        """Return the part that may leave; None where all of its images were taken out, and it may not lack them."""
+        """Return the part that may leave; None if all of its images were taken out, and it may not lack them."""
         if isinstance(part, Bundle):
             parts = {n: self._part(p, look, inner=True) for n, p in part.parts.items()}
             gone = {name for name, left in parts.items() if left is None}
@@ -225,7 +225,7 @@ def _drawn(image: Tensor) -> Image.Image:
 
 
 def _only(part: Payload, positions: Tensor) -> Payload | None:
-    """Return the images of ``part`` at ``positions``; None where there are none."""
+    """Return the images of ``part`` at ``positions``; None if there are none."""
     if not len(positions):
         return None
     if isinstance(part, Pixels | SyntheticImages):

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from client_app.owner.node_config import MAX_CLASSES, MAX_SIZE, NodeConfig
 from common.code.fingerprint import PACKAGES
-from common.config.keys import nearest
-from common.config.own_parts import PART, Judge
+from common.config.keys import closest_word
 from common.config.resolved import Config
+from common.config.user_parts import PART, ImportPolicy
 from common.errors import FederationError
 from common.learning.cores import machine_cores
 from common.methods import METHODS
@@ -111,15 +111,15 @@ class Vetoes:
     def _check_start(self, method: str, disclosed: Disclosure | None) -> None:
         if self.starts is None:
             return
-        said = f"allow-start='{' '.join(self.starts)}'"
+        message = f"allow-start='{' '.join(self.starts)}'"
         if disclosed is None:
             raise _refusal(
-                f"method={method}, which does not say what it sends", said, "choose another"
+                f"method={method}, which does not say what it sends", message, "choose another"
             )
         if disclosed.began_as and disclosed.began_as not in {STARTS[word] for word in self.starts}:
             raise _refusal(
                 f"{disclosed.payload} that began as {disclosed.began_as}",
-                said,
+                message,
                 "choose another start, or another method",
             )
 
@@ -138,7 +138,7 @@ class Vetoes:
         Parameters
         ----------
         counts : sequence of int, optional
-            The site's number of examples of each class; None where there are no classes.
+            The site's number of examples of each class; None if there are no classes.
 
         Raises
         ------
@@ -189,7 +189,7 @@ def _refusal(asked: str, said: str, cure: str) -> FederationError:
 def _check_known(key: str, named: tuple[str, ...] | None, choices: Mapping[str, object]) -> None:
     for word in named or ():
         if word not in choices:
-            guess = nearest(word, choices)
+            guess = closest_word(word, choices)
             hint = f", the nearest is {guess}" if guess else ""
             raise FederationError(
                 f"the node config says {key}='{' '.join(named or ())}', in which {word[:60]!r} is unknown{hint}: "
@@ -211,10 +211,10 @@ _SERVERS = "flwr.serverapp.strategy"
 _OWN = {"model.name": ("common.models",), PART: PACKAGES}
 
 
-def judge_of(allowed: tuple[str, ...]) -> Judge:
+def import_policy_of(allowed: tuple[str, ...]) -> ImportPolicy:
     """Return what a configuration is loaded with at a site that allows ``allowed`` beside what Nectar's parts are."""
 
-    def judge(key: str, path: str) -> None:
+    def require(key: str, path: str) -> None:
         module = path.partition(":")[0]
         if key == "method" and _within(module, _SERVERS):
             return
@@ -224,7 +224,7 @@ def judge_of(allowed: tuple[str, ...]) -> Judge:
                 f"trusts it, they restart the SuperNode with {KEY}='{module:.98}' in its node config"
             )
 
-    return judge
+    return require
 
 
 def _within(module: str, package: str) -> bool:

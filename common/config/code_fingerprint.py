@@ -53,7 +53,7 @@ def code_files(config: Config, root: Path = ROOT) -> dict[str, Path]:
     ours = (path for folder in sorted(PACKAGES) for path in sorted((root / folder).rglob("*.py")))
     named = {path.relative_to(root).as_posix(): path for path in ours}
     found = {name: path for name, path in named.items() if name not in apart}
-    for top in sorted({module.partition(".")[0] for module in parts_of(config)}):
+    for top in sorted({module.partition(".")[0] for module in user_modules_of(config)}):
         home = _home(top)
         files = [MADE[top]] if top in MADE else _sources(home, top) if home else []
         found |= {f"{top}: {path.relative_to(home or path.parent)}": path for path in files}
@@ -83,7 +83,7 @@ def files_of(method: Method) -> list[str]:
     return [f"{module.replace('.', '/')}.py" for module in modules]
 
 
-def parts_of(config: Config) -> list[str]:
+def user_modules_of(config: Config) -> list[str]:
     """Return the modules that a run's configuration names."""
     methods = [resolve(name) for name in (config.method, *config.inner)]
     networks = (config.model.name, config.features.name)
@@ -96,7 +96,7 @@ def parts_of(config: Config) -> list[str]:
 
 
 def _sources(home: Path, top: str) -> list[Path]:
-    """Return a user's own files: a package with all below it, or a module with those that lie beside it."""
+    """Return a user's own files: a package with all below it, or a module with those that are beside it."""
     package = home / top
     return sorted(package.rglob("*.py") if package.is_dir() else home.glob("*.py"))
 

@@ -25,7 +25,7 @@ from common.settings.sections import (
     PrivacySettings,
     TrackSettings,
     WireSettings,
-    is_somebodys_own,
+    is_user_data,
     kind_of,
 )
 from common.wire import image_codecs
@@ -233,7 +233,9 @@ def _check_file(file: str) -> None:
             f"{FILE_KEY}={file} must be a .npz file of NumPy's (numpy.savez), or a table as a .csv file."
         )
     if not Path(file).is_absolute():
-        raise ConfigError(f"{FILE_KEY}={file} must be an absolute path: {Path.cwd() / file}?")
+        raise ConfigError(
+            f"{FILE_KEY}={file} must be an absolute path. Did you mean {Path.cwd() / file}?"
+        )
 
 
 def check_arrays(dataset: str, data: DataSettings, images: ImagesSettings) -> None:
@@ -332,7 +334,7 @@ def check_originals(
     """
     if disclosed is None or not disclosed.unchanged:
         return
-    if is_somebodys_own(dataset) and not data.send_originals:
+    if is_user_data(dataset) and not data.send_originals:
         raise ConfigError(
             f"method={method} with these settings sends real pictures as they are, and those of dataset={dataset} are "
             "taken for somebody's own: add data.send_originals=on if they may leave, or choose feddm with "
@@ -368,7 +370,7 @@ def check_track(track: TrackSettings, dataset: str) -> None:
             "track.images=on shows images to a tracker, and none is chosen: add track=tensorboard or track=mlflow, or "
             "leave it out."
         )
-    if is_somebodys_own(dataset):
+    if is_user_data(dataset):
         raise ConfigError(
             f"track.images=on would copy pictures of dataset={dataset}, which are taken for somebody's own, to a "
             "tracker: leave it out; the figures are tracked without it."

@@ -63,7 +63,7 @@ _SHOWN, _LISTED = 3, 30
 
 
 def where_phrase(where: str) -> str:
-    """Say where a value was given: ``"on the command line"``, ``"in conf/dataset/digits.yaml"``."""
+    """Describe where a value was given: ``"on the command line"``, ``"in conf/dataset/digits.yaml"``."""
     return f"on {where}" if where == COMMAND_LINE else f"in {where}"
 
 
@@ -76,14 +76,14 @@ def show(value: Any) -> str:
     return repr(value)
 
 
-def nearest(word: str, choices: Iterable[str]) -> str | None:
+def closest_word(word: str, choices: Iterable[str]) -> str | None:
     """Return the choice most like a word, if any is like it at all."""
     found = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.5)
     return found[0] if found else None
 
 
 def near(word: str, choices: Iterable[str]) -> str:
-    """Say which choice is most like a word, and up to two others that are nearly as like it; nothing if none is."""
+    """Return which choice is most like a word, and up to two others that are nearly as like it; nothing if none is."""
     found = difflib.get_close_matches(word, list(choices), n=3, cutoff=0.5)
     likeness = [difflib.SequenceMatcher(None, choice, word).ratio() for choice in found]
     found = [
@@ -103,19 +103,19 @@ def nearest_key(key: str, known: Sequence[str]) -> str | None:
     """
     section, dot, name = key.rpartition(".")
     same = {other.removeprefix(f"{section}."): other for other in known if dot and section in other}
-    if found := nearest(name, same):
+    if found := closest_word(name, same):
         return same[found]
     parts = [other for short, other in same.items() if name in short.split("_")]
     elsewhere = [other for other in known if other.rpartition(".")[2] == name]
     likely = [*parts, *elsewhere]
-    return likely[0] if likely else nearest(key, known)
+    return likely[0] if likely else closest_word(key, known)
 
 
 def unknown(
     what: str, word: str, where: str, choices: Sequence[str], extra: str = ""
 ) -> ConfigError:
     """Build the error for a name that there is none of: the nearest one, and the list where it is short."""
-    guess = nearest(word, choices)
+    guess = closest_word(word, choices)
     hint = f", the nearest is {guess}" if guess else ""
     listed = f"there are {', '.join(choices) or 'none'}"
     if len(choices) > _LISTED:

@@ -106,7 +106,7 @@ def run_config_layers(given: Mapping[str, Any]) -> tuple[Layer, Layer]:
 
 
 def is_text(key: str) -> bool:
-    """Whether a setting is a text: a number that is typed for it is one, too."""
+    """Return whether a setting is a text: a number that is typed for it is one, too."""
     from common.config.schema import section_class
 
     name, _, field = key.partition(".")

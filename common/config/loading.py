@@ -36,12 +36,12 @@ from common.config.layers import (
     read_run_config,
     run_config_layers,
 )
-from common.config.own_parts import Judge, chosen_method, judge_all
 from common.config.resolved import Config, stated_here
 from common.config.schema import read_sections
 from common.config.strategy import check_arguments, check_strategy, stated_arguments
 from common.config.tables import experiment_layers
 from common.config.text import Scalar, from_home
+from common.config.user_parts import ImportPolicy, chosen_method, require_allowed
 from common.config.yaml_file import read_yaml
 from common.errors import ConfigError
 from common.methods import METHODS, Method, settings_of
@@ -51,7 +51,7 @@ from common.settings.sections import (
     FORMS,
     TABLE_ENDING,
     RunSettings,
-    is_somebodys_own,
+    is_user_data,
     kind_of,
 )
 
@@ -62,7 +62,7 @@ _DEFAULT_PATHS = {
 """Where a path comes from when it is not given: the variable, else the place."""
 
 
-def load(run_config: Mapping[str, Any], *, judge: Judge | None = None) -> Config:
+def load(run_config: Mapping[str, Any], *, policy: ImportPolicy | None = None) -> Config:
     """Resolve a run config.
 
     Merges, the later over the earlier: the settings classes' defaults,
@@ -76,7 +76,7 @@ def load(run_config: Mapping[str, Any], *, judge: Judge | None = None) -> Config
         Flower's run config: experiment, method, dataset, rounds, seed, output-dir, data-dir,
         resume, set, config. A missing key and the empty text both mean unset. With ``resolved`` no file is read, and
         the experiment is but a name: it is what :meth:`Config.to_run_config` returned.
-    judge : callable, optional
+    policy : callable, optional
         A site's own: told (key, import path) of each thing that is named by import path before it is imported, and
         raises for what may not be. Where there is one, a Flower strategy is not imported at all, nor are its
         arguments checked: it is the server's.
@@ -87,22 +87,22 @@ def load(run_config: Mapping[str, Any], *, judge: Judge | None = None) -> Config
         A key that does not exist, a value of the wrong type or out of range, an unknown method,
         data set or experiment, a relative path: in a sentence each, with the nearest valid choice.
     """
-    if judge is None and (stated := stated_here(run_config)) is not None:
+    if policy is None and (stated := stated_here(run_config)) is not None:
         return stated
     given = read_run_config(run_config)
-    _check_internal_keys(given, judge)
+    _check_internal_keys(given, policy)
     experiment = given.get("experiment", "")
     if not isinstance(experiment, str):
         raise ConfigError(f"experiment must be a name, not {show(experiment)}.")
     layers, file = list(run_config_layers(given)), OwnFile()
     if RESOLVED not in given:
         file = read_own_file(given[CONFIG], experiment) if CONFIG in given else file
-        layers = _with_files(experiment, file, layers, judge)
+        layers = _with_files(experiment, file, layers, policy)
     leaves = merge(layers)
     _count_sites(leaves)
-    if judge is not None:
-        judge_all(leaves, judge)
-    own = chosen_method(leaves, judge)
+    if policy is not None:
+        require_allowed(leaves, policy)
+    own = chosen_method(leaves, policy)
     read = read_sections(leaves, own)
     label, paths = experiment or file.experiment, _paths(given, file.paths)
     places = {key: where for key, (_, where) in paths.items() if where}
@@ -116,22 +116,24 @@ def load(run_config: Mapping[str, Any], *, judge: Judge | None = None) -> Config
         **cast(Any, read.shared),
         settings=read.method,
         inner=read.inner,
-        strategy=_strategy_arguments(read.run.method, leaves, own, judge),
+        strategy=_strategy_arguments(read.run.method, leaves, own, policy),
         origin=places | {key: leaf.where for key, leaf in read.leaves.items()},
         typed=str(given.get(TYPED, "")),
         round=_round(given, str(paths["resume"][0])),
     )
 
 
-def _check_internal_keys(given: Mapping[str, Any], judge: Judge | None) -> None:
+def _check_internal_keys(given: Mapping[str, Any], policy: ImportPolicy | None) -> None:
     """Refuse keys that say what is to be done with a run config, where they do not belong."""
     if FETCH in given:
         raise ConfigError(
             f"{FETCH} trains nothing: `nectar fetch CONNECTION RECORD` brings a record home."
         )
-    if CONFIG in given and judge is not None:
+    if CONFIG in given and policy is not None:
         # What is wrong with a file is told by quoting it, and a site's files are none of the server's business.
-        raise ConfigError(f"{CONFIG} names a file where it is typed, and is sent to no site.")
+        raise ConfigError(
+            f"{CONFIG} is a path on the machine where it is typed, and cannot be sent to sites."
+        )
     if RESOLVED in given and (given[RESOLVED] != YES or CONFIG in given):
         raise ConfigError(
             f"{RESOLVED} is what `nectar` submits a run with, as {RESOLVED}={YES}: leave it out."
@@ -151,19 +153,19 @@ def _round(given: Mapping[str, Any], resume: str) -> str:
 
 
 def _with_files(
-    experiment: str, file: OwnFile, typed: list[Layer], judge: Judge | None
+    experiment: str, file: OwnFile, typed: list[Layer], policy: ImportPolicy | None
 ) -> list[Layer]:
     """Return the layers of a run config as it is typed: with the experiment, the file, the data set, the method."""
     named = experiment_layers(experiment) if experiment else []
     layers = [*named, *file.layers, *typed]
-    if judge is not None:
-        judge_all(merge(layers), judge)
+    if policy is not None:
+        require_allowed(merge(layers), policy)
     layers = chosen_by_file(layers)
     leaves = merge(layers)
     return [
         _dataset_layer(leaves),
         *_features_layer(leaves),
-        *_needed_layer(leaves, judge),
+        *_needed_layer(leaves, policy),
         *layers,
     ]
 
@@ -175,7 +177,7 @@ def _dataset_layer(leaves: Mapping[str, Leaf]) -> Layer:
         raise ConfigError(
             f"dataset {where_phrase(leaf.where)} must be a name, not {show(leaf.value)}."
         )
-    own = dataset_of_ones_own(leaves, leaf.value, leaf.where)
+    own = user_dataset(leaves, leaf.value, leaf.where)
     layer = own or dataset_layer(leaf.value, leaf.where)
     if "dataset" in layer.values:
         raise ConfigError(
@@ -191,10 +193,10 @@ def _features_layer(leaves: Mapping[str, Leaf]) -> list[Layer]:
     return [] if layer is None else [layer]
 
 
-def _needed_layer(leaves: Mapping[str, Leaf], judge: Judge | None) -> list[Layer]:
+def _needed_layer(leaves: Mapping[str, Leaf], policy: ImportPolicy | None) -> list[Layer]:
     """Return what the method that is chosen needs of other sections, where it names any."""
     name = leaves["method"].value if "method" in leaves else RunSettings().method
-    known = chosen_method(leaves, judge) or METHODS.get(str(name))
+    known = chosen_method(leaves, policy) or METHODS.get(str(name))
     needed = settings_of(known).needs() if known is not None else {}
     return [Layer(f"method={name}", needed)] if needed else []
 
@@ -208,12 +210,12 @@ def _count_sites(leaves: dict[str, Leaf]) -> None:
 
 
 def _strategy_arguments(
-    method: str, leaves: Mapping[str, Leaf], own: Method | None, judge: Judge | None
+    method: str, leaves: Mapping[str, Leaf], own: Method | None, policy: ImportPolicy | None
 ) -> dict[str, Scalar]:
     """Return the constructor arguments of a Flower strategy: checked where it is imported, which no site does."""
     given = stated_arguments(leaves)
     if own is None and is_import_path(method):
-        if judge is not None:
+        if policy is not None:
             return {name: leaf.value for name, leaf in given.items()}
         arguments, problems = check_arguments(method, check_strategy(leaves["method"]), leaves)
         if problems:
@@ -255,7 +257,9 @@ def _absolute(key: str, value: Any, where: str) -> Path:
         raise ConfigError(f"{key} {where} must be a path, not {show(value)}.")
     path = from_home(value)
     if not path.is_absolute():
-        raise ConfigError(f"{key}={value!r} {where} must be an absolute path: {Path.cwd() / path}?")
+        raise ConfigError(
+            f"{key}={value!r} {where} must be an absolute path. Did you mean {Path.cwd() / path}?"
+        )
     return path
 
 
@@ -288,7 +292,7 @@ class OwnFile:
 def read_own_file(named: Any, experiment: str) -> OwnFile:
     """Read the file that the run config's ``config`` names.
 
-    ``base`` names an experiment that the file departs from. ``experiment`` is but a name, as it stands in a resolved
+    ``base`` names an experiment that the file departs from. ``experiment`` is but a name, as it is in a resolved
     configuration, which states all there is to state. Relative paths start at the working directory, as typed ones.
 
     Parameters
@@ -339,8 +343,7 @@ def _label(values: dict[str, Any], where: str) -> str:
         raise ConfigError(f"experiment in {where} must be a name, not {show(label)}.")
     if label and not values.keys() >= RunSettings.model_fields.keys():
         raise ConfigError(
-            f"experiment in {where} is read in a whole configuration alone, where it is but a name: write "
-            f"{BASE}: {label} for what this file departs from."
+            f"experiment in {where} is only valid in a full configuration; to start from one, write {BASE}: {label}."
         )
     return label
 
@@ -385,13 +388,13 @@ def _chosen_by(key: str, implied: str, layers: list[Layer]) -> list[Layer]:
 
 
 def _takes(key: str, dataset: str) -> bool:
-    """Whether a data set is one of a file, or of folders: any name that is not a public set's."""
+    """Return whether a data set is one of a file, or of folders: any name that is not a public set's."""
     if key == FILE_KEY:
         return dataset == FILE
-    return is_somebodys_own(dataset) and not kind_of(dataset)
+    return is_user_data(dataset) and not kind_of(dataset)
 
 
-def dataset_of_ones_own(leaves: Mapping[str, Leaf], dataset: str, where: str) -> Layer | None:
+def user_dataset(leaves: Mapping[str, Leaf], dataset: str, where: str) -> Layer | None:
     """Return the layer of a data set that has no file in ``conf/dataset``, None for a name.
 
     It is that of a folder of images: sizes for some hundred or thousand pictures, whatever form they come in. Of a

@@ -79,7 +79,7 @@ class Config:
     origin : mapping of str to str
         Where each value that is no class default was given, by dotted key.
     typed : str
-        The words that the user typed, as a shell takes them; empty where nobody typed any.
+        The words that the user typed, as a shell takes them; empty if nobody typed any.
     round : str
         Behind which round's checkpoint ``resume`` begins again: its number or ``best``; empty for the newest.
     """
@@ -151,7 +151,7 @@ class Config:
 
     @property
     def judged_at_sites(self) -> str:
-        """What has the sites judge the weights, as it is typed; empty where nothing does."""
+        """What has the sites judge the weights, as it is typed; empty if nothing does."""
         on = self.evaluation.on
         hold_out = f"evaluation.on={on}" if on in ("sites", "both") else ""
         return "data.validation_at=sites" if self.data.validated_at_sites else hold_out
@@ -195,7 +195,7 @@ class Config:
 
     @cached_property
     def noises(self) -> frozenset[float] | None:
-        """What noise multipliers sites charge; none in most runs, None where the sites alone know."""
+        """What noise multipliers sites charge; none in most runs, None if the sites alone know."""
         own = [settings.noises() for settings in self.methods.values()]
         found = [noise for each in own for noise in each or ()]
         if self.privacy.active:

@@ -13,14 +13,14 @@ from common.config.keys import (
     RUN_KEYS,
     STRATEGY,
     Leaf,
+    closest_word,
     fail,
-    nearest,
     nearest_key,
     show,
     unknown,
     where_phrase,
 )
-from common.config.own_parts import model_problems
+from common.config.user_parts import model_problems
 from common.methods import FOREIGN_CLIENT, METHODS, Method, path_of, section, settings_of
 from common.settings.base import Settings
 from common.settings.section import Section, allowed
@@ -31,7 +31,7 @@ _RUN = ""
 
 
 def section_class(name: str, own: Method | None = None) -> type[Section] | None:
-    """Import a section's class; None where there is no such section. ``own`` is a user's own method, if chosen."""
+    """Import a section's class; None if there is no such section. ``own`` is a user's own method, if chosen."""
     if own is not None and name == own.name:
         return settings_of(own)
     return settings_of(METHODS[name]) if name in METHODS else SECTIONS.get(name)
@@ -171,9 +171,9 @@ class _Reading:
     def refused(self, *, taken: bool = False) -> list[str]:
         """Return what is wrong with values given; with ``taken``, with those only taken over, wrong where given."""
         names = (_RUN, *SECTIONS, *METHODS, *([self.own.name] if self.own else []))
-        said = [sentence for name in names for sentence in self._problems.get(name, ())]
+        message = [sentence for name in names for sentence in self._problems.get(name, ())]
         over = self.leaves.keys() - self.given.keys()
-        return [sentence for sentence in said if (sentence.partition("=")[0] in over) is taken]
+        return [sentence for sentence in message if (sentence.partition("=")[0] in over) is taken]
 
 
 def _unknown_inner(name: str, settings: Settings, leaves: Mapping[str, Leaf]) -> list[str]:
@@ -182,11 +182,11 @@ def _unknown_inner(name: str, settings: Settings, leaves: Mapping[str, Leaf]) ->
     problems = []
     for used in settings.uses():
         if used not in known:
-            guess = nearest(used, known)
-            said = f"it is one of {', '.join(known)}" + (f", such as {guess}" if guess else "")
+            guess = closest_word(used, known)
+            message = f"it is one of {', '.join(known)}" + (f", such as {guess}" if guess else "")
             field = next((field for field, value in settings if value == used), "")
             leaf = leaves.get(f"{name}.{field}")
-            problems.append(_problem(f"{name}.", field, leaf, type(settings), said))
+            problems.append(_problem(f"{name}.", field, leaf, type(settings), message))
     return problems
 
 
@@ -278,8 +278,8 @@ def build(section: str, cls: type[Section], leaves: Mapping[str, Leaf]) -> Secti
         return cls.model_validate(values)
     except ValidationError as error:
         return [
-            _problem(prefix, name, mine.get(name), cls, said)
-            for name, said in _by_field(error).items()
+            _problem(prefix, name, mine.get(name), cls, message)
+            for name, message in _by_field(error).items()
         ]
 
 
@@ -299,7 +299,7 @@ def _by_field(error: ValidationError) -> dict[str, str]:
 
 
 def _problem(prefix: str, name: str, leaf: Leaf | None, cls: type[Section], said: str) -> str:
-    """Say what is wrong with one field, or with several that a class does not take together."""
+    """Describe what is wrong with one field, or with several that a class does not take together."""
     if name not in cls.model_fields:
         return f"{prefix.rstrip('.')}: {said}."
     expected = allowed(cls.model_fields[name]) + (f": {said}" if said else "")

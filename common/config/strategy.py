@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic.fields import FieldInfo
 
 from common.code.imports import constructor_parameters, load
-from common.config.keys import STRATEGY, Leaf, nearest, show, where_phrase
+from common.config.keys import STRATEGY, Leaf, closest_word, show, where_phrase
 from common.config.text import Scalar
 from common.errors import ConfigError
 from common.settings.section import Description, kind_words
@@ -79,7 +79,7 @@ def _unknown_flower_strategy(name: str, leaf: Leaf) -> ConfigError:
         and not inspect.isabstract(found)
         and not other.startswith("FedXgb")  # trees, refused by check_strategy
     ]
-    guess = nearest(name, known)
+    guess = closest_word(name, known)
     hint = f", the nearest is {guess}" if guess else ""
     return ConfigError(
         f"method={leaf.value!r} {where_phrase(leaf.where)} is unknown{hint}: "
@@ -141,8 +141,8 @@ def check_arguments(
         read = model.model_validate({name: leaf.value for name, leaf in given.items()})
     except ValidationError as error:
         wrong = {str(each["loc"][0]): each["type"] for each in error.errors()}
-        said = [_problem(name, given[name], path, model) for name in given if name in wrong]
-        return {}, said + [_missing(name, path, model) for name in wrong if name not in given]
+        message = [_problem(name, given[name], path, model) for name in given if name in wrong]
+        return {}, message + [_missing(name, path, model) for name in wrong if name not in given]
     return read.model_dump(by_alias=True, exclude_unset=True), []
 
 
@@ -171,7 +171,7 @@ def describe_arguments(cls: type[Any]) -> list[Description]:
 
 
 def _problem(name: str, leaf: Leaf, path: str, model: type[_Arguments]) -> str:
-    """Say why an argument that is given cannot be."""
+    """Return why an argument that is given cannot be."""
     settable, where = _settable(model), where_phrase(leaf.where)
     if name in settable:
         allowed = kind_words(settable[name].annotation)
@@ -181,7 +181,7 @@ def _problem(name: str, leaf: Leaf, path: str, model: type[_Arguments]) -> str:
         return (
             f"{given} cannot be set: {path} takes an object there, and a setting is text or number."
         )
-    guess = nearest(name, settable)
+    guess = closest_word(name, settable)
     hint = f"did you mean {STRATEGY}.{guess}?" if guess else f"it takes {', '.join(settable)}."
     return f"{given} is not an argument of {path}: {hint}"
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from common.code.imports import is_import_path
 from common.config import layers
-from common.config.keys import COMMAND_LINE, near, nearest, show, where_phrase
+from common.config.keys import COMMAND_LINE, closest_word, near, show, where_phrase
 from common.config.layers import BASE, Layer, flatten, names
 from common.config.yaml_file import read_yaml
 from common.errors import ConfigError
@@ -64,7 +64,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Table:
+class TableFile:
     """A table as its file describes it.
 
     Parameters
@@ -76,7 +76,7 @@ class Table:
     columns : tuple of Column
         Its own cells.
     others : tuple of str
-        Cells of other tables that stand in this one too.
+        Cells of other tables that are in this one too.
     content : mapping
         All that the file says.
     """
@@ -101,19 +101,19 @@ def title(kind: str, name: str) -> str:
     return first.removeprefix("#").strip() if first.startswith("#") else ""
 
 
-def read_table(name: str) -> Table:
+def read_table(name: str) -> TableFile:
     """Read a table, whose file is known to be there; ConfigError if the file is not made as this module's text says."""
     source = _source(name)
     content = read_yaml(layers.CONF / TABLE / f"{name}.yaml", source)
     for key in content:
         if key not in _PARTS:
-            guess = nearest(key, _PARTS) if key not in RunSettings.model_fields else None
+            guess = closest_word(key, _PARTS) if key not in RunSettings.model_fields else None
             hint = (
                 f"did you mean {guess}?" if guess else "settings stand in base, small and columns."
             )
             raise ConfigError(f"{key} in {source} is not a part of a table: {hint}")
     small = content.get(SMALL)
-    return Table(
+    return TableFile(
         name,
         _departure(content.get(BASE), source),
         None if small is None else _departure(small, f"{source} ({SMALL})"),
@@ -174,7 +174,7 @@ def experiment_names() -> list[str]:
 
 
 def is_experiment(name: str) -> bool:
-    """Tell whether ``experiment=`` takes the name; only tables are read whose cells begin as it does."""
+    """Return whether ``experiment=`` takes the name; only tables are read whose cells begin as it does."""
     return _find(name) is not None
 
 
@@ -214,7 +214,7 @@ def experiment_layers(
     return [*begun, *(step.layer for step in steps[start:])]
 
 
-def _find(name: str) -> tuple[Table, Column, bool] | None:
+def _find(name: str) -> tuple[TableFile, Column, bool] | None:
     """Return the table and the column of an experiment, and whether it is the small variant."""
     first = name.partition("-")[0]
     homes = [read_table(table) for table in names(TABLE) if table.partition("-")[0] == first]
@@ -226,8 +226,8 @@ def _find(name: str) -> tuple[Table, Column, bool] | None:
     return None
 
 
-def _has_small(table: Table, column: Column, above: tuple[str, ...] = ()) -> bool:
-    """Tell whether a cell has a small variant: its table states one, or what it departs from has one."""
+def _has_small(table: TableFile, column: Column, above: tuple[str, ...] = ()) -> bool:
+    """Return whether a cell has a small variant: its table states one, or what it departs from has one."""
     if table.small is not None:
         return True
     bases = [step.base for step in (table.base, *column.steps) if step.base is not None]

@@ -18,12 +18,12 @@ from torch import Tensor
 from common.code.imports import is_import_path
 from common.code.imports import load as load_path
 from common.config.resolved import Config
-from common.data.store import Contents, digest_of, shared
+from common.data.store import Contents, digest_of, shared_store
 from common.draws.seeding import process_wide
 from common.errors import ConfigError, DataError
 from common.learning.compute import torch_device
-from common.learning.start import TORCHVISION, Asked, checksum, loaded, published
-from common.models import Classifier, own
+from common.learning.start import TORCHVISION, WeightsFile, checksum, loaded, published
+from common.models import Classifier, user_model
 from common.models.building import drawn, outline
 from common.samples.dataset import Dataset, DatasetInfo, Split
 from common.samples.inputs import Samples, samples
@@ -95,7 +95,7 @@ class Extractor:
             stated = [dataset.checksum, self.config.features.model_dump(), weights]
             digest = digest_of([_SCHEMA, *stated])
             mode = dataset.store.stat().st_mode & 0o777 if dataset.store else 0o777
-            stored = shared(
+            stored = shared_store(
                 f"features-{digest[:16]}", roots, digest, lambda: self._contents(dataset), mode
             )
         except ConfigError as error:
@@ -108,9 +108,9 @@ class Extractor:
         return Dataset(self.described, *whole, dataset.skipped, stored.folder)
 
     @property
-    def _asked(self) -> Asked:
+    def _asked(self) -> WeightsFile:
         f = self.config.features
-        return Asked(
+        return WeightsFile(
             "features", f.name, f.start, f.sha256, f.norm, self.config.data_dir, self.bounds
         )
 
@@ -136,8 +136,8 @@ class Extractor:
                 given = {"depth": f.depth, "width": f.width, "norm": f.norm, "embedding": 0}
                 return outline(f.name, shape, classes, **given)
             with process_wide(0, "features"):
-                made = own.make(load_path(f.name), f.name, shape, classes)
-                return own.adopt(made, f.name, shape, classes)
+                made = user_model.make(load_path(f.name), f.name, shape, classes)
+                return user_model.adopt(made, f.name, shape, classes)
         except ValueError as error:
             raise ConfigError(
                 f"features.name={f.name} does not fit {self.info.name}: {error}"

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from common.data.folders.folder import Holdout
 from common.data.folders.image_sets import read_central, read_site
-from common.data.own.reading import read_own
 from common.data.published.catalogue import NAMES, describe
-from common.data.published.files import Source
+from common.data.published.files import DownloadSource
 from common.data.published.sources import SOURCES, ensure_files, read_digits
-from common.data.store import Contents, shared, store_roots
+from common.data.store import Contents, shared_store, store_roots
+from common.data.user.reading import read_user_data
 from common.errors import DataError
 from common.samples.dataset import Dataset, DatasetInfo, array_digest, combined_checksum
 from common.settings.images import ImagesSettings
@@ -36,7 +36,7 @@ def load(
     """Return a data set, loaded once per process from a store that processes share.
 
     digits is embedded. A folder of images lies where ``images.folder`` says, a set of one's own where its form says.
-    LEAF's lie below ``data_dir/leaf`` as its scripts made them and are never downloaded. The others lie below
+    LEAF's are below ``data_dir/leaf`` as its scripts made them and are never downloaded. The others are below
     ``data_dir`` in torchvision's layout and are downloaded on first use where there is a network.
     Arrays are read-only.
 
@@ -49,7 +49,7 @@ def load(
         the data directory; without permission to write there, the store goes to the
         user's cache.
     images
-        the run's settings of that name; None where there can only be a name.
+        the run's settings of that name; None if there can only be a name.
     data
         the run's settings of that name, for a set of one's own and a test split that is held out; None for the
         defaults.
@@ -60,7 +60,7 @@ def load(
     ------
     DataError
         the name is unknown, or a file is missing, truncated or damaged; it is named. A
-        folder of images that cannot be used: why. Something lies out of ``bounds``.
+        folder of images that cannot be used: why. Something lies out of ``validation_rules``.
     """
     data_dir = bounds.inside(Path(data_dir).expanduser(), "data-dir")
     data = data or DataSettings()
@@ -69,7 +69,7 @@ def load(
     def read() -> Dataset:
         if kind_of(name):
             form = images or ImagesSettings()
-            return read_own(name, data_dir, form, data, holdout, bounds)
+            return read_user_data(name, data_dir, form, data, holdout, bounds)
         info = describe(name, images)
         if name not in NAMES and images is not None:
             return read_central(info, images, data_dir, holdout, bounds)
@@ -135,12 +135,12 @@ def _load(info: DatasetInfo, data_dir: Path, bounds: Bounds) -> Dataset:
         bounds.inside(path, f"a file of {info.name}")
 
     def read_source() -> Contents:
-        if isinstance(source, Source):
+        if isinstance(source, DownloadSource):
             ensure_files(info.name, source, data_dir, bounds)
         return Contents(*source.splits(data_dir))
 
     roots = store_roots(data_dir, bounds=bounds)
-    stored = shared(info.name, roots, source.fingerprint(data_dir), read_source)
+    stored = shared_store(info.name, roots, source.fingerprint(data_dir), read_source)
     for split in (stored.train, stored.test):
         if split.images.shape[1:] != info.shape:
             raise DataError(

@@ -62,7 +62,7 @@ class _Unusable(OSError):
 def store_roots(*directories: Path, bounds: Bounds = ANYWHERE) -> list[Path]:
     """Return where stores may lie: below each of ``directories``, else in the user's cache.
 
-    Where ``bounds`` bind, it is ``bounds.keep`` instead of the cache, and none that a link leads out of them.
+    Where ``validation_rules`` bind, it is ``bounds.keep`` instead of the cache, and none that a link leads out of them.
     """
     roots = [directory / STORE_FOLDER for directory in directories]
     if bounds.root is not None:
@@ -76,7 +76,7 @@ def store_roots(*directories: Path, bounds: Bounds = ANYWHERE) -> list[Path]:
     return [*roots, cache / "nectar" / STORE_FOLDER]
 
 
-def shared(
+def shared_store(
     name: str,
     roots: Sequence[Path],
     fingerprint: str,

@@ -57,7 +57,7 @@ _LARGE = 2**24
 
 
 def is_large(size: int) -> bool:
-    """Whether ``size`` bytes of weights are so many that a copy of them counts more than a moment's work."""
+    """Return whether ``size`` bytes of weights are so many that a copy of them counts more than a moment's work."""
     return size > _LARGE
 
 
@@ -95,7 +95,7 @@ _SIZE = 2**18
 
 
 def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Yield tensors of one shape side by side in flat pieces, views of those that lie in one piece in memory.
+    """Yield tensors of one shape side by side in flat pieces, views of those that are in one piece in memory.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def watched(watcher: Watcher) -> Iterator[None]:
         _watchers.remove(watcher)
 
 
-def tell(where: str, done: int, steps: int) -> None:
+def report_progress(where: str, done: int, steps: int) -> None:
     """Tell the watcher, if there is one, how far a computation is."""
     if _watchers:
         _watchers[-1](where, done, steps)
@@ -141,7 +141,7 @@ def counted(steps: int, before_step: Callable[[], None] | None = None) -> Callab
         nonlocal done
         if before_step is not None:
             before_step()
-        tell("", done, steps)
+        report_progress("", done, steps)
         done += 1
 
     return ahead

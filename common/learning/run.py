@@ -18,8 +18,8 @@ from common.draws.seeding import generator, process_wide
 from common.errors import ConfigError, FederationError
 from common.learning.compute import torch_device
 from common.learning.task import Task, task_of
-from common.models import own
-from common.models.building import Mould, outline
+from common.models import user_model
+from common.models.building import ModelTemplate, outline
 from common.samples.dataset import DatasetInfo
 from common.settings.base import Settings
 from common.settings.sections import ModelSettings
@@ -140,8 +140,8 @@ class Run:
         """
         settings = self.config.model
         if is_import_path(settings.name):
-            own_model = self._made_anew(*purpose) if purpose else copy.deepcopy(self._own_model)
-            return own_model.to(self.device)
+            user_model = self._made_anew(*purpose) if purpose else copy.deepcopy(self._own_model)
+            return user_model.to(self.device)
         try:
             model = models.build(
                 shape=self.info.shape,
@@ -165,17 +165,17 @@ class Run:
         """
         mould, given = self._mould, weights.read_only
         if mould is not None and mould.covers(given):
-            return mould.cast(given)
+            return mould.instantiate(given)
         model = self.build_model()
         weights.load_into(model)
         return model
 
     @cached_property
-    def _mould(self) -> Mould | None:
+    def _mould(self) -> ModelTemplate | None:
         """What models are cast from, once a process; None of a model of the user's own, which may hold anything."""
         if is_import_path(self.config.model.name):
             return None
-        mould = Mould(self.build_model())
+        mould = ModelTemplate(self.build_model())
         return mould if mould.fits else None
 
     @cached_property
@@ -193,7 +193,9 @@ class Run:
         maker = load_path(path)
         try:
             with process_wide(self.config.seed, "model", *purpose):
-                return own.adopt(own.make(maker, path, shape, classes), path, shape, classes)
+                return user_model.adopt(
+                    user_model.make(maker, path, shape, classes), path, shape, classes
+                )
         except ValueError as error:
             raise self._misfit(error) from error
 

@@ -49,13 +49,13 @@ def starting_weights(run: Run, *, tell: bool = True) -> Tensors:
     return loaded(model, asked_of(run.config), tell=tell)
 
 
-def asked_of(config: Config) -> Asked:
+def asked_of(config: Config) -> WeightsFile:
     """Return the file that ``model.start`` names, as the server reads it."""
     model = config.model
-    return Asked("model", model.name, model.start, model.sha256, model.norm, config.data_dir)
+    return WeightsFile("model", model.name, model.start, model.sha256, model.norm, config.data_dir)
 
 
-def loaded(model: Classifier, asked: Asked, *, tell: bool = True) -> Tensors:
+def loaded(model: Classifier, asked: WeightsFile, *, tell: bool = True) -> Tensors:
     """Return what ``model``'s state becomes of a file; all but a last layer for other classes is taken.
 
     Raises
@@ -82,18 +82,18 @@ def start_checksum(config: Config) -> str:
     return checksum(asked_of(config)) if config.model.start else ""
 
 
-def checksum(asked: Asked) -> str:
+def checksum(asked: WeightsFile) -> str:
     """Return the SHA-256 of the file that is asked for, in hexadecimal; ConfigError if unreadable."""
     return _checksum(asked, _file(asked))
 
 
-def _file(asked: Asked) -> Path:
+def _file(asked: WeightsFile) -> Path:
     if asked.start.startswith(TORCHVISION):
         return fetched(asked)
     return asked.bounds.inside(asked.data_dir / "weights" / asked.start, f"{asked.section}.start")
 
 
-def _checksum(asked: Asked, path: Path) -> str:
+def _checksum(asked: WeightsFile, path: Path) -> str:
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -101,7 +101,7 @@ def _checksum(asked: Asked, path: Path) -> str:
         raise _unreadable(asked, error.strerror or str(error)) from None
 
 
-def _read(asked: Asked) -> Tensors:
+def _read(asked: WeightsFile) -> Tensors:
     path, expected = _file(asked), asked.sha256
     if expected and (found := _checksum(asked, path)) != expected:
         raise ConfigError(
@@ -125,7 +125,7 @@ def _state_dict(read: object) -> Tensors:
     return {str(name): value.detach() for name, value in read.items()}
 
 
-def _unreadable(asked: Asked, reason: str) -> ConfigError:
+def _unreadable(asked: WeightsFile, reason: str) -> ConfigError:
     needs = "the server needs" if asked.section == "model" else "each machine needs"
     return ConfigError(
         f"{asked} cannot be read ({reason}): {needs} it there, as "
@@ -155,7 +155,9 @@ def _kept(model: Classifier, own: Tensors, found: Mapping[str, torch.Tensor]) ->
     return names if differs else []
 
 
-def _compare(asked: Asked, name: str, own: torch.Tensor | None, given: torch.Tensor | None) -> None:
+def _compare(
+    asked: WeightsFile, name: str, own: torch.Tensor | None, given: torch.Tensor | None
+) -> None:
     """Refuse what the file has otherwise than the model, or only one of them has."""
     if own is None or given is None:
         reason = f"has no {name}" if given is None else f"has {name}, which the model has not"
@@ -189,7 +191,7 @@ _HASH = re.compile(r"-([0-9a-f]{8})\.pth$")
 
 
 @dataclass(frozen=True)
-class Asked:
+class WeightsFile:
     """A file of weights as the settings of a section name it.
 
     Parameters
@@ -214,10 +216,10 @@ class Asked:
         return f"{self.section}.start={self.start}"
 
 
-def fetched(asked: Asked) -> Path:
+def fetched(asked: WeightsFile) -> Path:
     """Return the file of the weights that are asked for as ``torchvision:NAME``, fetched if it is not there.
 
-    It lies below the data directory, in ``weights``, under torchvision's name of it.
+    It is below the data directory, in ``weights``, under torchvision's name of it.
 
     Raises
     ------
@@ -245,7 +247,7 @@ def fetched(asked: Asked) -> Path:
     return path
 
 
-def published(asked: Asked) -> Any:
+def published(asked: WeightsFile) -> Any:
     """Return torchvision's own entry of the weights: their address, and how they take images."""
     name, architecture = asked.start.removeprefix(TORCHVISION), _architecture(asked)
     import torchvision.models  # seconds, which only such a start should cost
@@ -260,7 +262,7 @@ def published(asked: Asked) -> Any:
     return known[name]
 
 
-def _architecture(asked: Asked) -> str:
+def _architecture(asked: WeightsFile) -> str:
     """Return torchvision's name of the network."""
     if asked.name.startswith(_THEIRS):
         return asked.name.removeprefix(_THEIRS)
@@ -279,7 +281,7 @@ def _architecture(asked: Asked) -> str:
     return asked.name
 
 
-def _fetch(asked: Asked, url: str, path: Path, prefix: str) -> None:
+def _fetch(asked: WeightsFile, url: str, path: Path, prefix: str) -> None:
     logger.info("%s is missing, downloading it from %s", path, url)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -292,5 +294,5 @@ def _fetch(asked: Asked, url: str, path: Path, prefix: str) -> None:
         ) from None
 
 
-def _refused(asked: Asked, reason: str) -> ConfigError:
+def _refused(asked: WeightsFile, reason: str) -> ConfigError:
     return ConfigError(f"{asked} cannot be had: {reason}")

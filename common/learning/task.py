@@ -30,7 +30,7 @@ class Evaluation:
     loss, accuracy : float
         Means over what counts.
     per_class : tuple of float
-        Accuracy a class (NaN for a class the set lacks); empty where the task tells no classes apart.
+        Accuracy a class (NaN for a class the set lacks); empty if the task tells no classes apart.
     examples : int
         What counts: labels, or the places of texts that have a target.
     """
@@ -45,7 +45,7 @@ class Tally(Protocol):
     """Sums over batches that stay on the device until ``result`` asks for them."""
 
     def add(self, outputs: Tensor, targets: Tensor) -> None:
-        """Add a batch: the model's outputs and the hard targets they are held against."""
+        """Add a batch: the model's outputs and the hard targets they are compared with."""
 
     def result(self) -> Evaluation:
         """Return the figures; ValueError if nothing that counts was added."""
@@ -76,7 +76,7 @@ class Task(ABC):
 
     @abstractmethod
     def class_counts(self, targets: Tensor) -> list[int] | None:
-        """Return how many of ``targets`` fall into each class; None where that is not told."""
+        """Return how many of ``targets`` fall into each class; None if that is not told."""
 
     @abstractmethod
     def strata(self, split: Split) -> NDArray[np.int64]:
@@ -147,7 +147,7 @@ class NextToken(Task):
         """Return None: a vocabulary a site is no table to read."""
 
     def strata(self, split: Split) -> NDArray[np.int64]:
-        """Return each text's natural owner, so that cuts take of each in proportion; zeros where there is none."""
+        """Return each text's natural owner, so that cuts take of each in proportion; zeros if there is none."""
         return np.zeros(len(split), dtype=np.int64) if split.owners is None else split.owners
 
 

@@ -31,7 +31,7 @@ It makes its own forward pass. A rule of single examples calls it with batches o
 ``torch.func.vmap``: it must keep no count of its calls, and have what it draws of a generator drawn before.
 """
 
-Rule = Callable[..., Tensor]
+GradientRule = Callable[..., Tensor]
 """(model, objective, inputs, targets, positions, *what was drawn) -> the mean loss, NaN where it is not to be known.
 
 The gradient is left in the parameters' ``grad``. Where `train` has ``rows``, the batch's come as the keyword ``rows``.
@@ -45,7 +45,7 @@ class Local:
     Attributes
     ----------
     objective : Objective, optional
-        What is minimised over examples, the task's mean loss where there is none. A private rule clips this.
+        What is minimised over examples, the task's mean loss if there is none. A private rule clips this.
     draw : callable, optional
         (model, targets of a batch, rows) -> what the objective needs of random numbers for it, drawn ahead of each
         step: tensors [n, ...] with a row for each example. In a private run they must come of ``rows``, in which each
@@ -108,7 +108,7 @@ class Gradients:
         (step, positions) -> the draws of these examples, each example's its own, as a private step needs.
     """
 
-    rule: Rule = plain_gradient
+    rule: GradientRule = plain_gradient
     sampled: Iterable[Tensor] | None = None
     rows: Callable[[int, Tensor], RowDraws] | None = None
 
@@ -230,7 +230,7 @@ def train(
 
 
 def _trains(module: nn.Module) -> bool:
-    """Whether a module is in training mode, and ``train()`` does nothing else to it."""
+    """Return whether a module is in training mode, and ``train()`` does nothing else to it."""
     own = "train" in vars(module) or type(module).train is not nn.Module.train
     return module.training and not own
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from common.models.classifier import Classifier
-from common.models.registry import MODELS, misfit, network, takes
+from common.models.registry import MODELS, misfit, network_class, takes
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -33,7 +33,7 @@ def build(
 ) -> Classifier:
     """Return the model ``name`` for inputs of ``shape``, in training mode.
 
-    It lies on the generator's device. The process-wide random state is neither read nor moved: two
+    It is on the generator's device. The process-wide random state is neither read nor moved: two
     calls with generators in one state give equal weights, in any process or thread.
 
     Parameters
@@ -97,7 +97,7 @@ def outline(name: str, shape: tuple[int, ...], classes: int, **given: Any) -> Cl
             f"not shape {shape} and {classes} classes"
         )
     _check_kind(name, shape)
-    cls = network(name)
+    cls = network_class(name)
     taken = {key: given[key] for key in inspect.signature(cls).parameters if key in given}
     with torch.device("meta"):
         model: Classifier = cls(shape, classes, **taken)
@@ -129,7 +129,7 @@ _CONSTANT = (int, float, complex, bool, str, bytes, type(None), torch.dtype, tor
 _APART = ("_parameters", "_buffers", "_modules")
 
 
-class Mould:
+class ModelTemplate:
     """Casts models that are in every respect as one that was just built, but for the weights.
 
     Casts share no module and no memory, neither with each other nor with the mould: whoever gets one may train it,
@@ -156,7 +156,7 @@ class Mould:
         )
 
     @torch.no_grad()
-    def cast(self, weights: Mapping[str, Tensor]) -> Classifier:
+    def instantiate(self, weights: Mapping[str, Tensor]) -> Classifier:
         """Return a model with ``weights``, copied, in training mode."""
         made: dict[int, Any] = {
             id(value): self._filled(value, weights[name]) for name, value in self._state

@@ -23,7 +23,7 @@ class Encoder(Classifier):
     """Two blocks of 3x3 convolutions and a pool, the latent code mu, and one linear layer that classifies it.
 
     The blocks have ``width`` and twice as many channels; ReLU follows each convolution, a 2x2 max pool
-    each block. The code is a linear layer under a sigmoid, so it lies in [0, 1]^l. It is the embedding.
+    each block. The code is a linear layer under a sigmoid, so it is in [0, 1]^l. It is the embedding.
     Depth 1, width 16 and l = 32 are the paper's network for Fashion-MNIST (55,338 parameters);
     depth 2, width 32 and l = 128 that for CIFAR-10 (591,274).
 

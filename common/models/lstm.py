@@ -15,7 +15,7 @@ class LSTMLayer(nn.Module):
     """One LSTM layer (Hochreiter and Schmidhuber, 1997), written in plain matrix products.
 
     Unlike ``nn.LSTM`` it can be differentiated twice on every device and runs under ``vmap``. The
-    gates stand in torch's order i, f, g, o; there is one bias, and none is added to the forget
+    gates are in torch's order i, f, g, o; there is one bias, and none is added to the forget
     gate.
     """
 

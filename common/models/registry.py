@@ -51,7 +51,7 @@ def takes(name: str, kind: str) -> bool:
 
 
 def misfit(name: str, kind: str) -> str:
-    """Say what a model takes instead of data of a kind, and which to choose."""
+    """Describe what a model takes instead of data of a kind, and which to choose."""
     known = MODELS[name]
     taken = ", ".join(KINDS[one] for one in (known.takes, *known.also))
     return (
@@ -60,7 +60,7 @@ def misfit(name: str, kind: str) -> str:
     )
 
 
-def network(name: str) -> Any:
+def network_class(name: str) -> Any:
     """Import the class of the model ``name``, one of `MODELS`."""
     module, _, attribute = MODELS[name].path.partition(":")
     return getattr(importlib.import_module(module), attribute)

@@ -106,6 +106,6 @@ def _check_norm(shape: tuple[int, int, int], norm: str) -> None:
         )
     if norm == "instance" and max(shape[1:]) <= 8:
         raise ValueError(
-            f"a ResNet ends with one number a channel for images of {shape[1]}x{shape[2]}, which instance norm makes "
-            "0: choose group or batch (model.norm)"
+            f"with images of {shape[1]}x{shape[2]} a ResNet's last feature map is 1x1, which instance norm would zero: "
+            "use model.norm=group or batch"
         )

@@ -118,7 +118,7 @@ class Event:
 
     @classmethod
     def read(cls, recorded: object) -> Event:
-        """Return what ``to_dict`` gave; ValueError if it is none."""
+        """Return what ``to_dict`` gave; ValueError if it is not one."""
         if not isinstance(recorded, Mapping) or set(recorded) != {f.name for f in fields(cls)}:
             raise ValueError(
                 f"{str(recorded)[:80]} is not an event: it lacks a field, or has another"
@@ -130,7 +130,7 @@ class Event:
 
 
 def _is_number(value: object) -> bool:
-    """Whether it is a number that a float can hold: JSON's whole numbers have no end."""
+    """Return whether it is a number that a float can hold: JSON's whole numbers have no end."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return isinstance(value, float) or abs(value) <= sys.float_info.max
@@ -139,7 +139,7 @@ def _is_number(value: object) -> bool:
 def parallel(classes: Iterable[Event]) -> Event:
     """Return what mechanisms on disjoint parts of the data cost together, such as one for each class: the worst.
 
-    An example lies in one part, and what is released of the others is the same with it and without it. (That holds of
+    An example is in one part, and what is released of the others is the same with it and without it. (That holds of
     an exchange only within a part.) What is returned is the least noise, the highest rate and the most steps that any
     has: where they differ in one of these alone, exactly the worst, else no less.
 

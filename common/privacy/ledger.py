@@ -76,7 +76,7 @@ class Charge:
 
     @classmethod
     def read(cls, recorded: Mapping[str, Any]) -> Charge:
-        """Return what ``asdict`` gave; ValueError or TypeError if it is none."""
+        """Return what ``asdict`` gave; ValueError or TypeError if it is not one."""
         names = {field.name for field in fields(cls)}
         if set(recorded) != names or type(recorded["round"]) is not int:
             raise ValueError("a field is missing, of another kind, or one too many")
@@ -93,18 +93,18 @@ class Lines:
     chain: tuple[str, ...] = ()
 
     @property
-    def head(self) -> Head:
+    def head(self) -> LedgerTip:
         """How many there are, and the last one's checksum."""
-        return Head(len(self.chain), self.chain[-1]) if self.chain else Head()
+        return LedgerTip(len(self.chain), self.chain[-1]) if self.chain else LedgerTip()
 
     @property
     def events(self) -> list[Event]:
         """All that was released."""
         return [event for charge in self.charges for event in charge.events]
 
-    def has(self, head: Head) -> bool:
-        """Whether the ledger was at ``head`` once, or is."""
-        return head == Head() or (
+    def has(self, head: LedgerTip) -> bool:
+        """Return whether the ledger was at ``head`` once, or is."""
+        return head == LedgerTip() or (
             0 < head.length <= len(self.chain) and self.chain[head.length - 1] == head.sha256
         )
 
@@ -165,7 +165,7 @@ class Ledger:
         except OSError as error:
             raise self._unusable(f"cannot be written ({error.strerror})") from None
 
-    def _vouch(self, head: Head) -> None:
+    def _vouch(self, head: LedgerTip) -> None:
         """Have the head on disk before anything rests on it."""
         write_json(self._head, asdict(head))
         _sync(self.path.parent)
@@ -199,7 +199,7 @@ class Ledger:
     def _verified(self, content: bytes) -> tuple[Lines, int]:
         """Return the lines of a file and how many of its bytes they are; half a line behind the head is none."""
         least = self._least()
-        charges, chain, whole = [], [Head().sha256], 0
+        charges, chain, whole = [], [LedgerTip().sha256], 0
         for number, line in enumerate(content.split(b"\n")[:-1], 1):
             try:
                 charge, checksum = _read_line(line, chain[-1])
@@ -219,12 +219,12 @@ class Ledger:
             )
         return found, whole
 
-    def _least(self) -> Head:
+    def _least(self) -> LedgerTip:
         """Return the head that the file has at least."""
         try:
-            return Head.read(json.loads(read_regular(self._head)))
+            return LedgerTip.read(json.loads(read_regular(self._head)))
         except FileNotFoundError:
-            return Head()
+            return LedgerTip()
         except (OSError, ValueError, RecursionError):
             raise self._unusable(f"has beside it a {HEAD_FILE} that cannot be read") from None
 
@@ -243,7 +243,7 @@ def _line(charge: Charge, before: str) -> tuple[bytes, str]:
 
 
 def _read_line(line: bytes, before: str) -> tuple[Charge, str]:
-    """Return a line's charge and checksum; an error of many kinds if it is none, or follows another one."""
+    """Return a line's charge and checksum; an error of many kinds if it is not one, or follows another one."""
     content = dict(json.loads(line))
     charge = Charge.read({k: v for k, v in content.items() if k not in (_CHAIN, _BEFORE)})
     whole, checksum = _line(charge, before)
@@ -281,7 +281,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
-class Head:
+class LedgerTip:
     """How many lines a ledger has, and the last one's checksum; that of none is all zeros."""
 
     length: int = 0
@@ -292,8 +292,8 @@ class Head:
             raise ValueError(f"{self.length}, {str(self.sha256)[:80]!r} is not a head of a ledger")
 
     @classmethod
-    def read(cls, recorded: object) -> Head:
-        """Return what ``asdict`` gave; ValueError if it is none."""
+    def read(cls, recorded: object) -> LedgerTip:
+        """Return what ``asdict`` gave; ValueError if it is not one."""
         if not isinstance(recorded, Mapping) or set(recorded) != {"length", "sha256"}:
             raise ValueError(f"{str(recorded)[:80]} is not a head of a ledger")
         return cls(recorded["length"], str(recorded["sha256"]))
@@ -308,7 +308,7 @@ class Head:
 RECORD = "privacy"
 """The name of the record in a reply."""
 
-HEADS, HEAD = "ledger-heads", "ledger-head"
+LEDGER_TIPS, LEDGER_TIP = "ledger-heads", "ledger-head"
 """In the roll call's question, and in an instruction."""
 
 MOST_EVENTS = 64
@@ -319,13 +319,13 @@ _STEPS = 10**9
 
 
 @dataclass(frozen=True)
-class Told:
-    """What stands in the record.
+class PrivacyReport:
+    """What is in the record.
 
     Parameters
     ----------
     events : tuple of Event
-        What was charged; empty where the events would say how many examples the site has.
+        What was charged; empty if the events would say how many examples the site has.
     whole : bool
         Whether they are all that the site was charged in this run, by its ledger; else those of this reply alone.
     seeded : bool
@@ -337,25 +337,25 @@ class Told:
     events: tuple[Event, ...] = ()
     whole: bool = False
     seeded: bool = False
-    head: Head | None = None
+    head: LedgerTip | None = None
 
     def to_config(self) -> dict[str, str | bool]:
         """Return it as the fields of a Flower ConfigRecord."""
-        head = {} if self.head is None else {HEAD: written(self.head)}
-        events = json.dumps([event.to_dict() for event in merged(self.events)])
+        head = {} if self.head is None else {LEDGER_TIP: tip_to_text(self.head)}
+        events = json.dumps([event.to_dict() for event in merge_events(self.events)])
         return {"events": events, "whole": self.whole, "seeded": self.seeded, **head}
 
     @classmethod
-    def read(cls, fields: Mapping[str, object]) -> Told:
-        """Return what ``to_config`` gave; ValueError if it is none."""
-        if not set(fields) - {HEAD} == {"events", "whole", "seeded"}:
+    def read(cls, fields: Mapping[str, object]) -> PrivacyReport:
+        """Return what ``to_config`` gave; ValueError if it is not one."""
+        if not set(fields) - {LEDGER_TIP} == {"events", "whole", "seeded"}:
             raise ValueError("what it says of its privacy lacks a field, or has another")
         if not isinstance(fields["whole"], bool) or not isinstance(fields["seeded"], bool):
             raise ValueError("what it says of its privacy is not true or false")
         events = json.loads(str(fields["events"]))
         if not isinstance(events, list) or len(events) > MOST_EVENTS:
             raise ValueError(f"it has more than {MOST_EVENTS} events")
-        head = read_head(str(fields[HEAD])) if HEAD in fields else None
+        head = tip_from_text(str(fields[LEDGER_TIP])) if LEDGER_TIP in fields else None
         read = tuple(map(Event.read, events))
         if any(event.steps > _STEPS for event in read):
             raise ValueError(f"an event of it has more than {_STEPS} steps")
@@ -364,7 +364,7 @@ class Told:
         return cls(read, fields["whole"], fields["seeded"], head)
 
 
-def merged(events: tuple[Event, ...]) -> tuple[Event, ...]:
+def merge_events(events: tuple[Event, ...]) -> tuple[Event, ...]:
     """Return the same events, each kind once with the steps of all."""
     steps: dict[Event, int] = {}
     for event in events:
@@ -377,27 +377,27 @@ def _with_steps(event: Event, steps: int) -> Event:
     return Event(event.mechanism, event.noise_multiplier, event.sample_rate, steps, event.adjacency)
 
 
-def written(head: Head) -> str:
+def tip_to_text(head: LedgerTip) -> str:
     """Return a head as text."""
     return json.dumps(asdict(head))
 
 
-def read_head(text: str) -> Head:
-    """Return what ``written`` gave; ValueError if it is none."""
-    return Head.read(json.loads(text))
+def tip_from_text(text: str) -> LedgerTip:
+    """Return what ``written`` gave; ValueError if it is not one."""
+    return LedgerTip.read(json.loads(text))
 
 
-def all_written(heads: Mapping[str, Head]) -> str:
+def tips_to_text(heads: Mapping[str, LedgerTip]) -> str:
     """Return the sites' heads as text that names no site."""
     return json.dumps({_digest(site): asdict(head) for site, head in heads.items()})
 
 
-def own_of(text: str, site: str) -> Head | None:
-    """Return the site's own of what ``all_written`` gave; ValueError if it is none of it."""
+def tip_of_site(text: str, site: str) -> LedgerTip | None:
+    """Return the site's own of what ``tips_to_text`` gave; ValueError if it is none of it."""
     found = json.loads(text)
     if not isinstance(found, Mapping):
         raise ValueError("these are not heads of ledgers")
-    return Head.read(found[_digest(site)]) if _digest(site) in found else None
+    return LedgerTip.read(found[_digest(site)]) if _digest(site) in found else None
 
 
 def _digest(site: str) -> str:

@@ -57,7 +57,7 @@ class DatasetInfo:
         of rows and series: the public bounds of each channel's raw values, to which values beyond are brought; empty
         where nobody states any.
     columns
-        the names of a table's columns, or of a series' channels; empty where they have none.
+        the names of a table's columns, or of a series' channels; empty if they have none.
     """
 
     name: str
@@ -183,7 +183,7 @@ class Dataset:
     skipped
         files of an image folder that could not be used.
     store
-        the folder of memory-mapped arrays that processes share; None where each process has
+        the folder of memory-mapped arrays that processes share; None if each process has
         its own copy.
     """
 

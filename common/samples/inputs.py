@@ -26,7 +26,7 @@ class Samples:
     labels
         int64 [n], for text [n, T]; on the same device.
     factor
-        float32 [C, 1, 1], or None where ``raw`` is what a model takes already.
+        float32 [C, 1, 1], or None if ``raw`` is what a model takes already.
     offset
         likewise.
     """
@@ -106,7 +106,7 @@ def _rows(tensor: Tensor, idx: Tensor) -> Tensor:
 
 
 def _alike(one: Samples, other: Samples) -> bool:
-    """Whether the same bytes mean the same in both."""
+    """Return whether the same bytes mean the same in both."""
     pairs = ((one.factor, other.factor), (one.offset, other.offset))
     return all(a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs)
 

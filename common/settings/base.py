@@ -51,19 +51,19 @@ class Settings(Section):
         return {}
 
     def disclosure(self) -> Disclosure | None:
-        """State what leaves a device under these settings; None where they are no method's, or say nothing.
+        """State what leaves a device under these settings; None if they are no method's, or say nothing.
 
         A method that inherits another's settings and sends something else states its own.
         """
         return None
 
     def noises(self) -> tuple[float, ...] | None:
-        """Return the noise multipliers that sites charge beside the run's ``privacy``; None where nobody else knows."""
-        said = self.disclosure()
-        return None if said is not None and said.differentially_private else ()
+        """Return the noise multipliers that sites charge beside the run's ``privacy``; None if nobody else knows."""
+        message = self.disclosure()
+        return None if message is not None and message.differentially_private else ()
 
     def unprotected(self, privacy: PrivacySettings) -> str:
-        """Say why the noise that ``privacy`` asks for would not cover all that a device sends; nothing if it does.
+        """Return why the noise that ``privacy`` asks for would not cover all that a device sends; nothing if it does.
 
         ``{section}`` in it stands for the section that holds the settings, which is another for whoever inherits them.
         """
@@ -90,7 +90,7 @@ class Disclosure:
         Whether examples are sent as numbers in no picture's range, such as latents, so that ``wire.images`` cannot be
         a picture's.
     began_as : Origin
-        What it was made from: noise, the device's real examples or the means of its classes; empty where it was
+        What it was made from: noise, the device's real examples or the means of its classes; empty if it was
         trained or computed, and began as nothing of its own.
     unchanged : bool
         Whether real examples are sent as they are.
@@ -122,7 +122,7 @@ class Disclosure:
 
     @classmethod
     def read(cls, recorded: Any) -> Disclosure | None:
-        """Return what a record states, or None where it states nothing that this release understands."""
+        """Return what a record states, or None if it states nothing that this release understands."""
         known = {f.name for f in fields(cls)}
         if (
             not isinstance(recorded, Mapping)

@@ -17,7 +17,7 @@ TRANSFORMS = ("color", "crop", "cutout", "flip", "scale", "rotate")
 
 
 def known_transforms(value: str) -> str:
-    """Return the text that names transforms; ValueError where one is unknown or stands there twice."""
+    """Return the text that names transforms; ValueError where one is unknown or is there twice."""
     names = value.split("_") if value else []
     if any(name not in TRANSFORMS for name in names) or len(set(names)) < len(names):
         raise ValueError("unknown or repeated transform")
@@ -27,7 +27,7 @@ def known_transforms(value: str) -> str:
 class FedDMSettings(SurrogateServerSettings):
     """Sites distil their images into a few synthetic ones; the server learns from those.
 
-    ``start`` and ``warm`` are safe by default and not the paper's: real, off. Those stand in the files of the public
+    ``start`` and ``warm`` are safe by default and not the paper's: real, off. Those are in the files of the public
     data sets in ``conf/dataset``, so that no row of a paper's table carries them to anybody's own pictures.
     """
 

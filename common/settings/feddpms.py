@@ -15,7 +15,7 @@ class FedDPMSSettings(FedVAESettings):
     """Sites share noisy means of the latent codes of their largest classes; others train on images drawn from these.
 
     ``single-release`` and ``received`` are what makes a guarantee as strong as it can be, and not the paper's, whose
-    values (``paper``, ``trained``, sigma 3 or 4) stand in the files of its tables.
+    values (``paper``, ``trained``, sigma 3 or 4) are in the files of its tables.
     """
 
     weighting: Literal["augmented", "counts", "uniform"] = setting(  # type: ignore[assignment]

@@ -191,7 +191,7 @@ class FedssynSettings(GenerationSettings):
 
     @property
     def made_by(self) -> ImageSource | None:
-        """The source of the images; None where there are none."""
+        """The source of the images; None if there are none."""
         return SOURCES.get(self.source)
 
     @property

@@ -45,7 +45,7 @@ class GlobalModelsSettings(Settings):
             raise ValueError("an unknown or repeated architecture")
         return value
 
-    def learned(self) -> tuple[str, ...]:
+    def model_names(self) -> tuple[str, ...]:
         """Return the names of the global models."""
         return tuple(self.global_models.split(",")) if self.global_models else ()
 
@@ -54,5 +54,5 @@ class GlobalModelsSettings(Settings):
         norm = model.norm if self.global_norm == "as model" else self.global_norm
         return {
             name: model.model_copy(update={"name": name, "norm": norm, "start": "", "sha256": ""})
-            for name in self.learned()
+            for name in self.model_names()
         }

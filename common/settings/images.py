@@ -131,7 +131,7 @@ class ImagesSettings(Section):
         return tuple(Path(part) for part in self.sites.split(",")) if self.sites else ()
 
     def constants(self, name: Literal["mean", "std"]) -> tuple[float, ...]:
-        """Return ``mean`` or ``std``, one value a channel; ValueError if it is none or not finite."""
+        """Return ``mean`` or ``std``, one value a channel; ValueError if it is not one or not finite."""
         values = tuple(float(part) for part in str(getattr(self, name)).split(","))
         if len(values) == 1:
             values *= self.channels

@@ -153,7 +153,7 @@ _KINDS = {
 
 
 def allowed(field: FieldInfo) -> str:
-    """Say which values a field takes: ``"a whole number, at least 1"``."""
+    """Describe which values a field takes: ``"a whole number, at least 1"``."""
     if stated := notes(field).get("allowed"):
         return str(stated)
     kind = kind_words(field.annotation) + (" (on or off)" if field.annotation is bool else "")
@@ -189,7 +189,7 @@ def _bounds(field: FieldInfo) -> str:
 
 
 def kind_words(kind: Any) -> str:
-    """Say which values a type has: ``"a whole number"``, ``"one of a, b"``, ``"a text or null"``."""
+    """Describe which values a type has: ``"a whole number"``, ``"one of a, b"``, ``"a text or null"``."""
     if get_origin(kind) in (Union, UnionType):
         return " or ".join(map(kind_words, get_args(kind)))
     if get_origin(kind) is Literal:
@@ -219,5 +219,5 @@ def amounts(settings: type[Section]) -> dict[str, str]:
 
 
 def left_open(settings: type[Section], name: str) -> Any:
-    """Return the value of an amount that leaves it to the server; None where every value is one of its own."""
+    """Return the value of an amount that leaves it to the server; None if every value is one of its own."""
     return notes(settings.model_fields[name]).get("open_at")

@@ -642,8 +642,8 @@ PUBLIC = (
 """The sets known by name and published for anybody: what is sent of them gives nobody away."""
 
 
-def is_somebodys_own(dataset: str) -> bool:
-    """Whether a set has to be taken for somebody's own pictures: a folder, a file, a function, any other name."""
+def is_user_data(dataset: str) -> bool:
+    """Return whether a set is taken for somebody's own pictures: a folder, a file, a function, any other name."""
     return dataset not in PUBLIC
 
 
@@ -653,7 +653,7 @@ def kind_of(dataset: str) -> str | None:
 
 
 def module_of(dataset: str) -> str:
-    """Return the module that reading the data set imports, empty where it is none of the user's own."""
+    """Return the module that reading the data set imports, empty if it is none of the user's own."""
     return dataset.partition(":")[0] if kind_of(dataset) == FUNCTION else ""
 
 

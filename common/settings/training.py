@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class TrainingSettings(Settings):
-    """Local training; batch, epochs and lr lie in the search of the FedDM paper's baselines."""
+    """Local training; batch, epochs and lr are in the search of the FedDM paper's baselines."""
 
     epochs: int = setting(
         10, "passes over the site's images a round", symbol="E", ge=1, amount="epochs"

@@ -12,6 +12,6 @@ def settings_of(run: Run) -> FedDGMSettings:
 
 
 def surrogate_of(run: Run, site: str) -> str:
-    """Return the name of the architecture that ``site`` trains; empty where it is the run's own."""
+    """Return the name of the architecture that ``site`` trains; empty if it is the run's own."""
     name = surrogate(settings_of(run).depth_of(site))
     return name if name in run.architectures else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from common.learning.run import Run
 from common.settings.feddpms import FedDPMSSettings
-from common.specs.fedvae import decoder_spec, network, shared_spec
+from common.specs.fedvae import decoder_spec, initial_vae, shared_spec
 from common.wire.bundle import BundleSpec
 from common.wire.codec import Spec
 from common.wire.tensors import TensorsSpec, class_list_spec, latent_means_spec
@@ -33,7 +33,7 @@ def means_spec(run: Run) -> TensorsSpec:
     """Return the form of a site's means: of each shared class one, or under ``paper`` as many as copies."""
     settings = settings_of(run)
     each = settings.copies if settings.mechanism == "paper" else 1
-    return latent_means_spec(network(run).latent, len(run.info.classes), each, settings.classes)
+    return latent_means_spec(initial_vae(run).latent, len(run.info.classes), each, settings.classes)
 
 
 def handed_over_spec(run: Run) -> BundleSpec:

@@ -45,7 +45,7 @@ def settings_of(run: Run) -> FedssynSettings:
 
 
 def disclosed_by_source(run: Run) -> Disclosure | None:
-    """Return what leaves a site as images; None where nothing does."""
+    """Return what leaves a site as images; None if nothing does."""
     settings = settings_of(run)
     if settings.made_by is None or not settings.shared:
         return None

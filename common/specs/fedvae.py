@@ -17,7 +17,7 @@ PRELIMINARY, SECONDARY = "preliminary", "secondary"
 _SPREAD = "spread."
 
 
-def network(run: Run) -> VAEEncoder:
+def initial_vae(run: Run) -> VAEEncoder:
     """Return the run's model with its initial weights; ConfigError if it is no encoder of a VAE."""
     model = run.build_model()
     if not isinstance(model, VAEEncoder):
@@ -36,7 +36,7 @@ def shared_spec(run: Run) -> WeightsSpec:
 def start_decoder(run: Run) -> Decoder:
     """Return the decoder that every site begins with, by the run's seed: of others an average would mean nothing."""
     with torch.device("meta"):
-        mirror = network(run).mirror()
+        mirror = initial_vae(run).mirror()
     return drawn(mirror, generator(run.config.seed, "decoder")).to(run.device)
 
 

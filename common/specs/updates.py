@@ -19,7 +19,7 @@ _MODEL = ("", "weights", "inner")
 
 
 def sends_updates(config: Config) -> bool:
-    """Whether sites send models as updates of a byte a number: by the run's setting, and as the method says."""
+    """Return whether sites send models as updates of a byte a number: by the run's setting, and as the method says."""
     if not config.wire.updates:
         return False
     told = (settings.disclosure() for settings in config.methods.values())
@@ -27,12 +27,12 @@ def sends_updates(config: Config) -> bool:
 
 
 def is_model(path: str) -> bool:
-    """Whether weights at ``path`` of a payload are a model, and no control variate, decoder or generator."""
+    """Return whether weights at ``path`` of a payload are a model, and no control variate, decoder or generator."""
     return path.rpartition("/")[2] in _MODEL
 
 
 def model_in(sent: Payload) -> Weights | None:
-    """Return the model among what a site is sent; None where there is none."""
+    """Return the model among what a site is sent; None if there is none."""
     found = (part for path, part in leaves(sent) if is_model(path) and isinstance(part, Weights))
     return next(found, None)
 
@@ -60,7 +60,7 @@ def in_part(spec: Any) -> Any:
 
 
 def covers(base: Weights, names: tuple[str, ...]) -> bool:
-    """Whether ``base`` has a tensor of each name."""
+    """Return whether ``base`` has a tensor of each name."""
     given = base.read_only
     return all(name in given for name in names)
 

@@ -66,7 +66,7 @@ def read_file(path: Path) -> bytes:
 
 
 def parse_json(text: bytes) -> Any:
-    """Return what JSON says; ValueError or RecursionError if it is none, or has a number that no float can hold."""
+    """Return what JSON says; ValueError or RecursionError if it is not one, or has a number that no float can hold."""
     return json.loads(text, parse_int=_bounded)
 
 
@@ -89,7 +89,7 @@ def collect_leftovers(directory: Path) -> None:
 
 
 def _is_anothers(process: int) -> bool:
-    """Whether another process of this number is there; what bears this one's own is of one before it."""
+    """Return whether another process of this number is there; what bears this one's own is of one before it."""
     if process == os.getpid():
         return False
     try:

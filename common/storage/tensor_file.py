@@ -82,7 +82,7 @@ def meta_of(path: Path) -> dict[str, Any]:
     return meta
 
 
-def reason_of(error: Exception) -> str:
+def unreadable_reason(error: Exception) -> str:
     """Return in the system's words why a file could not be written, also where safetensors wrote it."""
     number = error.errno if isinstance(error, OSError) else None
     found = _NUMBER.search(str(error))
@@ -106,7 +106,7 @@ def _checksum(tensors: Mapping[str, torch.Tensor], text: str) -> str:
 _SCALARS = (bool, int, float, str, type(None))
 
 
-def pack(tree: Any, where: str = "state") -> tuple[Any, dict[str, torch.Tensor]]:
+def split_tensors(tree: Any, where: str = "state") -> tuple[Any, dict[str, torch.Tensor]]:
     """Split ``tree`` into a JSON-able skeleton and named tensors.
 
     Tuples, lists and mappings with text keys may nest; leaves are tensors, NumPy arrays and scalars, Flower's
@@ -147,7 +147,7 @@ def pack(tree: Any, where: str = "state") -> tuple[Any, dict[str, torch.Tensor]]
     return walk(tree, where), tensors
 
 
-def unpack(skeleton: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+def join_tensors(skeleton: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     """Rebuild the tree of ``pack``."""
     if "v" in skeleton:
         return skeleton["v"]
@@ -158,12 +158,12 @@ def unpack(skeleton: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
         return array[()] if skeleton["scalar"] else array
     if "arrays" in skeleton:
         items = skeleton["arrays"].items()
-        return ArrayRecord({k: Array(np.asarray(unpack(v, tensors))) for k, v in items})
+        return ArrayRecord({k: Array(np.asarray(join_tensors(v, tensors))) for k, v in items})
     if "list" in skeleton:
-        return [unpack(v, tensors) for v in skeleton["list"]]
+        return [join_tensors(v, tensors) for v in skeleton["list"]]
     if "tuple" in skeleton:
-        return tuple(unpack(v, tensors) for v in skeleton["tuple"])
-    return {k: unpack(v, tensors) for k, v in skeleton["dict"].items()}
+        return tuple(join_tensors(v, tensors) for v in skeleton["tuple"])
+    return {k: join_tensors(v, tensors) for k, v in skeleton["dict"].items()}
 
 
 def _unknown(node: Any, path: str) -> FederationError:
@@ -207,7 +207,7 @@ def _digest(tensor: torch.Tensor) -> str:
 
 
 def write(directory: Path, tensors: Mapping[str, torch.Tensor], apart: Mapping[str, str]) -> None:
-    """Write those of ``tensors`` that ``apart`` names, unless they lie there already.
+    """Write those of ``tensors`` that ``apart`` names, unless they are there already.
 
     Parameters
     ----------

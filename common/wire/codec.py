@@ -21,7 +21,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
 from common.errors import PayloadError
-from common.wire.compression import COMPRESSIONS, AnyArray, Arrival, arrivals, compress
+from common.wire.compression import COMPRESSIONS, AnyArray, CompressedArray, arrivals, compress
 from common.wire.image_codecs import ImageCoder
 
 VERSION = 1
@@ -119,7 +119,7 @@ def _written(fields: Mapping[str, Any]) -> bytes:
     return json.dumps(fields, separators=(",", ":"), sort_keys=True).encode()
 
 
-def unframe(kind: str, arrays: Sequence[AnyArray]) -> tuple[dict[str, Any], list[Arrival]]:
+def unframe(kind: str, arrays: Sequence[AnyArray]) -> tuple[dict[str, Any], list[CompressedArray]]:
     """Return the header's fields and the payload's arrays; PayloadError unless the header is a ``kind``'s.
 
     Nothing is expanded here: an array's ``values()`` are for when its dtype and shape have been checked.
@@ -127,7 +127,7 @@ def unframe(kind: str, arrays: Sequence[AnyArray]) -> tuple[dict[str, Any], list
     header, body = unframe_plain(kind, arrays)
     _require_native(kind, body)
     if "compression" not in header:
-        return header, [Arrival(a.dtype, a.shape, a) for a in body]
+        return header, [CompressedArray(a.dtype, a.shape, a) for a in body]
     compression = choose(header, "compression", COMPRESSIONS)
     return header, arrivals(kind, header.get("arrays"), body, compression)
 
@@ -175,12 +175,12 @@ def _require_native(kind: str, arrays: Sequence[AnyArray]) -> None:
             )
 
 
-def describe(array: AnyArray | Arrival) -> str:
+def describe(array: AnyArray | CompressedArray) -> str:
     """Return dtype and shape in words that go into an error."""
     return f"{array.dtype} of shape {tuple(array.shape)}"
 
 
-def require_count(kind: str, arrays: Sequence[Arrival], expected: int) -> None:
+def require_count(kind: str, arrays: Sequence[CompressedArray], expected: int) -> None:
     """PayloadError unless there are ``expected`` arrays after the header."""
     if len(arrays) != expected:
         raise PayloadError(
@@ -204,8 +204,8 @@ def require_codec(part: Payload, wire: object, codec: str = "") -> None:
     expected = codec or (getattr(wire, which) if which else "")
     found = getattr(part, "codec", "") or expected
     if expected and found != expected:
-        said = f"wire.{setting}={expected}" if setting and not codec else expected
-        raise PayloadError(f"it came as {found} where {said} was expected")
+        message = f"wire.{setting}={expected}" if setting and not codec else expected
+        raise PayloadError(f"it came as {found} where {message} was expected")
 
 
 def require_finite(name: str, tensor: torch.Tensor) -> None:
@@ -389,7 +389,7 @@ def pack(name: str, values: Tensor, codec: str) -> AnyArray:
     return np.asarray(narrowed(name, values, FLOAT_CODECS[codec]).numpy())
 
 
-def unpack(name: str, array: Arrival, shape: tuple[int, ...], codec: str) -> Tensor:
+def unpack(name: str, array: CompressedArray, shape: tuple[int, ...], codec: str) -> Tensor:
     """Return what ``pack`` made as float32 of ``shape``; PayloadError unless dtype, shape and values are right."""
     require_shape(name, array, shape, codec)
     values = torch.from_numpy(np.array(array.values())).float()
@@ -397,7 +397,7 @@ def unpack(name: str, array: Arrival, shape: tuple[int, ...], codec: str) -> Ten
     return values
 
 
-def require_shape(name: str, array: Arrival, shape: tuple[int, ...], dtype: str) -> None:
+def require_shape(name: str, array: CompressedArray, shape: tuple[int, ...], dtype: str) -> None:
     """PayloadError unless ``array`` has ``shape`` and the dtype of that name."""
     if array.dtype.name != dtype or array.shape != shape:
         raise PayloadError(
@@ -411,7 +411,9 @@ def pack_classes(labels: Tensor) -> AnyArray:
     return np.asarray(values.astype(np.min_scalar_type(int(values.max(initial=0)))))
 
 
-def unpack_classes(name: str, array: Arrival, shape: tuple[int, ...], classes: int) -> Tensor:
+def unpack_classes(
+    name: str, array: CompressedArray, shape: tuple[int, ...], classes: int
+) -> Tensor:
     """Return what ``pack_classes`` made as int64 of ``shape``; PayloadError unless all are from 0 to classes - 1."""
     if array.dtype.kind not in "iu" or array.shape != shape:
         raise PayloadError(
@@ -451,7 +453,9 @@ class Floats(ImageCoder):
         """Return the numbers in that dtype."""
         return {}, pack(self.name, images, self.codec)
 
-    def decode(self, array: Arrival, shape: tuple[int, ...], header: Mapping[str, Any]) -> Tensor:
+    def decode(
+        self, array: CompressedArray, shape: tuple[int, ...], header: Mapping[str, Any]
+    ) -> Tensor:
         """Return the numbers, float32."""
         return unpack(self.name, array, shape, self.codec)
 
@@ -480,7 +484,9 @@ class Levels(ImageCoder):
         extremes = [lo.flatten().tolist(), hi.flatten().tolist()]
         return {"range": extremes}, levels.to(torch.uint8).numpy()
 
-    def decode(self, array: Arrival, shape: tuple[int, ...], header: Mapping[str, Any]) -> Tensor:
+    def decode(
+        self, array: CompressedArray, shape: tuple[int, ...], header: Mapping[str, Any]
+    ) -> Tensor:
         """Return the values of the levels, float32; PayloadError without finite extremes for each of them."""
         require_shape(self.name, array, shape, "uint8")
         groups = shape[self.axis]

@@ -50,7 +50,7 @@ Entry = list[Any] | None
 
 
 @dataclass(frozen=True)
-class Arrival:
+class CompressedArray:
     """An array that has arrived: ``data`` is the array itself, or its bytes by a ``compression``."""
 
     dtype: np.dtype[Any]
@@ -90,7 +90,7 @@ def compress(arrays: Sequence[AnyArray], compression: str) -> tuple[list[Entry],
 
 def arrivals(
     kind: str, entries: object, arrays: Sequence[AnyArray], compression: str
-) -> list[Arrival]:
+) -> list[CompressedArray]:
     """Return ``arrays`` with the dtypes and shapes that the header's ``entries`` give them.
 
     Raises
@@ -106,9 +106,9 @@ def arrivals(
     return [_arrival(kind, e, a, compression) for e, a in zip(entries, arrays, strict=True)]
 
 
-def _arrival(kind: str, entry: object, array: AnyArray, compression: str) -> Arrival:
+def _arrival(kind: str, entry: object, array: AnyArray, compression: str) -> CompressedArray:
     if entry is None:
-        return Arrival(array.dtype, array.shape, array)
+        return CompressedArray(array.dtype, array.shape, array)
     match entry:
         case [str(name), list(shape)] if name in _DTYPES and all(_is_length(n) for n in shape):
             pass
@@ -122,7 +122,7 @@ def _arrival(kind: str, entry: object, array: AnyArray, compression: str) -> Arr
             f"the compressed '{kind}' holds {array.dtype} of shape {array.shape} where compressed bytes, uint8 of "
             "one dimension, were expected"
         )
-    return Arrival(_DTYPES[name], tuple(shape), array, compression)
+    return CompressedArray(_DTYPES[name], tuple(shape), array, compression)
 
 
 def _is_length(number: object) -> bool:

@@ -14,7 +14,7 @@ from common.errors import PayloadError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from common.wire.compression import AnyArray, Arrival
+    from common.wire.compression import AnyArray, CompressedArray
 
 BYTES = "uint8"
 """How images that are bytes travel under a codec of numbers: as they are."""
@@ -46,7 +46,9 @@ class ImageCoder(ABC):
         """Return what the header says besides, and the array that travels; PayloadError if a value cannot."""
 
     @abstractmethod
-    def decode(self, array: Arrival, shape: tuple[int, ...], header: Mapping[str, Any]) -> Tensor:
+    def decode(
+        self, array: CompressedArray, shape: tuple[int, ...], header: Mapping[str, Any]
+    ) -> Tensor:
         """Return images of ``shape``, float32 or uint8, on the CPU.
 
         Raises
@@ -137,7 +139,7 @@ def numbers(row: ImageCodec) -> bool:
 
 
 def find(codec: object) -> ImageCodec | None:
-    """Return the row of a codec such as ``jpeg:60``; None where there is none."""
+    """Return the row of a codec such as ``jpeg:60``; None if there is none."""
     row = IMAGE_CODECS.get(codec.partition(":")[0]) if isinstance(codec, str) else None
     return row if row is not None and re.fullmatch(row.regex, str(codec)) else None
 
@@ -149,7 +151,7 @@ def is_picture(codec: str) -> bool:
 
 
 def coder_of(codec: str, name: str = "the set of images", axis: int = 1) -> ImageCoder:
-    """Return what encodes and decodes in ``codec``; PayloadError where there is none of that name."""
+    """Return what encodes and decodes in ``codec``; PayloadError if there is none of that name."""
     row = find(codec)
     if row is None:
         raise PayloadError(f"images cannot travel in {codec:.40}, but in {names(lambda _: True)}")

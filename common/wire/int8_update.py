@@ -20,8 +20,8 @@ from common.wire.codec import (
     unframe,
     unpack,
 )
-from common.wire.compression import AnyArray, Arrival
-from common.wire.weights import Lent, Weights, WeightsSpec, numpy_dtype
+from common.wire.compression import AnyArray, CompressedArray
+from common.wire.weights import CopyOnWriteTensors, Weights, WeightsSpec, numpy_dtype
 
 LEVELS = 127
 """The level of a tensor's largest number; -127 is that of its negative."""
@@ -147,7 +147,7 @@ class Int8Update:
                 tensor = _changed(name, started[name], tensor, scale_of[name])
             require_finite(f"the weight '{name}'", tensor)
             tensors[name] = tensor
-        return Weights(Lent(tensors))
+        return Weights(CopyOnWriteTensors(tensors))
 
 
 def _levels_of(change: Tensor) -> tuple[Tensor, Tensor]:
@@ -166,7 +166,9 @@ def _changed(name: str, start: Tensor, levels: Tensor, scale: Tensor) -> Tensor:
     return (start.double() + levels.double() * scale.double()).to(start.dtype)
 
 
-def _require_form(name: str, array: Arrival, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def _require_form(
+    name: str, array: CompressedArray, shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
     expected = numpy_dtype(dtype)
     if array.dtype != expected or array.shape != shape:
         raise PayloadError(

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from common.errors import PayloadError
-from common.wire.compression import AnyArray, Arrival
+from common.wire.compression import AnyArray, CompressedArray
 from common.wire.image_codecs import ImageCoder
 
 #: pixels of a block's side; of a picture's side, and of a picture, at most
@@ -158,7 +158,9 @@ class Jpeg(ImageCoder):
         quality = int(self.codec.partition(":")[2])
         return {}, Sheet.of(len(images), tuple(images.shape[1:])).write(images, quality)
 
-    def decode(self, array: Arrival, shape: tuple[int, ...], header: Mapping[str, Any]) -> Tensor:
+    def decode(
+        self, array: CompressedArray, shape: tuple[int, ...], header: Mapping[str, Any]
+    ) -> Tensor:
         """Return the images that the file shows; PayloadError, and nothing is decoded, unless it is of such images."""
         sheet = Sheet.of(shape[0], shape[1:])
         if array.dtype != np.uint8 or array.ndim != 1 or array.shape[0] > sheet.max_bytes:

@@ -21,7 +21,7 @@ from common.wire.codec import (
     unpack,
     unpack_classes,
 )
-from common.wire.compression import AnyArray, Arrival
+from common.wire.compression import AnyArray, CompressedArray
 from common.wire.image_codecs import coder_of, most_bytes, numbers, require
 
 INPUTS, LOGITS, LABELS, STEP_SIZE = (
@@ -159,7 +159,7 @@ def _logit_codec(codec: str) -> str:
     return "float32" if codec == "float32" else "float16"
 
 
-def _decode_step(array: Arrival, most: float) -> Tensor:
+def _decode_step(array: CompressedArray, most: float) -> Tensor:
     step = unpack(STEP_SIZE, array, (), "float32")
     if not 0 < float(step) <= float(np.float32(most)):  # a sender clamps in the step's own dtype
         raise PayloadError(

@@ -24,7 +24,7 @@ from common.wire.codec import (
     unframe,
     unpack_classes,
 )
-from common.wire.compression import AnyArray, Arrival
+from common.wire.compression import AnyArray, CompressedArray
 from common.wire.image_codecs import (
     BYTES,
     ImageCodec,
@@ -136,23 +136,23 @@ class SyntheticImages:
         header, body = unframe(cls.kind, arrays)
         codec = require(header.get("codec"), spec.takes)
         require_count(cls.kind, body, 2)
-        n = _number_of("synthetic images", *body, spec.max_images)
+        n = _number_of("synthetic images", spec.max_images, *body)
         images = coder_of(codec, IMAGES).decode(body[0], (n, *spec.shape), header)
         if is_picture(codec):
             images = images_of(images, spec.mean, spec.std)
         return cls(images, _decode_labels(body[1], n, spec), codec, spec.mean, spec.std)
 
 
-def _number_of(name: str, images: Arrival, labels: Arrival, most: int) -> int:
+def _number_of(name: str, most: int, images: CompressedArray, labels: CompressedArray) -> int:
     """Return how many images came, of an array or of a file with as many labels; PayloadError unless 1 to ``most``."""
-    told = images if images.ndim > 1 else labels
-    n = told.shape[0] if told.ndim else 0
+    counted = images if images.ndim > 1 else labels
+    n = counted.shape[0] if counted.ndim else 0
     if not 1 <= n <= most:
         raise PayloadError(f"{n} {name} were sent where 1 to {most} are allowed")
     return n
 
 
-def _decode_labels(labels: Arrival, n: int, spec: SyntheticImagesSpec) -> Tensor:
+def _decode_labels(labels: CompressedArray, n: int, spec: SyntheticImagesSpec) -> Tensor:
     if spec.soft:
         if labels.dtype != np.float32 or labels.shape != (n, spec.classes):
             raise PayloadError(
@@ -263,14 +263,14 @@ class Pixels:
         header, body = unframe(cls.kind, arrays)
         require_count(cls.kind, body, 2)
         codec = require(header.get("codec", BYTES), spec.takes, BYTES)
-        n = _number_of("images", *body, spec.most)
+        n = _number_of("images", spec.most, *body)
         values = _pixels_in(codec, body[0], (n, *spec.shape), header)
         classes = unpack_classes("the labels", body[1], (n,), spec.classes)
         return cls(values, classes, spec.mean, spec.std, codec)
 
 
 def _pixels_in(
-    codec: str, sent: Arrival, shape: tuple[int, ...], header: Mapping[str, Any]
+    codec: str, sent: CompressedArray, shape: tuple[int, ...], header: Mapping[str, Any]
 ) -> Tensor:
     if codec != BYTES:
         return coder_of(codec, PIXELS).decode(sent, shape, header)
@@ -330,7 +330,7 @@ class Copies:
 
     @classmethod
     def told(cls, by_site: Iterable[Mapping[str, float]]) -> Self | None:
-        """Return the sum of what sites reported beside their uploads; None where none of them counted.
+        """Return the sum of what sites reported beside their uploads; None if none of them counted.
 
         A site's figures that are no counts, or do not go together, are left out: they are the site's word.
         """
@@ -339,7 +339,7 @@ class Copies:
 
     @classmethod
     def recorded(cls, lines: Iterable[Mapping[str, Any]]) -> Self | None:
-        """Return the sum over the rounds' lines of a record; None where no round has a count."""
+        """Return the sum over the rounds' lines of a record; None if no round has a count."""
         kept = (line.get("copies") for line in lines)
         rows = ([row.get(name) for name in FIGURES] for row in kept if isinstance(row, Mapping))
         return cls._sum(rows)

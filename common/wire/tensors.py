@@ -26,7 +26,7 @@ from common.wire.codec import (
     unframe,
     unpack_classes,
 )
-from common.wire.compression import AnyArray, Arrival
+from common.wire.compression import AnyArray, CompressedArray
 
 DTYPES = (torch.float32, torch.float16, torch.float64, torch.int64, torch.uint8, torch.bool)
 """What a tensor can travel as."""
@@ -173,7 +173,7 @@ def _travels(spec: TensorSpec, codec: str, *, compact: bool) -> str:
     return codec if codec and spec.dtype.is_floating_point else spec.name
 
 
-def _rows(name: str, array: Arrival, shape: tuple[int, ...], travels: str) -> int:
+def _rows(name: str, array: CompressedArray, shape: tuple[int, ...], travels: str) -> int:
     """Return how many rows came of a tensor whose first dimension varies."""
     most, *others = shape
     if array.ndim != len(shape) or [*array.shape[1:]] != others or array.shape[0] > most:
@@ -185,7 +185,7 @@ def _rows(name: str, array: Arrival, shape: tuple[int, ...], travels: str) -> in
 
 
 def _read(
-    name: str, array: Arrival, shape: tuple[int, ...], spec: TensorSpec, travels: str
+    name: str, array: CompressedArray, shape: tuple[int, ...], spec: TensorSpec, travels: str
 ) -> Tensor:
     """Return one tensor; its values are expanded once dtype and shape are right."""
     if travels == "integers":

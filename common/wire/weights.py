@@ -116,7 +116,7 @@ class Weights:
 
     @classmethod
     def of(cls, model: nn.Module, codec: str = "float32", *, copy: bool = True) -> Weights:
-        """Copy the state of ``model``; ``copy=False`` gives a model that is at its end as it lies there."""
+        """Copy the state of ``model``; ``copy=False`` gives a model that is at its end as it is there."""
         with torch.no_grad():
             state = model.state_dict(keep_vars=True)
             return cls({k: v.detach().to("cpu", copy=copy) for k, v in state.items()}, codec)
@@ -124,11 +124,15 @@ class Weights:
     @property
     def read_only(self) -> Mapping[str, Tensor]:
         """The tensors for who reads or copies them, and nothing else: those that arrived are not copied first."""
-        return self.tensors.read_only() if isinstance(self.tensors, Lent) else self.tensors
+        return (
+            self.tensors.read_only()
+            if isinstance(self.tensors, CopyOnWriteTensors)
+            else self.tensors
+        )
 
-    def lent(self) -> Weights:
+    def copy_on_write(self) -> Weights:
         """Return the same values, of which whoever writes to them writes to a copy."""
-        return Weights(Lent(self.read_only), self.codec)
+        return Weights(CopyOnWriteTensors(self.read_only), self.codec)
 
     def load_into(self, model: nn.Module) -> None:
         """Copy these values into ``model``, whatever its device; what it has besides stays as it is."""
@@ -138,7 +142,10 @@ class Weights:
         """Return the tensors that ``spec`` names, in its order."""
         given = self.read_only
         chosen = {name: given[name] for name in spec.names}
-        return Weights(Lent(chosen) if isinstance(self.tensors, Lent) else chosen, self.codec)
+        return Weights(
+            CopyOnWriteTensors(chosen) if isinstance(self.tensors, CopyOnWriteTensors) else chosen,
+            self.codec,
+        )
 
     def over(self, base: Weights) -> Weights:
         """Return ``base`` with these tensors instead of its own of the same names."""
@@ -188,14 +195,14 @@ class Weights:
             tensor = tensor.to(dtype)
             require_finite(f"the weight '{name}'", tensor)
             tensors[name] = tensor
-        return cls(Lent(tensors), codec)
+        return cls(CopyOnWriteTensors(tensors), codec)
 
 
 # ---- lent ----------------------------------------------------------------------------------------
 # Tensors over memory that is somebody else's: read as they are, and copied when they are asked for.
 
 
-class Lent(Mapping[str, Tensor]):
+class CopyOnWriteTensors(Mapping[str, Tensor]):
     """Tensors by name, each copied when it is first asked for, so that it may be written to.
 
     Bytes that arrive are shared: by the server with the devices of its process, and by these with each other. Most of

@@ -6,7 +6,7 @@ import json
 from typing import Annotated, Any
 
 from common.errors import ConfigError
-from nectar.words import AllowImports, argument, flag, here, option
+from nectar.arguments import AllowImports, argument, flag, here, option
 
 HELP = """\
 Attacks the synthetic images that a run's sites sent, and its model: says how near the images come to real ones and how
@@ -54,8 +54,8 @@ def main(
     else:
         from nectar.audit.images.at_record import audit_record
         from nectar.records.record import record_at
-        from nectar.records.record_imports import judge_of
+        from nectar.records.record_imports import import_policy_of
 
-        content = audit_record(record_at(named[1]), judge_of(allow_imports))
+        content = audit_record(record_at(named[1]), import_policy_of(allow_imports))
     print(json.dumps(content, indent=2) if as_json else as_text(content))
     return 0

@@ -6,7 +6,7 @@ import sys
 from typing import Annotated
 
 from common.errors import ConfigError
-from nectar.words import argument, flag, here, option
+from nectar.arguments import argument, flag, here, option
 
 HELP = """\
 Writes FILE (mode 600, never over another) with the SuperLink's database, whole while the SuperLink runs, and all that

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from nectar.arguments import ConfigFile, argument, completions, flag, option
 from nectar.comparison.request import SEEDS, TUNE_SEEDS, CompareOptions, parse
 from nectar.engines.flower.app import project
 from nectar.engines.processes import Interrupted, Interrupts
-from nectar.words import ConfigFile, argument, completions, flag, option
 
 HELP = """\
 Runs each METHOD with each seed, except for what the output directory already holds: a run is found by its resolved

@@ -11,17 +11,17 @@ from common.code.imports import is_import_path
 from common.config.keys import COMMAND_LINE, STRATEGY, Leaf, unknown
 from common.config.layers import names
 from common.config.loading import load
-from common.config.own_parts import chosen_method
 from common.config.schema import section_classes
 from common.config.strategy import check_strategy, describe_arguments
 from common.config.tables import ENDING, TABLE, title
 from common.config.text import dotted, scalar_text
+from common.config.user_parts import chosen_method
 from common.methods import METHODS, settings_class, settings_of
 from common.settings.section import Description, Section, describe
 from common.settings.sections import FORMS, SECTIONS, RunSettings
+from nectar.arguments import ConfigFile, Words, parse_arguments, resolved
 from nectar.commands.tables import listing
 from nectar.records.outputs import with_recorded
-from nectar.words import ConfigFile, Words, parse_words, resolved
 
 HELP = """\
 Prints the configuration that `nectar run` with the same words would use, as YAML. A comment says where a value was
@@ -64,7 +64,7 @@ _PATHS = (
 
 def main(words: Words = None, config_file: ConfigFile = None) -> int:
     """Print the configuration that the words resolve to."""
-    run_config = with_recorded(parse_words(words or [], file=config_file))
+    run_config = with_recorded(parse_arguments(words or [], file=config_file))
     print(resolved(run_config).dump_yaml(origins=True), end="")
     return 0
 

@@ -11,9 +11,9 @@ from common.config.text import from_home
 from common.errors import ConfigError
 from common.models.registry import KINDS
 from common.storage.files import write_atomically, write_text
+from nectar.arguments import AllowImports, ConfigFile, Words, option, parse_arguments, resolved
 from nectar.records.outputs import with_recorded
-from nectar.records.record_imports import judge_of
-from nectar.words import AllowImports, ConfigFile, Words, option, parse_words, resolved
+from nectar.records.record_imports import import_policy_of
 
 if TYPE_CHECKING:
     from common.division import Division
@@ -63,9 +63,9 @@ def main(
     """Prepare, describe and draw what the words say; return 0."""
     charts = [_target(text, _CHARTS) for text in draw.split(",") if text]
     sheets = [_target(text, _SAMPLES) for text in [samples] if text]
-    asked_for = parse_words(words or [], file=config_file)
-    judge = judge_of(allow_imports) if asked_for.get("resume") else None
-    config = resolved(with_recorded(asked_for), judge)
+    asked_for = parse_arguments(words or [], file=config_file)
+    policy = import_policy_of(allow_imports) if asked_for.get("resume") else None
+    config = resolved(with_recorded(asked_for), policy)
     for sheet in sheets:
         _need_ending(config, sheet)
     if folder is not None:

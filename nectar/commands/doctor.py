@@ -7,9 +7,18 @@ from typing import Annotated
 
 from common.config.loading import load
 from common.errors import ConfigError, NectarError
+from nectar.arguments import (
+    CaFile,
+    ConfigFile,
+    Insecure,
+    argument,
+    flag,
+    here,
+    option,
+    parse_arguments,
+)
 from nectar.engines.remote.order import Order
 from nectar.operate.doctor.checks import Check, Found, Patient, show
-from nectar.words import CaFile, ConfigFile, Insecure, argument, flag, here, option, parse_words
 
 HELP = """\
 A line a check: ok, warn, or fail with what to mend. The exit code is 1 if something fails. Nothing is changed.
@@ -68,16 +77,18 @@ def main(
         )
     if node_config is not None and not site:
         raise ConfigError("--node-config is a site's: add --site.")
-    typed = parse_words(settings, file=config_file)
+    typed = parse_arguments(settings, file=config_file)
     order = Order(typed, load(typed))
-    own_keys, own_data, own_state = (None if at is None else here(at) for at in (keys, data, state))
+    own_keys, user_data, own_state = (
+        None if at is None else here(at) for at in (keys, data, state)
+    )
     patient = Patient(
         config=order.config,
         run_config=order.run_config,
         server=name,
         site=site,
         keys=own_keys,
-        data=own_data,
+        data=user_data,
         state=own_state,
         ca=ca,
         insecure=insecure,

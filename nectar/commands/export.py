@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 from common.config.consistency import FILE_KEY
 from common.config.resolved import Config
 from common.errors import DataError
+from nectar.arguments import AllowImports, Record, flag, option
 from nectar.records.outputs import output_folder
 from nectar.records.record import record_at
-from nectar.records.record_imports import judge_of
-from nectar.words import AllowImports, Record, flag, option
+from nectar.records.record_imports import import_policy_of
 
 if TYPE_CHECKING:
     from nectar.export.bundle import Export
@@ -71,7 +71,7 @@ def main(
     from nectar.records.record import RunRecord
     from nectar.report.text import share
 
-    past = RunRecord.open(record_at(named), judge_of(allow_imports))
+    past = RunRecord.open(record_at(named), import_policy_of(allow_imports))
     done = export(past, folder, best=best, formats=formats, model=model)
     run, figures = done.about["run"], done.about["figures"]["test"]
     accuracy = f", test accuracy {share(figures['accuracy'])}" if figures else ""
@@ -90,7 +90,7 @@ def main(
 
 
 def _end(done: Export, config: Config) -> None:
-    """Say how the check went, and what to do next."""
+    """Describe how the check went, and what to do next."""
     apart = ", ".join(f"{kind} {distance:.1e}" for kind, distance in done.apart.items())
     print(f"read again, it gives the logits of the run's model; largest difference: {apart}")
     score = f"nectar score {shlex.quote(str(done.folder))} {_unseen(config)}"

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from common.errors import ConfigError
-from nectar.engines.flower.app import app_folder
-from nectar.records.outputs import output_folder
-from nectar.words import (
+from nectar.arguments import (
     CaFile,
     Connection,
     Insecure,
@@ -20,10 +18,12 @@ from nectar.words import (
     next_step,
     refuse_repeats,
 )
+from nectar.engines.flower.app import app_folder
+from nectar.records.outputs import output_folder
 
 if TYPE_CHECKING:
     from nectar.engines.flower.connection import Connection as Link
-    from server_app.sending import Request
+    from server_app.sending import FetchRequest
 
 HELP = """\
 Metrics, configuration, provenance, partition, pictures, checkpoints: what the run's record has, through the
@@ -52,11 +52,11 @@ def main(
 ) -> int:
     """Fetch what the words say; return 0."""
     from nectar.engines.flower.connection import connect
-    from server_app.sending import Request, checked_record, parts_of
+    from server_app.sending import FetchRequest, checked_record, parts_of
 
     server_output = _server_output(words or [])
     to = None if output is None else output_folder(output)
-    request = Request(checked_record(record), parts_of(without))
+    request = FetchRequest(checked_record(record), parts_of(without))
     app_folder()  # refused, if it is, before anything is asked
     with connect(connection, ca, insecure=insecure) as link:
         link.wait(0)
@@ -65,7 +65,12 @@ def main(
 
 
 def bring(
-    connection: Link, request: Request, output: Path | None, server_output: str, *, replace: bool
+    connection: Link,
+    request: FetchRequest,
+    output: Path | None,
+    server_output: str,
+    *,
+    replace: bool,
 ) -> None:
     """Fetch a record and say where it lies; NectarError if it did not come."""
     from common.config.loading import load

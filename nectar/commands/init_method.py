@@ -12,7 +12,7 @@ from typing import Annotated
 from common.errors import ConfigError
 from common.methods import METHODS
 from common.settings.sections import SECTIONS
-from nectar.words import argument
+from nectar.arguments import argument
 
 HELP = """\
 Writes a folder NAME with the files of a method: FedAvg whose sites send a share of their update. It runs as it is.

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from common.errors import ConfigError
-from nectar.words import CaFile, Connection, argument, here
+from nectar.arguments import CaFile, Connection, argument, here
 
 HELP = """\
 Makes a federation's keys and certificates and registers its sites. No file is ever written over. ca.key never leaves
@@ -76,7 +76,7 @@ def node(
 
 
 def show(directory: _Directory) -> int:
-    """Say what is there and how long it is valid."""
+    """Describe what is there and how long it is valid."""
     from nectar.operate.keys.inventory import inventory
 
     entries = inventory(here(directory))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from common.errors import ConfigError
-from nectar.words import Delta, above_0, argument, option
+from nectar.arguments import Delta, above_0, argument, option
 
 HELP = """\
 With a site's state directory: prints its ledger: what was released of its data, by which runs, and the epsilon of all
@@ -112,11 +112,11 @@ def _rounds(
 
     spent = [] if ledger is None else Ledger(Path(ledger).expanduser()).read().events
     left = rounds_left(spent, [Event(_PLAN, noise, rate, steps)], target, delta)
-    said = (
+    message = (
         "more than a million rounds" if left is None else f"{left} round{'' if left == 1 else 's'}"
     )
     print(
-        f"An epsilon of {target:g} at delta {delta:g} leaves {said} of {steps} steps at a sample rate of {rate:g} with "
-        f"a noise multiplier of {noise:g}."
+        f"An epsilon of {target:g} at delta {delta:g} leaves {message} of {steps} steps at a sample rate of {rate:g} "
+        f"with a noise multiplier of {noise:g}."
     )
     return 0 if left is None or left > 0 else 1

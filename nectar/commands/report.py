@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 from common.errors import ConfigError
+from nectar.arguments import AllowImports, Records, flag, option
 from nectar.records.outputs import REPORT, output_page
 from nectar.records.record import RunRecord, record_at
-from nectar.records.record_imports import judge_of
-from nectar.words import AllowImports, Records, flag, option
+from nectar.records.record_imports import import_policy_of
 
 HELP = """\
 Reads the records of one or more runs, finished or not, and writes one HTML file that needs no network. Seeds of one
@@ -54,7 +54,7 @@ def main(
     twice = [path for path, count in Counter(directories).items() if count > 1]
     if twice:
         raise ConfigError(f"{twice[0]} is named twice: name each run once.")
-    judge = judge_of(allow_imports)
+    policy = import_policy_of(allow_imports)
     if follow:
         if len(directories) > 1 or output is not None:
             raise ConfigError(
@@ -62,10 +62,10 @@ def main(
             )
         from nectar.report.live import show
 
-        show(directories[0].parent, 0, judge, directories[0].name)
+        show(directories[0].parent, 0, policy, directories[0].name)
         return 0
     to = _output(output, directories)
-    runs = [RunRecord.open(directory, judge) for directory in directories]
+    runs = [RunRecord.open(directory, policy) for directory in directories]
     from nectar.report.page import write
 
     write(runs, to, "--output")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
-from nectar.words import argument, here, option
+from nectar.arguments import argument, here, option
 
 HELP = """\
 Puts back what `nectar backup` wrote, while no SuperLink has the database open. Whoever is on the list of revocations,

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from common.storage.files import write_text
-from nectar.records.outputs import with_recorded
-from nectar.words import (
+from nectar.arguments import (
     ConfigFile,
     Words,
     flag,
     next_step,
     option,
-    parse_words,
+    parse_arguments,
     resolved,
-    typed,
+    typed_command,
 )
+from nectar.records.outputs import with_recorded
 
 if TYPE_CHECKING:
     from server_app.record import Record
@@ -59,12 +59,12 @@ def main(
     ] = False,
 ) -> int:
     """Run what the words say; return 0."""
-    asked_for = typed(ctx.obj) | parse_words(words or [], file=config_file)
+    asked_for = typed_command(ctx.obj) | parse_arguments(words or [], file=config_file)
     config = resolved(with_recorded(asked_for))  # refused, if it is, before torch is there
     from nectar.engines.local_run import run_here
     from nectar.engines.pool.grid import devices_asked
     from nectar.engines.preflight import check
-    from nectar.engines.progress import Progress, rehearse, shown
+    from nectar.engines.progress import Progress, progress_shown, rehearse
 
     if not sys.stderr.isatty():
         _log_without_colours()
@@ -84,7 +84,7 @@ def main(
         progress.begin(record)
         _note(record.directory, note)
 
-    with shown(progress):
+    with progress_shown(progress):
         record = run_here(config, progress, begun, progress.members)
     print(next_step(record.directory), flush=True)
     return 0

@@ -9,13 +9,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-from common.config.keys import nearest
+from common.config.keys import closest_word
 from common.config.loading import load
 from common.errors import ConfigError
+from nectar.arguments import (
+    argument,
+    flag,
+    is_place,
+    key_of_argument,
+    parse_arguments,
+    refuse_repeats,
+)
 from nectar.records.record import OUTCOMES, RunRecord
 from nectar.records.run_list import chosen, remove, runs_below, sweep
 from nectar.report.text import MISSING, share, size
-from nectar.words import argument, flag, is_place, key_of, parse_words, refuse_repeats
 
 HELP = """\
 Lists the records in the output directory: rounds done of those asked for, the last round's accuracy, how the run
@@ -49,9 +56,9 @@ def main(
     settings = [word for word in rest if not is_place(word)]
     names = [word for word in rest if is_place(word)]
     refuse_repeats(settings)
-    where = [word for word in settings if key_of(word) == _OUTPUT]
+    where = [word for word in settings if key_of_argument(word) == _OUTPUT]
     wanted = _wanted([word for word in settings if word not in where])
-    output = load(parse_words(where)).output_dir
+    output = load(parse_arguments(where)).output_dir
     if removing:
         if wanted or not names or as_json:
             raise ConfigError(
@@ -75,7 +82,7 @@ def _wanted(words: Sequence[str]) -> dict[str, str]:
     for word in words:
         key, _, value = word.partition("=")
         if key not in _FILTERS:
-            guess = nearest(key, _FILTERS)
+            guess = closest_word(key, _FILTERS)
             hint = f"did you mean {guess}?" if guess else f"there are {', '.join(_FILTERS)}."
             raise ConfigError(f"{key} is not a filter of nectar runs: {hint}")
         wanted[key] = value

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from common.config.consistency import FILE_KEY
 from common.errors import ConfigError
-from nectar.records.record_imports import judge_of
-from nectar.words import AllowImports, argument, is_place, option, parse_words
+from nectar.arguments import AllowImports, argument, is_place, option, parse_arguments
+from nectar.records.record_imports import import_policy_of
 
 HELP = """\
 Prints accuracy, loss, each class's images, recall and precision, and what was taken for what. EXPORT is a folder that
@@ -42,7 +42,7 @@ def main(
 ) -> int:
     """Score what the words say; return 0."""
     places = [word for word in words if is_place(word)]
-    settings = parse_words(word for word in words if not is_place(word))
+    settings = parse_arguments(word for word in words if not is_place(word))
     of_dataset = "dataset" in settings or any(word.startswith(f"{FILE_KEY}=") for word in words)
     if len(places) != (0 if of_dataset else 1):
         raise ConfigError(
@@ -68,8 +68,8 @@ def main(
         with_runs_own,
     )
 
-    judge = judge_of(allow_imports)
-    exported = ExportedModel.open(Path(export).expanduser(), judge)
+    policy = import_policy_of(allow_imports)
+    exported = ExportedModel.open(Path(export).expanduser(), policy)
     config = load(with_runs_own(settings, exported) if of_dataset else settings)
     use_threads(config.compute.server_cores)
     device, size = torch_device(config.compute.device), config.evaluation.batch

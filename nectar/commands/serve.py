@@ -8,8 +8,8 @@ import typer
 
 from common.config.loading import load
 from common.errors import ConfigError
-from nectar.records.record_imports import judge_of
-from nectar.words import AllowImports, argument, parse_words
+from nectar.arguments import AllowImports, argument, parse_arguments
+from nectar.records.record_imports import import_policy_of
 
 HELP = """\
 Shows the records in the output directory, or in DIR, in a browser: a list with how each run stands, and the report on
@@ -33,10 +33,10 @@ def main(
 ) -> int:
     """Serve until Ctrl-C; return 0."""
     words = [] if directory is None else [f"output-dir={directory}"]
-    output = load(parse_words(words)).output_dir
+    output = load(parse_arguments(words)).output_dir
     if not output.is_dir():
         raise ConfigError(f"{output} is not a directory: give the one in which the records lie.")
     from nectar.report.live import show
 
-    show(output, port, judge_of(allow_imports))
+    show(output, port, import_policy_of(allow_imports))
     return 0

@@ -13,12 +13,20 @@ from common.config.loading import load
 from common.config.resolved import Config
 from common.errors import ConfigError
 from common.settings.sections import ComputeSettings
+from nectar.arguments import (
+    ConfigFile,
+    Words,
+    flag,
+    option,
+    parse_arguments,
+    typed_command,
+    with_class_list,
+)
 from nectar.engines.cores import available_cores
 from nectar.engines.flower.app import app_folder
 from nectar.engines.flower.client import Job, LaunchError, Resources, Scalar
 from nectar.engines.simulation.simulate import knock, simulate
 from nectar.records.outputs import with_recorded
-from nectar.words import ConfigFile, Words, flag, option, parse_words, typed, with_class_list
 
 #: what the first line says of a run
 _FIRST = ("method", "dataset", "rounds", "seed")
@@ -60,7 +68,7 @@ def main(
         The configuration is not valid or Ray is not installed (before any process is started), or
         the run could not be started.
     """
-    asked_for = typed(ctx.obj) | parse_words(words or [], file=config_file)
+    asked_for = typed_command(ctx.obj) | parse_arguments(words or [], file=config_file)
     job = job_of(with_class_list(with_recorded(asked_for)), cluster)
     if not plain:
         _require_ray()
@@ -69,8 +77,8 @@ def main(
     if plain:
         print(job.plain_command(), flush=True)
         return 0
-    said = " ".join(f"{key}={job.run_config[key]}" for key in _FIRST if key in job.run_config)
-    print(f"{said} (--print gives the plain flwr command)", flush=True)
+    message = " ".join(f"{key}={job.run_config[key]}" for key in _FIRST if key in job.run_config)
+    print(f"{message} (--print gives the plain flwr command)", flush=True)
     return simulate(job, lambda: _check(job), verbose=verbose)
 
 
@@ -113,7 +121,7 @@ def _require_ray() -> None:
 
 
 def _splits_devices(config: Config) -> bool:
-    """Whether ``auto`` would put the server on a GPU and, Ray hiding it, the clients on the CPU."""
+    """Return whether ``auto`` would put the server on a GPU and, Ray hiding it, the clients on the CPU."""
     if config.compute.device != "auto" or config.compute.client_gpus > 0 or not _may_have_gpu():
         return False
     from common.learning.compute import torch_device
@@ -122,7 +130,7 @@ def _splits_devices(config: Config) -> bool:
 
 
 def _may_have_gpu() -> bool:
-    """Whether torch is worth asking, which takes seconds to import: without such a file Linux has no GPU to offer."""
+    """Return whether torch is worth asking: without such a file Linux has no GPU to offer."""
     if sys.platform != "linux":
         return True
     return any(any(Path("/dev").glob(name)) for name in ("nvidia*", "kfd", "dxg"))

@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 
 from common.config.text import from_home
 from common.errors import ConfigError
-from nectar.words import argument, option
+from nectar.arguments import argument, option
 
 HELP = """\
 Starts flower-supernode with these options, and beside it one process that has imported Flower and torch. What the

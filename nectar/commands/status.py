@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from common.errors import ConfigError
-from nectar.words import CaFile, Connection, Insecure, flag, here, spoken
+from nectar.arguments import CaFile, Connection, Insecure, flag, format_duration, here
 
 if TYPE_CHECKING:
-    from nectar.engines.remote.standing import Member, Progress, Standing
+    from nectar.engines.remote.federation_status import FederationStatus, RunStatus, SiteStatus
 
 HELP = """\
 Names each registered site, whether it is online, since when or when it was seen last, and the run and round in which
@@ -52,7 +52,7 @@ def main(
 ) -> int:
     """Show how the federation stands; return 0 if all its sites are online, else 1."""
     from nectar.engines.flower.connection import connect
-    from nectar.engines.remote.standing import standing
+    from nectar.engines.remote.federation_status import federation_status
     from nectar.operate.keys.authority import noted_sites
     from nectar.operate.keys.inventory import certificate_problems
 
@@ -63,7 +63,7 @@ def main(
         keys = here(keys_in) if keys_in else None
         names = noted_sites(keys) if keys else {}
         ending = certificate_problems(keys) if keys else []
-        found = standing(connection, names)
+        found = federation_status(connection, names)
         if as_json:
             plain = {"superlink": connection.address, **_plain(found), "certificates": ending}
             print(json.dumps(plain, indent=2))
@@ -72,14 +72,14 @@ def main(
     return 0 if found.well else 1
 
 
-def _plain(found: Standing) -> dict[str, object]:
+def _plain(found: FederationStatus) -> dict[str, object]:
     return {
         "sites": [asdict(member) for member in found.members],
         "runs": [asdict(run) for run in found.runs],
     }
 
 
-def _lines(address: str, found: Standing) -> list[str]:
+def _lines(address: str, found: FederationStatus) -> list[str]:
     online = sum(member.status == "online" for member in found.members)
     lines = [f"{address}: {online} of {len(found.members)} sites online"]
     if found.members:
@@ -88,17 +88,17 @@ def _lines(address: str, found: Standing) -> list[str]:
     return lines
 
 
-def _row(member: Member) -> tuple[str, ...]:
+def _row(member: SiteStatus) -> tuple[str, ...]:
     state = "never online" if member.status == "registered" else member.status
     told = (member.site, state, member.since, member.run, member.work, member.node)
     return tuple(_shown(text) or _UNKNOWN for text in told)
 
 
-def _run(run: Progress) -> str:
+def _run(run: RunStatus) -> str:
     begun = f"run {run.run}: {run.status} for {run.seconds / 60:.0f} min"
     if run.rounds:
         begun += f", round {run.reached} of {run.rounds} done"
-        begun += f", about {spoken(run.left)} more after it" if run.left else ""
+        begun += f", about {format_duration(run.left)} more after it" if run.left else ""
     where = f"; record {_shown(run.record)}" if run.record else ""
     last = f"\n  {_shown(run.last)}" if run.last else ""
     return f"{begun}{where}{last}"

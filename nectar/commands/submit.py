@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from common.errors import ConfigError, NectarError
-from nectar.engines.flower.app import app_folder
-from nectar.records.outputs import output_folder
-from nectar.words import (
+from nectar.arguments import (
     CaFile,
     ConfigFile,
     Connection,
@@ -25,8 +23,10 @@ from nectar.words import (
     Words,
     flag,
     to_flwr,
-    typed,
+    typed_command,
 )
+from nectar.engines.flower.app import app_folder
+from nectar.records.outputs import output_folder
 
 if TYPE_CHECKING:
     from nectar.engines.flower.connection import Connection as Link
@@ -50,7 +50,7 @@ nectar submit 192.0.2.7:8000 --ca keys/ca.crt output-dir=/srv/runs
 
 @dataclass(frozen=True)
 class _Options:
-    """What stands beside the settings, as it is typed again in the lines that are printed."""
+    """What is beside the settings, as it is typed again in the lines that are printed."""
 
     ca: str | None
     insecure: bool
@@ -101,7 +101,7 @@ def main(
     options = _Options(ca, insecure, output, without)
     to = None if output is None else output_folder(output)
     # Options name files of this machine, and what is typed goes to every site.
-    order = order_of(settings, config_file, typed(["submit", name, *settings]))
+    order = order_of(settings, config_file, typed_command(["submit", name, *settings]))
     left_out = parts_of(without)
     if not order.resumes:
         check_kind(order.config)
@@ -141,14 +141,14 @@ def _resumed(connection: Link, order: Order) -> Order:
     import zipfile
 
     from nectar.engines.preflight import check_kind
-    from nectar.engines.remote.fetching import ask
+    from nectar.engines.remote.fetching import request_record
     from nectar.engines.remote.order import resumed
     from nectar.records.outputs import recorded_config
-    from server_app.sending import Request, checked_record
+    from server_app.sending import FetchRequest, checked_record
 
     folder, _, record = order.resumes.rstrip("/").rpartition("/")
-    request = Request(checked_record(record), only=("provenance.json",))
-    sent = ask(connection, app_folder(), request, folder or order.output_dir)
+    request = FetchRequest(checked_record(record), only=("provenance.json",))
+    sent = request_record(connection, app_folder(), request, folder or order.output_dir)
     with zipfile.ZipFile(io.BytesIO(sent.content)) as archive:
         recorded = recorded_config(json.loads(archive.read("provenance.json")))
     order = resumed(order, str(sent.directory), recorded)
@@ -175,13 +175,13 @@ def _fetch(
 ) -> bool:
     """Bring the record home; a failure is told, since the run itself may have gone well."""
     from nectar.commands.fetch import bring
-    from server_app.sending import Request
+    from server_app.sending import FetchRequest
 
     if not watched.record:
         if watched.outcome and watched.outcome.completed:
             print(f"The log named no record: `{again}` brings the newest one.", flush=True)
         return False
-    request = Request(watched.record, without)
+    request = FetchRequest(watched.record, without)
     try:
         bring(connection, request, output, watched.output_dir, replace=replace)
     except NectarError as error:
@@ -192,7 +192,7 @@ def _fetch(
 
 
 def _leave(connection: Link, run: str, again: str) -> None:
-    """Say how a run that goes on is watched again or ended; at a terminal, ask."""
+    """Describe how a run that goes on is watched again or ended; at a terminal, ask."""
     print(f"\nrun {run} goes on at {connection.address}.", flush=True)
     if sys.stdin.isatty() and sys.stdout.isatty():
         try:

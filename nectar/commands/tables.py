@@ -8,7 +8,7 @@ from typing import Annotated
 from common.config.layers import names
 from common.config.tables import ENDING, TABLE, experiments, read_table, title
 from common.errors import ConfigError
-from nectar.words import argument
+from nectar.arguments import argument
 
 HELP = f"""\
 Lists the papers' tables and the experiments in each. With words, those in whose name, title or experiments each of

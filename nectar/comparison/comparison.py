@@ -22,17 +22,18 @@ from common.config.resolved import Config
 from common.config.tables import ENDING
 from common.config.text import parse_set
 from common.errors import ConfigError, FederationError, NectarError
+from nectar.arguments import format_duration
 from nectar.comparison.files import write_cell, write_grid, write_paper
 from nectar.comparison.frame import default_target, frames
-from nectar.comparison.request import Cell, Request, Variant
+from nectar.comparison.request import Cell, ComparisonRequest, Variant
 from nectar.comparison.results import ComparisonResult, GridResult, TableResult
 from nectar.comparison.run_process import LocalStarter
 from nectar.comparison.scheduler import PlannedRun, Say, Scheduler, most_of_a_run, plan
-from nectar.comparison.tables import size
+from nectar.comparison.tables import size_text
 from nectar.comparison.tuning import Choice, Search, choose, searches_of
 from nectar.records.record import RunFigures, RunRecord
 from nectar.records.run_list import Archive
-from nectar.words import spoken
+from nectar.report.text import plural
 from server_app.record import Record
 from strategies.exchange.roll_call import some_of
 
@@ -153,7 +154,7 @@ class Comparison:
         Before anything has started, as `PlannedCell`; from a grid if none of its cells can be had.
     """
 
-    def __init__(self, request: Request, say: Say) -> None:
+    def __init__(self, request: ComparisonRequest, say: Say) -> None:
         self.request, self.options, self._say = request, request.options, say
         self.cells: dict[Cell, PlannedCell] = {}
         self._refused: dict[Cell, str] = {}
@@ -293,7 +294,7 @@ def _validation(run: PlannedRun, archive: Archive) -> float:
 
 
 def _title(configs: Iterable[Config]) -> str:
-    """Say what was compared, on what; where rows differ, all there is."""
+    """Describe what was compared, on what; where rows differ, all there is."""
     parts = zip(*map(_about, configs), strict=True)
     return ", ".join(" or ".join(dict.fromkeys(each)) for each in parts)
 
@@ -301,7 +302,12 @@ def _title(configs: Iterable[Config]) -> str:
 def _about(config: Config) -> tuple[str, ...]:
     division = config.partition
     how = f"{division.kind} {division.alpha:g}" if division.kind == "dirichlet" else division.kind
-    return config.dataset, f"{config.federation.sites} sites", how, f"{config.rounds} rounds"
+    return (
+        config.dataset,
+        plural(config.federation.sites, "site"),
+        how,
+        plural(config.rounds, "round"),
+    )
 
 
 def _digest(text: str) -> str:
@@ -422,11 +428,11 @@ def _expected(
         return
     seconds = sum(run.config.rounds * fmean(took for took, _ in own) for run, own in found)
     room = sum(fmean(taken for _, taken in own) for _, own in found)
-    side = f", {spoken(seconds / jobs)} with {jobs} at a time" if jobs > 1 else ""
-    yield f"Of {len(found)} runs there are records alike: about {spoken(seconds)} of computing{side}."
+    side = f", {format_duration(seconds / jobs)} with {jobs} at a time" if jobs > 1 else ""
+    yield f"Of {len(found)} runs there are records alike: about {format_duration(seconds)} of computing{side}."
     at = next(place for place in (records, *records.parents) if place.is_dir())
     free = shutil.disk_usage(at).free
-    yield f"Their records take about {size(room)}; {size(free)} are free in {at}."
+    yield f"Their records take about {size_text(room)}; {size_text(free)} are free in {at}."
 
 
 def _measured(archive: Archive) -> dict[Kind, list[tuple[float, int]]]:

@@ -170,7 +170,7 @@ def _known_mean(values: Iterable[float]) -> float:
 
 
 def summary(runs: DataFrame, rounds: DataFrame) -> DataFrame:
-    """Return a line for each row, in order: means over its completed runs, NaN where there is none.
+    """Return a line for each row, in order: means over its completed runs, NaN if there is none.
 
     Seconds are means over the runs that were made alone, what an audit found over those audited, what was spent to
     the target over those that reached it; ``runs``, ``audited`` and ``reached`` count them.

@@ -9,7 +9,7 @@ from typing import Any
 
 from common.config.keys import near
 from common.config.layers import names
-from common.config.tables import TABLE, Table, experiments, read_table, title
+from common.config.tables import TABLE, TableFile, experiments, read_table, title
 from common.config.text import Scalar, scalar_text
 from common.errors import ConfigError
 
@@ -50,7 +50,7 @@ class TableRow:
 
 @dataclass(frozen=True)
 class Number:
-    """A printed number: the text as it stands there, its value if it is one, and what is to be known of it."""
+    """A printed number: the text as it is there, its value if it is one, and what is to be known of it."""
 
     text: str
     value: float | None = None
@@ -121,7 +121,7 @@ def read_paper_table(name: str) -> PaperTable:
     )
 
 
-def _rows(table: Table) -> Iterator[TableRow]:
+def _rows(table: TableFile) -> Iterator[TableRow]:
     given = table.content.get("rows") or {}
     if isinstance(given, str):  # another table's
         yield from _rows(read_table(given))

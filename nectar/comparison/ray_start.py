@@ -21,7 +21,7 @@ from common.storage.files import write_text
 from nectar.comparison.run_process import start_process
 from nectar.engines.remote.fetching import unpack
 from nectar.engines.simulation.simulate import knock, no_cluster
-from server_app.sending import LATEST, Request, pack
+from server_app.sending import LATEST, FetchRequest, pack_record
 
 #: words of a run that name places of this machine
 _NOTE, _OUTPUT = "--note-record=", "output-dir="
@@ -179,5 +179,5 @@ def carry_out(words: Sequence[str], threads: int, cores: int, home: str) -> Ende
         if code:
             return Ended(code, written)
         _name_home(output, home)
-        packed = pack(output, Request(LATEST), LIMIT)
+        packed = pack_record(output, FetchRequest(LATEST), LIMIT)
         return Ended(code, written, packed.record, packed.content)

@@ -20,8 +20,8 @@ from common.config.keys import (
     RUN_KEYS,
     SHORT,
     STRATEGY,
+    closest_word,
     near,
-    nearest,
 )
 from common.config.layers import home_of
 from common.config.schema import known_keys
@@ -30,9 +30,9 @@ from common.config.text import scalar
 from common.errors import ConfigError
 from common.methods import METHODS, is_foreign, section
 from common.settings.sections import SECTIONS
+from nectar.arguments import key_of_argument, refuse_repeats
 from nectar.comparison.paper_table import PaperTable, TableRow, read_paper_table
 from nectar.records.outputs import output_folder
-from nectar.words import key_of, refuse_repeats
 
 SEEDS, TUNE_SEEDS = 3, 2
 
@@ -143,8 +143,8 @@ class Variant:
 
     def with_settings(self, settings: Sequence[str]) -> Variant:
         """Return the row with these settings in place of its own of the same keys."""
-        keys = {key_of(word) for word in settings}
-        kept = (word for word in self.own if key_of(word) not in keys)
+        keys = {key_of_argument(word) for word in settings}
+        kept = (word for word in self.own if key_of_argument(word) not in keys)
         return replace(self, own=(*kept, *settings))
 
 
@@ -199,14 +199,14 @@ class Cell:
         Settings in the section of another row's own method are left out: only that row's runs know the section.
         """
         own = [f"method={variant.method}", *variant.own, f"seed={seed}"]
-        stated = {key_of(word) for word in own}
+        stated = {key_of_argument(word) for word in own}
         others = {v.section for v in self.variants} - {variant.section, *METHODS}
         shared = [word for word in self.shared if word.partition(".")[0] not in others]
-        return [*(word for word in shared if key_of(word) not in stated), *own]
+        return [*(word for word in shared if key_of_argument(word) not in stated), *own]
 
 
 @dataclass(frozen=True)
-class Request:
+class ComparisonRequest:
     """What was asked: the cells, and the axes of a grid, the last one fastest, or the paper's table that they make."""
 
     options: CompareOptions
@@ -215,7 +215,7 @@ class Request:
     table: PaperTable | None = field(default=None, repr=False)
 
 
-def parse(options: CompareOptions) -> Request:
+def parse(options: CompareOptions) -> ComparisonRequest:
     """Read what is asked.
 
     Raises
@@ -224,13 +224,13 @@ def parse(options: CompareOptions) -> Request:
         If a word is neither a row, a setting nor an experiment, a row is named twice, a grid goes over what cannot
         differ, a table has no such row or column, or the seeds of a search are reported ones.
     """
-    if any(key_of(word) == TABLE for word in options.words):
+    if any(key_of_argument(word) == TABLE for word in options.words):
         return _parse_table(options)
     if options.small or options.search:
         raise ConfigError("--small and --search are for a paper's table: name one, as table=NAME.")
     if options.grid:
         return _parse_grid(options)
-    return Request(options, (_parse_cell(options, options.folder),))
+    return ComparisonRequest(options, (_parse_cell(options, options.folder),))
 
 
 def file_name(label: str) -> str:
@@ -388,7 +388,7 @@ def _refuse_typo(word: str) -> None:
             "strategy or method of your own as package.module:NAME; `nectar config --help` lists the experiments."
         )
     for name in (head.partition(":")[0], tail.partition(":")[0]):
-        guess = nearest(name, METHODS)
+        guess = closest_word(name, METHODS)
         if (guess and name not in METHODS) or (name == head.partition(":")[0] and ":" in head):
             hint = f", the nearest is {guess}" if guess else ""
             raise ConfigError(
@@ -400,7 +400,7 @@ def _refuse_typo(word: str) -> None:
 # -- a grid -------------------------------------------------------------------------------------
 
 
-def _parse_grid(options: CompareOptions) -> Request:
+def _parse_grid(options: CompareOptions) -> ComparisonRequest:
     axes = tuple(_grid_axis(text, options.words) for text in options.grid)
     for i, axis in enumerate(axes):
         if axis.key in [other.key for other in axes[:i]]:
@@ -427,12 +427,12 @@ def _parse_grid(options: CompareOptions) -> Request:
         )
         cells.append(_parse_cell(own, folder and folder / name, labels[i], values))
         refuse_own_setting(cells[-1].variants, axes, "--grid goes over: leave one out.")
-    return Request(options, tuple(cells), axes)
+    return ComparisonRequest(options, tuple(cells), axes)
 
 
 def _grid_axis(text: str, words: Sequence[str]) -> Axis:
     key, equals, values = text.partition("=")
-    key = key_of(text) or key.strip()
+    key = key_of_argument(text) or key.strip()
     if not key or not equals:
         raise ConfigError(f"--grid {text}: write KEY=v1,v2,...")
     choices = choices_of(values, f"--grid {text}")
@@ -440,7 +440,7 @@ def _grid_axis(text: str, words: Sequence[str]) -> Axis:
         raise ConfigError(f"--grid {text}: no grid goes over {key}; {_INSTEAD[key]}.")
     if not is_setting(f"{key}=", _user_sections(words)):
         known = [*(each for each in RUN_KEYS if each not in _INSTEAD), *known_keys()]
-        guess = home_of(key, known) or nearest(key, known)
+        guess = home_of(key, known) or closest_word(key, known)
         hint = f": did you mean {guess}?" if guess else ": `nectar config --help` lists all."
         raise ConfigError(f"--grid {text}: {key} is not a setting{hint}")
     return Axis(key, choices)
@@ -459,14 +459,14 @@ def choices_of(values: str, option: str) -> tuple[str, ...]:
 def refuse_own_setting(rows: Sequence[Variant], axes: Sequence[Axis], why: str) -> None:
     """Refuse a row that itself sets what a grid or a search goes over; ConfigError."""
     for row, axis in itertools.product(rows, axes):
-        if any(key_of(word) == axis.key for word in row.own):
+        if any(key_of_argument(word) == axis.key for word in row.own):
             raise ConfigError(f"{row.label!r} sets {axis.key} itself, which {why}")
 
 
 # -- a paper's table ----------------------------------------------------------------------------
 
 
-def _parse_table(options: CompareOptions) -> Request:
+def _parse_table(options: CompareOptions) -> ComparisonRequest:
     """Read ``table=NAME [ROW...] [COLUMN...] [LABEL=METHOD...] [key=value...]``.
 
     Rows and columns that are named are the only ones; without a name all are meant. A row in the form of a
@@ -474,16 +474,18 @@ def _parse_table(options: CompareOptions) -> Request:
     """
     if options.grid:
         raise ConfigError(f"--grid is for rows of your own: {TABLE}= has columns of its own.")
-    tables = [word.partition("=")[2] for word in options.all_words if key_of(word) == TABLE]
+    tables = [
+        word.partition("=")[2] for word in options.all_words if key_of_argument(word) == TABLE
+    ]
     if len(tables) > 1:
         raise ConfigError(f"two tables, {tables[0]} and {tables[1]}: name one.")
     table = read_paper_table(tables[0])
     small = options.small
     if small and not table.small:
         raise ConfigError(f"{TABLE}={table.name} has no small variants: leave out --small.")
-    rest = [word for word in options.all_words if key_of(word) != TABLE]
+    rest = [word for word in options.all_words if key_of_argument(word) != TABLE]
     rows, columns, others = _sort_table(rest, table)
-    lasting = any(key_of(word) == "rounds" for word in others)
+    lasting = any(key_of_argument(word) == "rounds" for word in others)
     folder, cells = options.folder, []
     for label in columns:
         standing = [row for row in rows if label not in row.left_out]
@@ -503,7 +505,7 @@ def _parse_table(options: CompareOptions) -> Request:
         )
         cell = _parse_cell(own, folder and folder / label, label)
         cells.append(cell if lasting else _with_own_rounds(cell, standing))
-    return Request(options, tuple(cells), table=table)
+    return ComparisonRequest(options, tuple(cells), table=table)
 
 
 def _sort_table(

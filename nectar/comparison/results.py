@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 from nectar.comparison.frame import FLAGS, csv_of, curves, mean, spread, summary
 from nectar.comparison.paper_table import Number, PaperTable, Printed
 from nectar.comparison.request import Axis, Cell
-from nectar.comparison.tables import NOTHING, WIDTH, Results, Table, number, seconds, short, size
+from nectar.comparison.tables import (
+    NOTHING,
+    WIDTH,
+    Results,
+    TextTable,
+    accuracy_text,
+    seconds_text,
+    short,
+    size_text,
+)
 from nectar.comparison.tuning import Choice
 from nectar.recorded_run import RecordedRun
 
@@ -79,13 +88,13 @@ class ComparisonResult(Results):
         """A line for each row: means over its completed runs."""
         return summary(self.by_run, self.by_round)
 
-    def tables(self, *, full: bool = False) -> list[Table]:
+    def tables(self, *, full: bool = False) -> list[TextTable]:
         """Return accuracy, cost, and accuracy by round if any was judged: a few rounds of many, or every one."""
         by_round = self._by_round(full)
         return [self._accuracy(), self._cost(), *([by_round] if len(by_round.header) > 1 else [])]
 
     def notes(self) -> list[str]:
-        """Say what the figures are, what their marks mean, and what was searched."""
+        """Describe what the figures are, what their marks mean, and what was searched."""
         notes = [
             "± is the sample standard deviation over the seeds; the accuracy is that after the last round, never the "
             "best so far."
@@ -130,13 +139,13 @@ class ComparisonResult(Results):
         if len(hardware := sorted(set(alone["hardware"]))) > 1:
             yield f"Seconds come from different machines: {', '.join(hardware)}."
 
-    def _accuracy(self) -> Table:
+    def _accuracy(self) -> TextTable:
         rows, seeds = self.summary, list(self.by_run["seed"].unique())
         audited = rows["audited"].any()
         cells = []
         for row in rows.itertuples():
             own = self.by_run[self.by_run["variant"] == row.Index]
-            each = "  ".join(f"{number(run.final)}{run.flags}" for run in own.itertuples())
+            each = "  ".join(f"{accuracy_text(run.final)}{run.flags}" for run in own.itertuples())
             found = (_found(row),) if audited else ()
             cells.append((row.Index, _mean_and_spread(row.mean, row.spread), *found, each))
         ends = self.by_round[self.by_round["whole"]]
@@ -144,9 +153,9 @@ class ComparisonResult(Results):
         last = f"round {self.rounds}" if len(lasts) < 2 else "the row's last round"
         span = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
         header = ("method", "accuracy", *(("found (alarms)",) if audited else ()), span)
-        return Table(f"Accuracy after {last}, and each seed's.", header, tuple(cells))
+        return TextTable(f"Accuracy after {last}, and each seed's.", header, tuple(cells))
 
-    def _cost(self) -> Table:
+    def _cost(self) -> TextTable:
         cells = []
         for row in self.summary.itertuples():
             part = "" if row.reached == row.runs else f" ({row.reached} of {row.runs})"
@@ -159,7 +168,7 @@ class ComparisonResult(Results):
             )
             spans = (row.seconds_devices, row.seconds_server)
             to_target = f"{short(row.rounds_to_target)}{part}"
-            cells.append((row.Index, to_target, *map(size, sizes), *map(seconds, spans)))
+            cells.append((row.Index, to_target, *map(size_text, sizes), *map(seconds_text, spans)))
         reach = "target" if math.isnan(self.target) else f"{self.target:g}"
         figures = (
             "bytes to it",
@@ -170,23 +179,23 @@ class ComparisonResult(Results):
             "devices",
             "server",
         )
-        return Table(
+        return TextTable(
             f"Cost of a run, mean over the seeds: rounds to accuracy {reach}, bytes and bytes up until then; bytes up "
             "and down a round; bytes in all; computing on all devices together, and on the server.",
             ("method", f"to {reach}", *figures),
             tuple(cells),
         )
 
-    def _by_round(self, every: bool) -> Table:
+    def _by_round(self, every: bool) -> TextTable:
         found = curves(self.by_round)["mean"].unstack("round").sort_index(axis="columns")
         rows = found.reindex(self.by_run["variant"].unique())
         judged = [n for n in rows.columns if n]
         shown = shown_rounds(len(judged), len(judged) if every else _SHOWN_ROUNDS)
         numbers = [judged[position - 1] for position in shown]
-        return Table(
+        return TextTable(
             "Mean accuracy after each round.",
             ("method", *map(str, numbers)),
-            tuple((label, *map(number, row)) for label, *row in rows[numbers].itertuples()),
+            tuple((label, *map(accuracy_text, row)) for label, *row in rows[numbers].itertuples()),
         )
 
 
@@ -199,7 +208,7 @@ def _found(row: Any) -> str:
 
 
 def _search_notes(choice: Choice) -> Iterator[str]:
-    tried = ", ".join(f"{' '.join(s)}: {number(choice.score(s))}" for s in choice.trials)
+    tried = ", ".join(f"{' '.join(s)}: {accuracy_text(choice.score(s))}" for s in choice.trials)
     seeds = len(next(iter(choice.trials.values())))
     over = "on a seed that is" if seeds == 1 else f"as the mean of {seeds} seeds that are"
     yield (
@@ -218,7 +227,9 @@ def shown_rounds(last: int, most: int) -> list[int]:
 
 
 def _mean_and_spread(accuracy: float, deviation: float) -> str:
-    return number(accuracy) + ("" if math.isnan(deviation) else f" ± {number(deviation)}")
+    return accuracy_text(accuracy) + (
+        "" if math.isnan(deviation) else f" ± {accuracy_text(deviation)}"
+    )
 
 
 # -- a grid -------------------------------------------------------------------------------------
@@ -290,7 +301,7 @@ class GridResult(Results):
         return csv_of(self.by_run.drop(columns="cell"))
 
     @cached_property
-    def pivot_table(self) -> Table:
+    def pivot_table(self) -> TextTable:
         """Mean and spread of the accuracy."""
         means, spreads = self.pivot("accuracy", mean), self.pivot("accuracy", spread)
         marks = self.pivot("flags", "".join).astype(object).fillna("?")
@@ -301,14 +312,14 @@ class GridResult(Results):
         caption = (
             "Accuracy after the last round, mean and sample standard deviation over the seeds."
         )
-        return Table(caption, ("method", *means.columns), tuple(cells))
+        return TextTable(caption, ("method", *means.columns), tuple(cells))
 
-    def tables(self, *, full: bool = False) -> list[Table]:
+    def tables(self, *, full: bool = False) -> list[TextTable]:
         """Return the table, in pieces that fit a terminal unless in full."""
         whole = self.pivot_table
         if full:
             return [whole]
-        pieces: list[Table] = []
+        pieces: list[TextTable] = []
         first, end = 1, len(whole.header)
         while first < end:
             last = end
@@ -318,7 +329,7 @@ class GridResult(Results):
             first = last
         return pieces
 
-    def latex_tables(self) -> list[Table]:
+    def latex_tables(self) -> list[TextTable]:
         """Return the table with a line of the head for each axis and the best of each column in bold."""
         *upper, last = self.axes
         lowest = tuple(f"{last.name}={cell.values[-1]}" for cell in self.by_cell)
@@ -333,7 +344,7 @@ class GridResult(Results):
         return [replace(self.pivot_table, header=("method", *lowest), above=above, bold=bold)]
 
     def notes(self) -> list[str]:
-        """Say what the marks mean."""
+        """Describe what the marks mean."""
         missing = "?" if len(self.compared) < len(self.by_cell) else ""
         used = missing + "".join(self.by_run["flags"])
         return [
@@ -345,12 +356,12 @@ def _entry(accuracy: float, deviation: float, marks: str) -> str:
     return _mean_and_spread(accuracy, deviation) + "".join(m for m in FLAGS if m in marks)
 
 
-def _columns(table: Table, first: int, end: int) -> Table:
+def _columns(table: TextTable, first: int, end: int) -> TextTable:
     rows = tuple((row[0], *row[first:end]) for row in table.rows)
     return replace(table, header=(table.header[0], *table.header[first:end]), rows=rows)
 
 
-def _width(table: Table) -> int:
+def _width(table: TextTable) -> int:
     columns = zip(table.header, *table.rows, strict=True)
     return sum(max(map(len, column)) + 2 for column in columns) - 2
 
@@ -410,7 +421,7 @@ class TableResult(Results):
         """Return a line for each number."""
         return csv_of(self.numbers.replace({"ours": {NOTHING: ""}}))
 
-    def tables(self, *, full: bool = False) -> list[Table]:
+    def tables(self, *, full: bool = False) -> list[TextTable]:
         """Return a table for each figure that the paper prints."""
         found = []
         kinds = self.numbers.groupby(["source", "figure", "network"], sort=False)
@@ -418,11 +429,11 @@ class TableResult(Results):
             of = f" of {network}" if network else ""
             cells = own[["column", "row", "ours", "printed"]].itertuples(index=False, name=None)
             caption = f"{_CAPTIONS[figure].format(network=of)}; printed: {source}."
-            found.append(Table(caption, ("column", "row", "ours", "printed"), tuple(cells)))
+            found.append(TextTable(caption, ("column", "row", "ours", "printed"), tuple(cells)))
         return found
 
     def notes(self) -> list[str]:
-        """Say what is to be known of the paper's numbers."""
+        """Describe what is to be known of the paper's numbers."""
         noted = self.numbers[self.numbers["note"] != ""]
         notes = [f"{line.column}, {line.row}: {line.note}." for line in noted.itertuples()]
         return [*([_SMALL_NOTE] if self.small else []), *notes]

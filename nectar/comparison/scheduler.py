@@ -20,6 +20,7 @@ from common.config.resolved import Config
 from common.errors import ConfigError
 from common.learning.compute import torch_device
 from common.settings.sections import LONGEST, TrackSettings
+from nectar.arguments import format_duration, parse_arguments, resolved
 from nectar.comparison.ray_start import RayStarter
 from nectar.comparison.request import Cell, CompareOptions, Variant, file_name
 from nectar.comparison.run_process import LocalStarter, Started, command_lines, is_run
@@ -30,7 +31,6 @@ from nectar.engines.preflight import check
 from nectar.records.identity import Identity
 from nectar.records.record import RunRecord
 from nectar.records.run_list import Archive, rounds_in
-from nectar.words import parse_words, resolved, spoken
 from server_app.record import Record
 from server_app.run_directory import ALONE
 
@@ -129,7 +129,7 @@ def plan(cell: Cell, variants: Sequence[Variant], seeds: Iterable[int]) -> list[
 
 
 def _planned(cell: Cell, variant: Variant, seed: int) -> PlannedRun:
-    words = parse_words(cell.words(variant, seed))
+    words = parse_arguments(cell.words(variant, seed))
     config = resolved({TYPED: cell.options.typed} | words)
     if config.evaluation.on == "none":
         raise ConfigError(
@@ -227,16 +227,16 @@ class Scheduler:
         return self.archive.completed(run.identity, alone=self._options.alone)
 
     def _work(self, pending: list[PlannedRun], starter: Starter, jobs: int) -> None:
-        begun = said = time.monotonic()
+        begun = message = time.monotonic()
         there = self._done
         while pending or self._children:
             for run in list(pending):
                 if len(self._children) < jobs and self._begin(run, starter):
                     pending.remove(run)
             self._watch()
-            if self._children and time.monotonic() >= said + _EVERY:
-                said = time.monotonic()
-                self._say_progress(len(pending), self._done - there, said - begun)
+            if self._children and time.monotonic() >= message + _EVERY:
+                message = time.monotonic()
+                self._say_progress(len(pending), self._done - there, message - begun)
             time.sleep(_POLL)
 
     def _begin(self, run: PlannedRun, starter: Starter) -> bool:
@@ -371,7 +371,7 @@ class RunningJob(NamedTuple):
 def progress(
     jobs: Sequence[RunningJob], done: str, *, ended: int, waiting: int, seconds: float
 ) -> str:
-    """Say which runs are being carried out and when all will be done, as if all took as long as these did until now.
+    """Describe which runs go on and when all will be done, as if all took as long as these did until now.
 
     Parameters
     ----------
@@ -385,5 +385,5 @@ def progress(
         named.append(f"{len(jobs) - _NAMED} more")
     made = ended + sum(max(0, j.reached - j.before) / max(1, j.rounds) for j in jobs)
     left = waiting + sum(max(0, j.rounds - j.reached) / max(1, j.rounds) for j in jobs)
-    until = f", about {spoken(seconds * left / made)} more" if made else ""
+    until = f", about {format_duration(seconds * left / made)} more" if made else ""
     return f"At work: {'; '.join(named) or 'nothing'}. {done}{until}."

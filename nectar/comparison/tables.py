@@ -24,7 +24,7 @@ _LABEL = 28
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """A header and its rows, as text.
 
     Parameters
@@ -70,16 +70,16 @@ class Results(ABC):
         """A sentence for each run, and each cell of a grid, that failed."""
 
     @abstractmethod
-    def tables(self, *, full: bool = False) -> list[Table]:
+    def tables(self, *, full: bool = False) -> list[TextTable]:
         """Return the tables: as fit a terminal, or in full."""
 
-    def latex_tables(self) -> list[Table]:
+    def latex_tables(self) -> list[TextTable]:
         """Return the tables for LaTeX."""
         return self.tables()
 
     @abstractmethod
     def notes(self) -> list[str]:
-        """Say what the figures are and what their marks mean."""
+        """Describe what the figures are and what their marks mean."""
 
     def all_notes(self) -> list[str]:
         """Return the notes, and what failed."""
@@ -114,7 +114,7 @@ class Results(ABC):
         return "\n\n".join(parts) + "\n"
 
     def latex(self) -> str:
-        r"""Return the tables as ``tabular`` environments, to be read by ``\input``; all else stands in comments."""
+        r"""Return the tables as ``tabular`` environments, to be read by ``\input``; all else is in comments."""
         comments = [self.command, r"\usepackage{booktabs}"]
         lines = [f"% {one_line(each)}" for each in comments]
         for table in self.latex_tables():
@@ -126,7 +126,7 @@ class Results(ABC):
 # -- text ---------------------------------------------------------------------------------------
 
 
-def number(value: float) -> str:
+def accuracy_text(value: float) -> str:
     """Write an accuracy."""
     return NOTHING if math.isnan(value) else f"{value:.4f}"
 
@@ -136,12 +136,12 @@ def short(value: float) -> str:
     return NOTHING if math.isnan(value) else f"{value:.1f}".removesuffix(".0")
 
 
-def seconds(value: float) -> str:
+def seconds_text(value: float) -> str:
     """Write seconds, to three digits."""
     return NOTHING if math.isnan(value) else f"{value:.0f} s" if value >= 99.5 else f"{value:.3g} s"
 
 
-def size(value: float) -> str:
+def size_text(value: float) -> str:
     """Write bytes, in powers of 1000."""
     if math.isnan(value):
         return NOTHING
@@ -155,7 +155,7 @@ def size(value: float) -> str:
     return f"{value:.0f} B"
 
 
-def _aligned(table: Table) -> list[str]:
+def _aligned(table: TextTable) -> list[str]:
     """Set a table in columns; where it is too wide, first columns are cut, then last ones wrapped."""
     rows = [table.header, *table.rows]
     widths = [max(len(row[i]) for row in rows) for i in range(len(table.header))]
@@ -197,7 +197,7 @@ def latex_text(plain: str) -> str:
     return one_line(plain).translate(_LATEX)
 
 
-def _tabular(table: Table) -> Iterator[str]:
+def _tabular(table: TextTable) -> Iterator[str]:
     yield rf"\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}"
     yield r"\toprule"
     for line in table.above:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from common.config.keys import nearest
+from common.config.keys import closest_word
 from common.config.text import scalar
 from common.errors import ConfigError, FederationError
 from common.methods import METHODS
@@ -146,7 +146,7 @@ def _split_name(text: str, variants: Sequence[Variant]) -> tuple[str, str]:
         if text.startswith(f"{name}."):
             return name, text.removeprefix(f"{name}.")
     typed = text.partition("=")[0].partition(".")[0]
-    guess = nearest(typed, names)
+    guess = closest_word(typed, names)
     hint = f", the nearest is {guess}" if guess else ""
     extra = "; it is not compared" if typed in METHODS else ""
     raise ConfigError(

@@ -29,8 +29,8 @@ from common.data.folders.folder import (
 )
 from common.data.folders.image_sets import site_split
 from common.data.folders.pictures import most_pixels
-from common.data.own.rows import column_names, csv_of_rows
 from common.data.published.catalogue import NAMES
+from common.data.user.rows import column_names, csv_of_rows
 from common.division import Division
 from common.samples.dataset import Dataset, DatasetInfo, Split, alike
 from common.samples.inputs import normalised, samples
@@ -64,7 +64,7 @@ class Holdings:
 
 
 def describe_dataset(dataset: Dataset, *, named: int = _NAMED) -> str:
-    """Say what ``dataset`` is, where its store lies, and which files were left out and why."""
+    """Describe what ``dataset`` is, where its store lies, and which files were left out and why."""
     info = dataset.info
     rows = [
         ("data set", info.name),
@@ -87,21 +87,21 @@ def _form(info: DatasetInfo) -> list[tuple[str, str]]:
             ("sequences", f"{shape} tokens, each with the one that follows it as its target"),
             ("tokens", f"{len(info.classes):,}"),
         ]
-    said = {
+    message = {
         "images": f"{shape} (channels, height, width)",
         "table": f"{info.shape[0]} columns",
         "series": f"{info.shape[0]} channels, {info.shape[2]} steps",
     }
     line = alike(info.classes)
     return [
-        (info.unit, said[info.kind]),
+        (info.unit, message[info.kind]),
         ("classes", f"{len(info.classes)}: {', '.join(info.classes)}"),
         *([("WARNING", line)] if line else []),
     ]
 
 
 def describe_columns(dataset: Dataset) -> str:
-    """Say what the columns of a table, or the channels of series, hold, and how a model is given them."""
+    """Describe what the columns of a table, or the channels of series, hold, and how a model is given them."""
     info = dataset.info
     values = dataset.train.images.astype(np.float64)
     figures = [
@@ -139,13 +139,13 @@ def _values(dataset: Dataset) -> list[tuple[str, str]]:
     if not dataset.info.has_images or not parts:
         return []
     least, largest = min(part.min() for part in parts), max(part.max() for part in parts)
-    said = f"{least:g} to {largest:g} of {dataset.info.scale:g}"
+    message = f"{least:g} to {largest:g} of {dataset.info.scale:g}"
     share = (float(largest) - 0.5) / dataset.info.scale
     if dataset.info.name in NAMES or not 0 < share < 1 / 8:
-        return [("values", said)]
+        return [("values", message)]
     white = 2 ** math.ceil(math.log2(share * 2**16)) - 1
     advice = f"nearly black: where a device fills few of 16 bits, set images.white, such as images.white={white}"
-    return [("values", f"{said}, {advice}")]
+    return [("values", f"{message}, {advice}")]
 
 
 def _owners(info: DatasetInfo, train: Split) -> str:
@@ -177,7 +177,7 @@ def partitioned(division: Division) -> Holdings:
 
 
 def describe_partition(division: Division, holdings: Holdings) -> str:
-    """Say how the training samples are divided, as a table of class counts; of text, of sequences."""
+    """Describe how the training samples are divided, as a table of class counts; of text, of sequences."""
     run, settings = division.run, division.config.partition
     rule = {
         "dirichlet": f"dirichlet, alpha={settings.alpha:g}",
@@ -201,10 +201,10 @@ def _unheld(division: Division, holdings: Holdings) -> list[str]:
         return []
     parts = zip(holdings.sites, division.partition(config.federation.sites), strict=True)
     held = np.concatenate([division.share(site, dataset, part)[1] for site, part in parts])
-    said = lacking(
+    message = lacking(
         dataset.train.labels[held], holdings.classes, f"{holdings.unit} held out at the sites"
     )
-    return [said] if said else []
+    return [message] if message else []
 
 
 def held_by_sites(division: Division) -> Holdings:
@@ -217,7 +217,7 @@ def held_by_sites(division: Division) -> Holdings:
 
 
 def describe_sites(division: Division, holdings: Holdings) -> str:
-    """Say what the simulated sites' own folders hold, and what of them cannot be used."""
+    """Describe what the simulated sites' own folders hold, and what of them cannot be used."""
     parts = [
         f"{folder}\n{describe_dataset(dataset)}"
         for folder, dataset in zip(
@@ -245,7 +245,7 @@ def own(site: str, dataset: Dataset) -> Holdings:
 
 
 def describe_own(dataset: Dataset) -> str:
-    """Say how many images of each class of the list a site's own folder has."""
+    """Describe how many images of each class of the list a site's own folder has."""
     counts = own("", dataset).counts[0]
     width = max(map(len, dataset.info.classes))
     return "\n".join(

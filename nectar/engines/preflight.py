@@ -13,7 +13,7 @@ from common.methods import require_taken, resolve
 from common.models.registry import KINDS
 from common.settings.sections import kind_of
 from server_app.app import make_strategy
-from server_app.private_step import require_private_step
+from server_app.dp_sgd_step import require_dp_sgd_step
 from server_app.tracking import require_tracker
 
 
@@ -37,7 +37,7 @@ def check_kind(config: Config) -> None:
 
 
 def _is_choosy(method: str) -> bool:
-    """Whether there are data that a method cannot learn from."""
+    """Return whether there are data that a method cannot learn from."""
     return set(resolve(method).takes) != set(KINDS)
 
 
@@ -81,4 +81,4 @@ def check(config: Config) -> None:
     else:
         division.partition(config.federation.sites)
     make_strategy(division.run)
-    require_private_step(division.run)
+    require_dp_sgd_step(division.run)

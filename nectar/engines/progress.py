@@ -23,10 +23,10 @@ from common.learning.start import starting_weights
 from common.settings.generation import GenerationSettings
 from common.settings.surrogate import UnionTrainingSettings
 from common.sites import Site
+from nectar.arguments import format_duration
 from nectar.engines.flower.app import client_app
 from nectar.engines.local_grid import LocalGrid
 from nectar.engines.pool.grid import LEAST_DEVICE, LEAST_GAIN, devices_asked, most_processes
-from nectar.words import spoken
 from server_app.app import make_strategy
 from server_app.record import Record
 from strategies.federated import Federated
@@ -117,10 +117,11 @@ class Progress:
             return f"round {self._round}/{self._rounds}: {what}"
         whole = self._whole or self._clock() - self._begun + left
         run = left + whole * (self._rounds - self._round)
-        return f"round {self._round}/{self._rounds}: {what}; the round takes {spoken(left)} more, the run {spoken(run)}"
+        round_left, run_left = format_duration(left), format_duration(run)
+        return f"round {self._round}/{self._rounds}: {what}; the round takes {round_left} more, the run {run_left}"
 
     def _seconds_left(self, part: float, at_server: bool) -> float | None:
-        """Return the seconds until the round is over; None where nothing was measured or expected."""
+        """Return the seconds until the round is over; None if nothing was measured or expected."""
         assert self._begun is not None
         now = self._clock()
         if at_server:
@@ -135,7 +136,7 @@ class Progress:
 
 
 @contextmanager
-def shown(progress: Progress) -> Iterator[None]:
+def progress_shown(progress: Progress) -> Iterator[None]:
     """Show ``progress`` within: a line that is kept up to date on a terminal, else one a minute in the log."""
     terminal = sys.stderr.isatty()
     over = threading.Event()
@@ -198,7 +199,7 @@ class Estimate:
     asked : int
         Sites asked in a round.
     server : float, optional
-        Of the server's training in a round; None where it was not timed.
+        Of the server's training in a round; None if it was not timed.
     processes : int
         Processes that carry out sites side by side where that pays.
     making : float
@@ -241,23 +242,23 @@ class Estimate:
 
     def sentence(self) -> str:
         """Return it as a line for a person."""
-        whole, parts = spoken(self.run), []
+        whole, parts = format_duration(self.run), []
         if self.asked:
             side = f", {self.at_a_time} at a time" if self.at_a_time > 1 else ""
-            parts.append(f"{self.asked} sites of {spoken(self.site)} each{side}")
+            parts.append(f"{self.asked} sites of {format_duration(self.site)} each{side}")
         if self.server is not None:
-            parts.append(f"{spoken(self.server)} at the server")
+            parts.append(f"{format_duration(self.server)} at the server")
         if self.making:
-            parts.append(f"{spoken(self.first_sites)} for images in the first round")
+            parts.append(f"{format_duration(self.first_sites)} for images in the first round")
         beside = "" if self.server is not None else ", without what the server computes"
         return (
-            f"estimate: {spoken(self.round)} a round, {whole} for {self.rounds} rounds "
+            f"estimate: {format_duration(self.round)} a round, {whole} for {self.rounds} rounds "
             f"({' and '.join(parts)}{beside}), by timing a step"
         )
 
 
 def rehearse(config: Config, clock: Clock = time.perf_counter) -> Estimate | None:
-    """Return how long ``config`` will take; None where nothing of it can be timed without running it.
+    """Return how long ``config`` will take; None if nothing of it can be timed without running it.
 
     Whatever is a user's own may keep count of its calls: of a method, a model or a Flower strategy named by import path
     no step is taken.

@@ -22,14 +22,14 @@ from common.samples.dataset import DatasetInfo
 from common.settings.base import Settings
 from common.sites import ALL_SITES
 from common.storage.files import write_json, write_text
-from common.storage.tensor_file import reason_of
+from common.storage.tensor_file import unreadable_reason
 from common.wire.synthetic_images import SyntheticImages
 from nectar.export.formats import FORMATS, PT2, SAFETENSORS, Graphs, check_weights, require_packages
 from nectar.export.scoring import MODEL_SCHEMA
 from nectar.export.split import split_settings
 from nectar.export.synthetic import require_fit, write_synthetic
 from nectar.records.record import RunRecord
-from nectar.report.facts import facts_of, unknown
+from nectar.report.facts import facts_of, unknown_method
 from nectar.report.text import plural, share
 from server_app.checkpoint import Checkpoint
 from server_app.recorder import hard
@@ -113,7 +113,7 @@ def export(
         temporary.rename(folder)
     except (OSError, SafetensorError) as error:
         raise ConfigError(
-            f"{folder} cannot be written ({reason_of(error)}): choose another --output"
+            f"{folder} cannot be written ({unreadable_reason(error)}): choose another --output"
         ) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -369,12 +369,12 @@ def _progress(run: dict[str, Any]) -> str:
 
 def _accuracy(about: dict[str, Any]) -> str:
     figures = about["figures"]
-    said = [
+    message = [
         f"{name} accuracy {share(part['accuracy'])}, loss {share(part['loss'])}"
         for name, part in figures.items()
         if part
     ]
-    return "; ".join(said).capitalize() + "." if said else "The server did not evaluate it."
+    return "; ".join(message).capitalize() + "." if message else "The server did not evaluate it."
 
 
 def who_made_images(config: Config) -> str:
@@ -400,12 +400,12 @@ def nature_of_images(config: Config) -> str:
     method, settings = _sender(config)
     disclosed = settings.disclosure()
     if disclosed is None:
-        return unknown(method)
+        return unknown_method(method)
     if disclosed.images and disclosed.unchanged:
         return "THESE ARE REAL IMAGES of the sites' own data, sent as they are: treat them as that data."
     if not disclosed.images or not disclosed.began_as:
         facts = facts_of(method, disclosed, settings.model_dump().get)
-        return unknown(method) if facts is None else " ".join(facts.sent)
+        return unknown_method(method) if facts is None else " ".join(facts.sent)
     if disclosed.began_as == "real examples":
         start = getattr(settings, "start", "real")
         what = "REAL IMAGES" if start == "real" else "MEANS OF A FEW REAL IMAGES"
@@ -426,12 +426,12 @@ def nature_of_images(config: Config) -> str:
 
 def _phrases(config: Config, sent: dict[str, Any]) -> dict[str, str]:
     missing, sites = sent["missing"], sent["sites"]
-    said = (
+    message = (
         f" There is none of {', '.join(missing)}; for these ImageFolder needs `allow_empty=True`."
     )
     return {
         "who": who_made_images(config),
         "of": "" if ALL_SITES in sites else f", by {plural(len(sites), 'site')}",
         "nature": nature_of_images(config),
-        "missing": said if missing else "",
+        "missing": message if missing else "",
     }

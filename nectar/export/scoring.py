@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from common.code.imports import is_import_path, load
 from common.config.layers import is_text
-from common.config.own_parts import Judge
 from common.config.resolved import Config
 from common.config.text import join_set, parse_set
+from common.config.user_parts import ImportPolicy
 from common.data.folders.decode import Unreadable, dtype_of, read_image
 from common.data.folders.folder import FOLDER, account, list_split
 from common.division import Division
@@ -27,7 +27,7 @@ from common.errors import ConfigError, DataError
 from common.learning.compute import autocast
 from common.learning.task import Classification
 from common.models.building import build
-from common.models.own import make
+from common.models.user_model import make
 from common.samples.dataset import Skipped
 from common.settings.images import class_name
 from nectar.export.split import HELD_OUT, TRAINED, VALIDATION, RunSplit, form_of
@@ -219,8 +219,8 @@ def text_of(scores: Mapping[str, Score]) -> str:
         head, _, rest = as_text(held).partition("\n")
         whole = f"{head} that the run held out\n{rest}"
     lines = [
-        f"{scores[name].images} images {said}: accuracy {scores[name].accuracy:.4f}, loss {scores[name].loss:.4f}"
-        for name, said in _SAID.items()
+        f"{scores[name].images} images {message}: accuracy {scores[name].accuracy:.4f}, loss {scores[name].loss:.4f}"
+        for name, message in _SAID.items()
         if name in scores
     ]
     return "\n".join([whole, *(["", *lines] if lines else [])])
@@ -265,8 +265,8 @@ class ExportedModel:
     split: RunSplit | None = None
 
     @classmethod
-    def open(cls, folder: Path, judge: Judge | None = None) -> ExportedModel:
-        """Read an export, its network's import path put before ``judge``; ConfigError if it is none or damaged."""
+    def open(cls, folder: Path, policy: ImportPolicy | None = None) -> ExportedModel:
+        """Read an export, its network's import path put before ``policy``; ConfigError if it is not one or damaged."""
         try:
             about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
             if about["schema"] != MODEL_SCHEMA:
@@ -277,7 +277,7 @@ class ExportedModel:
             channels, height, width = (int(n) for n in given["shape"])
             given["shape"] = shape = (channels, height, width)
             classes = tuple(str(name) for name in about["classes"])
-            network = _network(about["model"], shape, len(classes), judge)
+            network = _network(about["model"], shape, len(classes), policy)
             _check_constants(given)
             network.load_state_dict(load_file(folder / "model.safetensors"))
             run = dict(about["run"])
@@ -309,14 +309,14 @@ class ExportedModel:
 
 
 def _network(
-    model: Mapping[str, Any], shape: tuple[int, ...], classes: int, judge: Judge | None
+    model: Mapping[str, Any], shape: tuple[int, ...], classes: int, policy: ImportPolicy | None
 ) -> nn.Module:
-    """Build Nectar's own network, or call what the import path names if ``judge`` allows it."""
+    """Build Nectar's own network, or call what the import path names if ``policy`` allows it."""
     name = str(model["name"])
     if not is_import_path(name):
         return build(**model, shape=shape, classes=classes)
-    if judge is not None:
-        judge("model.name", name)
+    if policy is not None:
+        policy("model.name", name)
     return make(load(name), name, shape, classes)
 
 

@@ -50,7 +50,7 @@ def split_settings(config: Config) -> dict[str, Any] | None:
 
 
 def is_folder(config: Config) -> bool:
-    """Whether the run learned from one folder of images, which is there to be scored."""
+    """Return whether the run learned from one folder of images, which is there to be scored."""
     return bool(config.images.folder) and not config.images.sites and not kind_of(config.dataset)
 
 
@@ -85,7 +85,7 @@ class RunSplit:
 
     @classmethod
     def of(cls, about: Mapping[str, Any]) -> RunSplit | None:
-        """Return what ``about`` says; None where it says nothing, as an earlier release's or one of another set's."""
+        """Return what ``about`` says; None if it says nothing, as an earlier release's or one of another set's."""
         run = about["run"]
         if not (run.get("split") or {}).get("folder") or not run["data"]:
             return None
@@ -95,7 +95,7 @@ class RunSplit:
         return cls(run["data"], run["seed"], run["split"], form)
 
     def parts(self, folder: Path) -> dict[str, str] | None:
-        """Return each picture's part by its path below ``folder``; None where these are not the run's pictures.
+        """Return each picture's part by its path below ``folder``; None if these are not the run's pictures.
 
         ``folder`` holds the classes' folders: the run's own, or its ``train`` or ``test`` below it.
         """

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from common.privacy.accounting import costs_at_most, epsilon
 from common.privacy.events import Event
-from common.privacy.ledger import Charge, Lines, merged
+from common.privacy.ledger import Charge, Lines, merge_events
 
 #: noise multipliers between which one is looked for, and to which share of itself it is found
 _LEAST, _MOST, _CLOSE = 1e-2, 1e6, 1e-3
@@ -62,7 +62,7 @@ def noise_for(target: float, delta: float, sample_rate: float = 1.0, steps: int 
 def rounds_left(
     spent: Sequence[Event], per_round: Iterable[Event], budget: float, delta: float
 ) -> int | None:
-    """Return how many more rounds a budget allows; None where a round costs nothing, or they are over a million.
+    """Return how many more rounds a budget allows; None if a round costs nothing, or they are over a million.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ def _by_run(charges: Sequence[Charge]) -> list[list[Charge]]:
 
 def _row(charges: Sequence[Charge], delta: float) -> tuple[str, ...]:
     first = charges[0]
-    events = merged(tuple(event for charge in charges for event in charge.events))
+    events = merge_events(tuple(event for charge in charges for event in charge.events))
     rounds = {charge.round for charge in charges}
     repeated = "" if len(rounds) == len(charges) else f", {len(charges)} charges"
     released = "; ".join(map(_described, events))

@@ -27,7 +27,7 @@ class Identity:
     data : tuple of (str, str)
         The checksums of the data: of simulated sites' folders by site, of the data set by "".
     start : str
-        That of the file that the first round's weights come from; empty where there is none.
+        That of the file that the first round's weights come from; empty if there is none.
     dataset : str
         What messages call the data.
     """
@@ -53,7 +53,7 @@ class Identity:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def is_of(self, provenance: dict[str, Any]) -> bool:
-        """Tell whether a record's provenance is that of this run; a checksum it does not state is not compared."""
+        """Return whether a record's provenance is that of this run; a checksum it does not state is not compared."""
         return not self.why_not(provenance)
 
     def why_not(self, provenance: dict[str, Any]) -> str:
@@ -68,5 +68,5 @@ class Identity:
         return ""
 
     def has_changed(self, config: Config) -> bool:
-        """Tell whether the code of a run of ``config`` is another on the disk by now."""
+        """Return whether the code of a run of ``config`` is another on the disk by now."""
         return code_fingerprint(config, now=True) != self.code

@@ -37,7 +37,7 @@ def output_folder(given: str, *, fresh: bool = False) -> Path:
     Raises
     ------
     ConfigError
-        If it is empty, something else than a folder, there already though ``fresh``, or lies in no folder.
+        If it is empty, something else than a folder, there already though ``fresh``, or is in no folder.
     """
     place = _absolute(given, "--output", "a folder")
     if fresh and os.path.lexists(place):
@@ -60,7 +60,7 @@ def output_page(given: str, named: str = "--output") -> Path:
     Raises
     ------
     ConfigError
-        If it is empty, has no name of an HTML file, is a folder, or lies in none.
+        If it is empty, has no name of an HTML file, is a folder, or is in none.
     """
     place = _absolute(given, named, "an HTML file, such as report.html")
     if place.suffix.lower() not in _PAGES or place.is_dir():

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from common.data.division.partitions import class_counts
-from common.data.own.reading import is_at_hand
 from common.data.published.sources import SOURCES
+from common.data.user.reading import is_at_hand
 from common.division import Division
 from common.errors import NectarError
 from common.samples.dataset import Dataset, DatasetInfo
@@ -43,7 +43,7 @@ class Nearest:
 
     images: Tensor
     distances: list[float]
-    usual: float | None
+    typical: float | None
 
     @property
     def captions(self) -> list[str]:
@@ -65,18 +65,18 @@ class Control:
 
 
 @dataclass(frozen=True)
-class Likest:
+class MostCorrelated:
     """For n images: the likest real ones [n, C, H, W], values 0 to 1, and how alike they are.
 
     Likeness is Pearson's correlation over all pixel values, which no change of contrast or brightness moves. The
     likest image is the one whose correlation is furthest from 0: -1 is the same image as a negative, which shows as
     much. ``usual`` is the median size of that correlation of a real image of the site with its likest other one, None
-    for a single image; ``held`` is the number of the site's images, ``control`` None where there is no other site.
+    for a single image; ``held`` is the number of the site's images, ``control`` None if there is no other site.
     """
 
     images: Tensor
     correlations: list[float]
-    usual: float | None
+    typical: float | None
     held: int
     control: Control | None
 
@@ -88,15 +88,15 @@ class Likest:
 
 @dataclass(frozen=True)
 class Closest:
-    """The image of a site that lies nearest to one of its real ones: distances as in `Nearest`.
+    """The image of a site that lies nearest to one of its real ones: distances as in `NearestSearch`.
 
     ``usual`` is that among the site's real images, ``control`` the same image's from another site's nearest; None
-    where there is no other image, or site.
+    if there is no other image, or site.
     """
 
     site: str
     distance: float
-    usual: float | None
+    typical: float | None
     control: float | None
 
 
@@ -128,7 +128,7 @@ class RealImages:
         usual = median(among) if among else None
         return Nearest(found, best[: len(images)].tolist(), usual)
 
-    def likest(self, site: str, images: Tensor) -> Likest | None:
+    def most_correlated(self, site: str, images: Tensor) -> MostCorrelated | None:
         """Return the likest of ``site``'s images to each of ``images`` [n, C, H, W]; None for a site unknown."""
         indices = self.parts.get(site)
         if indices is None or not len(indices) or not len(images):
@@ -138,7 +138,7 @@ class RealImages:
         selves = torch.tensor([-1] * len(images) + asked.tolist())
         best, at = _search(queries, selves, self._chunks(indices), _correlations, torch.abs, 0.0)
         among = best[len(images) :].abs().tolist()
-        return Likest(
+        return MostCorrelated(
             self._pixels(indices[at[: len(images)].numpy()]),
             best[: len(images)].tolist(),
             median(among) if len(indices) > 1 else None,
@@ -160,10 +160,10 @@ class RealImages:
         other = self.most_like(site) if site in self.parts else None
         beside = self.nearest(other, images[at : at + 1]) if other is not None else None
         control = beside.distances[0] if beside is not None else None
-        return Closest(site, found.distances[at], found.usual, control)
+        return Closest(site, found.distances[at], found.typical, control)
 
     def most_like(self, site: str) -> str | None:
-        """Return the other site whose numbers of images by class are nearest; None where there is none."""
+        """Return the other site whose numbers of images by class are nearest; None if there is none."""
         others = [name for name, part in self.parts.items() if name != site and len(part)]
         if not others:
             return None

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from common.config.loading import load
-from common.config.own_parts import Judge
 from common.config.resolved import Config
+from common.config.user_parts import ImportPolicy
 from common.errors import ConfigError, FederationError
 from common.storage.files import read_file
 from nectar.records.record_shape import Audit, Line, Partition, Provenance, require
@@ -53,7 +53,7 @@ def record_at(name: str | Path, output_dir: str = "") -> Path:
     Raises
     ------
     ConfigError
-        If the latest is asked for where there is none.
+        If the latest is asked for if there is none.
     """
     place = Path(name).expanduser().absolute()
     if place.exists() or Path(name).name != str(name):
@@ -75,7 +75,7 @@ class RunRecord(RunDirectory):
     ----------
     directory : Path
         Where it is.
-    judge : callable, optional
+    policy : callable, optional
         Called with each import path that the record names before it is imported; None imports them all.
     provenance : dict, optional
         What its provenance states, where that has been read.
@@ -84,11 +84,11 @@ class RunRecord(RunDirectory):
     def __init__(
         self,
         directory: Path,
-        judge: Judge | None = None,
+        policy: ImportPolicy | None = None,
         provenance: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(Path(directory).expanduser().absolute())
-        self.judge = judge
+        self.import_policy = policy
         if provenance is not None:
             self.provenance = provenance
 
@@ -99,8 +99,8 @@ class RunRecord(RunDirectory):
         return hash(self.directory)
 
     @classmethod
-    def open(cls, directory: Path, judge: Judge | None = None) -> Self:
-        """Return the run recorded in ``directory``; what it names by import path is put before ``judge``.
+    def open(cls, directory: Path, policy: ImportPolicy | None = None) -> Self:
+        """Return the run recorded in ``directory``; what it names by import path is put before ``policy``.
 
         Raises
         ------
@@ -109,7 +109,7 @@ class RunRecord(RunDirectory):
         FederationError
             If a value of its provenance is not what a run writes.
         """
-        run = cls(directory, judge)
+        run = cls(directory, policy)
         require(Provenance, run.provenance, run.directory / PROVENANCE)
         return run
 
@@ -164,7 +164,7 @@ class RunRecord(RunDirectory):
 
     @cached_property
     def audit(self) -> dict[str, Any] | None:
-        """audit-images.json, None where nobody asked; FederationError if a value is not what the audit writes."""
+        """audit-images.json, None if nobody asked; FederationError if a value is not what the audit writes."""
         content = self.json(AUDIT)
         if content is not None:
             require(Audit, content, self.directory / AUDIT)
@@ -173,7 +173,7 @@ class RunRecord(RunDirectory):
     @cached_property
     def config(self) -> Config:
         """The resolved configuration, such as ``config.rounds`` and ``config.partition.alpha``."""
-        return load(self.provenance["run-config"], judge=self.judge)
+        return load(self.provenance["run-config"], policy=self.import_policy)
 
     @property
     def completed(self) -> bool:
@@ -187,13 +187,13 @@ class RunRecord(RunDirectory):
 
     @property
     def planned(self) -> int | None:
-        """The rounds asked for, or more where it was told to go on; None where the record does not say."""
+        """The rounds asked for, or more where it was told to go on; None if the record does not say."""
         asked = self._typed("rounds")
         return max(asked, self.done) if _is_whole(asked) else None
 
     @property
     def seed(self) -> int | None:
-        """The seed; None where the record does not say."""
+        """The seed; None if the record does not say."""
         return seed if _is_whole(seed := self._typed("seed")) else None
 
     @property
@@ -369,7 +369,7 @@ class RunFigures:
     chance : float
         The accuracy of guessing.
     hardware : str
-        The processor, or the GPU, in words; empty where the record does not say.
+        The processor, or the GPU, in words; empty if the record does not say.
     found, false_alarms : float
         The shares of members and of controls that the strongest attack of `nectar audit images` takes for members;
         NaN where the run as it ended was not audited.

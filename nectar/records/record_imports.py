@@ -16,9 +16,9 @@ from pathlib import Path
 
 from common.code.fingerprint import PACKAGES
 from common.code.imports import FOLDER, HERE
-from common.config.own_parts import PART, Judge
 from common.config.resolved import Config
 from common.config.text import from_home
+from common.config.user_parts import PART, ImportPolicy
 from common.errors import ConfigError
 from common.methods import resolve
 from common.settings.sections import module_of
@@ -36,7 +36,7 @@ class NotNamed(ConfigError):
 _OWN = {"model.name": ("common.models",), PART: (*PACKAGES, "nectar")}
 
 
-def judge_of(named: str, option: str = f"{OPTION} ") -> Judge:
+def import_policy_of(named: str, option: str = f"{OPTION} ") -> ImportPolicy:
     """Return what a record is read with, where ``named`` are the modules that the command line allows.
 
     Parameters
@@ -48,7 +48,7 @@ def judge_of(named: str, option: str = f"{OPTION} ") -> Judge:
     """
     allowed = tuple(word for word in re.split(r"[\s,]+", named) if word)
 
-    def judge(key: str, path: str) -> None:
+    def require(key: str, path: str) -> None:
         module = path.partition(":")[0]
         known = any(_within(module, one) for one in ("flwr", *_OWN.get(key, ()), *allowed))
         if not known and not is_trusted(path):
@@ -57,7 +57,7 @@ def judge_of(named: str, option: str = f"{OPTION} ") -> Judge:
                 f"imported: if you trust that module, add {option}{module:.98}"
             )
 
-    return judge
+    return require
 
 
 def _within(module: str, package: str) -> bool:
@@ -94,7 +94,7 @@ def note_parts(config: Config) -> None:
 
 
 def is_trusted(path: str) -> bool:
-    """Whether a run of this user's imported ``path`` here, from where Python would import it now."""
+    """Return whether a run of this user's imported ``path`` here, from where Python would import it now."""
     place = _known().get(path)
     return place is not None and place == _place(path)
 

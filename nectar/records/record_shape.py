@@ -108,7 +108,7 @@ class SiteRow(Shape):
 
 
 class Unlisted(Shape):
-    """The sizes of sites that are not listed one by one, None where these tell none, and why."""
+    """The sizes of sites that are not listed one by one, None if these tell none, and why."""
 
     sites: int
     examples: int | None
@@ -204,8 +204,8 @@ def require(shape: type[Shape], content: Mapping[str, Any], path: Path, place: s
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         where = " ".join([*([place] if place else []), ".".join(map(str, first["loc"]))]).strip()
-        said = first["msg"].removeprefix("Value error, ")
+        message = first["msg"].removeprefix("Value error, ")
         raise FederationError(
-            f"{path} is damaged or another release's ({where + ': ' if where else ''}{said}): restore it, or read the "
-            "record with the release that wrote it"
+            f"{path} is damaged or another release's ({where + ': ' if where else ''}{message}): restore it, or read "
+            "the record with the release that wrote it"
         ) from None

@@ -24,7 +24,7 @@ _GOING = ".removed-"
 
 
 def runs_below(directory: Path) -> list[RunRecord]:
-    """Return the records that lie in ``directory``, newest first; links are passed over."""
+    """Return the records that are in ``directory``, newest first; links are passed over."""
     found = [
         run for name in _names(directory) if (run := RunRecord.find(directory / name)) is not None
     ]
@@ -48,7 +48,7 @@ def chosen(output: Path, names: Sequence[str]) -> list[RunRecord]:
     Raises
     ------
     ConfigError
-        If one is no record that lies in the output directory itself, is a link, is named twice, or is being written.
+        If one is no record that is in the output directory itself, is a link, is named twice, or is being written.
     """
     found: dict[str, RunRecord] = {}
     for name in names:

@@ -29,7 +29,7 @@ class Facts:
     sent : tuple of str
         What left, and what may be learned from it, in a sentence each.
     carries : str
-        What travels up in place of images; empty where images do.
+        What travels up in place of images; empty if images do.
     pictures : str
         What the images are, where images do.
     """
@@ -88,7 +88,7 @@ def facts_of(method: str, disclosed: Disclosure, given: Given) -> Facts | None:
     return found
 
 
-def unknown(method: str) -> str:
+def unknown_method(method: str) -> str:
     """Say that nothing is known of a method."""
     return f"The report knows no facts about {method}: what its devices send is a function of private data."
 
@@ -106,10 +106,13 @@ _VARIATES = "weights and control variates"
 
 def _labels(disclosed: Disclosure) -> tuple[str, ...]:
     """Return what the labels of the sets that were sent give away."""
-    said = "Which classes a device held is visible from the labels it sent."
+    message = "Which classes a device held is visible from the labels it sent."
     if not disclosed.class_counts:
-        return (said,)
-    return said, "With weighting=counts each device also told its number of images of every class."
+        return (message,)
+    return (
+        message,
+        "With weighting=counts each device also told its number of images of every class.",
+    )
 
 
 def _feddm(disclosed: Disclosure, given: Given) -> Facts:
@@ -162,8 +165,8 @@ def _fedaf(disclosed: Disclosure, given: Given) -> Facts:
 
 
 def _real(disclosed: Disclosure, given: Given) -> Facts:
-    said = "Real images were sent, as they are: the method gives data away, to be measured."
-    return Facts("REAL", (), (said, *_labels(disclosed)), pictures="real images of the sites")
+    message = "Real images were sent, as they are: the method gives data away, to be measured."
+    return Facts("REAL", (), (message, *_labels(disclosed)), pictures="real images of the sites")
 
 
 def _feddgm(disclosed: Disclosure, given: Given) -> Facts:
@@ -222,9 +225,9 @@ def _fedssyn(disclosed: Disclosure, given: Given) -> Facts:
     if given("inner") == "central":
         spread = ()
     if disclosed.unchanged:
-        said = "Real images were sent as they are and given to other devices: a study, and no privacy at all."
+        message = "Real images were sent as they are and given to other devices: a study, and no privacy at all."
         pictures = "real images that were shuffled"
-        return Facts("Fedssyn with real images", (), (said,), pictures=pictures)
+        return Facts("Fedssyn with real images", (), (message,), pictures=pictures)
     if disclosed.images:
         makers = {"diffusion": "a diffusion model", "vae": "a VAE"}
         maker = makers.get(given("source"), "a generator")
@@ -241,9 +244,9 @@ def _fedssyn(disclosed: Disclosure, given: Given) -> Facts:
         counts = "How many images of each class a device sent follows its class counts; the server saw both."
         return Facts("Fedssyn", (drawn,), (learned, counts, *spread))
     if given("source") == "distilled" and given("shared"):
-        said = f"The images that were shared are {given('distilled_by')}'s, and what is said of these holds."
+        message = f"The images that were shared are {given('distilled_by')}'s, and what is said of these holds."
         pictures = f"images of {given('distilled_by')} that were shuffled"
-        return Facts("Fedssyn with distilled images", (), (said, *spread), pictures=pictures)
+        return Facts("Fedssyn with distilled images", (), (message, *spread), pictures=pictures)
     return Facts("Fedssyn without sharing", (), ("No image was shared.",))
 
 

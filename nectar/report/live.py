@@ -19,7 +19,7 @@ from pathlib import Path
 from socket import socket
 from typing import Any
 
-from common.config.own_parts import Judge
+from common.config.user_parts import ImportPolicy
 from common.errors import ConfigError, NectarError
 from nectar.records.record import RunRecord
 from nectar.records.run_list import run_called, runs_below
@@ -47,7 +47,7 @@ class LiveView:
     ----------
     port : int
         The port; 0: any that is free.
-    judge : callable
+    policy : callable
         Decides what a record may have imported.
     only : str, optional
         The id of the one record that is shown, instead of a list.
@@ -58,8 +58,8 @@ class LiveView:
         If the port is not to be had.
     """
 
-    def __init__(self, directory: Path, port: int, judge: Judge, only: str = "") -> None:
-        self._directory, self._judge, self._only = directory, judge, only
+    def __init__(self, directory: Path, port: int, policy: ImportPolicy, only: str = "") -> None:
+        self._directory, self._policy, self._only = directory, policy, only
         self._token = secrets.token_urlsafe(32)
         self._server = ThreadingHTTPServer((LOOPBACK, port), partial(_Handler, self))
         self._server.daemon_threads = True
@@ -91,7 +91,7 @@ class LiveView:
         self._server.server_close()
 
     def page_at(self, path: str) -> tuple[str, bool] | None:
-        """Return the page at a path, and whether it is to be asked for again; None where there is none."""
+        """Return the page at a path, and whether it is to be asked for again; None if there is none."""
         found = _PLACE.fullmatch(path)
         if found is None or not hmac.compare_digest(found["token"], self._token):
             return None
@@ -107,7 +107,7 @@ class LiveView:
         return self._list(ids), True
 
     def _list(self, chosen: Sequence[str]) -> str:
-        """Return the list of the records; which of them are ``chosen`` stands in the links alone."""
+        """Return the list of the records; which of them are ``chosen`` is in the links alone."""
         runs = runs_below(self._directory)
         changed = {
             run.id: [one for one in chosen if one != run.id]
@@ -134,14 +134,14 @@ class LiveView:
             if known is not None and known[0] == state:
                 return known[1]
             try:
-                text = page_of([RunRecord.open(run.directory, self._judge) for run in runs])
+                text = page_of([RunRecord.open(run.directory, self._policy) for run in runs])
             except NectarError as error:
                 return render("list.html", title=", ".join(ids), failed=str(error))
             self._drawn = {ids: (state, text)}  # of what was looked at last
             return text
 
 
-def show(directory: Path, port: int, judge: Judge, only: str = "") -> None:
+def show(directory: Path, port: int, policy: ImportPolicy, only: str = "") -> None:
     """Print the address of a `LiveView`, and serve it until Ctrl-C.
 
     Raises
@@ -150,7 +150,7 @@ def show(directory: Path, port: int, judge: Judge, only: str = "") -> None:
         If the port is not to be had.
     """
     try:
-        view = LiveView(directory, port, judge, only)
+        view = LiveView(directory, port, policy, only)
     except OSError as error:
         raise ConfigError(
             f"port {port} of {LOOPBACK} is not to be had ({error.strerror}): leave out --port, or name another one."
@@ -204,4 +204,4 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _said(sentence: str) -> str:
-    return render("list.html", title="Nectar", said=sentence)
+    return render("list.html", title="Nectar", message=sentence)

@@ -19,7 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from common.errors import ConfigError
 from common.storage.files import write_text
 from nectar.charts import UNIT, Series, inline_svg, lines
-from nectar.report.tables import Cell, Table
+from nectar.report.tables import Cell, ReportTable
 from nectar.report.text import MISSING, is_number, number, plural, share, size, total
 from nectar.report.view import View, accuracy, groups, judged_by
 
@@ -64,7 +64,7 @@ def page(views: Sequence[View]) -> str:
     """Return the report on one or several runs as a whole HTML document that loads nothing."""
     from nectar.report import page as curves
 
-    runs = [shown(view, PICTURES // len(views)) for view in views]
+    runs = [page_values(view, PICTURES // len(views)) for view in views]
     if len(views) == 1:
         return render("page.html", title=views[0].title, runs=runs)
     return render(
@@ -77,7 +77,7 @@ def page(views: Sequence[View]) -> str:
     )
 
 
-def shown(view: View, picture_bytes: int) -> dict[str, Any]:
+def page_values(view: View, picture_bytes: int) -> dict[str, Any]:
     """Return what the page shows of one run, by the names that its template has for it."""
     from common.wire.synthetic_images import Copies
     from nectar.audit.images import examining as outcome
@@ -174,7 +174,7 @@ def of_groups(views: Sequence[View]) -> Charts:
     return Charts(drawn["accuracy"], "Loss", drawn["loss"])
 
 
-def side_by_side(views: Sequence[View]) -> Table:
+def side_by_side(views: Sequence[View]) -> ReportTable:
     """Compare the groups: the mean over seeds, its spread, and every seed's own figure."""
     of = judged_by(views)
     rows: list[list[Cell]] = []
@@ -200,10 +200,10 @@ def side_by_side(views: Sequence[View]) -> Table:
     where = "test set" if of == "test" else "the sites' own data"
     head: list[Cell] = ["runs", "accuracy", "std over seeds", "rounds", "up in all"]
     caption = f"Accuracy after the last round, {where}"
-    return Table(caption, [*head, ("seed: accuracy", "left")], rows)
+    return ReportTable(caption, [*head, ("seed: accuracy", "left")], rows)
 
 
-def classes_side_by_side(views: Sequence[View]) -> Table | None:
+def classes_side_by_side(views: Sequence[View]) -> ReportTable | None:
     """Compare the accuracy by class, where all runs have the same classes."""
     named = groups(views)
     classes = views[0].classes
@@ -217,7 +217,7 @@ def classes_side_by_side(views: Sequence[View]) -> Table | None:
         known = [[float(v) for v in each if is_number(v)] for each in zip(*found, strict=True)]
         columns.append([share(mean(each)) if each else MISSING for each in known])
     rows = [[name, *cells] for name, *cells in zip(classes, *columns, strict=True)]
-    return Table("Test accuracy by class, mean over seeds", ["class", *named], rows)
+    return ReportTable("Test accuracy by class, mean over seeds", ["class", *named], rows)
 
 
 def sent_so_far(view: View) -> list[float]:

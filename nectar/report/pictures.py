@@ -15,15 +15,15 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from common.data.own.rows import column_names, raw_values
+from common.data.user.rows import column_names, raw_values
 from common.errors import NectarError
 from common.samples.dataset import DatasetInfo
 from common.sites import ALL_SITES, site_slug
 from common.wire.display_contrast import Contrast
 from common.wire.synthetic_images import SyntheticImages
 from nectar.charts import inline_svg, small_multiples
-from nectar.records.real_images import Likest, Nearest, RealImages, real_images
-from nectar.report.tables import Table
+from nectar.records.real_images import MostCorrelated, Nearest, RealImages, real_images
+from nectar.report.tables import ReportTable
 from nectar.report.text import plural
 from nectar.report.view import View
 from server_app.recorder import hard, on_screen
@@ -36,7 +36,7 @@ _MAX_DRAWN, _MAX_EACH, _MAX_COLUMNS = 5, 5, 12
 #: closer than this to a real image is the same image but for rounding
 _SAME = 0.005
 
-Beside = Nearest | Likest
+Beside = Nearest | MostCorrelated
 
 
 class Picture(NamedTuple):
@@ -77,13 +77,13 @@ class SiteImages:
     judgement: str = ""
     caption: str = ""
     rows: list[tuple[str, list[tuple[Picture, list[str]]]]] = field(default_factory=list)
-    table: Table | None = None
+    table: ReportTable | None = None
     chart: str = ""
 
 
 @dataclass
 class Images:
-    """What is shown of a run: a sentence where there is nothing; else the sites' images of the last and first round.
+    """What is shown of a run: a sentence if there is nothing; else the sites' images of the last and first round.
 
     Parameters
     ----------
@@ -163,27 +163,27 @@ def _introduction(
 ) -> list[str]:
     what = view.facts.pictures if view.facts is not None else "images"
     whose = "all sites'" if ALL_SITES in sets else "the site's"
-    said = [f"{heading(view, server_round)}: {what}, a strip a class."]
+    message = [f"{heading(view, server_round)}: {what}, a strip a class."]
     if contrast == "stretched":
-        said.append(
+        message.append(
             "Their values lie outside what a screen shows, or in a small part of it: each one is drawn from its own "
             "smallest value, black, to its own largest, white. How strong an image is cannot be seen."
         )
     which = "nearest" if contrast == "pixels" else "most similar"
     if isinstance(real, str):
-        return [*said, f"The {which} real images are not shown: {real}."]
+        return [*message, f"The {which} real images are not shown: {real}."]
     below = (
         f"Below each {view.done} image is the {which} one among {whose} own real images, and how "
     )
     if contrast == "pixels":
         return [
-            *said,
+            *message,
             below
             + "far it is: the root of the mean squared difference of their pixel values, which run from 0 to 1. "
             "0 is the same image. The site whose image lies closest to a real one stands first.",
         ]
     return [
-        *said,
+        *message,
         below
         + "alike the two are: the correlation of their pixel values, which no change of contrast or brightness "
         "moves. 1 is the same image, -1 the same as a negative, 0 is nothing in common.",
@@ -208,7 +208,7 @@ def _site(
     every = torch.cat(chosen)
     compared: dict[str, Beside] = {}
     if isinstance(real, RealImages):
-        ask = real.nearest if contrast == "pixels" else real.likest
+        ask = real.nearest if contrast == "pixels" else real.most_correlated
         found = {owner: ask(owner, images[every]) for owner in (site, *others)}
         compared = {owner: one for owner, one in found.items() if one is not None}
     which = "nearest" if contrast == "pixels" else "most similar"
@@ -226,16 +226,18 @@ def _site(
             found_there = _drawn(one.images[part], alt, budget)
             strips.append((found_there, one.captions[part]))
         rows.append((name, strips))
-    said = counted = f"{plural(len(labels), 'image')} of {plural(len(present), 'class', 'classes')}"
+    message = counted = (
+        f"{plural(len(labels), 'image')} of {plural(len(present), 'class', 'classes')}"
+    )
     if len(every) < len(labels):
-        said = f"{counted}; here {plural(len(every), 'image')} of {plural(len(rows), 'class', 'classes')}"
+        message = f"{counted}; here {plural(len(every), 'image')} of {plural(len(rows), 'class', 'classes')}"
     if compared:
         how = "distance" if contrast == "pixels" else "their correlation"
         line = f"the {which} real one and {'its ' if contrast == 'pixels' else ''}{how}"
         whose = [line if o == site else f"{line} at {o}, which it helped" for o in compared]
-        said += f"; above: {view.done}, below: {'; '.join(whose)}"
+        message += f"; above: {view.done}, below: {'; '.join(whose)}"
     judged = _judgement(site, compared[site]) if site in compared else ""
-    return SiteImages(site, plural(len(labels), "image"), judged, f"{site}: {said}", rows)
+    return SiteImages(site, plural(len(labels), "image"), judged, f"{site}: {message}", rows)
 
 
 def _class(info: DatasetInfo, c: int) -> str:
@@ -267,40 +269,40 @@ def strip(images: Tensor) -> tuple[bytes, int, int]:
 
 
 def _judgement(site: str, beside: Beside) -> str:
-    if isinstance(beside, Likest):
+    if isinstance(beside, MostCorrelated):
         return _of_likest(beside)
     whose = "all sites" if site == ALL_SITES else "the site"
     ordered = sorted(beside.distances)
     same = sum(value < _SAME for value in ordered)
-    said = f"Distances: smallest {ordered[0]:.3f}, median {ordered[len(ordered) // 2]:.3f}. "
-    if beside.usual is not None:
-        said += (
-            f"A real image of {whose} is {beside.usual:.3f} (median) from its nearest other one. "
+    message = f"Distances: smallest {ordered[0]:.3f}, median {ordered[len(ordered) // 2]:.3f}. "
+    if beside.typical is not None:
+        message += (
+            f"A real image of {whose} is {beside.typical:.3f} (median) from its nearest other one. "
         )
     if same:
-        said += f"{same} of {plural(len(ordered), 'image')} shown are real images of {whose}, but for rounding."
+        message += f"{same} of {plural(len(ordered), 'image')} shown are real images of {whose}, but for rounding."
     else:
-        said += "None of those shown equals a real image; whether one resembles it too closely is for you to judge."
-    return said
+        message += "None of those shown equals a real image; whether one resembles it too closely is for you to judge."
+    return message
 
 
-def _of_likest(likest: Likest) -> str:
-    """Say how alike the images are to the site's own, to another site's, and the site's own to each other."""
+def _of_likest(likest: MostCorrelated) -> str:
+    """Describe how alike the images are to the site's own, to another site's, and the site's own to each other."""
     own = [abs(value) for value in likest.correlations]
-    said = (
+    message = (
         f"Correlation with the most similar of this site's {plural(likest.held, 'image')}, whatever its sign: "
         f"median {median(own):.2f}, largest {max(own):.2f}. "
     )
-    if likest.usual is not None:
-        said += f"A real image of this site has {likest.usual:.2f} (median) with its most similar other one. "
+    if likest.typical is not None:
+        message += f"A real image of this site has {likest.typical:.2f} (median) with its most similar other one. "
     if likest.control is None:
-        return said + (
+        return message + (
             "No other site's images are at hand to compare with, so a high correlation cannot be told from the look "
             "of a class."
         )
     other = [abs(value) for value in likest.control.correlations]
     here, there = max(zip(own, other, strict=True), key=lambda pair: pair[0] - pair[1])
-    return said + (
+    return message + (
         f"With the most similar of the {plural(likest.control.held, 'image')} of {likest.control.site}, whose classes "
         f"are most like this site's: median {median(other):.2f}, largest {max(other):.2f}; the image that is most this "
         f"site's own has {here:.2f} here and {there:.2f} there. That other site had no part in these images: a high "
@@ -334,13 +336,13 @@ def _of_rows(
     sets: Mapping[str, SyntheticImages], info: DatasetInfo, server_round: int, run: str
 ) -> Images:
     """Return what each site of ``run`` sent in a round: raw values in a table, or curves by class."""
-    said = (
+    message = (
         f"What stands for the sites' {info.unit} in round {server_round}, up to {_MAX_EACH} of a class, as it was sent "
         "or made of that, in the data's own units. The record has all of it in samples/ and synthetic/."
     )
     shown = list(sets)[: _MAX_SITES if info.kind == "table" else _MAX_DRAWN]
     sites = [_rows(site, sets[site], info, run) for site in shown]
-    return Images("", [said], sites=sites, more=len(sets) - len(shown))
+    return Images("", [message], sites=sites, more=len(sets) - len(shown))
 
 
 def _rows(site: str, sent: SyntheticImages, info: DatasetInfo, run: str) -> SiteImages:
@@ -362,5 +364,5 @@ def _rows(site: str, sent: SyntheticImages, info: DatasetInfo, run: str) -> Site
     ]
     more = len(names) - _MAX_COLUMNS
     beside = f"; {more} more columns are not shown" if more > 0 else ""
-    found.table = Table(f"rows of {site}{beside}", ["class", *names[:_MAX_COLUMNS]], rows)
+    found.table = ReportTable(f"rows of {site}{beside}", ["class", *names[:_MAX_COLUMNS]], rows)
     return found

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nectar.records.real_images import Closest
-from nectar.report.facts import unknown
+from nectar.report.facts import unknown_method
 from nectar.report.text import plural
 from nectar.report.view import View
 
@@ -31,7 +31,7 @@ class Guarantee:
 
 
 def guarantee(view: View) -> Guarantee | None:
-    """Return what holds of a run; None where something is uncovered, seeded, or charged untold or without bound."""
+    """Return what holds of a run; None if something is uncovered, seeded, or charged untold or without bound."""
     if view.config is None or not view.config.private:
         return None
     last = _last_charges(view)
@@ -44,14 +44,14 @@ def guarantee(view: View) -> Guarantee | None:
 
 
 def epsilon_figure(view: View) -> str:
-    """Return the epsilon that is guaranteed, or in a word why no number stands there."""
+    """Return the epsilon that is guaranteed, or in a word why no number is there."""
     if (holds := guarantee(view)) is not None:
         return f"{holds.epsilon:.3g}"
     return "not stated" if _shortfall(view) == _UNSTATED else "none"
 
 
 def verdict(view: View) -> tuple[str, str]:
-    """Say whether the run is private, ``good`` or ``open``, and how near what was sent comes to a real image."""
+    """Return whether the run is private, ``good`` or ``open``, and how near what was sent comes to a real image."""
     if (holds := guarantee(view)) is not None:
         return (
             "good",
@@ -69,16 +69,16 @@ def _nearness(closest: Closest, view: View) -> str:
         "rows": ("row", "root mean square, in the data's units"),
         "series": ("series", "root mean square, in the data's units"),
     }[view.unit]
-    said = f"The closest {one} {view.done} lies {closest.distance:.3f} from a real one of {closest.site}"
-    if closest.usual is not None:
-        said += f"; real {view.unit} of that site lie {closest.usual:.3f} apart"
+    message = f"The closest {one} {view.done} lies {closest.distance:.3f} from a real one of {closest.site}"
+    if closest.typical is not None:
+        message += f"; real {view.unit} of that site lie {closest.typical:.3f} apart"
     if closest.control is not None:
-        said += f"; the nearest of another site's lies {closest.control:.3f} from it"
-    return f"{said} ({of})."
+        message += f"; the nearest of another site's lies {closest.control:.3f} from it"
+    return f"{message} ({of})."
 
 
 def _shortfall(view: View) -> str:
-    """Say why nothing is guaranteed of a run of which nothing is."""
+    """Return why nothing is guaranteed of a run of which nothing is."""
     if view.config is None or not view.config.private:
         return "Not differentially private."
     if any(each["seeded"] for each in _last_charges(view).values() if each["events"]):
@@ -98,32 +98,32 @@ def protected(view: View) -> list[str]:
 
 def exposed(view: View) -> list[str]:
     """Return what an observer of the traffic, or the server, learned or may have learned."""
-    said = [unknown(view.method)] if view.facts is None else [*view.facts.sent]
-    said += _beside(view)
+    message = [unknown_method(view.method)] if view.facts is None else [*view.facts.sent]
+    message += _beside(view)
     if view.foreign:
-        said.append(
+        message.append(
             f"Nectar adds no differential privacy. If {view.method} adds noise, that is its own claim, and is not "
             "accounted for here."
         )
     else:
-        said += _epsilons(view) or ["Nothing here is differentially private."]
+        message += _epsilons(view) or ["Nothing here is differentially private."]
     if view.simulated:
-        said.append(
+        message.append(
             "This was a simulation: one machine held all the data. What is said here is what would have left the "
             "devices."
         )
     elif view.engine:
-        said.append("The sites were nodes of their own at a SuperLink.")
+        message.append("The sites were nodes of their own at a SuperLink.")
         if view.record.counted:
-            said.append(
+            message.append(
                 "Their data are shares of a data set that the server has too, which is how this page can show the "
                 "real images."
             )
-    return said
+    return message
 
 
 def _beside(view: View) -> list[str]:
-    """Say what left beside the payload."""
+    """Describe what left beside the payload."""
     if view.config is None or not view.config.private:
         return [
             f"Each device's number of {view.unit} was reported to the server.",
@@ -138,7 +138,7 @@ def _beside(view: View) -> list[str]:
 
 
 def _epsilons(view: View) -> list[str]:
-    """Say what epsilon the releases have that the record's lines account for, and what it is given."""
+    """Describe what epsilon the releases have that the record's lines account for, and what it is given."""
     stated = [
         each
         for line in view.rounds
@@ -160,7 +160,7 @@ def _epsilons(view: View) -> list[str]:
 
 
 def _charged(view: View) -> list[str]:
-    """Say what the lines tell last of each site's charges in this run; nothing where there were none."""
+    """Describe what the lines tell last of each site's charges in this run; nothing where there were none."""
     last = _last_charges(view)
     told = [each for each in last.values() if each["events"]]
     if not last:
@@ -180,11 +180,11 @@ def _charged(view: View) -> list[str]:
         names = sorted({event["mechanism"] for each in told for event in each["events"]})
         what = f"released by {' and '.join(names)}"
         covers = "Nothing else that was sent here is differentially private."
-    said = (
+    message = (
         f"What {plural(len(told), 'device')} {what} in this run has an epsilon of {_range(told)} at delta "
         f"{told[0]['delta']:g}, for one example more or less. {covers}"
     )
-    return [_SEEDED, said] if any(each["seeded"] for each in told) else [said]
+    return [_SEEDED, message] if any(each["seeded"] for each in told) else [message]
 
 
 def _last_charges(view: View) -> dict[str, Mapping[str, Any]]:

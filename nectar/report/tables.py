@@ -30,7 +30,7 @@ _PHASES = ("configure", "devices", "aggregate", "evaluate")
 _APART = ("command", "run-config", "outcome", "continued", "schema", "privacy")
 
 
-class Table(NamedTuple):
+class ReportTable(NamedTuple):
     """A table; a row's first cell names it."""
 
     caption: str
@@ -56,7 +56,7 @@ def card(view: View) -> list[tuple[str, str]]:
 
 
 def again(view: View) -> str:
-    """Return the line that makes the run's numbers again; none for one whose data lie at its sites."""
+    """Return the line that makes the run's numbers again; none for one whose data are at its sites."""
     if view.engine not in (IN_PROCESS, RAY):
         return ""
     record = view.record.directory
@@ -64,7 +64,7 @@ def again(view: View) -> str:
     return shlex.join(line)
 
 
-def summary(view: View) -> list[tuple[str, str]]:
+def summary_lines(view: View) -> list[tuple[str, str]]:
     """Return what the opening's figures leave out: the best round, what the accuracy is worth, bytes."""
     sites = len(view.sites) or view.unlisted.get("sites", 0)
     pairs = [("sites", str(sites) if sites else MISSING)]
@@ -72,13 +72,15 @@ def summary(view: View) -> list[tuple[str, str]]:
     if judged:
         best = max(judged, key=lambda line: float(accuracy(line, "validation")))
         on_validation = share(accuracy(best, "validation"))
-        said = f"round {best['round']}: validation {on_validation}, test {share(accuracy(best))}"
-        pairs.append(("best on validation", said))
+        message = f"round {best['round']}: validation {on_validation}, test {share(accuracy(best))}"
+        pairs.append(("best on validation", message))
     last = accuracy(view.lines[-1]) if view.lines else None
     if view.config is not None and is_number(last):
-        images = worth(number(last), curve_of(view.config.dataset, network(view.config.model)))
-        said = f"{images} labelled images at the server, which asks no site (method=server)"
-        pairs += [("worth", said)] if images else []
+        images = worth(
+            number(last), curve_of(view.config.dataset, network_label(view.config.model))
+        )
+        message = f"{images} labelled images at the server, which asks no site (method=server)"
+        pairs += [("worth", message)] if images else []
     up, down = (size(total(by_site(view, way))) for way in ("up", "down"))
     return [*pairs, ("sent", f"{up} up, {down} down")]
 
@@ -92,13 +94,13 @@ def by_site(view: View, way: str) -> dict[str, int]:
     return sums
 
 
-def rounds(view: View) -> Table | None:
+def rounds(view: View) -> ReportTable | None:
     """Return a line a round, the numbers behind the curves, without empty columns; None before the first."""
     rows = [_round(line) for line in view.lines]
     if not rows:
         return None
     shown = [name for name in rows[0] if {row[name] for row in rows} != {MISSING}]
-    return Table("Figures by round", shown, [[row[name] for name in shown] for row in rows])
+    return ReportTable("Figures by round", shown, [[row[name] for name in shown] for row in rows])
 
 
 def _round(line: Mapping[str, Any]) -> dict[str, str]:
@@ -120,8 +122,8 @@ def _round(line: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def at_the_sites(view: View) -> Table | None:
-    """Return every site's figures of the last weights that the sites judged; None where they judged none."""
+def at_the_sites(view: View) -> ReportTable | None:
+    """Return every site's figures of the last weights that the sites judged; None if they judged none."""
     judged = [line for line in view.rounds if line.get("evaluated")]
     if not judged:
         return None
@@ -130,33 +132,33 @@ def at_the_sites(view: View) -> Table | None:
         for site, row in judged[-1]["evaluated"].items()
     ]
     caption = f"At the sites after round {judged[-1]['round']}, on what each holds out"
-    return Table(caption, ["site", "held out", "accuracy", "loss"], rows)
+    return ReportTable(caption, ["site", "held out", "accuracy", "loss"], rows)
 
 
-def matches(view: View) -> Table | None:
-    """Return who helped whom, in a method whose server matches sites; None where there are no matches."""
+def matches(view: View) -> ReportTable | None:
+    """Return who helped whom, in a method whose server matches sites; None if there are no matches."""
     names = view.info.classes if view.info is not None else ()
     rows = [
         [str(r), site, helper, ", ".join(names[c] if c < len(names) else str(c) for c in classes)]
         for r, site, helper, classes in view.matches[:MAX_ROWS]
     ]
     head = ["round", "site", "helped by", "with the classes"]
-    return Table("Who helped whom", head, rows) if rows else None
+    return ReportTable("Who helped whom", head, rows) if rows else None
 
 
-def partition(view: View) -> Table:
+def partition(view: View) -> ReportTable:
     """Return who held how many examples, of which class where that is known: the darker a cell, the more."""
     unit, sites = view.unit, view.sites
     if not view.record.counted:
         rows: list[list[Cell]] = [[s, f"{row.get('examples', 0):,}"] for s, row in sites.items()]
-        return Table(f"{unit.capitalize()} by site", ["site", unit], rows)
+        return ReportTable(f"{unit.capitalize()} by site", ["site", unit], rows)
     counts = {name: list(row.get("classes", [])) for name, row in sites.items()}
     most = max((count for row in counts.values() for count in row), default=0)
     rows = [[s, f"{sum(row):,}", *(_shaded(n, most) for n in row)] for s, row in counts.items()]
     sums = [sum(column) for column in zip(*counts.values(), strict=True)]
     foot = ["all", f"{sum(sums):,}", *(f"{count:,}" for count in sums)]
     caption = f"{unit.capitalize()} by site and class"
-    return Table(caption, ["site", unit, *view.classes], rows, foot)
+    return ReportTable(caption, ["site", unit, *view.classes], rows, foot)
 
 
 def _shaded(count: int, most: int) -> Cell:
@@ -165,7 +167,7 @@ def _shaded(count: int, most: int) -> Cell:
     return f"{count:,}", f"s{shade}" if count else "zero"
 
 
-def per_class(view: View) -> Table | None:
+def per_class(view: View) -> ReportTable | None:
     """Return each class's accuracy after the first and the last round, as number and bar."""
     judged = [line for line in view.rounds if (line.get("test") or {}).get("per_class")]
     if not judged:
@@ -177,24 +179,24 @@ def per_class(view: View) -> Table | None:
         for name, before, after in zip(names, first, last, strict=True)
     ]
     head = ["class", f"round {judged[0]['round']}", f"round {judged[-1]['round']}", "0 to 1"]
-    return Table("Test accuracy by class", head, rows)
+    return ReportTable("Test accuracy by class", head, rows)
 
 
 def _bar(value: Any) -> Cell:
     return (f"{100 * max(0.0, min(1.0, float(value))):.1f}", "bar") if is_number(value) else MISSING
 
 
-def traffic(view: View) -> Table | None:
-    """Return bytes each way by site, over all rounds on record; None where there are none."""
+def traffic(view: View) -> ReportTable | None:
+    """Return bytes each way by site, over all rounds on record; None if there are none."""
     up, down = (by_site(view, way) for way in ("up", "down"))
     names = list(dict.fromkeys([*view.sites, *up, *down]))
     rows = [[name, size(up.get(name, 0)), size(down.get(name, 0))] for name in names]
     foot = ["all", size(total(up)), size(total(down))]
-    table = Table("Bytes by site, all rounds", ["site", "up", "down"], rows, foot)
+    table = ReportTable("Bytes by site, all rounds", ["site", "up", "down"], rows, foot)
     return table if up or down else None
 
 
-def seconds_by_phase(view: View) -> Table:
+def seconds_by_phase(view: View) -> ReportTable:
     """Return seconds by phase and round, on the server."""
     taken = {line["round"]: phases(line) for line in view.rounds}
     there = {name for each in taken.values() for name in each}
@@ -202,7 +204,7 @@ def seconds_by_phase(view: View) -> Table:
     names.append("total")
     rows = [[str(r), *(seconds(each.get(name)) for name in names)] for r, each in taken.items()]
     foot = ["all", *(seconds(sum(e.get(name, 0.0) for e in taken.values())) for name in names)]
-    return Table("Seconds by phase, on the server", ["round", *names], rows, foot)
+    return ReportTable("Seconds by phase, on the server", ["round", *names], rows, foot)
 
 
 def phases(line: Mapping[str, Any]) -> dict[str, float]:
@@ -212,8 +214,8 @@ def phases(line: Mapping[str, Any]) -> dict[str, float]:
     return {**taken, "total": sum(taken.values())}
 
 
-def seconds_by_site(view: View) -> Table | None:
-    """Return the sites' seconds of work; None where none said."""
+def seconds_by_site(view: View) -> ReportTable | None:
+    """Return the sites' seconds of work; None if none said."""
     spent: dict[str, list[float]] = {}
     for line in view.rounds:
         for site, value in (line.get("seconds", {}).get("by_site") or {}).items():
@@ -224,11 +226,11 @@ def seconds_by_site(view: View) -> Table | None:
         for site, each in spent.items()
     ]
     head = ["site", "rounds", "in all", "a round"]
-    return Table("Seconds of work by site, as it says", head, rows) if rows else None
+    return ReportTable("Seconds of work by site, as it says", head, rows) if rows else None
 
 
-def refused(view: View, field: str, title: str) -> tuple[Table, int] | None:
-    """Return which replies were ``rejected``, or ``unevaluated``, and why; how many; None where none was."""
+def refused(view: View, field: str, title: str) -> tuple[ReportTable, int] | None:
+    """Return which replies were ``rejected``, or ``unevaluated``, and why; how many; None if none was."""
     found = [
         (line["round"], site, reason)
         for line in view.lines
@@ -238,10 +240,10 @@ def refused(view: View, field: str, title: str) -> tuple[Table, int] | None:
         [str(r), (site, "left"), (reason, "words")] for r, site, reason in found[:MAX_ROWS]
     ]
     head: list[Cell] = ["round", ("site", "left"), ("reason", "left")]
-    return (Table(f"{title}: {len(found):,}", head, rows), len(found)) if found else None
+    return (ReportTable(f"{title}: {len(found):,}", head, rows), len(found)) if found else None
 
 
-def learned(view: View) -> list[Table]:
+def learned(view: View) -> list[ReportTable]:
     """Return what `nectar audit images` found, of attacks and by site; nothing where it was not asked."""
     content = view.record.audit
     if content is None:
@@ -249,8 +251,8 @@ def learned(view: View) -> list[Table]:
     rows = outcome.attack_rows(content["all"])
     attacks = "Attacks on all sites together, the strongest with *"
     return [
-        Table(attacks, outcome.ATTACK_HEAD, rows),
-        Table("Attacks by site", outcome.SITE_HEAD, outcome.site_rows(content)),
+        ReportTable(attacks, outcome.ATTACK_HEAD, rows),
+        ReportTable("Attacks by site", outcome.SITE_HEAD, outcome.site_rows(content)),
     ]
 
 
@@ -286,14 +288,14 @@ Curve = Mapping[int, float]
 """Mean accuracy by the number of labelled images, ascending."""
 
 
-def network(model: ModelSettings) -> str:
+def network_label(model: ModelSettings) -> str:
     """Return what a curve calls a model."""
     return f"{model.name} {model.depth}x{model.width}"
 
 
 @cache
 def curve_of(dataset: str, model: str) -> Curve:
-    """Return the measured curve of a data set and model; empty where there is none."""
+    """Return the measured curve of a data set and model; empty if there is none."""
     found: dict[int, list[float]] = {}
     with FILE.open(newline="", encoding="utf-8") as file:
         for line in csv.DictReader(file):

@@ -29,7 +29,7 @@ def size(count: int) -> str:
 
 
 def number(value: Any) -> float:
-    """Return a figure as a float, NaN where there is none."""
+    """Return a figure as a float, NaN if there is none."""
     return float(value) if is_number(value) else math.nan
 
 

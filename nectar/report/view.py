@@ -58,7 +58,7 @@ class View:
 
     @cached_property
     def config(self) -> Config | None:
-        """The configuration, or None where this release cannot resolve it; NotNamed if it may not be imported."""
+        """The configuration, or None if this release cannot resolve it; NotNamed if it may not be imported."""
         try:
             return self.record.config
         except NotNamed:
@@ -68,15 +68,15 @@ class View:
 
     @property
     def method(self) -> str:
-        """The method's name, or an import path that the record's judge lets be imported; NotNamed otherwise."""
+        """The method's name, or an import path that the record's policy lets be imported; NotNamed otherwise."""
         method = str(self.settings.get("method", "unknown"))
-        if self.record.judge is not None and is_import_path(method):
-            self.record.judge("method", method)
+        if self.record.import_policy is not None and is_import_path(method):
+            self.record.import_policy("method", method)
         return method
 
     @cached_property
     def _known(self) -> bool:
-        """Whether the method is there: a user's own may lie in a folder that is not searched now."""
+        """Whether the method is there: a user's own may be in a folder that is not searched now."""
         if not is_import_path(self.method):
             return self.method in METHODS
         try:
@@ -159,7 +159,7 @@ class View:
 
     @property
     def unlisted(self) -> dict[str, Any]:
-        """The sizes of sites that the record does not list one by one; empty where it does."""
+        """The sizes of sites that the record does not list one by one; empty if it does."""
         return dict(self.record.partition.get("unlisted") or {})
 
     @property
@@ -169,7 +169,7 @@ class View:
 
     @property
     def engine(self) -> str:
-        """What the run was of, one of :data:`common.sites.ENGINES`; empty where the record does not say."""
+        """What the run was of, one of :data:`common.sites.ENGINES`; empty if the record does not say."""
         return str(self.record.provenance.get("engine", ""))
 
     @property
@@ -181,7 +181,7 @@ class View:
 
     @cached_property
     def info(self) -> DatasetInfo | None:
-        """The data set's description, or None where this release knows it not."""
+        """The data set's description, or None if this release knows it not."""
         try:
             if self.config is None:
                 return describe(str(self.settings["dataset"]))
@@ -202,16 +202,16 @@ class View:
     @property
     def outcome(self) -> tuple[str, str]:
         """How it ended: one of ``good``, ``bad``, ``open``, and a sentence."""
-        said = str(self.record.provenance.get("outcome", "running"))
+        message = str(self.record.provenance.get("outcome", "running"))
         planned = self.settings.get("rounds", "an unknown number of")
         far = f"{self.reached} of {planned} rounds are on record"
-        if said == "completed":
+        if message == "completed":
             return "good", f"Completed: {far}."
-        if said == "running":
+        if message == "running":
             return "open", f"Not finished: the run still goes on, or it was killed. {far}."
-        if said == "interrupted":
+        if message == "interrupted":
             return "open", f"Interrupted: {far}."
-        return "bad", f"{said[:1].upper()}{said[1:]}. {far}."
+        return "bad", f"{message[:1].upper()}{message[1:]}. {far}."
 
 
 def accuracy(line: Mapping[str, Any], of: str = "test") -> Any:

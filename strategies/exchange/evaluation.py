@@ -181,7 +181,7 @@ class PiggybackEvaluation:
 
 
 def _carries(instruction: Message, question: Message) -> bool:
-    """Whether the weights to judge are those that go along, and nothing but they and a configuration is asked with."""
+    """Return whether the weights to judge are those that go along, and nothing else is asked with them."""
     sent, asked = instruction.content.array_records, question.content.array_records
     if set(question.content) != {"arrays", "config"} or sent.keys() != asked.keys():
         return False

@@ -109,7 +109,7 @@ class _Puller(threading.Thread):
 
 
 def is_busy(error: BaseException) -> bool:
-    """Tell whether an error is a server's that may have the answer later: HTTP 5xx and 429, gRPC's UNAVAILABLE."""
+    """Return whether an error is a server's that may have the answer later: HTTP 5xx and 429, gRPC's UNAVAILABLE."""
     status = getattr(getattr(error, "response", None), "status_code", 0)
     code = getattr(error, "code", None)
     name = getattr(code(), "name", "") if callable(code) else ""
@@ -117,7 +117,7 @@ def is_busy(error: BaseException) -> bool:
 
 
 def nodes_online(grid: Grid) -> set[int] | None:
-    """Return the nodes that are there; None where the SuperLink is too busy to say."""
+    """Return the nodes that are there; None if the SuperLink is too busy to say."""
     try:
         return set(grid.get_node_ids())
     except Exception as error:

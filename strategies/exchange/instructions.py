@@ -12,7 +12,7 @@ from common.learning.run import Run
 from common.wire import codec as npy
 from common.wire.bundle import Bundle
 from common.wire.codec import Payload, Spec, array_of, record_of
-from common.wire.weights import Lent, Weights, view_of
+from common.wire.weights import CopyOnWriteTensors, Weights, view_of
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def weights_from(run: Run, arrays: ArrayRecord) -> Weights:
         name: view_of(npy.read(arrays[name].data)).to(dtype)
         for name, dtype in zip(spec.names, spec.dtypes, strict=True)
     }
-    return Weights(Lent(views), run.config.wire.whole_weights)
+    return Weights(CopyOnWriteTensors(views), run.config.wire.whole_weights)
 
 
 def arrays_from(weights: Weights) -> ArrayRecord:

@@ -56,7 +56,7 @@ def group_sizes(most: int, max_bytes: int) -> Iterator[int]:
     yield from repeat(size)
 
 
-class Trial:
+class FiniteCheck:
     """Whether weights make a model that gives numbers, tried on inputs of no data set."""
 
     def __init__(self, run: Run) -> None:
@@ -100,7 +100,7 @@ class Trial:
 
     @torch.no_grad()
     def gives_numbers(self, weights: Weights) -> bool:
-        """Tell whether every output is finite."""
+        """Return whether every output is finite."""
         for name, tensor in weights.read_only.items():
             # lent where it can be: a copy would be one more in memory
             self._places[name].data = tensor.to(self._run.device, copy=self._may_write)
@@ -110,17 +110,17 @@ class Trial:
         return found
 
 
-class Trials:
+class FiniteChecks:
     """The trials of a run's architectures, each built when it is first asked for."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._built: dict[str, Trial] = {}
+        self._built: dict[str, FiniteCheck] = {}
 
-    def of(self, architecture: str) -> Trial:
+    def of(self, architecture: str) -> FiniteCheck:
         """Return the trial of an architecture, as `Run.with_model` takes it."""
         if architecture not in self._built:
-            self._built[architecture] = Trial(self._run.with_model(architecture))
+            self._built[architecture] = FiniteCheck(self._run.with_model(architecture))
         return self._built[architecture]
 
     def trained(self, architecture: str) -> frozenset[str]:
@@ -129,7 +129,7 @@ class Trials:
 
 
 @dataclass(frozen=True)
-class Led:
+class CandidateModel:
     """What an upload alone leads to.
 
     Attributes
@@ -141,7 +141,7 @@ class Led:
     architecture : str
         Theirs, as `Run.with_model` takes it; empty for the run's own.
     part : str
-        The part of the payload that this is, where it is no model of the run: it is held against the others' and not
+        The part of the payload that this is, where it is no model of the run: it is compared with the others' and not
         tried.
     """
 
@@ -152,7 +152,7 @@ class Led:
 
 
 @dataclass(frozen=True)
-class Shortening:
+class Clipping:
     """That a part of an upload is longer than the others' and is to be made shorter.
 
     Attributes
@@ -200,19 +200,19 @@ def too_long(
         learned all they can, the others' honest updates are thousands of times the usual length, as they were when
         all moved alike.
     """
-    said: list[str | None] = []
+    message: list[str | None] = []
     ranked = sorted(lengths)
     for length in lengths[known:]:
         usual = _median_of_the_others(ranked, length) if len(ranked) > 1 else own
         floor = 0.0 if len(ranked) >= ENOUGH and usual else own
         if not factor or length <= max(factor * usual, floor, _EARLIER_FACTOR * earlier):
-            said.append(None)
+            message.append(None)
         else:
             more = f"federation.max_update={factor:g} times the {usual:.2g} that is usual in this round"
             if _EARLIER_FACTOR * earlier > factor * usual:
                 more = f"{_EARLIER_FACTOR} times the {earlier:.2g} that was usual in an earlier round, and than {more}"
-            said.append(f"its update has length {length:.2g}, more than {more}")
-    return said
+            message.append(f"its update has length {length:.2g}, more than {more}")
+    return message
 
 
 @dataclass
@@ -223,16 +223,16 @@ class Verdict:
     ----------
     reason : str or None
         Why it is of no use; None of one that is.
-    shortenings : list of Shortening
+    shortenings : list of Clipping
         What of it is to be shortened.
     compared : bool
-        Whether its length was held against others.
+        Whether its length was compared with others.
     too_long : bool
         Whether its length alone is the reason.
     """
 
     reason: str | None = None
-    shortenings: list[Shortening] = field(default_factory=list)
+    shortenings: list[Clipping] = field(default_factory=list)
     compared: bool = False
     too_long: bool = False
 
@@ -276,15 +276,17 @@ class LengthHistory:
         self.long = dict(state["long"])
 
 
-class _Alike:
-    """What is known of the uploads of one architecture, or of one part, which can be held against each other."""
+class _ComparisonGroup:
+    """What is known of the uploads of one architecture, or of one part, which can be compared with each other."""
 
-    def __init__(self, trial: Trial | None, led: Led, weights: Weights, earlier: float) -> None:
+    def __init__(
+        self, trial: FiniteCheck | None, led: CandidateModel, weights: Weights, earlier: float
+    ) -> None:
         if trial is not None:
             trial.prepare()
         self._trial, self._start, self.part, self.earlier = trial, led.start, led.part, earlier
         # What starts at 0, such as a control variate, is held against the weights' length where it stands alone.
-        self.own = own_length(led.start) or own_length(weights)
+        self.own = weights_length(led.start) or weights_length(weights)
         self.passed: list[float] = []
 
     @cached_property
@@ -298,7 +300,7 @@ class _Alike:
         return "with its weights the model gives no finite numbers"
 
 
-class Judge:
+class UploadScreening:
     """Judges the uploads of one round by the models that they lead to, each beside those of its architecture.
 
     Parameters
@@ -313,7 +315,7 @@ class Judge:
 
     def __init__(
         self,
-        trials: Trials,
+        trials: FiniteChecks,
         weights: Weights,
         factor: float,
         clip: float,
@@ -322,15 +324,17 @@ class Judge:
         self._trials, self._factor, self._clip, self._earlier = trials, factor, clip, earlier
         self._weights = weights
         self._size = sum(t.nbytes for t in weights.read_only.values())
-        self._alike: dict[tuple[str, str], _Alike] = {}
-        self._of(Led(None, weights))  # its model is built before the uploads are in memory
+        self._alike: dict[tuple[str, str], _ComparisonGroup] = {}
+        self._of(
+            CandidateModel(None, weights)
+        )  # its model is built before the uploads are in memory
 
-    def _of(self, led: Led) -> _Alike:
+    def _of(self, led: CandidateModel) -> _ComparisonGroup:
         key = led.architecture, led.part
         if key not in self._alike:
             trial = None if led.part else self._trials.of(led.architecture)
             earlier = self._earlier.get(key, 0.0)
-            self._alike[key] = _Alike(trial, led, self._weights, earlier)
+            self._alike[key] = _ComparisonGroup(trial, led, self._weights, earlier)
         return self._alike[key]
 
     def usual(self) -> dict[tuple[str, str], float]:
@@ -339,10 +343,10 @@ class Judge:
             key: upper_median(alike.passed) for key, alike in self._alike.items() if alike.passed
         }
 
-    def _measured(self, led: Led) -> Iterator[tuple[_Alike, Weights]]:
-        """Yield what an upload is held against, and from where its length counts.
+    def _measured(self, led: CandidateModel) -> Iterator[tuple[_ComparisonGroup, Weights]]:
+        """Yield what an upload is compared with, and from where its length counts.
 
-        A model's running statistics are held against the others' apart from its parameters: they are as long, and one
+        A model's running statistics are compared with the others' apart from its parameters: they are as long, and one
         that lies about them alone would be of usual length.
         """
         there, trained = led.start.read_only, self._trials.trained(led.architecture)
@@ -354,15 +358,15 @@ class Judge:
         statistics = Weights(apart)
         yield self._of(replace(led, start=statistics, part=STATISTICS)), statistics
 
-    def judge(self, led: Iterable[Iterable[Led]]) -> list[Verdict]:
+    def judge(self, led: Iterable[Iterable[CandidateModel]]) -> list[Verdict]:
         """Judge each of a group of uploads.
 
         Parameters
         ----------
-        led : iterable of iterable of Led
+        led : iterable of iterable of CandidateModel
             What each leads to, and its other parts. Those of one are let go before the next one's are asked for.
         """
-        lengths: dict[_Alike, dict[int, tuple[float, Weights]]] = {}
+        lengths: dict[_ComparisonGroup, dict[int, tuple[float, Weights]]] = {}
         verdicts: list[Verdict] = []
         for parts in led:
             verdict = Verdict()
@@ -392,14 +396,17 @@ class Judge:
         return verdicts
 
     def _shorten(
-        self, alike: _Alike, passing: dict[int, tuple[float, Weights]], verdicts: list[Verdict]
+        self,
+        alike: _ComparisonGroup,
+        passing: dict[int, tuple[float, Weights]],
+        verdicts: list[Verdict],
     ) -> None:
         known = len(alike.passed)
         alike.passed += [length for length, _ in passing.values()]
         shares = shares_kept(alike.passed, self._clip, known=known, earlier=alike.earlier)
         for (i, (_, start)), share in zip(passing.items(), shares, strict=True):
             if share < 1:
-                verdicts[i].shortenings.append(Shortening(alike.part, start, share))
+                verdicts[i].shortenings.append(Clipping(alike.part, start, share))
 
 
 # ---- plausible -----------------------------------------------------------------------------------
@@ -475,21 +482,21 @@ def absurd_losses(losses: Sequence[float], classes: int) -> list[str | None]:
     classes : int
         How many there are to choose among; a blind guess among them has a loss that counts as usual.
     """
-    said: list[str | None] = []
+    message: list[str | None] = []
     ordered = sorted(losses)
     for loss in losses:
         others = len(ordered) > 1
         usual = max(_median_of_the_others(ordered, loss), math.log(classes)) if others else loss
         fine = loss <= _LOSS_FACTOR * usual
-        said.append(
+        message.append(
             None
             if fine
             else f"its loss is {loss:.2g}, more than {_LOSS_FACTOR} times the {usual:.2g} that is usual in this round"
         )
-    return said
+    return message
 
 
-def own_length(weights: Weights) -> float:
+def weights_length(weights: Weights) -> float:
     """Return the Euclidean length of the floating weights."""
     parts = [
         part.double().square().sum()

@@ -11,7 +11,7 @@ from common.sites import SUPERLINK, Site, engine_of
 from common.specs.updates import DATA, MEMORY_LOST, OTHER_DATA, OTHER_ROUNDS, WENT_BACK
 from strategies.exchange.evaluation import EvaluationRequest
 from strategies.exchange.judging import LengthHistory
-from strategies.exchange.replies import Outcome, Spending, Upload
+from strategies.exchange.replies import Outcome, PrivacyBudgetUsage, Upload
 
 logger = getLogger("flwr")
 
@@ -40,7 +40,7 @@ class Members:
         The round of each site's work that was last taken: its memory goes on from there.
     taken_here : set of str
         The sites of which this process took work: what these remember of it they wrote since it began.
-    spending : Spending
+    spending : PrivacyBudgetUsage
         What the sites were charged for their privacy, and the heads of their ledgers.
     lengths : LengthHistory
         How long the updates of earlier rounds were.
@@ -55,9 +55,9 @@ class Members:
     were_there: set[str] = field(default_factory=set)
     outcome: Outcome = field(default_factory=Outcome)
     evaluation: EvaluationRequest | None = None
-    taken: dict[str, int] = field(default_factory=dict)
-    taken_here: set[str] = field(default_factory=set)
-    spending: Spending = field(default_factory=Spending)
+    last_accepted_round: dict[str, int] = field(default_factory=dict)
+    accepted_this_process: set[str] = field(default_factory=set)
+    spending: PrivacyBudgetUsage = field(default_factory=PrivacyBudgetUsage)
     lengths: LengthHistory = field(default_factory=LengthHistory)
     data: Mapping[str, str] = field(default_factory=dict)
 
@@ -77,11 +77,11 @@ class Members:
         simulated = engine_of([*self.sites, site]) != SUPERLINK
         if simulated and said.startswith(OTHER_DATA):
             raise FederationError(said)
-        if simulated and site.name in self.taken_here and said.startswith(OTHER_ROUNDS):
+        if simulated and site.name in self.accepted_this_process and said.startswith(OTHER_ROUNDS):
             raise FederationError(
-                f"{site.name} lacks what it remembered of its round {self.taken[site.name]} of this run: the machines "
-                "that simulate it do not share the run's record, in which that lies; name a folder that all of them "
-                "share (output-dir=/shared/runs), or simulate on one machine"
+                f"{site.name} lacks what it remembered of its round {self.last_accepted_round[site.name]} of this run: "
+                "the machines that simulate it do not share the run's record, in which that lies; name a folder that "
+                "all of them share (output-dir=/shared/runs), or simulate on one machine"
             )
 
     def tell_memory(self, server_round: int, upload: Upload) -> None:
@@ -96,5 +96,5 @@ class Members:
             logger.warning(
                 "round %d: %s has been at round %.0f of this run, and went back with the server to its round %d: the "
                 "record is older than what the site has seen of it",
-                *(server_round, site, figures[WENT_BACK], self.taken.get(site, 0)),
+                *(server_round, site, figures[WENT_BACK], self.last_accepted_round.get(site, 0)),
             )

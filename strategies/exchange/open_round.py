@@ -1,6 +1,6 @@
 """A round whose replies are awaited: what goes out, which of the replies are accepted, and whether they are enough.
 
-It knows messages, sites and rules, and no method: what a reply means is asked of the strategy (`Screening`).
+It knows messages, sites and rules, and no method: what a reply means is asked of the strategy (`ScreeningHooks`).
 """
 
 from __future__ import annotations
@@ -22,13 +22,19 @@ from flwr.app import (
 
 from common.errors import ConfigError, DivergedError, FederationError, PayloadError
 from common.learning.run import Run
-from common.privacy.ledger import HEAD, written
+from common.privacy.ledger import LEDGER_TIP, tip_to_text
 from common.sites import Site
 from common.specs.updates import TAKEN, as_updates, in_part, sends_updates
 from common.wire.codec import filled, is_finite
 from common.wire.weights import Weights
 from strategies.exchange.instructions import Instruction, Serialiser
-from strategies.exchange.judging import TOGETHER, Judge, Led, Shortening, group_sizes
+from strategies.exchange.judging import (
+    TOGETHER,
+    CandidateModel,
+    Clipping,
+    UploadScreening,
+    group_sizes,
+)
 from strategies.exchange.members import Members
 from strategies.exchange.replies import (
     Upload,
@@ -37,7 +43,12 @@ from strategies.exchange.replies import (
     require_records,
 )
 from strategies.exchange.roll_call import listed
-from strategies.exchange.rules import Screening, held_beside, require_believable, unbounded
+from strategies.exchange.rules import (
+    ScreeningHooks,
+    compared_parts,
+    part_without_rule,
+    require_valid,
+)
 
 logger = getLogger("flwr")
 
@@ -61,7 +72,7 @@ class OpenRound:
         self,
         run: Run,
         members: Members,
-        screening: Screening,
+        screening: ScreeningHooks,
         record_id: str,
         number: int,
         weights: Weights,
@@ -72,8 +83,8 @@ class OpenRound:
         self._compared: dict[str, bool] = {}
 
     @cached_property
-    def _bounds(self) -> Mapping[str, Any]:
-        return self._strategy.bounds()
+    def _rules(self) -> Mapping[str, Any]:
+        return self._strategy.validation_rules()
 
     # ---- what goes out --------------------------------------------------------------------------------
 
@@ -86,16 +97,16 @@ class OpenRound:
     ) -> list[Message]:
         """Return a message for each of ``sites`` for which ``plan`` has an instruction, in their order.
 
-        ``config`` stands in every instruction besides. ``arrays`` is what the round begins with: parts that travel in
-        the same bytes share them. ConfigError if a part is asked for of which the strategy's ``bounds`` say nothing.
+        ``config`` is in every instruction besides. ``arrays`` is what the round begins with: parts that travel in
+        the same bytes share them. ConfigError if a part is asked for that no rule of the strategy covers.
         """
-        self._require_bounds(plan)
+        self._require_rules(plan)
         serialiser = Serialiser(self._run.config.wire.compression, list(arrays.values()))
         for site in (site for site in sites if site.name in plan):
             instruction = plan[site.name]
             if site.reviewed:
                 instruction = replace(instruction, expects=in_part(instruction.expects))
-            fields = {**config, TAKEN: self._members.taken.get(site.name, 0)}
+            fields = {**config, TAKEN: self._members.last_accepted_round.get(site.name, 0)}
             self.ask(site, instruction, serialiser, fields)
         return self.messages
 
@@ -107,12 +118,12 @@ class OpenRound:
         fields: Mapping[str, Any],
         kind: str = MessageType.TRAIN,
     ) -> None:
-        """Add the message of one instruction to those that go out; ``fields`` stand in its configuration besides."""
+        """Add the message of one instruction to those that go out; ``fields`` are in its configuration besides."""
         if sends_updates(self._run.config):
             expects = as_updates(instruction.expects, instruction.payload)
             instruction = replace(instruction, expects=expects)
-        head = self._members.spending.heads.get(site.name)
-        said = {} if head is None else {HEAD: written(head)}
+        head = self._members.spending.ledger_tips.get(site.name)
+        said = {} if head is None else {LEDGER_TIP: tip_to_text(head)}
         about = {"server-round": self.number, "record": self._record_id, **said}
         about |= self._members.began
         config = filled(ConfigRecord(), {**fields, **about, "phase": instruction.phase})
@@ -131,15 +142,15 @@ class OpenRound:
         """The most bytes of arrays in the reply to each of the messages, in their order."""
         return [instruction.expects.max_bytes for _, _, instruction in self.sent]
 
-    def _require_bounds(self, plan: Mapping[str, Instruction]) -> None:
+    def _require_rules(self, plan: Mapping[str, Instruction]) -> None:
         """Refuse to ask for what would be taken as it comes."""
         for expected in {id(what.expects): what.expects for what in plan.values()}.values():
-            part = unbounded(expected, self._bounds)
+            part = part_without_rule(expected, self._rules)
             if part is not None:
                 raise ConfigError(
                     f"method={self._run.config.method} asks its sites for "
-                    f"{f'a part {part!r}' if part else 'a payload'} of which {type(self._strategy).__name__}.bounds "
-                    "says nothing: add a strategies.exchange.rules.Bound for it"
+                    f"{f'a part {part!r}' if part else 'a payload'} without a rule in "
+                    f"{type(self._strategy).__name__}.validation_rules: add a strategies.exchange.rules.Rule for it"
                 )
 
     # ---- what comes back ------------------------------------------------------------------------------
@@ -174,7 +185,7 @@ class OpenRound:
             require_records(reply, strategy.records)
             members.spending.take_from(reply, site.name, self._run.config.noises)
             upload = read_upload(reply, site, instruction.expects)
-            require_believable(self._bounds, self._run.config.wire, self.weights, upload)
+            require_valid(self._rules, self._run.config.wire, self.weights, upload)
             prepared = strategy.prepare(self.number, self.weights, upload)
         except PayloadError as error:
             members.require_memory(site, str(error))
@@ -185,14 +196,18 @@ class OpenRound:
         members.tell_memory(self.number, prepared)
         return prepared
 
-    def judge(self) -> Judge:
+    def judge(self) -> UploadScreening:
         """Return a judge of the round's uploads, who has seen none of them."""
         federation = self._run.config.federation
         clip = federation.clip if federation.robust == "clip" and self._strategy.clips else 0.0
         earlier = self._members.lengths.usual
-        return Judge(self._strategy.trials, self.weights, federation.max_update, clip, earlier)
+        return UploadScreening(
+            self._strategy.trials, self.weights, federation.max_update, clip, earlier
+        )
 
-    def plausible(self, uploads: list[Upload], judge: Judge | None = None) -> Iterator[Upload]:
+    def plausible(
+        self, uploads: list[Upload], judge: UploadScreening | None = None
+    ) -> Iterator[Upload]:
         """Yield those of a group of prepared uploads that lead somewhere, shortened where they are too long.
 
         The others are rejected by name. The list is emptied on the way, so that one that was used can be forgotten.
@@ -202,8 +217,11 @@ class OpenRound:
         alone, judge = judge is None, judge or self.judge()
         verdicts = judge.judge(
             [
-                Led(strategy.leads_to(weights, upload), *strategy.start_of(weights, upload.site)),
-                *held_beside(self._bounds, weights, upload),
+                CandidateModel(
+                    strategy.resulting_model(weights, upload),
+                    *strategy.initial_model(weights, upload.site),
+                ),
+                *compared_parts(self._rules, weights, upload),
             ]
             for upload in uploads
         )
@@ -214,9 +232,9 @@ class OpenRound:
             try:
                 if verdict.reason is not None:
                     raise PayloadError(verdict.reason)
-                for shortening in verdict.shortenings:
-                    upload = strategy.shortened(upload, shortening)
-                    self._note_shortened(upload.site, shortening)
+                for clipping in verdict.shortenings:
+                    upload = strategy.clipped(upload, clipping)
+                    self._note_shortened(upload.site, clipping)
             except PayloadError as error:
                 self.reject(upload, str(error))
                 continue
@@ -225,7 +243,7 @@ class OpenRound:
         if alone:
             self._note_lengths(judge)
 
-    def _note_lengths(self, judge: Judge) -> None:
+    def _note_lengths(self, judge: UploadScreening) -> None:
         """Keep how long the round's updates were; say so where a site's count less again, or those of a third do."""
         history, federation = self._members.lengths, self._run.config.federation
         long = [site for site, was_long in self._compared.items() if was_long]
@@ -246,15 +264,15 @@ class OpenRound:
             )
         history.note(self.number, judge.usual(), self._compared)
 
-    def _note_shortened(self, site: Site, shortening: Shortening) -> None:
-        self._members.outcome.shortened[site.name] = shortening.share
+    def _note_shortened(self, site: Site, clipping: Clipping) -> None:
+        self._members.outcome.shortened[site.name] = clipping.share
         logger.warning(
             "round %d: shortened %s of %s to %.2g of its length, which is or was usual: it exceeded "
             "federation.clip=%g times the usual length of this round",
             self.number,
-            f"the part '{shortening.part}'" if shortening.part else "the update",
+            f"the part '{clipping.part}'" if clipping.part else "the update",
             site.name,
-            shortening.share,
+            clipping.share,
             self._run.config.federation.clip,
         )
 
@@ -272,16 +290,16 @@ class OpenRound:
         if valid >= needed:
             return
         reasons = "; ".join(f"{site}: {why}" for site, why in outcome.rejected.items())
-        said = (
+        message = (
             f"round {self.number} has {valid} valid replies where federation.min_replies asks for {needed} "
             f"({reasons or 'none was rejected'})"
         )
         if any(" finite" in why or "FloatingPoint" in why for why in outcome.rejected.values()):
             rates = self._run.config.learning_rates
-            said += (
+            message += (
                 f": training diverges where numbers are not finite; lower a learning rate ({rates})"
             )
-        raise FederationError(said)
+        raise FederationError(message)
 
     def require_finite(self, weights: Weights) -> None:
         """Raise DivergedError where the new weights are no numbers."""

@@ -17,7 +17,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 
 from common.errors import PayloadError, reason
 from common.privacy.events import Event
-from common.privacy.ledger import MOST_EVENTS, RECORD, Head, Told, merged
+from common.privacy.ledger import MOST_EVENTS, RECORD, LedgerTip, PrivacyReport, merge_events
 from common.sites import Site, site_order
 from common.wire import codec as npy
 from common.wire.codec import Payload, Spec
@@ -110,15 +110,15 @@ class Outcome:
         del self.floats[upload.site.name]
 
 
-def reason_of(reply: Message) -> str:
+def rejection_reason(reply: Message) -> str:
     """Return why ``reply`` carries an error, in the same words in every engine."""
     known = _FLOWER_ERRORS.get(reply.error.code)
     if known is not None:
         return known
     # Flower tells of an exception outside a ClientApp as <class 'X'>:<'its text'>.
-    said = str(reply.error.reason)
-    wrapped = re.fullmatch(r"<class '[\w.]+'>:<'(.*)'>", said, re.DOTALL)
-    return reason(wrapped[1] if wrapped else said)
+    message = str(reply.error.reason)
+    wrapped = re.fullmatch(r"<class '[\w.]+'>:<'(.*)'>", message, re.DOTALL)
+    return reason(wrapped[1] if wrapped else message)
 
 
 @contextmanager
@@ -179,7 +179,7 @@ def _size(value: object) -> int:
 def read_upload(reply: Message, site: Site, spec: Spec) -> Upload:
     """Validate ``reply`` against what ``site`` was asked for; PayloadError with the reason, if it is not that."""
     if reply.has_error():
-        raise PayloadError(reason_of(reply))
+        raise PayloadError(rejection_reason(reply))
     with any_failure_is_the_replys():
         content = reply.content
         sent = [record for record in content.values() if isinstance(record, ArrayRecord)]
@@ -203,7 +203,7 @@ def read_upload(reply: Message, site: Site, spec: Spec) -> Upload:
 def read_evaluation(reply: Message, held_out: int) -> SiteEvaluation:
     """Validate the evaluation of a site that holds out ``held_out`` images; PayloadError if it is not that."""
     if reply.has_error():
-        raise PayloadError(reason_of(reply))
+        raise PayloadError(rejection_reason(reply))
     with any_failure_is_the_replys():
         records = list(reply.content.metric_records.values())
         if len(records) != 1:
@@ -324,7 +324,7 @@ class _Allowance:
     asked: int
     left: int
     describing: int = MAX_DESCRIBING_BYTES
-    beside: int = MAX_BESIDE_BYTES
+    other: int = MAX_BESIDE_BYTES
 
     def describe(self, size: int) -> None:
         self.describing -= size
@@ -335,9 +335,9 @@ class _Allowance:
             )
 
     def lay_beside(self, size: int) -> None:
-        self.beside -= size
-        if self.beside < 0:
-            raise too_much_beside(MAX_BESIDE_BYTES - self.beside)
+        self.other -= size
+        if self.other < 0:
+            raise too_much_beside(MAX_BESIDE_BYTES - self.other)
 
     def take(self, size: int) -> None:
         self.left -= size
@@ -408,7 +408,7 @@ for _kind in (Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 
 
 @dataclass
-class Spending:
+class PrivacyBudgetUsage:
     """Kept with a checkpoint, told with a round's line.
 
     Attributes
@@ -424,11 +424,11 @@ class Spending:
 
     events: dict[str, tuple[Event, ...]] = field(default_factory=dict)
     seeded: dict[str, bool] = field(default_factory=dict)
-    heads: dict[str, Head] = field(default_factory=dict)
+    ledger_tips: dict[str, LedgerTip] = field(default_factory=dict)
 
     def take_from(self, reply: Message, site: str, noises: Collection[float] | None) -> None:
         """Note a reply's charges, of ``noises`` alone if given; PayloadError if unreadable or of other noise."""
-        told = told_with(reply)
+        told = privacy_report_in(reply)
         if told is None:
             return
         if noises is not None and (
@@ -437,10 +437,10 @@ class Spending:
             raise PayloadError("it says that it was charged for noise that the run does not have")
         self.take(site, told)
 
-    def take(self, site: str, told: Told) -> None:
+    def take(self, site: str, told: PrivacyReport) -> None:
         """Note what came beside a reply, accepted or not, as it left; PayloadError of more kinds than a run has."""
         before = () if told.whole else self.events.get(site, ())
-        events = merged((*before, *told.events))
+        events = merge_events((*before, *told.events))
         if len(events) > MOST_EVENTS:
             raise PayloadError(
                 f"it says that it was charged for {len(events)} kinds of events in this run where {MOST_EVENTS} is the "
@@ -448,35 +448,37 @@ class Spending:
             )
         self.events[site] = events
         self.seeded[site] = told.seeded or self.seeded.get(site, False)
-        self.see(site, told.head)
+        self.update_tip(site, told.head)
 
-    def see(self, site: str, head: Head | None) -> None:
+    def update_tip(self, site: str, head: LedgerTip | None) -> None:
         """Keep the longer of a head and the one that is known."""
-        if head is not None and head.length > self.heads.get(site, Head()).length:
-            self.heads[site] = head
+        if head is not None and head.length > self.ledger_tips.get(site, LedgerTip()).length:
+            self.ledger_tips[site] = head
 
     def state(self) -> dict[str, str]:
         """Return it as a checkpoint holds it; nothing where nothing was charged or seen."""
-        if not self.events and not self.heads:
+        if not self.events and not self.ledger_tips:
             return {}
         events = {site: [e.to_dict() for e in each] for site, each in self.events.items()}
-        heads = {site: asdict(head) for site, head in self.heads.items()}
+        heads = {site: asdict(head) for site, head in self.ledger_tips.items()}
         return {"said": json.dumps({"events": events, "seeded": self.seeded, "heads": heads})}
 
     def put_back(self, state: Mapping[str, str]) -> None:
         """Take back what ``state`` returned; a head that was seen since stays."""
-        said = json.loads(state["said"])
-        self.events = {site: tuple(map(Event.read, each)) for site, each in said["events"].items()}
-        self.seeded = said["seeded"]
-        for site, head in said["heads"].items():
-            self.see(site, Head.read(head))
+        message = json.loads(state["said"])
+        self.events = {
+            site: tuple(map(Event.read, each)) for site, each in message["events"].items()
+        }
+        self.seeded = message["seeded"]
+        for site, head in message["heads"].items():
+            self.update_tip(site, LedgerTip.read(head))
 
 
-def told_with(reply: Message) -> Told | None:
+def privacy_report_in(reply: Message) -> PrivacyReport | None:
     """Return what a reply says of its site's charges, if anything; PayloadError if that is something else."""
     if not reply.has_content() or RECORD not in reply.content:
         return None
     try:
-        return Told.read(dict(reply.content.config_records[RECORD]))
+        return PrivacyReport.read(dict(reply.content.config_records[RECORD]))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise PayloadError(f"what it says of its privacy cannot be read ({error})") from None

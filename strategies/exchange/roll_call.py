@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 
 from common.code.fingerprint import source_fingerprint
 from common.errors import FederationError, one_line
-from common.privacy.ledger import HEADS, Head, all_written
+from common.privacy.ledger import LEDGER_TIPS, LedgerTip, tips_to_text
 from common.sites import (
     ENGINES,
     IN_PROCESS,
@@ -31,7 +31,7 @@ from common.sites import (
 )
 from common.specs.updates import DATA
 from strategies.exchange.inbox import NO_REPLY, NOT_SENT, Awaited, Inbox, as_reply, exchange, post
-from strategies.exchange.replies import reason_of, require_records
+from strategies.exchange.replies import rejection_reason, require_records
 
 #: names of the records of an answer
 _RECORDS = frozenset({"about", "sizes"})
@@ -45,7 +45,7 @@ class NoAnswer(FederationError):
     """A node that did not answer the roll call: it may answer the next one."""
 
 
-class Refused(FederationError):
+class SiteRefused(FederationError):
     """A node that cannot take part, by what it answered: it is asked again when it has left and come back."""
 
 
@@ -70,13 +70,13 @@ class Question:
     classes: int
     held_out: bool
     max_examples: int
-    heads: Mapping[str, Head] = field(default_factory=dict)
+    ledger_tips: Mapping[str, LedgerTip] = field(default_factory=dict)
     folders: bool = False
 
 
-def ask(
+def ask_nodes(
     grid: Grid, node_ids: Sequence[int], question: Question, *, deadline: float
-) -> list[Site | NoAnswer | Refused]:
+) -> list[Site | NoAnswer | SiteRefused]:
     """Ask ``node_ids`` for their names and sizes.
 
     Returns
@@ -93,14 +93,14 @@ def ask(
     ]
     odd = misnamed([each for each in answers if isinstance(each, Site)], registered(grid))
     return [
-        Refused(odd[node_id]) if node_id in odd else answer
+        SiteRefused(odd[node_id]) if node_id in odd else answer
         for node_id, answer in zip(node_ids, answers, strict=True)
     ]
 
 
 def composed(node_ids: Iterable[int], question: Question) -> list[Message]:
     """Return the queries that nodes answer with their names and sizes; all hold the same content, written once."""
-    heads = {HEADS: all_written(question.heads)} if question.heads else {}
+    heads = {LEDGER_TIPS: tips_to_text(question.ledger_tips)} if question.ledger_tips else {}
     config = ConfigRecord(
         {"class-counts": question.classes > 0, "held-out": question.held_out, **heads}
     )
@@ -108,11 +108,11 @@ def composed(node_ids: Iterable[int], question: Question) -> list[Message]:
     return [Message(content, i, "query.roll_call", group_id="roll-call") for i in node_ids]
 
 
-def read_answer(node_id: int, reply: Message, question: Question) -> Site | NoAnswer | Refused:
+def read_answer(node_id: int, reply: Message, question: Question) -> Site | NoAnswer | SiteRefused:
     """Return the site that ``node_id`` says it is, or why it takes no part: it did not answer, or is refused."""
     if reply.has_error():
-        sentence = f"node {node_id} failed the roll call: {reason_of(reply)}"
-        return NoAnswer(sentence) if reply.error.code in _AWAY else Refused(sentence)
+        sentence = f"node {node_id} failed the roll call: {rejection_reason(reply)}"
+        return NoAnswer(sentence) if reply.error.code in _AWAY else SiteRefused(sentence)
     try:
         require_records(reply, _RECORDS)
         about, sizes = reply.content["about"], reply.content["sizes"]
@@ -120,17 +120,17 @@ def read_answer(node_id: int, reply: Message, question: Question) -> Site | NoAn
             raise TypeError("other kinds of records")
         site, source = _site(node_id, about, sizes, question), str(about["source"])
     except Exception as error:  # whatever is wrong with an answer is its node's affair
-        return Refused(
+        return SiteRefused(
             f"node {node_id} answered the roll call with something else ({_short(error)}): run the same release on "
             "the server and on every device"
         )
     if source != source_fingerprint():
-        return Refused(
+        return SiteRefused(
             f"site '{site.name}' runs source {one_line(source[:16])}, the server runs {source_fingerprint()}: their "
             "results would not belong together; give both the same release"
         )
     problem = absurd(site, question)
-    return site if problem is None else Refused(f"site '{site.name}' {problem}")
+    return site if problem is None else SiteRefused(f"site '{site.name}' {problem}")
 
 
 def _site(
@@ -393,14 +393,14 @@ class Gathering:
             answer = read_answer(node_id, reply, self._question)
             if isinstance(answer, Site):
                 self._known[node_id] = answer
-            elif isinstance(answer, Refused):
+            elif isinstance(answer, SiteRefused):
                 self._refused[node_id] = str(answer)
             elif self._failed.get(node_id) != str(answer):
                 self._failed[node_id] = str(answer)
                 logger.warning("%s", answer)
 
     def _pending(self) -> bool:
-        """Whether a node that came with the others may still answer."""
+        """Return whether a node that came with the others may still answer."""
         now = time.monotonic()
         open_to = [q for q in self._out.values() if q.node_id not in self._known]
         return any(now - q.since < _GRACE for q in open_to)
@@ -419,10 +419,10 @@ class Gathering:
         """Return who is there and who is online without an answer."""
         parts = [listed([site.name for site in in_site_order(present)]) or "none"]
         unheard = [i for i in here if i not in self._known]
-        said = self._failed | self._refused
-        parts += [said[i] for i in unheard if i in said]
-        if silent := [i for i in unheard if i not in said]:
-            parts.append(said_of_silent(self._grid, silent))
+        message = self._failed | self._refused
+        parts += [message[i] for i in unheard if i in message]
+        if silent := [i for i in unheard if i not in message]:
+            parts.append(describe_unresponsive(self._grid, silent))
         return "; ".join(parts)
 
     def _too_few(self, here: list[int], present: list[Site], needed: int) -> str:
@@ -488,7 +488,7 @@ def listed(names: Sequence[str], shown: int = 20) -> str:
     return ", ".join(names[:shown]) + more
 
 
-def said_of_silent(
+def describe_unresponsive(
     grid: Grid, node_ids: Iterable[int], names: Mapping[int, str] | None = None
 ) -> str:
     """Return a clause about nodes that are online and do not answer.
@@ -526,8 +526,10 @@ def misnamed(sites: Iterable[Site], names: Mapping[int, str]) -> dict[int, str]:
 
 def said_of(node_ids: Iterable[int], called: Mapping[int, str]) -> str:
     """Return that clause about nodes of which the names are known that they have."""
-    said = [f"{called[i]} (node {i})" if called.get(i) else f"node {i}" for i in sorted(node_ids)]
-    return f"{_SILENT}{', '.join(said)}"
+    message = [
+        f"{called[i]} (node {i})" if called.get(i) else f"node {i}" for i in sorted(node_ids)
+    ]
+    return f"{_SILENT}{', '.join(message)}"
 
 
 def silent_in(line: str) -> tuple[str, ...]:

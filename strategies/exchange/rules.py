@@ -1,7 +1,7 @@
-"""What of each part of a reply is believed: the bounds that a method states in ``Strategy.bounds``.
+"""The rules that each part of a reply must satisfy, as a method states them in ``Strategy.validation_rules``.
 
-A part's form (shape, dtype, finite values, number of examples) is its spec's. Here stands how large its values may be,
-by what an honest site can have, who meets them next and where they stay.
+The spec of a part checks its form: shape, dtype, finite values, number of examples. A rule limits its values to what an
+honest site can send, and says who uses them next and where they are stored.
 """
 
 from __future__ import annotations
@@ -23,74 +23,77 @@ from common.wire.bundle import Bundle, leaves
 from common.wire.codec import ROUNDED, CarriesExamples, Payload, require_codec
 from common.wire.tensors import VECTORS
 from common.wire.weights import Weights
-from strategies.exchange.judging import STATISTICS, Led, Shortening, Trials
+from strategies.exchange.judging import STATISTICS, CandidateModel, Clipping, FiniteChecks
 from strategies.exchange.replies import Upload
 
 
-def beside(by: str, start: Weights, part: str, reaches: str, stays: str) -> Bound:
-    """Return the bound of weights that are no model of the run: their distance to ``start`` beside the others'."""
+def compared_rule(reason: str, start: Weights, part: str, used_by: str, stored_in: str) -> Rule:
+    """Return a rule for weights that are not a model of the run: their distance to ``start``, against the others'."""
 
-    def led(_: Weights, __: Upload, sent: Weights) -> Led:
-        return Led(sent, start, part=part)
+    def led(_: Weights, __: Upload, sent: Weights) -> CandidateModel:
+        return CandidateModel(sent, start, part=part)
 
-    return Bound(by, reaches, stays, beside=led)
+    return Rule(reason, used_by, stored_in, candidate=led)
 
 
 @dataclass(frozen=True)
-class Bound:
-    """What is believed of one part.
+class Rule:
+    """What one part of a reply must satisfy.
 
     Parameters
     ----------
     by : str
-        What bounds its values, in words.
+        What limits its values, in words.
     reaches : str
-        Who meets them next.
+        Who uses them next.
     stays : str
-        Where they are kept.
+        Where they are stored.
     require : callable, optional
         Of the round's weights, the upload and the part: raises PayloadError where the part cannot be an honest site's.
-    beside : callable, optional
-        Of the round's weights, the upload and the part: what is held against the same part of the round's others.
+    candidate : callable, optional
+        Of the round's weights, the upload and the part: what is compared with the same part of the others.
     codec : str
         What its values travel in; empty for what the run's ``wire`` settings say of payloads of its kind.
     """
 
-    by: str
-    reaches: str
-    stays: str
+    reason: str
+    used_by: str
+    stored_in: str
     require: Callable[[Weights, Upload, Any], None] | None = None
-    beside: Callable[[Weights, Upload, Any], Led] | None = None
+    candidate: Callable[[Weights, Upload, Any], CandidateModel] | None = None
     codec: str = ""
 
 
-def model(
-    reaches: str = "the average, and with it every site",
-    stays: str = "the average",
+def model_rule(
+    used_by: str = "the average, and with it every site",
+    stored_in: str = "the average",
     *,
     codec: str = "",
-) -> Bound:
-    """Return the bound of weights, or of an update, that ``Strategy.leads_to`` makes a model of."""
-    by = "`federation.robust` and `federation.max_update`, beside the round's others; the model gives finite numbers"
-    return Bound(by, reaches, stays, codec=codec)
+) -> Rule:
+    """Return the rule for weights, or for an update, that ``Strategy.resulting_model`` makes a model of."""
+    reason = (
+        "`federation.robust` and `federation.max_update`, beside the round's others; the model gives finite "
+        "numbers"
+    )
+    return Rule(reason, used_by, stored_in, codec=codec)
 
 
-def form(by: str, reaches: str, stays: str, *, codec: str = "") -> Bound:
-    """Return the bound of a part whose spec leaves nothing to judge: ``by`` says why."""
-    return Bound(by, reaches, stays, codec=codec)
+def form_rule(reason: str, used_by: str, stored_in: str, *, codec: str = "") -> Rule:
+    """Return the rule for a part that its spec checks in full: ``reason`` says why."""
+    return Rule(reason, used_by, stored_in, codec=codec)
 
 
-def images(run: Run, reaches: str, stays: str, *, means: bool = False) -> Bound:
-    """Return the bound of normalised images.
+def image_rule(run: Run, used_by: str, stored_in: str, *, means: bool = False) -> Rule:
+    """Return the rule for normalised images.
 
     Parameters
     ----------
     run : Run
         The run; ``federation.max_pixel=0`` allows any value.
     reaches, stays : str
-        As a bound has them.
+        As `Rule` has them.
     means : bool
-        Whether they are means of real images, which lie within the range of these.
+        Whether they are means of real images, which lie within those images' range.
     """
     factor = run.config.federation.max_pixel
     times = f"federation.max_pixel={factor:g} times " if factor and not means else ""
@@ -99,12 +102,12 @@ def images(run: Run, reaches: str, stays: str, *, means: bool = False) -> Bound:
     def require(_: Weights, __: Upload, sent: CarriesExamples) -> None:
         _require_in_range(sent.examples, run.info, factor, times)
 
-    by = (
+    reason = (
         "the range of real images"
         if means
         else "`federation.max_pixel` times the range of real images"
     )
-    return Bound(by, reaches, stays, require)
+    return Rule(reason, used_by, stored_in, require)
 
 
 def _require_in_range(values: Tensor, info: DatasetInfo, factor: float, times: str) -> None:
@@ -117,8 +120,8 @@ def _require_in_range(values: Tensor, info: DatasetInfo, factor: float, times: s
         )
 
 
-def vectors(longest: float, why: str, reaches: str, stays: str) -> Bound:
-    """Return the bound of latent vectors by their Euclidean length, which follows from ``why``."""
+def vector_rule(longest: float, why: str, used_by: str, stored_in: str) -> Rule:
+    """Return the rule for latent vectors: their Euclidean length is at most ``longest``, which follows from ``why``."""
 
     def require(_: Weights, __: Upload, sent: Any) -> None:
         rows = sent[VECTORS]
@@ -128,48 +131,50 @@ def vectors(longest: float, why: str, reaches: str, stays: str) -> Bound:
                 f"a vector of it is {found:.3g} long, and {why} make {longest:.3g} the most"
             )
 
-    return Bound(f"length at most {why}", reaches, stays, require)
+    return Rule(f"length at most {why}", used_by, stored_in, require)
 
 
-def unbounded(spec: Any, bounds: Mapping[str, Bound]) -> str | None:
-    """Return the path of a part of which no bound says anything; None where there is none."""
-    return next((path for path, _ in leaves(spec) if _bound_of(path, bounds) is None), None)
+def part_without_rule(spec: Any, rules: Mapping[str, Rule]) -> str | None:
+    """Return the path of a part without a rule; None if each has one."""
+    return next((path for path, _ in leaves(spec) if _rule_of(path, rules) is None), None)
 
 
-def _bound_of(path: str, bounds: Mapping[str, Bound]) -> Bound | None:
-    """Return the bound of a part: its own, else that of the nearest bundle around it that has one."""
-    while path and path not in bounds:
+def _rule_of(path: str, rules: Mapping[str, Rule]) -> Rule | None:
+    """Return the rule for a part: its own, else that of the nearest bundle around it that has one."""
+    while path and path not in rules:
         path = path.rpartition("/")[0]
         if not path:
             return None
-    return bounds.get(path)
+    return rules.get(path)
 
 
-def require_believable(
-    bounds: Mapping[str, Bound], wire: WireSettings, weights: Weights, upload: Upload
+def require_valid(
+    rules: Mapping[str, Rule], wire: WireSettings, weights: Weights, upload: Upload
 ) -> None:
-    """Refuse an upload one of whose parts no honest site can have sent; PayloadError naming the part."""
+    """Refuse an upload with a part that breaks its rule; PayloadError naming the part."""
     for path, part in leaves(upload.payload):
-        bound = _bound_of(path, bounds)
+        rule = _rule_of(path, rules)
         try:
-            require_codec(part, wire, bound.codec if bound is not None else "")
-            if bound is not None and bound.require is not None:
-                bound.require(weights, upload, part)
+            require_codec(part, wire, rule.codec if rule is not None else "")
+            if rule is not None and rule.require is not None:
+                rule.require(weights, upload, part)
         except PayloadError as error:
             raise PayloadError(f"its part '{path}': {error}" if path else str(error)) from None
 
 
-def held_beside(bounds: Mapping[str, Bound], weights: Weights, upload: Upload) -> list[Led]:
-    """Return what of an upload is held against the same parts of the others, besides the model that it leads to."""
+def compared_parts(
+    rules: Mapping[str, Rule], weights: Weights, upload: Upload
+) -> list[CandidateModel]:
+    """Return the parts of an upload that are compared with the others', besides the model that it leads to."""
     return [
-        bound.beside(weights, upload, part)
+        rule.candidate(weights, upload, part)
         for path, part in leaves(upload.payload)
-        if (bound := _bound_of(path, bounds)) is not None and bound.beside is not None
+        if (rule := _rule_of(path, rules)) is not None and rule.candidate is not None
     ]
 
 
 # ---- screening -----------------------------------------------------------------------------------
-# What a strategy says of its sites' replies: what is accepted, by what it is judged, and how many are enough.
+# What a strategy decides about replies: which it accepts, how it judges them, and how many are enough.
 
 #: the name of the one model that most methods learn
 GLOBAL = ""
@@ -178,11 +183,11 @@ GLOBAL = ""
 _WEIGHTS = "weights"
 
 
-class Screening(ABC):
-    """The hooks by which an open round asks its strategy about replies. What is written here holds for most methods."""
+class ScreeningHooks(ABC):
+    """The hooks by which an open round asks its strategy about replies, with defaults that most methods keep."""
 
     run: Run
-    trials: Trials
+    trials: FiniteChecks
 
     #: the records that a reply may hold; None for any
     records: ClassVar[Collection[str] | None] = frozenset({"arrays", "metrics", "about", RECORD})
@@ -190,14 +195,14 @@ class Screening(ABC):
     clips: ClassVar[bool] = True
 
     @abstractmethod
-    def bounds(self) -> Mapping[str, Bound]:
-        """Return what is believed of each part that the sites send, by the part's name; empty for one that is alone.
+    def validation_rules(self) -> Mapping[str, Rule]:
+        """Return the rule for each part that the sites send, by the part's name; the empty name if there is one part.
 
-        A name covers the parts of a bundle of that name. A run whose sites are to send another part is refused.
+        A name covers all parts of a bundle of that name. A run whose sites would send a part without a rule is refused.
         """
 
     def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
-        """Return a validated upload as ``update`` is to get it.
+        """Return a validated upload as ``update`` gets it.
 
         Raises
         ------
@@ -206,43 +211,43 @@ class Screening(ABC):
         """
         return upload
 
-    def leads_to(self, weights: Weights, upload: Upload) -> Weights | None:
-        """Return the model that a prepared upload alone would lead to, by which it is judged; None where there is none.
+    def resulting_model(self, weights: Weights, upload: Upload) -> Weights | None:
+        """Return the model that would result from this prepared upload alone; None if it does not make a model.
 
-        What is returned is held against the other uploads' lengths (``federation.max_update``) and must give finite
-        outputs. A method whose sites send weights, or updates, says here what they come to.
+        The model must give finite outputs, and its distance from the round's weights is compared with the others'
+        (``federation.max_update``). A method whose sites send weights or updates overrides this.
         """
         return None
 
-    def shortened(self, upload: Upload, shortening: Shortening) -> Upload:
-        """Return a prepared upload that leads as far as ``shortening`` lets it.
+    def clipped(self, upload: Upload, clipping: Clipping) -> Upload:
+        """Return a prepared upload, shortened as ``clipping`` says.
 
-        As it is written here it serves payloads that are weights, alone or as the part ``weights`` of a bundle.
+        The default serves payloads that are weights, alone or as the part ``weights`` of a bundle.
 
         Raises
         ------
         PayloadError
-            If it is none of these; then it is rejected.
+            If the payload is neither; the reply is then rejected.
         """
         payload = upload.payload
-        name = _WEIGHTS if shortening.part in ("", STATISTICS) else shortening.part
+        name = _WEIGHTS if clipping.part in ("", STATISTICS) else clipping.part
         long = payload.parts.get(name) if isinstance(payload, Bundle) else payload
         if not isinstance(long, Weights):
             raise PayloadError(
-                f"it is longer than federation.clip allows, and {type(self).__name__}.shortened does not shorten it"
+                f"it is longer than federation.clip allows, and {type(self).__name__}.clipped does not shorten it"
             )
-        shorter: Payload = shortening.of(long)
+        shorter: Payload = clipping.of(long)
         if isinstance(payload, Bundle):
             shorter = Bundle({**payload.parts, name: shorter})
         return replace(upload, payload=shorter)
 
-    def start_of(self, weights: Weights, site: Site) -> tuple[Weights, str]:
-        """Return what a site's model began the round with, and its architecture as `Run.with_model` takes it.
+    def initial_model(self, weights: Weights, site: Site) -> tuple[Weights, str]:
+        """Return the weights that a site's model began the round with, and its architecture for `Run.with_model`.
 
-        Uploads are compared with those of the same architecture.
+        Uploads are compared within one architecture.
         """
         return weights, GLOBAL
 
     def quorum(self, asked: int) -> int:
-        """Return how many of so many sites that were asked have to be accepted, or the run stops."""
+        """Return how many replies must be accepted, of so many sites ``asked``, or the run stops."""
         return min(self.run.config.federation.min_replies, asked)

@@ -150,7 +150,7 @@ class FeatureSpace:
 
 
 @dataclass(frozen=True)
-class Pixels:
+class PixelGenerator:
     """G(Z) = Z, from standard normal noise that says nothing of the class.
 
     Attributes

@@ -13,13 +13,13 @@ from real_site import Site as RealSite
 from small import Small
 
 from client_app.app import app as client_app
-from client_app.owner.vetoes import judge_of
+from client_app.owner.vetoes import import_policy_of
 from client_app.site import division_of
-from common.config.own_parts import PART
+from common.config.user_parts import PART
 from common.errors import FederationError
 from common.sites import Site as Member
 from nectar.engines.local_grid import LocalGrid
-from strategies.exchange.roll_call import Question, Refused, ask
+from strategies.exchange.roll_call import Question, SiteRefused, ask_nodes
 
 PARTS = """
 from torch import nn
@@ -98,8 +98,8 @@ def test_a_hostile_server_has_nothing_imported(
     )
     for module in ("antigravity", "nectar.cli"):
         monkeypatch.delitem(sys.modules, module, raising=False)
-    said = RealSite(small(**keys), **{"allow-imports": "strangers"}).refusal()
-    assert "this site does not import the module" in said
+    message = RealSite(small(**keys), **{"allow-imports": "strangers"}).refusal()
+    assert "this site does not import the module" in message
     assert not {"antigravity", "nectar.cli"} & set(sys.modules)
 
 
@@ -107,13 +107,13 @@ def test_the_roll_call_says_so(small: Small) -> None:
     run_config = small(set="model.name=strangers.parts:net")
     grid = LocalGrid(client_app, 1, run_config, {"simulated": False})
     question = Question(classes=0, held_out=False, max_examples=10_000)
-    (answer,) = ask(grid, grid.get_node_ids(), question, deadline=5)
-    assert isinstance(answer, Refused)
+    (answer,) = ask_nodes(grid, grid.get_node_ids(), question, deadline=5)
+    assert isinstance(answer, SiteRefused)
     assert "failed the roll call: this site does not import" in str(answer)
     assert "strangers.parts" not in sys.modules
     allowing = {"simulated": False, "allow-imports": "strangers"}
     grid = LocalGrid(client_app, 1, run_config, allowing)
-    (site,) = ask(grid, grid.get_node_ids(), question, deadline=5)
+    (site,) = ask_nodes(grid, grid.get_node_ids(), question, deadline=5)
     assert isinstance(site, Member)
 
 
@@ -147,12 +147,12 @@ def test_a_simulation_is_its_user_s_own_machine(small: Small) -> None:
 
 def test_nectar_s_own_networks_and_parts_need_no_leave_and_nothing_else_of_it() -> None:
     """A data set's function is called with the data directory: any of Nectar's own with one argument could be named."""
-    judge_of(())("model.name", "common.models.mlp:MLP")
-    judge_of(())(PART, "client_app.fedavg:FedAvgClient")
+    import_policy_of(())("model.name", "common.models.mlp:MLP")
+    import_policy_of(())(PART, "client_app.fedavg:FedAvgClient")
     for key in ("dataset", "method", "model.name"):
         with pytest.raises(FederationError, match=f"names as {key}"):
-            judge_of(())(key, "common.storage.files:write_text")
+            import_policy_of(())(key, "common.storage.files:write_text")
     with pytest.raises(FederationError):
-        judge_of(())("model.name", "commons:MLP")
+        import_policy_of(())("model.name", "commons:MLP")
     with pytest.raises(FederationError):  # as a method it is never imported, as a model it would be
-        judge_of(())("model.name", "flwr.serverapp.strategy:FedAdam")
+        import_policy_of(())("model.name", "flwr.serverapp.strategy:FedAdam")

@@ -235,7 +235,7 @@ def test_a_site_of_one_example_sends_no_more_than_the_clip(
     one = samples(Division(run.config).dataset.train, run.info).at(torch.zeros(1).long())
     none = one.at(torch.zeros(0).long())
     state = DirectoryState(tmp_path, "record", "a")
-    client = client_class(method)(run, "a", one, none, state, own_data=False, mechanism=Silent)
+    client = client_class(method)(run, "a", one, none, state, user_data=False, mechanism=Silent)
     weights = Weights.of(run.build_model())
     weights = Weights({name: tensor * scale for name, tensor in weights.tensors.items()})
     phase, form = _train_phase(client, weights)

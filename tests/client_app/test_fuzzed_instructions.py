@@ -12,7 +12,7 @@ from fuzzing_rounds import CASES
 from real_site import RECORD, Site
 from small import Small
 
-from client_app.app import reason_of
+from client_app.app import reason_for_server
 from common.config.loading import load
 from common.division import Division
 from common.errors import REASON_LENGTH, ConfigError
@@ -94,7 +94,7 @@ def test_an_instruction_without_a_round_or_a_phase_is_refused(small: Small) -> N
 
 
 def test_a_sentence_is_as_short_as_the_server_reads() -> None:
-    assert len(reason_of(ConfigError("x" * 5000), owner=True)) == REASON_LENGTH
+    assert len(reason_for_server(ConfigError("x" * 5000), owner=True)) == REASON_LENGTH
 
 
 @pytest.mark.parametrize("kind", ["dirichlet", "quantity"])

@@ -10,7 +10,7 @@ from federation import numbers, same_end
 from named_site import equal, served, versions
 from small import Small
 
-from client_app.state import KEPT, kind_of
+from client_app.state import KEPT, state_kind_of
 from common.config.loading import load
 from nectar.records.outputs import with_recorded
 from server_app.record import Record
@@ -63,9 +63,9 @@ def test_memory_of_another_kind_is_as_if_it_were_not_there(
     _, worked = served(config(small, *before, rounds=2), 11, at(tmp_path / "a"), record=RECORD)
     assert not any(reply.has_error() for reply in worked)
     assert versions(tmp_path / "a"), "there is something to read"
-    said = {"record": RECORD, "taken": 2}
-    _, found = served(config(small, *after), 12, at(tmp_path / "a"), **said)
-    _, nothing = served(config(small, *after), 12, at(tmp_path / "b"), **said)
+    message = {"record": RECORD, "taken": 2}
+    _, found = served(config(small, *after), 12, at(tmp_path / "a"), **message)
+    _, nothing = served(config(small, *after), 12, at(tmp_path / "b"), **message)
     assert equal(found, nothing)
 
 
@@ -85,12 +85,12 @@ def test_so_is_that_of_the_same_method_by_another_mechanism(
 
 def test_what_decides_no_number_decides_no_kind(small: Small) -> None:
     run = config(small, "feddyn", PRIVATE)
-    kind = kind_of(load(run))
+    kind = state_kind_of(load(run))
     for text in ("federation.round_deadline=99", "privacy.delta=1e-6", "compute.client_cores=1"):
-        assert kind_of(load({**run, "set": f"{run['set']} {text}"})) == kind
-    assert kind_of(load({**run, "rounds": 99})) == kind
+        assert state_kind_of(load({**run, "set": f"{run['set']} {text}"})) == kind
+    assert state_kind_of(load({**run, "rounds": 99})) == kind
     for text in ("privacy.noise_multiplier=2", "privacy.examples=9", "feddyn.alpha=.5"):
-        assert kind_of(load({**run, "set": f"{run['set']} {text}"})) != kind
+        assert state_kind_of(load({**run, "set": f"{run['set']} {text}"})) != kind
 
 
 # ---- an earlier release's ------------------------------------------------------------------------------

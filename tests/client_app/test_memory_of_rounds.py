@@ -98,9 +98,9 @@ def test_an_older_server_whose_round_is_kept_gets_it_and_is_told_once(ask: Asked
 
 def test_an_older_server_whose_round_is_gone_is_refused(ask: Asked) -> None:
     work(ask, 6)
-    said = "this site remembers round 4, 5, 6, and the server goes on from its round 2: put back"
+    message = "this site remembers round 4, 5, 6, and the server goes on from its round 2: put back"
     for phase_ in ("train", "rest"):
-        with pytest.raises(FederationError, match=said):
+        with pytest.raises(FederationError, match=message):
             ask(3, 2, phase_)
     assert ask(7, 6) == ([1, 2, 3, 4, 5, 6], {})
 
@@ -121,8 +121,8 @@ def test_a_server_that_never_took_anything_meets_a_site_that_has_not_worked(ask:
 def test_a_newer_server_than_the_site_s_own_memory_is_refused(ask: Asked) -> None:
     """The site's state was put back from an old copy."""
     work(ask, 2)
-    said = "this site remembers round 1, 2, and the server goes on from its round 7: put back"
-    with pytest.raises(FederationError, match=said):
+    message = "this site remembers round 1, 2, and the server goes on from its round 7: put back"
+    with pytest.raises(FederationError, match=message):
         ask(8, 7)
 
 

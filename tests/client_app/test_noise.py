@@ -70,7 +70,7 @@ class Noises:
         self, server_round: int = 1, asked: str = "train", *, site: str = "a", own: bool = False
     ) -> tuple[float, dict[str, Any]]:
         x = Samples.of(torch.ones(1, 1, 1, 1), torch.ones(1))
-        client = Noisy(self._run, site, x, x, self._state, own_data=own)
+        client = Noisy(self._run, site, x, x, self._state, user_data=own)
         weights = Weights.of(self._run.build_model()).encode()
         arrays, _, figures = client.fit(weights, {"server-round": server_round, "phase": asked})
         return float(Weights.decode(arrays, self._run.spec).tensors["head.weight"]), figures
@@ -100,7 +100,7 @@ def test_a_client_inside_another_charges_the_same_account(tmp_path: Path) -> Non
     """It draws for what its host charged, and its own charge goes along with the host's reply."""
     run = tiny_run(load({"method": "fedssyn", "set": "fedssyn.inner=fedavg"}))
     x = Samples.of(torch.ones(1, 1, 1, 1), torch.ones(1))
-    host = Noisy(run, "a", x, x, DirectoryState(tmp_path, "record", "site"), own_data=False)
+    host = Noisy(run, "a", x, x, DirectoryState(tmp_path, "record", "site"), user_data=False)
     inside = host.client_of("fedavg", x)
     with pytest.raises(FederationError, match="nothing was charged"):
         inside.draws.gaussian("weight", 1.0, 1.0).released(torch.zeros(1).long())
@@ -157,7 +157,7 @@ def test_a_client_with_data_of_its_own_draws_none_from_a_seed(tmp_path: Path) ->
 def test_a_partition_of_a_set_that_may_be_somebodys_own_is_seeded_only_on_demand(
     keys: dict[str, Any], seeded: bool
 ) -> None:
-    assert is_seeded(load(keys), own_data=False) is seeded
+    assert is_seeded(load(keys), user_data=False) is seeded
 
 
 # ---- at a site ----------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def test_a_client_is_told_whether_the_data_are_the_sites_own(
 ) -> None:
     told: list[bool] = []
     monkeypatch.setattr(
-        "client_app.fedavg.train_locally", lambda client, *_: told.append(client.own_data) or 1 / 0
+        "client_app.fedavg.train_locally", lambda client, *_: told.append(client.user_data) or 1 / 0
     )
     folder = small(method="fedavg", dataset="images", set=IMAGES)
     Site(folder, site="north", data=str(machine / "own")).train("train")

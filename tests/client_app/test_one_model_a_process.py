@@ -14,17 +14,17 @@ from tiers import ALIKE, only_these_first
 from torch import nn
 
 from client_app import device
-from client_app.arrivals import Arrivals
+from client_app.decode_cache import DecodeCache
 from common import models
 from common.learning.run import Run
 from common.methods import METHODS
-from common.models.building import Mould
+from common.models.building import ModelTemplate
 from common.wire import codec
 from common.wire import codec as npy
 from common.wire.bundle import Bundle, BundleSpec
 from common.wire.codec import array_of, record_of
 from common.wire.tensors import Tensors, TensorSpec, TensorsSpec
-from common.wire.weights import Lent, Weights, WeightsSpec
+from common.wire.weights import CopyOnWriteTensors, Weights, WeightsSpec
 
 VAE = "model.name=vae model.depth=1 model.embedding=6 fedvae.preliminary_rounds=1"
 OTHERS = {
@@ -39,7 +39,7 @@ OTHERS = {
 }
 
 
-class Forgetful(Arrivals):
+class Forgetful(DecodeCache):
     """Decodes all that comes, each time."""
 
     def decode(self, arrays: Any, spec: Any) -> Any:
@@ -69,7 +69,7 @@ def test_every_method_has_the_numbers_of_devices_that_share_nothing(
     config = small(method=method, rounds=2, set=f"data.images=200 {OTHERS.get(method, '')}")
     shared = run(config)
     monkeypatch.setattr(Run, "model_with", built_anew)
-    monkeypatch.setattr(device, "ARRIVALS", Forgetful())
+    monkeypatch.setattr(device, "DECODE_CACHE", Forgetful())
     apart = run(config)
     assert without_clocks(shared) == without_clocks(apart)
     assert same_end(shared, apart)
@@ -97,11 +97,11 @@ def test_a_cast_is_as_a_model_that_was_built_and_loaded(name: str) -> None:
     weights = {
         n: torch.rand_like(t.float()).to(t.dtype) for n, t in a_model(name).state_dict().items()
     }
-    plain, mould = a_model(name), Mould(a_model(name))
+    plain, mould = a_model(name), ModelTemplate(a_model(name))
     plain.load_state_dict(weights)
     assert mould.fits
     assert mould.covers(weights)
-    assert same(mould.cast(weights), plain)
+    assert same(mould.instantiate(weights), plain)
 
 
 def same(one: nn.Module, other: nn.Module) -> bool:
@@ -128,8 +128,11 @@ def test_a_buffer_outside_of_the_state_is_each_casts_own() -> None:
     model.register_buffer("table", table, persistent=False)
     model.head.register_buffer("same", table, persistent=False)
     model.head.bias = None
-    mould, weights = Mould(model), {n: torch.ones(t.shape) for n, t in model.state_dict().items()}
-    one, other = mould.cast(weights), mould.cast(weights)
+    mould, weights = (
+        ModelTemplate(model),
+        {n: torch.ones(t.shape) for n, t in model.state_dict().items()},
+    )
+    one, other = mould.instantiate(weights), mould.instantiate(weights)
     assert one.table is one.head.same
     assert one.head.bias is None
     one.table.zero_()
@@ -138,20 +141,20 @@ def test_a_buffer_outside_of_the_state_is_each_casts_own() -> None:
 
 def test_whatever_is_done_to_a_cast_the_next_one_is_as_new() -> None:
     weights = dict(a_model().state_dict())
-    mould = Mould(a_model())
-    first, untouched = mould.cast(weights), mould.cast(weights)
+    mould = ModelTemplate(a_model())
+    first, untouched = mould.instantiate(weights), mould.instantiate(weights)
     first.eval().requires_grad_(False)
     first.head.register_forward_hook(lambda *_: None)
     first.note = torch.ones(1)
     first.head.extra = nn.Linear(1, 1)
     for value in first.state_dict().values():
         value.zero_()
-    assert same(mould.cast(weights), untouched)
+    assert same(mould.instantiate(weights), untouched)
     assert all(torch.equal(weights[name], t) for name, t in untouched.state_dict().items())
 
 
 def test_weights_that_are_not_all_of_the_model_are_not_cast(small: Small) -> None:
-    mould, state = Mould(a_model()), dict(a_model().state_dict())
+    mould, state = ModelTemplate(a_model()), dict(a_model().state_dict())
     del state["head.bias"]
     assert not mould.covers(state)
     assert not mould.covers({**state, "head.bias": torch.zeros(3)})
@@ -161,7 +164,7 @@ def test_weights_that_are_not_all_of_the_model_are_not_cast(small: Small) -> Non
 def test_a_model_that_holds_something_of_its_own_is_built_each_time() -> None:
     model = a_model()
     model.seen = []  # type: ignore[assignment]
-    assert not Mould(model).fits
+    assert not ModelTemplate(model).fits
 
 
 # ---- weights ----------------------------------------------------------------------------------------------
@@ -187,7 +190,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Any]
 def test_equal_bytes_are_decoded_once_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     start = Weights({"a": torch.tensor([1.0, 2.0])})
     spec = WeightsSpec(("a",), ((2,),), (torch.float32,))
-    arrivals = Arrivals()
+    arrivals = DecodeCache()
     decoded = counted(monkeypatch, Weights, "decode")
     first = arrivals.decode(views(*start.encode()), spec)
     again = arrivals.decode(views(*start.encode()), spec)
@@ -204,7 +207,7 @@ def test_equal_bytes_are_decoded_once_and_others_are_not(monkeypatch: pytest.Mon
 def test_what_a_device_writes_into_its_weights_no_other_one_sees() -> None:
     start = Weights({"a": torch.tensor([1.0, 2.0])})
     spec = WeightsSpec(("a",), ((2,),), (torch.float32,))
-    arrivals, came = Arrivals(), views(*start.encode())
+    arrivals, came = DecodeCache(), views(*start.encode())
     written = arrivals.decode(came, spec)
     written.tensors["a"].mul_(2)
     assert written.read_only["a"].tolist() == written.tensors["a"].tolist() == [2.0, 4.0]
@@ -219,7 +222,7 @@ def test_weights_that_arrived_are_copied_when_they_are_asked_for_and_not_to_be_r
     head = Weights({"a": torch.ones(2)}).encode()[0]
     came = Weights.decode([head, array], spec)
     place = array.__array_interface__["data"][0]
-    assert came.read_only["a"].data_ptr() == came.lent().read_only["a"].data_ptr() == place
+    assert came.read_only["a"].data_ptr() == came.copy_on_write().read_only["a"].data_ptr() == place
     own = came.tensors["a"]
     assert own.data_ptr() != place
     assert came.tensors["a"] is came.read_only["a"] is own
@@ -229,8 +232,8 @@ def test_a_round_copies_no_weights_but_into_each_devices_model(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server reads its own and every upload as the bytes that it holds, and so do three devices."""
-    asked = counted(monkeypatch, Lent, "__getitem__")
-    cast = counted(monkeypatch, Mould, "cast")
+    asked = counted(monkeypatch, CopyOnWriteTensors, "__getitem__")
+    cast = counted(monkeypatch, ModelTemplate, "instantiate")
     run(small(method="fedavg", rounds=2, set="federation.sites=3 evaluation.on=none"))
     assert len(cast) == 6
     assert not asked
@@ -259,7 +262,7 @@ def test_a_model_at_its_end_is_sent_as_it_lies_there() -> None:
 
 def test_arrays_that_may_be_written_to_are_decoded_each_time() -> None:
     spec = WeightsSpec(("a",), ((2,),), (torch.float32,))
-    arrivals, came = Arrivals(), Weights({"a": torch.tensor([1.0, 2.0])}).encode()
+    arrivals, came = DecodeCache(), Weights({"a": torch.tensor([1.0, 2.0])}).encode()
     arrivals.decode(came, spec)
     came[1] = np.array([5.0, 6.0], np.float32)
     assert arrivals.decode(came, spec).tensors["a"].tolist() == [5.0, 6.0]
@@ -269,7 +272,7 @@ def test_the_parts_of_a_bundle_that_differ_by_site_are_each_sites() -> None:
     weights = Weights({"a": torch.zeros(2)})
     number = TensorsSpec({"n": TensorSpec((), 0, 9, torch.int64)})
     spec = BundleSpec({"w": WeightsSpec(("a",), ((2,),), (torch.float32,)), "n": number})
-    arrivals = Arrivals()
+    arrivals = DecodeCache()
     one, other = (
         arrivals.decode(
             views(*Bundle({"w": weights, "n": Tensors({"n": torch.tensor(x)})}).encode()), spec

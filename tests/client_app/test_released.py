@@ -120,7 +120,7 @@ def test_one_that_cannot_be_closed_is_refused(
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(Path, "chmod", refuse)
-    said = "others may read the state directory"
-    with pytest.raises(FederationError, match=said) as caught, for_the_owner_alone(state):
+    message = "others may read the state directory"
+    with pytest.raises(FederationError, match=message) as caught, for_the_owner_alone(state):
         pass
     assert str(tmp_path) not in caught.value.told

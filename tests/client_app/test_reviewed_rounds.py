@@ -283,8 +283,8 @@ def test_a_generators_images_are_deleted_where_other_runs_find_them(
 
 
 def test_the_folder_says_that_deleting_is_outside_of_epsilon(small: Small, tmp_path: Path) -> None:
-    for name, said in (("feddm", False), ("feddm with noise", True)):
-        owner = Owner(tmp_path / str(said))
+    for name, message in (("feddm", False), ("feddm with noise", True)):
+        owner = Owner(tmp_path / str(message))
         served(config(small, *SENDERS[name]), 1, owner.node)
-        assert ("outside of that epsilon" in owner.readme()) == said
+        assert ("outside of that epsilon" in owner.readme()) == message
         assert SEND in owner.readme()

@@ -17,7 +17,7 @@ from image_folders import CLASSES, paint, paint_split
 from real_site import Site
 from small import Small
 
-from client_app.app import reason_of
+from client_app.app import reason_for_server
 from client_app.site import division_of
 from common.config.loading import load
 from common.errors import DataError
@@ -109,9 +109,9 @@ def test_what_lies_outside_is_never_opened(small: Small, machine: Path, case: st
     keys, key = places(machine)[case]
     before = sorted((machine / "elsewhere").rglob("*"))
     asked = {**keys, "set": f"{keys.get('set', '')} data.send_originals=on"}
-    said = Site(small(method="real", **asked)).refusal()
-    assert said.startswith(f"{key} names a place outside of this site's data-root")
-    assert str(machine) not in said
+    message = Site(small(method="real", **asked)).refusal()
+    assert message.startswith(f"{key} names a place outside of this site's data-root")
+    assert str(machine) not in message
     assert sorted((machine / "elsewhere").rglob("*")) == before
 
 
@@ -282,10 +282,10 @@ def test_what_the_owner_vetoes_is_refused_at_the_roll_call(small: Small, case: s
         or "dataset" in keys
     )
     site = Site(small(**keys), **node)
-    said = site.refusal()
-    assert said.startswith("this site's owner allows ")
-    assert asked in said
-    assert "\n" not in said
+    message = site.refusal()
+    assert message.startswith("this site's owner allows ")
+    assert asked in message
+    assert "\n" not in message
 
 
 def test_a_veto_holds_without_a_roll_call(small: Small) -> None:
@@ -362,15 +362,15 @@ def test_a_sentence_that_names_a_place_stays_in_the_sites_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     error = DataError("/srv/somebody/red cannot be read: see https://example.org/a/b")
-    assert reason_of(error, owner=False) == str(error)
-    told = reason_of(error, owner=True)
+    assert reason_for_server(error, owner=False) == str(error)
+    told = reason_for_server(error, owner=True)
     assert "somebody" not in told
     assert "DataError, incident" in told
     assert "/srv/somebody/red" in caplog.text
     for kept in ("see https://example.org/a/b", "w/o it", "data='/abs/folder'", "<class>/*"):
-        assert reason_of(DataError(kept), owner=True) == kept
+        assert reason_for_server(DataError(kept), owner=True) == kept
     for held in ("in '/srv'", "a=/srv", "(~/x)", "../x", "no ./x", "[Errno 2]: '/x y/z'"):
-        assert "incident" in reason_of(DataError(held), owner=True)
+        assert "incident" in reason_for_server(DataError(held), owner=True)
 
 
 # ---- where the owner names no bound ---------------------------------------------------------------------
@@ -395,14 +395,14 @@ UNNAMED: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_no_owner_bounds_has_a_bound_all_the_same(
     small: Small, machine: Path, case: str
 ) -> None:
-    keys, said = UNNAMED[case]
+    keys, message = UNNAMED[case]
     keys = {**keys, "set": f"{keys['set']} data.send_originals=on"}
     site = Site(
         small(**keys),
         data=str(machine / "elsewhere/pictures"),
         **{"state-dir": str(machine / "state")},
     )
-    assert re.search(said, site.refusal())
+    assert re.search(message, site.refusal())
     assert not list((machine / "state").rglob("*nectar-store*"))
 
 

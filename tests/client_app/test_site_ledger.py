@@ -17,7 +17,7 @@ from client_app.owner.ledger import NO_BUDGET
 from common.draws.private_draws import KeyStream
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event
-from common.privacy.ledger import LEDGER, Head, Ledger, Told
+from common.privacy.ledger import LEDGER, Ledger, LedgerTip, PrivacyReport
 from nectar.operate.privacy_plan import rounds_left
 
 pytestmark = pytest.mark.usefixtures("fresh_data")
@@ -41,8 +41,8 @@ def site(small: Small, tmp_path: Path) -> Callable[..., Site]:
     return make
 
 
-def told(reply: Any) -> Told:
-    return Told.read(dict(reply.content.config_records["privacy"]))
+def told(reply: Any) -> PrivacyReport:
+    return PrivacyReport.read(dict(reply.content.config_records["privacy"]))
 
 
 def test_each_answer_is_charged_a_repeated_round_again_and_every_run_to_one_ledger(
@@ -61,13 +61,13 @@ def test_each_answer_is_charged_a_repeated_round_again_and_every_run_to_one_ledg
 def test_the_ledgers_head_goes_along_and_counts_only_where_they_are_public(
     site: Callable[..., Site], tmp_path: Path
 ) -> None:
-    said = told(site().train("train"))
-    assert said == Told((), whole=True, head=Ledger(tmp_path / "state").read().head)
+    message = told(site().train("train"))
+    assert message == PrivacyReport((), whole=True, head=Ledger(tmp_path / "state").read().head)
     site().train("train", record="20260102-000000-another-run")
-    said = told(site("privacy.counts=public").train("train"))
-    assert said.events == (Event("noisy", MULTIPLIER, steps=2),), "this run's alone, both rounds"
-    assert said.head is not None
-    assert said.head.length == 3
+    message = told(site("privacy.counts=public").train("train"))
+    assert message.events == (Event("noisy", MULTIPLIER, steps=2),), "this run's alone, both rounds"
+    assert message.head is not None
+    assert message.head.length == 3
 
 
 def test_two_sites_on_one_ledger_are_told_their_own_charges_and_share_the_budget(
@@ -77,7 +77,7 @@ def test_two_sites_on_one_ledger_are_told_their_own_charges_and_share_the_budget
     caplog.set_level("WARNING", "flwr")
     for name in ("north", "south", "north"):
         seen.append(told(site(public, site=name).train("train")))
-    assert [said.events for said in seen] == [
+    assert [message.events for message in seen] == [
         (EVENT,),
         (EVENT,),
         (Event("noisy", MULTIPLIER, steps=2),),
@@ -133,9 +133,9 @@ def test_no_noise_is_beyond_every_budget(site: Callable[..., Site]) -> None:
 
 def test_a_run_that_is_not_private_is_beyond_it_too(small: Small, tmp_path: Path) -> None:
     node = {"privacy-epsilon": 8, "state-dir": str(tmp_path / "state")}
-    said = Site(small(method="fedavg"), **node).refusal()
-    assert "privacy-epsilon" in said
-    assert "method=fedavg" in said
+    message = Site(small(method="fedavg"), **node).refusal()
+    assert "privacy-epsilon" in message
+    assert "method=fedavg" in message
 
 
 @pytest.mark.parametrize(
@@ -156,8 +156,8 @@ def test_a_budget_that_is_none_refuses_every_run(
 
 
 def test_a_budget_without_a_place_for_its_ledger_refuses_every_run(small: Small) -> None:
-    said = Site(small(method="fedavg"), **{"privacy-epsilon": 3}).refusal()
-    assert "names no state-dir, where the ledger of it lies" in said
+    message = Site(small(method="fedavg"), **{"privacy-epsilon": 3}).refusal()
+    assert "names no state-dir, where the ledger of it lies" in message
 
 
 # ---- no release before its line -----------------------------------------------------------------------
@@ -233,7 +233,7 @@ def test_an_older_copy_is_refused_once_the_server_has_seen_a_later_head(
 
 
 def test_a_site_that_lost_its_state_is_refused_too(site: Callable[..., Site], small: Small) -> None:
-    head = Head(1, "ab" * 32)
+    head = LedgerTip(1, "ab" * 32)
     assert "is older than" in str(site().roll_call({"partition-0": head}).error.reason)
     nowhere = Site(small(method="fedavg")).roll_call({"partition-0": head})
     assert "keeps no privacy ledger" in str(nowhere.error.reason)
@@ -270,13 +270,13 @@ def test_a_server_that_asks_for_more_counts_gets_none(
 
 def test_nor_does_an_evaluation_that_no_setting_speaks_of(site: Callable[..., Site]) -> None:
     reply = site("data.site_holdout=0.2").evaluate()
-    assert "a private run learns no figure" in str(reply.error.reason)
+    assert "evaluation at sites is not possible in a private run" in str(reply.error.reason)
 
 
 def test_seeded_noise_is_charged_to_the_record_alone(small: Small, tmp_path: Path) -> None:
     node = {"state-dir": str(tmp_path / "state"), "allow-imports": "private_method"}
-    said = told(Site(small(method=METHOD), **node).train("train"))
-    assert said == Told((EVENT,), seeded=True)
+    message = told(Site(small(method=METHOD), **node).train("train"))
+    assert message == PrivacyReport((EVENT,), seeded=True)
     assert not (tmp_path / "state" / LEDGER).exists()
 
 

@@ -103,9 +103,9 @@ def unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_steps_that_take_longer_than_is_left_cost_nothing_and_read_nothing(
     small: Small, tmp_path: Path, name: str
 ) -> None:
-    said = refused(config(small, name, 10**6), tmp_path / "s", 20.0)
-    assert "too short for this phase (estimated " in said
-    assert "an example was read" not in said
+    message = refused(config(small, name, 10**6), tmp_path / "s", 20.0)
+    assert "too short for this phase (estimated " in message
+    assert "an example was read" not in message
 
 
 def test_a_generator_that_the_next_round_goes_on_with_is_charged_once(
@@ -144,7 +144,7 @@ def test_where_nothing_is_charged_nothing_is_timed(
     run_config = config(small, name, 1)
     run_config["set"] += " privacy.noise=seeded"
     replies: list[list[Message]] = []
-    for node, said in (({"simulated": True}, {}), (at(tmp_path / "s"), {"seconds-left": 1e6})):
-        replies.append(served(run_config, 1, node, **said)[1])
+    for node, message in (({"simulated": True}, {}), (at(tmp_path / "s"), {"seconds-left": 1e6})):
+        replies.append(served(run_config, 1, node, **message)[1])
     assert equal(*replies)
     run(run_config)

@@ -32,8 +32,8 @@ def sentence(**run_config: object) -> str:
     ],
 )
 def test_an_unknown_key_is_answered_with_the_nearest(key: str, guess: str) -> None:
-    said = sentence(set=f"{key}=1")
-    assert said == f"{key} on the command line is not a setting: did you mean {guess}?"
+    message = sentence(set=f"{key}=1")
+    assert message == f"{key} on the command line is not a setting: did you mean {guess}?"
 
 
 def test_a_key_like_no_other_is_answered_with_where_to_look() -> None:
@@ -105,24 +105,28 @@ def test_settings_of_a_method_that_is_not_chosen_are_checked_too() -> None:
 
 def test_a_method_inside_another_is_one_that_there_is() -> None:
     for method in ("fedssyn", "feddm"):
-        said = sentence(method=method, set="fedssyn.inner=scafold")
-        assert said.startswith(
+        message = sentence(method=method, set="fedssyn.inner=scafold")
+        assert message.startswith(
             "fedssyn.inner='scafold' on the command line must be the name of another method: it is one of feddm, "
         )
-        assert said.endswith(", such as scaffold.")
+        assert message.endswith(", such as scaffold.")
     assert "'fedssyn' on the command line must be" in sentence(set="fedssyn.inner=fedssyn")
 
 
 def test_several_problems_are_a_line_each_and_only_the_first_few() -> None:
-    said = sentence(set="feddm.icp=1 partition.aplha=1 rounds=0 seed=-1 fedavg.lr=0").splitlines()
-    assert len(said) == 4
-    assert said[-1] == "Not shown: 2 more of this kind."
+    message = sentence(
+        set="feddm.icp=1 partition.aplha=1 rounds=0 seed=-1 fedavg.lr=0"
+    ).splitlines()
+    assert len(message) == 4
+    assert message[-1] == "Not shown: 2 more of this kind."
 
 
 def test_unknown_names_are_answered_with_the_nearest_and_the_list() -> None:
-    said = sentence(method="fedmd")
-    assert said.startswith("method='fedmd' on the command line is unknown, the nearest is feddm: ")
-    assert "feddm, fedaf, real, fedavg" in said
+    message = sentence(method="fedmd")
+    assert message.startswith(
+        "method='fedmd' on the command line is unknown, the nearest is feddm: "
+    )
+    assert "feddm, fedaf, real, fedavg" in message
     assert "the nearest is mnist: there are cifar10, cifar100, digits" in sentence(dataset="minst")
 
 
@@ -152,8 +156,8 @@ def test_an_unknown_run_config_key_is_named_or_given_its_section() -> None:
 
 @pytest.mark.parametrize("key", ["output_dir", "data_dir", "resume"])
 def test_relative_paths_are_refused(key: str) -> None:
-    said = sentence(**{key: "here/there"})
-    assert said.startswith(
+    message = sentence(**{key: "here/there"})
+    assert message.startswith(
         f"{key.replace('_', '-')}='here/there' on the command line must be an abs"
     )
 
@@ -217,10 +221,10 @@ def test_a_bad_file_is_named(
     (tmp_path / "dataset" / "digits.yaml").touch()
     (tmp_path / "table" / "e.yaml").write_text(f"name: e\n{content}")
     monkeypatch.setattr(layers_module, "CONF", tmp_path)
-    said = sentence(experiment="e")
-    assert "conf/table/e.yaml" in said
-    assert "\n" not in said
-    assert expected is None or said == expected.format("conf/table/e.yaml")
+    message = sentence(experiment="e")
+    assert "conf/table/e.yaml" in message
+    assert "\n" not in message
+    assert expected is None or message == expected.format("conf/table/e.yaml")
 
 
 def test_a_file_that_is_no_text_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,8 +113,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_would_leave_past_the_noise_is_refused(case: str) -> None:
-    method, text, said = REFUSED[case]
-    with pytest.raises(ConfigError, match=re.escape(said)) as told:
+    method, text, message = REFUSED[case]
+    with pytest.raises(ConfigError, match=re.escape(message)) as told:
         load({"method": method, "set": text})
     assert str(told.value).startswith("privacy.noise_multiplier=1 ")
     assert "\n" not in str(told.value)
@@ -146,13 +146,13 @@ def test_a_method_of_ones_own_is_told_to_set_its_own_section(
     path = f"{module.__name__}:OwnSettings"
     method = Method("mine", known.strategy, known.client, path, private=True)
     monkeypatch.setitem(METHODS, "mine", method)
-    for words, said in (
+    for words, message in (
         ("mine.mechanism=none", "set mine.mechanism=feature or mine.mechanism=gradient."),
         ("mine.mechanism=feature mine.start=real", "set mine.start=noise."),
     ):
         with pytest.raises(ConfigError) as refused:
             load({"method": "mine", "set": f"{PUBLIC} {words}"})
-        assert str(refused.value).endswith(said)
+        assert str(refused.value).endswith(message)
 
 
 @pytest.mark.parametrize(

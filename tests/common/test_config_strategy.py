@@ -65,8 +65,8 @@ def test_arguments_are_typed_and_construct_the_strategy() -> None:
 
 
 def test_a_wrong_argument_is_answered_with_the_nearest() -> None:
-    said = sentence(ADAM, "strategy.bta_1=0.5")
-    assert said == (
+    message = sentence(ADAM, "strategy.bta_1=0.5")
+    assert message == (
         f"strategy.bta_1 on the command line is not an argument of {ADAM}: "
         "did you mean strategy.beta_1?"
     )
@@ -81,9 +81,9 @@ def test_an_argument_of_the_wrong_type_is_refused() -> None:
 
 
 def test_an_argument_that_takes_a_function_is_refused() -> None:
-    said = sentence(ADAM, "strategy.train_metrics_aggr_fn=print")
-    assert "cannot be set" in said
-    assert "takes an object" in said
+    message = sentence(ADAM, "strategy.train_metrics_aggr_fn=print")
+    assert "cannot be set" in message
+    assert "takes an object" in message
 
 
 def test_a_required_argument_must_be_given() -> None:
@@ -110,8 +110,10 @@ def test_a_strategy_no_setting_can_construct_is_refused() -> None:
 
 def test_an_argument_may_have_any_name_and_all_that_is_wrong_is_said() -> None:
     path = f"{HERE}:OddlyNamed"
-    said = sentence(path, "strategy.model_config=often strategy._hidden=3 strategy.modelconfig=1")
-    assert said.splitlines() == [
+    message = sentence(
+        path, "strategy.model_config=often strategy._hidden=3 strategy.modelconfig=1"
+    )
+    assert message.splitlines() == [
         "strategy.model_config='often' on the command line must be a number.",
         f"strategy._hidden on the command line is not an argument of {path}: it takes copy, model_config.",
         f"strategy.modelconfig on the command line is not an argument of {path}: did you mean "
@@ -139,9 +141,9 @@ def test_positional_only_arguments_cannot_be_given() -> None:
     ],
 )
 def test_what_is_no_strategy_is_refused(path: str, part: str) -> None:
-    said = sentence(path)
-    assert part in said
-    assert "on the command line" in said
+    message = sentence(path)
+    assert part in message
+    assert "on the command line" in message
 
 
 def test_arguments_in_a_file_go_with_the_files_method(

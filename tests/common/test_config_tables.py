@@ -123,16 +123,16 @@ def test_a_base_that_leads_back_is_a_sentence(conf: Path, base: str) -> None:
     (conf / "e.yaml").write_text(f"name: e\nbase: {base}")
     (conf / "f.yaml").write_text("name: f\nbase: e")
     place = "f" if base == "f" else "e"
-    said = f"base in conf/table/{place}.yaml leads back to e: remove one base."
-    assert sentence(experiment="e") == said
+    message = f"base in conf/table/{place}.yaml leads back to e: remove one base."
+    assert sentence(experiment="e") == message
 
 
 def test_a_base_that_does_not_exist_is_answered_with_the_nearest(conf: Path) -> None:
     (conf / "e.yaml").write_text("name: e\nbase: fine-run")
     (conf / "fine.yaml").write_text("name: fine-run2")
-    said = sentence(experiment="e")
-    assert said.startswith("experiment='fine-run' in conf/table/e.yaml is unknown")
-    assert "the nearest is fine-run2" in said
+    message = sentence(experiment="e")
+    assert message.startswith("experiment='fine-run' in conf/table/e.yaml is unknown")
+    assert "the nearest is fine-run2" in message
 
 
 def test_a_mistake_in_a_base_is_reported_with_the_bases_file(conf: Path) -> None:

@@ -89,8 +89,8 @@ def sentence(method: str, text: str) -> str:
 
 
 def test_a_wrong_value_is_still_refused_once_and_where_it_was_given() -> None:
-    said = sentence("variant", "fedavg.lr=-1")
-    assert said == "fedavg.lr=-1 on the command line must be a number, above 0."
+    message = sentence("variant", "fedavg.lr=-1")
+    assert message == "fedavg.lr=-1 on the command line must be a number, above 0."
 
 
 #: what FedAvg takes and the narrow method does not: by its bound, its field's validator, its whole's
@@ -150,5 +150,5 @@ def test_a_method_that_distils_and_trains_has_the_settings_of_both() -> None:
 
 def test_it_is_private_where_both_are() -> None:
     both = BothSettings(mechanism="feature", start="noise", counts_noise=1.0)
-    said = both.unprotected(PrivacySettings(noise_multiplier=1.0, counts="one"))
-    assert said.startswith("the steps of a site follow its number of examples")
+    message = both.unprotected(PrivacySettings(noise_multiplier=1.0, counts="one"))
+    assert message.startswith("the steps of a site follow its number of examples")

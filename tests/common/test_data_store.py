@@ -13,7 +13,7 @@ from data_files import forget_loaded, small_mnist, write_source
 from places import ROOT
 
 from common.data.loading import load
-from common.data.store import ARRAYS, Contents, shared
+from common.data.store import ARRAYS, Contents, shared_store
 from common.errors import DataError
 from common.samples.dataset import Split
 
@@ -42,8 +42,8 @@ def _is_mapped(array: np.ndarray, folder: Path) -> bool:
 
 
 def test_second_use_maps_what_the_first_wrote(tmp_path: Path) -> None:
-    first = shared("small", [tmp_path], "source 1", _splits)
-    second = shared("small", [tmp_path], "source 1", _never)
+    first = shared_store("small", [tmp_path], "source 1", _splits)
+    second = shared_store("small", [tmp_path], "source 1", _never)
     train, test, *_ = _splits()
     np.testing.assert_array_equal(second.train.images, train.images)
     np.testing.assert_array_equal(second.test.labels, test.labels)
@@ -57,7 +57,7 @@ def test_second_use_maps_what_the_first_wrote(tmp_path: Path) -> None:
 @pytest.mark.parametrize("array", ARRAYS)
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
 def test_damaged_array_is_noticed_and_rebuilt(tmp_path: Path, array: str, damage: str) -> None:
-    good = shared("small", [tmp_path], "source 1", _splits).checksum
+    good = shared_store("small", [tmp_path], "source 1", _splits).checksum
     path = tmp_path / "small" / f"{array}.npy"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
@@ -65,37 +65,37 @@ def test_damaged_array_is_noticed_and_rebuilt(tmp_path: Path, array: str, damage
         path.unlink()
     else:
         path.write_bytes(content[:-1] if damage == "truncate" else content)
-    assert shared("small", [tmp_path], "source 1", _splits).checksum == good
-    assert shared("small", [tmp_path], "source 1", _never).checksum == good
+    assert shared_store("small", [tmp_path], "source 1", _splits).checksum == good
+    assert shared_store("small", [tmp_path], "source 1", _never).checksum == good
 
 
 @pytest.mark.parametrize(
     "record", [b"", b"\xff\xfe", b"[]", b"{}", b'{"schema": 1, "source": "source 1", "sha256": {}}']
 )
 def test_damaged_record_is_rebuilt(tmp_path: Path, record: bytes) -> None:
-    good = shared("small", [tmp_path], "source 1", _splits).checksum
+    good = shared_store("small", [tmp_path], "source 1", _splits).checksum
     (tmp_path / "small/store.json").write_bytes(record)
-    assert shared("small", [tmp_path], "source 1", _splits).checksum == good
+    assert shared_store("small", [tmp_path], "source 1", _splits).checksum == good
     assert json.loads((tmp_path / "small/store.json").read_text())["source"] == "source 1"
 
 
 def test_damaged_store_without_its_source_is_an_error_that_names_both(tmp_path: Path) -> None:
-    shared("small", [tmp_path], "source 1", _splits)
+    shared_store("small", [tmp_path], "source 1", _splits)
     (tmp_path / "small/train-images.npy").write_bytes(b"junk")
     with pytest.raises(DataError, match=r"small is damaged .* train-images is missing"):
-        shared("small", [tmp_path], "source 1", _gone)
+        shared_store("small", [tmp_path], "source 1", _gone)
 
 
 def test_store_of_other_files_is_not_taken(tmp_path: Path) -> None:
-    shared("small", [tmp_path], "source 1", _splits)
+    shared_store("small", [tmp_path], "source 1", _splits)
     with pytest.raises(DataError, match="made from other files"):
-        shared("small", [tmp_path], "source 2", _gone)
+        shared_store("small", [tmp_path], "source 2", _gone)
 
 
 def test_what_a_killed_builder_left_is_no_store(tmp_path: Path) -> None:
     (tmp_path / "small.partial").mkdir()
     (tmp_path / "small.partial/train-images.npy").write_bytes(b"half")
-    shared("small", [tmp_path], "source 1", _splits)
+    shared_store("small", [tmp_path], "source 1", _splits)
     assert not (tmp_path / "small.partial").exists()
 
 
@@ -143,7 +143,7 @@ import sys, time
 from pathlib import Path
 import numpy as np
 from common.samples.dataset import Split
-from common.data.store import Contents, shared
+from common.data.store import Contents, shared_store
 root = Path(sys.argv[1])
 
 def read_source():
@@ -157,7 +157,7 @@ def read_source():
 (root / f"ready-{sys.argv[2]}").touch()
 while len(list(root.glob("ready-*"))) < 2:
     time.sleep(0.01)
-print(shared("small", [root / "store"], "source 1", read_source).checksum)
+print(shared_store("small", [root / "store"], "source 1", read_source).checksum)
 """
 
 

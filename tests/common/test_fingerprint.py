@@ -109,7 +109,7 @@ def test_a_run_counts_the_methods_inside_it() -> None:
 
 def test_it_is_the_same_before_and_after_what_a_run_imports(tmp_path: Path) -> None:
     """In a process that has imported nothing else, and at the end of one that has run."""
-    said = subprocess.run(
+    message = subprocess.run(
         [
             sys.executable,
             "-c",
@@ -126,7 +126,7 @@ def test_it_is_the_same_before_and_after_what_a_run_imports(tmp_path: Path) -> N
         text=True,
         check=True,
     )
-    assert said.stdout.splitlines()[-1] == "True"
+    assert message.stdout.splitlines()[-1] == "True"
 
 
 def test_a_users_own_strategy_counts_with_what_lies_beside_it(
@@ -154,7 +154,7 @@ def test_a_users_own_strategy_counts_with_what_lies_beside_it(
 
 @pytest.mark.extended
 def test_it_is_the_same_in_another_process_at_another_place(copy: Path, tmp_path: Path) -> None:
-    said = subprocess.run(
+    message = subprocess.run(
         [
             sys.executable,
             "-P",
@@ -169,6 +169,6 @@ def test_it_is_the_same_in_another_process_at_another_place(copy: Path, tmp_path
         text=True,
         check=True,
     )
-    code, source, root = said.stdout.split()
+    code, source, root = message.stdout.split()
     assert (code, source) == (code_fingerprint(load({"method": "topk"})), source_fingerprint())
     assert root == str(copy.resolve())

@@ -128,9 +128,9 @@ def test_what_is_no_image_is_named_with_its_reason_and_what_systems_leave_is_not
         "train/red/text.jpg": "not an image of a known format",
     }
     assert np.bincount(dataset.train.labels).tolist() == [30, 32, 30]
-    said = [record.message for record in caplog.records]
-    assert len(said) == 6, "five by name, the others by reason"
-    assert "and 3 more (" in said[-1]
+    message = [record.message for record in caplog.records]
+    assert len(message) == 6, "five by name, the others by reason"
+    assert "and 3 more (" in message[-1]
     assert again(monkeypatch, tmp_path).skipped == dataset.skipped, "the store knows them too"
 
 
@@ -140,8 +140,8 @@ def test_too_many_that_are_no_image_are_refused_with_their_number(
     train = paint_split(tmp_path / "set", train=3, test=1) / "train"
     for i in range(2):
         (train / f"red/bad{i}.png").touch()
-    said = r"2 of 14 files below .*set cannot be used \(empty: 2\), more than images.max_bad=0.1"
-    with pytest.raises(DataError, match=said) as caught:
+    message = r"2 of 14 files below .*set cannot be used \(empty: 2\), more than images.max_bad=0.1"
+    with pytest.raises(DataError, match=message) as caught:
         read(tmp_path)
     assert "bad0" not in str(caught.value), "names stay in the log: the sentence may leave a site"
     assert len(again(monkeypatch, tmp_path, max_bad=0.2).train) == 9
@@ -152,8 +152,10 @@ def test_too_many_that_are_no_image_are_refused_with_their_number(
 def test_a_folder_of_an_unknown_class_is_refused_by_name(tmp_path: Path) -> None:
     paint_split(tmp_path / "set", train=1, test=1)
     (tmp_path / "set/train/greem").mkdir()
-    said = r"train/greem is a folder of no known class \(the nearest is green\): .*red, green, blue"
-    with pytest.raises(DataError, match=said):
+    message = (
+        r"train/greem is a folder of no known class \(the nearest is green\): .*red, green, blue"
+    )
+    with pytest.raises(DataError, match=message):
         read(tmp_path)
 
 

@@ -164,8 +164,8 @@ def test_another_set_s_picture_that_is_too_large_is_a_sentence(
 ) -> None:
     path, before = saved(tmp_path, Image.new("L", (101, 100))), Image.MAX_IMAGE_PIXELS
     monkeypatch.setattr(pictures, "most_pixels", lambda: 10_000)
-    said = "the set holds a picture of more than 10,000 pixels"
-    with pytest.raises(DataError, match=said), pictures.bounded("the set"):
+    message = "the set holds a picture of more than 10,000 pixels"
+    with pytest.raises(DataError, match=message), pictures.bounded("the set"):
         Image.open(path)
     assert before == Image.MAX_IMAGE_PIXELS
 

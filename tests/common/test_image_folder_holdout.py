@@ -14,7 +14,7 @@ from common.division import Division
 from common.errors import ConfigError, DataError
 from common.samples.dataset import Dataset
 from nectar import cli
-from nectar.words import parse_words, with_class_list
+from nectar.arguments import parse_arguments, with_class_list
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +92,7 @@ def test_the_class_list_is_the_names_of_the_folders_where_none_is_given(
     words = ["dataset=images", f"images.folder={tmp_path / 'set'}"]
     assert cli.main(["config", *words]) == 0
     assert "classes: blue,green,red" in capsys.readouterr().out
-    stated = with_class_list(parse_words([*words, "images.classes=green,red,blue"]))
+    stated = with_class_list(parse_arguments([*words, "images.classes=green,red,blue"]))
     assert load_config(stated).images.names == ("green", "red", "blue")
     with pytest.raises(ConfigError, match="nowhere is not there"):
-        with_class_list(parse_words(["dataset=images", "images.folder=nowhere"]))
+        with_class_list(parse_arguments(["dataset=images", "images.folder=nowhere"]))

@@ -24,8 +24,8 @@ from common.errors import DataError
 from common.samples.dataset import Dataset
 from common.samples.inputs import samples
 from nectar import cli
+from nectar.arguments import parse_arguments
 from nectar.dataset.account import partitioned
-from nectar.words import parse_words
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")
 
@@ -351,7 +351,7 @@ def test_the_data_command_counts_sequences(
     assert "training 3 sequences of 2 owners (partition.kind=natural)" in lines
     assert lines[-5:-1] == ["site sequences", "partition-0 1", "partition-1 2", "all 3"]
     assert (tmp_path / "c.png").is_file()
-    holdings = partitioned(Division(load_config(parse_words(words[1:]))))
+    holdings = partitioned(Division(load_config(parse_arguments(words[1:]))))
     assert (holdings.classes, holdings.what) == (("sequences",), "sequences")
     assert holdings.counts.tolist() == [[1], [2]]
     assert cli.main([*words, "--samples", str(tmp_path / "s.png")]) == 2

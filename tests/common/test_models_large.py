@@ -221,7 +221,7 @@ def test_logistic_regression_is_one_linear_layer_on_the_pixels() -> None:
         ({"name": "resnet18", "norm": "none"}, "instance, group, batch"),
         (
             {"name": "resnet18", "shape": (1, 8, 8)},
-            "8x8, which instance norm makes 0: choose group",
+            "last feature map is 1x1, which instance norm would zero",
         ),
         ({"name": "vit", "width": 100}, "multiple of 32"),
         ({"name": "vit", "depth": 0}, "at least one layer"),

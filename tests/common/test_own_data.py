@@ -20,7 +20,7 @@ from common.config.code_fingerprint import code_files
 from common.config.loading import load as load_config
 from common.config.resolved import Config
 from common.data.loading import load
-from common.data.own import reading
+from common.data.user import reading
 from common.division import Division
 from common.errors import ConfigError, DataError, NectarError
 from common.samples.dataset import Dataset
@@ -393,7 +393,7 @@ def test_torchvisions_own_mnist_holds_the_arrays_of_dataset_mnist(tmp_path: Path
 def test_a_set_that_torchvision_cannot_give(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def said(dataset: str) -> str:
+    def message(dataset: str) -> str:
         with pytest.raises(NectarError) as caught:
             Division(resolve(tmp_path, dataset)).run.info  # noqa: B018
         return str(caught.value)
@@ -402,13 +402,13 @@ def test_a_set_that_torchvision_cannot_give(
         raise RuntimeError("no route\nto host")
 
     stand_in(monkeypatch, "SVHN", __init__=broken)
-    assert "cannot be downloaded (no route to host): put its files there" in said(
+    assert "cannot be downloaded (no route to host): put its files there" in message(
         "torchvision:SVHN"
     )
-    assert "no image set SVNH, the nearest is SVHN" in said("torchvision:SVNH")
-    assert "one of its variants, byclass, " in said("torchvision:EMNIST")
-    assert "has no variants" in said("torchvision:MNIST:letters")
-    assert "takes more than a folder and a split" in said("torchvision:FakeData")
+    assert "no image set SVNH, the nearest is SVHN" in message("torchvision:SVNH")
+    assert "one of its variants, byclass, " in message("torchvision:EMNIST")
+    assert "has no variants" in message("torchvision:MNIST:letters")
+    assert "takes more than a folder and a split" in message("torchvision:FakeData")
 
 
 # --- the Hugging Face Hub

@@ -22,7 +22,7 @@ from common.config.loading import load
 from common.division import Division
 from common.errors import ConfigError
 from common.models import Classifier
-from common.models.own import adopt, make
+from common.models.user_model import adopt, make
 from nectar.engines.local_grid import LocalGrid
 from server_app.checkpoint import Checkpoint
 

@@ -118,10 +118,10 @@ def test_asking_opacus_leaves_the_log_as_it_was() -> None:
         "from common.privacy.events import Event; "
         "epsilon([Event('a', 1.0)], 1e-5); print(logging.getLogger().handlers)"
     )
-    said = subprocess.run(
+    message = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert said.stdout.strip() == "[]"
+    assert message.stdout.strip() == "[]"
 
 
 STEPS = "[Event('dp-sgd', 1.1, 0.02, 500)] * 3, 1e-5"

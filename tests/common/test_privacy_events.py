@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event, parallel
-from common.privacy.ledger import Head, Told
+from common.privacy.ledger import LedgerTip, PrivacyReport
 
 DELTA = 1e-5
 
@@ -261,11 +261,11 @@ def test_numpys_numbers_are_numbers() -> None:
 # ---- what a site tells of its charges ----------------------------------------------------------------
 
 
-TOLD = Told((Event("dp-sgd", 1.0, 0.5, 3),), head=Head())
+TOLD = PrivacyReport((Event("dp-sgd", 1.0, 0.5, 3),), head=LedgerTip())
 
 
 def test_what_was_written_is_read() -> None:
-    assert Told.read(TOLD.to_config()) == TOLD
+    assert PrivacyReport.read(TOLD.to_config()) == TOLD
 
 
 @pytest.mark.parametrize("number", [float("inf"), float("nan"), 10**400, -1, "1", None])
@@ -273,4 +273,4 @@ def test_noise_that_is_no_finite_number_is_refused(number: Any) -> None:
     """An infinite multiplier would stand in the record, where JSON has no such number."""
     event = Event("dp-sgd", 1.0).to_dict() | {"noise_multiplier": number}
     with pytest.raises(ValueError, match=r"noise|not an event"):
-        Told.read({**TOLD.to_config(), "events": json.dumps([event])})
+        PrivacyReport.read({**TOLD.to_config(), "events": json.dumps([event])})

@@ -18,7 +18,7 @@ import pytest
 
 from common.privacy import ledger as ledger_module
 from common.privacy.events import Event
-from common.privacy.ledger import HEAD_FILE, LEDGER, Charge, Head, Ledger, LedgerError
+from common.privacy.ledger import HEAD_FILE, LEDGER, Charge, Ledger, LedgerError, LedgerTip
 
 EVENT = Event("dp-sgd", 1.1, 0.05, 30)
 
@@ -37,7 +37,7 @@ def add(ledger: Ledger, *rounds: int) -> None:
 
 def test_what_was_charged_is_read_again_in_its_order(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "state")
-    assert ledger.read().head == Head()
+    assert ledger.read().head == LedgerTip()
     add(ledger, 1, 2, 2)
     again = Event("means", 2.0, steps=3, adjacency="replace-one")
     lines = ledger.append(charge(3, EVENT, again), lambda before: None)
@@ -50,9 +50,9 @@ def test_what_was_charged_is_read_again_in_its_order(tmp_path: Path) -> None:
 def test_every_line_can_be_read_by_a_person(tmp_path: Path) -> None:
     add(Ledger(tmp_path), 1)
     (line,) = (tmp_path / LEDGER).read_text().splitlines()
-    said = json.loads(line)
-    assert (said["record"], said["round"], said["unit"]) == ("a-run", 1, "example")
-    assert said["events"] == [EVENT.to_dict()]
+    message = json.loads(line)
+    assert (message["record"], message["round"], message["unit"]) == ("a-run", 1, "example")
+    assert message["events"] == [EVENT.to_dict()]
 
 
 def test_who_asks_sees_what_stands_there_and_can_refuse(tmp_path: Path) -> None:
@@ -85,9 +85,9 @@ def test_every_flipped_byte_is_seen(tmp_path: Path) -> None:
 
 
 def _edit(line: str) -> str:
-    said = json.loads(line)
-    said["events"][0]["steps"] = 1
-    return json.dumps(said, sort_keys=True)
+    message = json.loads(line)
+    message["events"][0]["steps"] = 1
+    return json.dumps(message, sort_keys=True)
 
 
 DAMAGES: dict[str, Callable[[list[str]], list[str]]] = {
@@ -142,8 +142,8 @@ def test_an_older_copy_of_both_files_is_a_valid_ledger_and_lacks_the_later_head(
     add(ledger, 2)
     later = ledger.read()
     assert later.has(later.head)
-    assert later.has(Head(1, later.chain[0]))
-    assert not later.has(Head(2, later.chain[0]))
+    assert later.has(LedgerTip(1, later.chain[0]))
+    assert not later.has(LedgerTip(2, later.chain[0]))
     shutil.rmtree(tmp_path / "state")
     shutil.copytree(tmp_path / "backup", tmp_path / "state")
     older = ledger.read()
@@ -296,7 +296,7 @@ def test_a_directory_that_cannot_be_written_is_a_sentence(
 )
 def test_what_is_no_head(wrong: object) -> None:
     with pytest.raises(ValueError, match="not a head"):
-        Head.read(wrong)
+        LedgerTip.read(wrong)
 
 
 @pytest.mark.parametrize("name", [LEDGER, HEAD_FILE])
@@ -306,9 +306,9 @@ def test_a_pipe_in_the_place_of_a_file_holds_up_nobody(tmp_path: Path, name: str
     (tmp_path / name).unlink()
     os.mkfifo(tmp_path / name)
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        said = [pool.submit(_refusal, tmp_path, asked) for asked in ("read", "append")]
+        message = [pool.submit(_refusal, tmp_path, asked) for asked in ("read", "append")]
         try:
-            for one in said:
+            for one in message:
                 assert "privacy ledger" in one.result(timeout=60)
         finally:
             for process in list(pool._processes.values()):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from common.learning.private_training import PrivateSteps, dp_sgd
+from common.learning.dp_sgd import DPSGDSteps, dp_sgd
 from common.learning.task import Classification
 from common.learning.training import Gradients, Local, train
 from common.privacy.accounting import epsilon
@@ -78,12 +78,12 @@ def run(
 def test_steps_draw_as_many_examples_as_passes_would(
     given: tuple[int, ...], rate: float, steps: int, expected: int
 ) -> None:
-    assert PrivateSteps.plan(*given) == PrivateSteps(pytest.approx(rate), steps, expected)
+    assert DPSGDSteps.plan(*given) == DPSGDSteps(pytest.approx(rate), steps, expected)
 
 
 def test_a_number_of_steps_of_ones_own() -> None:
-    assert PrivateSteps.of(512, 40, 2048) == PrivateSteps(0.25, 40, 512)
-    assert PrivateSteps.of(512, 40, 100) == PrivateSteps(1.0, 40, 100)
+    assert DPSGDSteps.of(512, 40, 2048) == DPSGDSteps(0.25, 40, 512)
+    assert DPSGDSteps.of(512, 40, 100) == DPSGDSteps(1.0, 40, 100)
 
 
 # ---- steps by hand ---------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def test_a_run_costs_what_opacus_own_engine_says_of_the_same() -> None:
                 nn.functional.cross_entropy(model(x), y).backward()
                 optimizer.step()
         theirs = engine.get_epsilon(1e-5)
-    steps = PrivateSteps.plan(batch, epochs, n)
+    steps = DPSGDSteps.plan(batch, epochs, n)
     assert engine.accountant.history == [(sigma, steps.rate, steps.steps)]
     ours = epsilon([Event("dp-sgd", sigma, steps.rate, steps.steps)], 1e-5)
     assert ours.rdp == pytest.approx(theirs, rel=1e-6)
@@ -214,7 +214,7 @@ def test_a_run_costs_what_opacus_own_engine_says_of_the_same() -> None:
 @pytest.mark.parametrize(("images", "true"), [(3750, 19.05), (5000, 15.83)])
 def test_the_epsilon_of_ten_that_fedssyn_claims(images: int, true: float) -> None:
     """Noise of 1.906, batches of 256, 500 epochs, delta 1e-5: epsilon 10 is claimed, and 16 to 19 is true."""
-    steps = PrivateSteps.plan(256, 500, images)
+    steps = DPSGDSteps.plan(256, 500, images)
     assert steps.steps == math.ceil(500 * images / 256)
     cost = epsilon([Event("dp-sgd", 1.906, steps.rate, steps.steps)], 1e-5).value
     assert cost == pytest.approx(true, abs=0.01)

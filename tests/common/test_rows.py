@@ -18,9 +18,9 @@ from row_sets import QUICK, table, waves
 
 from common.config.loading import load
 from common.config.resolved import Config
-from common.data.own import rows as table_file
-from common.data.own.arrays import contents_of
-from common.data.own.rows import csv_of_rows, raw_values, read_table
+from common.data.user import rows as table_file
+from common.data.user.arrays import contents_of
+from common.data.user.rows import csv_of_rows, raw_values, read_rows
 from common.division import Division
 from common.errors import ConfigError, DataError, NectarError
 from common.methods import METHODS
@@ -61,7 +61,7 @@ def saved(tmp_path: Path, words: str = "", **arrays: Any) -> Division:
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "BOM"])
 def test_a_table_is_read_as_it_is_written(write: Write, mark: bytes) -> None:
     text = 'height,"who, said ""so""", width \r\n1.5,rot,-2e3\r\n\r\n 2 ,"gr\u00fcn",.25\r\n'
-    found = read_table(write(mark + text.encode()), 'who, said "so"')
+    found = read_rows(write(mark + text.encode()), 'who, said "so"')
     assert found["columns"] == ["height", "width"]
     assert found["train_images"].tolist() == [[1.5, -2000.0], [2.0, 0.25]]
     assert found["train_labels"].tolist() == ["rot", "gr\u00fcn"]
@@ -107,9 +107,9 @@ HOSTILE = {
 def test_what_is_no_table_is_refused_in_a_sentence_that_shows_no_cell(
     write: Write, case: str
 ) -> None:
-    content, said = HOSTILE[case]
-    with pytest.raises(DataError, match=said) as raised:
-        read_table(write(content), "kind")
+    content, message = HOSTILE[case]
+    with pytest.raises(DataError, match=message) as raised:
+        read_rows(write(content), "kind")
     sentence = str(raised.value)
     assert "\n" not in sentence
     assert len(sentence) < 400
@@ -129,10 +129,10 @@ def test_a_table_has_bounds(
     write: Write, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, said: str
 ) -> None:
     path = write("kind,a\nx,1\ny,2\nx,3\n")
-    assert len(read_table(path, "kind")["train_labels"]) == 3
+    assert len(read_rows(path, "kind")["train_labels"]) == 3
     monkeypatch.setattr(table_file, limit, value)
     with pytest.raises(DataError, match=said):
-        read_table(path, "kind")
+        read_rows(path, "kind")
 
 
 @given(
@@ -149,7 +149,7 @@ def test_every_finite_number_comes_back_to_the_bit(
 ) -> None:
     path = tmp_path_factory.mktemp("numbers") / "own.csv"
     path.write_text("\n".join(["a,kind,b", *(f"{a!r},x,{b!r}" for a, b in rows)]))
-    assert read_table(path, "kind")["train_images"].tolist() == rows
+    assert read_rows(path, "kind")["train_images"].tolist() == rows
 
 
 # ---- arrays

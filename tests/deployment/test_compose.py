@@ -277,9 +277,11 @@ def test_a_key_that_cannot_be_read_is_one_sentence_and_no_loop(
         check=False,
     )
     assert done.returncode == 0
-    (said,) = done.stderr.splitlines()
-    assert said.startswith(f"nectar-supernode: {tmp_path}/north/{missing} is not there, or not for")
-    assert "then start this container again" in said
+    (message,) = done.stderr.splitlines()
+    assert message.startswith(
+        f"nectar-supernode: {tmp_path}/north/{missing} is not there, or not for"
+    )
+    assert "then start this container again" in message
 
 
 def test_the_sites_with_a_gpu_compute_on_no_other() -> None:

@@ -51,13 +51,13 @@ WORDS = "fedavg data.scale=none fedavg.epochs=1 federation.sites=2 partition.kin
 def test_on_ray_a_table_that_lost_a_row_is_not_learned_from(tmp_path: Path) -> None:
     table(tmp_path / "own.csv", 60)
     words = [*WORDS.split(), f"data.file={tmp_path / 'own.csv'}", "data.label=y"]
-    code, said = simulate(tmp_path, *words, f"data-dir={tmp_path / 'data'}")
-    assert code == 0, said
+    code, message = simulate(tmp_path, *words, f"data-dir={tmp_path / 'data'}")
+    assert code == 0, message
     (record,) = (tmp_path / "runs").glob("[!.]*")
     table(tmp_path / "own.csv", 59)
-    code, said = simulate(tmp_path, f"resume={record}", "rounds=2")
+    code, message = simulate(tmp_path, f"resume={record}", "rounds=2")
     assert code
-    assert REFUSED in said
+    assert REFUSED in message
 
 
 @pytest.mark.parametrize("judged", ["server", pytest.param("sites", marks=pytest.mark.long)])
@@ -67,10 +67,10 @@ def test_on_ray_a_function_that_splits_differently_begins_no_round(
     (tmp_path / "splitting.py").write_text(SPLITTING)
     words = f"{WORDS} dataset=splitting:load data.kind=table compute.workers=2".split()
     words += [f"data-dir={tmp_path / 'data'}", f"evaluation.on={judged}", "data.site_holdout=0.2"]
-    code, said = simulate(tmp_path, *words)
+    code, message = simulate(tmp_path, *words)
     assert code
-    assert REFUSED in said
-    assert "load gave other data than before: fix its seed" in said
+    assert REFUSED in message
+    assert "load gave other data than before: fix its seed" in message
     assert not [*(tmp_path / "runs").glob("[!.]*/metrics.jsonl")]
 
 
@@ -119,7 +119,7 @@ def test_over_a_superlink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert len((record / "metrics.jsonl").read_text().splitlines()) == 2
         judged = "data.kind=table evaluation.on=sites data.site_holdout=0.2"
         for where, more in (("server", "data.kind=table"), ("sites", judged)):
-            said = refusal(federation, asked(where, more, dataset="splitting:load"))
-            assert REFUSED in said
-            assert "load gave other data than before: fix its seed" in said
+            message = refusal(federation, asked(where, more, dataset="splitting:load"))
+            assert REFUSED in message
+            assert "load gave other data than before: fix its seed" in message
             assert not [*(tmp_path / where).glob("[!.]*/metrics.jsonl")]

@@ -54,13 +54,13 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
             *("submit", federation.address, "--ca", str(federation.keys / "ca.crt")),
             *("--output", str(directory / "home"), f"output-dir={directory}/runs", "rounds=2"),
         ]
-        said = directory / "said"
-        with said.open("w") as out:
+        message = directory / "said"
+        with message.open("w") as out:
             command = [*PYTHON, *words, *SMALL.split()]
             code = subprocess.run(command, stdout=out, stderr=out, timeout=6 * PATIENCE).returncode
-        assert code == 0, said.read_text()
+        assert code == 0, message.read_text()
         records = [the_record(directory / name) for name in ("runs", "home")]
-        yield Done(federation, said.read_text(), *records)
+        yield Done(federation, message.read_text(), *records)
 
 
 def the_record(directory: Path) -> Record:
@@ -134,9 +134,9 @@ def test_nothing_of_the_archive_lies_in_the_superlinks_own_output(done: Done) ->
 def test_doctor_finds_it_well(done: Done, capsys: pytest.CaptureFixture[str]) -> None:
     keys = str(done.federation.keys)
     assert nectar("doctor", done.federation.address, *done.ca, "--keys", keys) == 0
-    said = capsys.readouterr().out
-    assert "ok    flower there  1.41" in said
-    assert "ok    control api   can be reached" in said
+    message = capsys.readouterr().out
+    assert "ok    flower there  1.41" in message
+    assert "ok    control api   can be reached" in message
 
 
 def test_a_site_learns_whether_its_key_is_registered_and_its_node_stays(
@@ -234,8 +234,8 @@ def test_a_sites_new_key_takes_the_old_ones_place(
     until(lambda: "SuperNode ID" in federation.log("rotated"))
     assert nectar("keys", "unregister", address, f"{old}.pub", *ca) == 0
     assert federation.supernodes[2].wait(PATIENCE) == 0
-    said = federation.log(f"node-{name}")
-    assert f"the server {address} does not know this site's key (SHA256:" in said
+    message = federation.log(f"node-{name}")
+    assert f"the server {address} does not know this site's key (SHA256:" in message
     again = federation.supernode(name, log="old-key", key=old)
     assert again.wait(PATIENCE) == 1
     assert NOT_THIS_KEY in " ".join(federation.log("old-key").split())

@@ -70,16 +70,16 @@ def test_ray_gives_the_numbers_of_this_process_though_its_server_is_killed_and_l
     (gate / "go").touch()
     assert nectar(["simulate", f"resume={record.directory}"]) == 0
     assert numbers(record) == numbers(whole)
-    said = capfd.readouterr().out
+    message = capfd.readouterr().out
     provenance = json.loads((record.directory / "provenance.json").read_text())
     assert provenance["command"] == ["nectar", "simulate", *words]
     assert nectar(["report", str(record.directory), "--allow-imports", "odd_devices"]) == 0
     secret = re.compile(rb"[0-9a-f]{65,}|--token|PRIVATE KEY")
     files = [path for path in record.directory.rglob("*") if path.is_file()]
     assert not [path for path in files if secret.search(path.read_bytes())]
-    assert secret.search(said.encode()) is None
-    assert "nectar-record" not in said  # marked lines are for programs
-    assert f"the record is {record.directory}" in said
+    assert secret.search(message.encode()) is None
+    assert "nectar-record" not in message  # marked lines are for programs
+    assert f"the record is {record.directory}" in message
 
 
 @pytest.mark.long
@@ -108,9 +108,9 @@ def test_a_server_that_raises_ends_with_a_failure_and_its_reason(
 ) -> None:
     config = small(set="feddm.image_lr=1e30") | {"output-dir": str(tmp_path / "ray")}
     assert nectar(["simulate", *words_of(config)]) == 1
-    said = capfd.readouterr().out
-    assert "round 1 has 0 valid replies where federation.min_replies asks for 1" in said
-    assert "the device raised FloatingPointError (incident" in said
+    message = capfd.readouterr().out
+    assert "round 1 has 0 valid replies where federation.min_replies asks for 1" in message
+    assert "the device raised FloatingPointError (incident" in message
     record = the_record(tmp_path / "ray")
     assert '"failed: round 1 has 0 valid' in (record.directory / "provenance.json").read_text()
 

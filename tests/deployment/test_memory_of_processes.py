@@ -75,8 +75,8 @@ class Looks:
 
 def _memory(pid: int) -> Memory:
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    said = {line.split()[0]: float(line.split()[1]) for line in lines[1:]}
-    return said["Rss:"], said["Pss:"]
+    message = {line.split()[0]: float(line.split()[1]) for line in lines[1:]}
+    return message["Rss:"], message["Pss:"]
 
 
 def _reaches(output: Path, server_round: int) -> bool:

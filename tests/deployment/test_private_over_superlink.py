@@ -20,7 +20,7 @@ from image_folders import CLASSES, COLOURS, paint
 from small import SMALL, Small
 
 from client_app.owner.ledger import NO_BUDGET
-from common.learning.private_training import PrivateSteps
+from common.learning.dp_sgd import DPSGDSteps
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event
 from common.privacy.ledger import HEAD_FILE, LEDGER, Ledger, Lines
@@ -73,7 +73,7 @@ LATER = {"another": "", "other": f"privacy.noise_multiplier=2 fedavg.epochs={EPO
 
 def event_of(site: str, sigma: float = 1.0, epochs: int = EPOCHS) -> Event:
     """Return what a round costs a site."""
-    steps = PrivateSteps.plan(BATCH, epochs, 3 * HELD[site])
+    steps = DPSGDSteps.plan(BATCH, epochs, 3 * HELD[site])
     return Event("dp-sgd", sigma, steps.rate, steps.steps)
 
 

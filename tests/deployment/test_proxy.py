@@ -344,9 +344,9 @@ def test_the_doctor_sees_the_superlink_through_it(
 ) -> None:
     ca = str(federation.keys / "ca.crt")
     assert nectar("doctor", f"127.0.0.1:{federation.proxy_port}", "--ca", ca, "--site") == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "ok server the SuperLink answers sites here" in said
-    assert "ok control api cannot be reached from here, as it should be" in said
+    message = " ".join(capsys.readouterr().out.split())
+    assert "ok server the SuperLink answers sites here" in message
+    assert "ok control api cannot be reached from here, as it should be" in message
 
 
 def test_a_superlink_that_says_500_is_one_that_is_asked_again() -> None:
@@ -360,14 +360,14 @@ def test_a_superlink_that_says_500_is_one_that_is_asked_again() -> None:
         with answering(proxied.keys, proxied.superlink_port):
             proxied._start_proxy()
             wait_for(lambda: reached(proxied.proxy_port), "the proxy")
-            said = {
+            message = {
                 code: status(ask(proxied, proxied.proxy_port, post(f"/v1/fleet/{word}")))
                 for code, word in CODES.items()
             }
     finally:
         proxied.__exit__(None, None, None)
         shutil.rmtree(directory, ignore_errors=True)
-    assert said == {code: 503 if code == 500 else code for code in CODES}
+    assert message == {code: 503 if code == 500 else code for code in CODES}
 
 
 #: what a SuperLink may say, each to a method of its own

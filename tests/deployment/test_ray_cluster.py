@@ -55,9 +55,9 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 
     try:
         head = ("--head", "--port=0", "--include-dashboard=false", f"--temp-dir=/tmp/{folder.name}")
-        said = start("head", *head)
-        found = re.search(r"--address='([^']+)'", said)
-        assert found, said
+        message = start("head", *head)
+        found = re.search(r"--address='([^']+)'", message)
+        assert found, message
         start("second", f"--address={found[1]}")
         yield found[1], started[1]
     finally:
@@ -95,8 +95,8 @@ def figures(place: Path) -> list[list[str]]:
 
 def test_the_numbers_are_those_of_this_machine(nodes: Nodes, tmp_path: Path) -> None:
     words = ("fedavg", "feddm:iterations=3", "rounds=1", "federation.sites=3", "--seeds", "2")
-    code, said = compare(tmp_path / "ray", *words, "--ray", nodes[0])
-    assert code == 0, said
+    code, message = compare(tmp_path / "ray", *words, "--ray", nodes[0])
+    assert code == 0, message
     assert compare(tmp_path / "here", *words)[0] == 0
     assert figures(tmp_path / "ray") == figures(tmp_path / "here")
     again = compare(tmp_path / "ray", *words)
@@ -110,14 +110,14 @@ def test_a_lost_node_costs_its_run_alone_and_the_same_command_makes_it(
     address, second = nodes
     killer = threading.Thread(target=kill_when_it_works, args=(second,))
     killer.start()
-    code, said = compare(tmp_path, *words, "--ray", address)
+    code, message = compare(tmp_path, *words, "--ray", address)
     killer.join()
     assert code == 1
-    assert said.count("its node was lost") >= 1, said
-    assert said.count("FAILED") == 1, said
-    code, said = compare(tmp_path, *words, "--ray", address)
+    assert message.count("its node was lost") >= 1, message
+    assert message.count("FAILED") == 1, message
+    code, message = compare(tmp_path, *words, "--ray", address)
     assert code == 0
-    assert "2 runs, 1 of them there already" in said
+    assert "2 runs, 1 of them there already" in message
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,10 @@ def test_devices_on_two_nodes_give_the_numbers_of_one_process(
     nodes: Nodes, tmp_path: Path, method: str
 ) -> None:
     words = (method, "rounds=2", "federation.sites=4")
-    code, said = nectar("simulate", *words, f"output-dir={tmp_path / 'two'}", "--cluster", nodes[0])
-    assert code == 0, said
+    code, message = nectar(
+        "simulate", *words, f"output-dir={tmp_path / 'two'}", "--cluster", nodes[0]
+    )
+    assert code == 0, message
     assert nectar("run", *words, f"output-dir={tmp_path / 'one'}")[0] == 0
     assert numbers(only(tmp_path / "two")) == numbers(only(tmp_path / "one"))
 

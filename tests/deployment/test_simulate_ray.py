@@ -137,11 +137,11 @@ def leftovers(owner: int) -> list[str]:
 def test_a_completed_run_exits_with_0_and_leaves_nothing(app: Path, tmp_path: Path) -> None:
     with wrapper(app, "ok", tmp_path / "home") as process:
         assert process.wait(400) == 0, (tmp_path / "log").read_text()
-    said = (tmp_path / "log").read_text()
-    assert "the test's server" in said
-    assert "arrays [2.0, 2.0, 2.0]" in said
-    assert "Starting Flower Simulation" not in said
-    assert "FutureWarning" not in said
+    message = (tmp_path / "log").read_text()
+    assert "the test's server" in message
+    assert "arrays [2.0, 2.0, 2.0]" in message
+    assert "Starting Flower Simulation" not in message
+    assert "FutureWarning" not in message
     assert leftovers(process.pid) == []
     assert list((tmp_path / "home").iterdir()) == []
     # Nor may submitting the app change it.
@@ -152,9 +152,9 @@ def test_a_completed_run_exits_with_0_and_leaves_nothing(app: Path, tmp_path: Pa
 def test_a_server_that_raises_is_a_failure_with_its_reason(app: Path, tmp_path: Path) -> None:
     with wrapper(app, "raise", tmp_path / "home") as process:
         assert process.wait(300) == 1
-    said = (tmp_path / "log").read_text()
-    assert "the server has had enough" in said
-    assert "The run did not complete (failed): " in said
+    message = (tmp_path / "log").read_text()
+    assert "the server has had enough" in message
+    assert "The run did not complete (failed): " in message
     assert leftovers(process.pid) == []
 
 

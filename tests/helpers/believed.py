@@ -18,7 +18,7 @@ from common.division import Division
 from common.methods import METHODS
 from common.specs.fedssyn import INNER
 from strategies.base import strategy_class
-from strategies.exchange.rules import Bound
+from strategies.exchange.rules import Rule
 
 PAGE = Path(__file__).parents[2] / "docs" / "robustness.md"
 BEGIN, END = "<!-- believed: written by tests/helpers/believed.py -->\n", "<!-- /believed -->\n"
@@ -28,23 +28,24 @@ _HEAD = "| method | part | what bounds it | who meets it next | where it stays |
 
 def table() -> str:
     """Return the table: a row for each kind of part, with all methods that have it."""
-    rows: dict[tuple[str, Bound], list[str]] = {}
+    rows: dict[tuple[str, Rule], list[str]] = {}
     for method in METHODS:
         strategy = strategy_class(method)(Division(load({"method": method})).run)
-        for part, bound in strategy.bounds().items():
-            words = Bound(bound.by, bound.reaches, bound.stays)
+        for part, bound in strategy.validation_rules().items():
+            words = Rule(bound.reason, bound.used_by, bound.stored_in)
             rows.setdefault((_named(part, bound), words), []).append(method)
     return _HEAD + "".join(
-        f"| {' '.join(f'`{m}`' for m in dict.fromkeys(methods))} | {part} | {b.by} | {b.reaches} | {b.stays} |\n"
+        f"| {' '.join(f'`{m}`' for m in dict.fromkeys(methods))} | {part} | {b.reason} | {b.used_by} | "
+        f"{b.stored_in} |\n"
         for (part, b), methods in rows.items()
     )
 
 
-def _named(part: str, bound: Bound) -> str:
+def _named(part: str, bound: Rule) -> str:
     last = part.rpartition("/")[2]
     if last not in ("", "weights", INNER):
         return f"`{last}`"
-    return "images" if "real images" in bound.by else "model or update"
+    return "images" if "real images" in bound.reason else "model or update"
 
 
 def replaced(page: str) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from common.data import loading
-from common.data.published.files import Source
+from common.data.published.files import DownloadSource
 from common.data.published.sources import SOURCES
 
 
@@ -31,7 +31,7 @@ def cifar_bytes(images: np.ndarray, labels: list[int], key: str) -> bytes:
 
 def write_source(
     monkeypatch: pytest.MonkeyPatch, data_dir: Path, name: str, contents: list[bytes]
-) -> Source:
+) -> DownloadSource:
     """Put ``contents`` where ``name``'s files lie, and make their checksums the ones expected."""
     files = tuple(
         replace(file, md5=hashlib.md5(content).hexdigest())

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from places import ROOT
 
-from nectar.words import to_flwr
+from nectar.arguments import to_flwr
 
 PROGRAMS = Path(sys.executable).parent
 

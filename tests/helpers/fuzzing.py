@@ -45,7 +45,7 @@ from travelling import travelling
 from common.code.fingerprint import source_fingerprint
 from common.errors import REASON_LENGTH, PayloadError
 from common.models import build
-from common.privacy.ledger import HEAD, RECORD
+from common.privacy.ledger import LEDGER_TIP, RECORD
 from common.sites import RAY, Site, is_site_name
 from common.specs.updates import EVALUATION, REASON, TRAINING_FAILED
 from common.wire.bundle import Bundle, BundleSpec
@@ -67,17 +67,17 @@ from common.wire.tensors import (
 from common.wire.top_k_update import MaskedUpdate, MaskedUpdateSpec, TopKUpdate, TopKUpdateSpec
 from common.wire.weights import Weights, WeightsSpec
 from nectar.engines.local_grid import LocalGrid
-from server_app.recorder import lines_of
+from server_app.recorder import spending_lines
 from strategies.base import Strategy
 from strategies.exchange.evaluation import PiggybackEvaluation
 from strategies.exchange.inbox import exchange
 from strategies.exchange.replies import (
+    PrivacyBudgetUsage,
     SiteEvaluation,
-    Spending,
+    privacy_report_in,
     read_evaluation,
     read_upload,
     require_records,
-    told_with,
 )
 from strategies.exchange.roll_call import Question, read_answer
 
@@ -375,15 +375,15 @@ def faulty_figures(figures: Mapping[str, float], examples: int) -> list[str]:
     return found
 
 
-def faulty_spending(spending: Spending) -> list[str]:
+def faulty_spending(spending: PrivacyBudgetUsage) -> list[str]:
     """Return what is wrong with what is kept of an accepted reply's privacy: it is computed, and written as JSON."""
     found, begun = [], time.monotonic()
-    for line in lines_of(spending, 1e-5).values():
+    for line in spending_lines(spending, 1e-5).values():
         if line["epsilon"] is not None and not 0 <= line["epsilon"] < float("inf"):
             found.append("an epsilon that is not a number")
         if len(line["events"]) > 64 or any(e["steps"] > 64 * 10**9 for e in line["events"]):
             found.append("more events, or more steps, than a run has")
-    text = json.dumps([lines_of(spending, 1e-5), spending.state()], allow_nan=False)
+    text = json.dumps([spending_lines(spending, 1e-5), spending.state()], allow_nan=False)
     if len(text) > 64 * 1024:
         found.append(f"{len(text)} characters of it")
     if time.monotonic() - begun > RECKONED:
@@ -638,7 +638,7 @@ def _privacy(draw: Draw) -> ConfigRecord:
         event[_pick(draw, [*event, "more"])] = _pick(draw, [*numbers, *texts])
     if draw.random() < 0.3:
         head = _pick(draw, ["x", "[" * 50_000, "{}", '{"length": 1e400, "sha256": "x"}', [1]])
-        fields[_pick(draw, [HEAD, "whole", "seeded", "events", "more"])] = head
+        fields[_pick(draw, [LEDGER_TIP, "whole", "seeded", "events", "more"])] = head
     events = json.dumps([event] * _pick(draw, [0, 1, 1, 2, 64, 65, 1000]))
     return ConfigRecord({"events": events, **fields})
 
@@ -951,7 +951,7 @@ class Fuzzer:
     def _require_upload(self, kind: Kind, reply: Message) -> None:
         """Read a reply as a strategy does, what it says of its privacy too."""
         require_records(reply, Strategy.records)
-        spending, told = Spending(), told_with(reply)
+        spending, told = PrivacyBudgetUsage(), privacy_report_in(reply)
         if told is not None:
             spending.take(self._site.name, told)
             odd = faulty_spending(spending)

@@ -260,19 +260,19 @@ class RoundsFuzzer:
         bad = int(draw.integers(sites))
         hostile, name = Hostile(draw), f"partition-{bad}"
         self.tally.sequences[method] += 1
-        said: list[str] = []
+        message: list[str] = []
         with tempfile.TemporaryDirectory() as folder:
             config = config_of(method, words, sites, rounds, folder)
             try:
-                said = self._done(config, hostile, name, sites, (method, words))
+                message = self._done(config, hostile, name, sites, (method, words))
             except Exception as error:
                 trace = traceback.format_exc(limit=-3)
-                said = [f"ended: {type(error).__name__}: {error}"]
-                said += [trace] if type(error).__name__ not in _DECLARED else []
-        if said:
+                message = [f"ended: {type(error).__name__}: {error}"]
+                message += [trace] if type(error).__name__ not in _DECLARED else []
+        if message:
             about = f"sequence {number} ({method} {words.format(method).strip()}, {sites} sites, "
             about += f"{name} did: {'; '.join(hostile.did)})"
-            self.tally.failures.append(f"{about}: {' | '.join(said)}")
+            self.tally.failures.append(f"{about}: {' | '.join(message)}")
             self._tell(self.tally.failures[-1])
 
     def _done(
@@ -292,17 +292,17 @@ class RoundsFuzzer:
         record = run_seen(config, grid, seen)
         lines = record.metrics()
         self._count(hostile, name, lines)
-        said = [*self._of_lines(lines, {name}), *self._of_sizes(seen, usual, case[0])]
+        message = [*self._of_lines(lines, {name}), *self._of_sizes(seen, usual, case[0])]
         more = with_recorded({"resume": str(record.directory), "rounds": config["rounds"] + MORE})
         after = Seen([*honest, name])
         try:
             whole = run_seen(more, LocalGrid(client_app, sites, more), after)
         except Exception as error:
-            return [*said, f"its continuation ended: {type(error).__name__}: {error}"]
+            return [*message, f"its continuation ended: {type(error).__name__}: {error}"]
         gone_on = whole.metrics()[len(lines) :]
         if len(gone_on) != MORE:
-            said.append(f"its continuation has {len(gone_on)} rounds")
-        return [*said, *(f"after it {one}" for one in self._of_lines(gone_on, set()))]
+            message.append(f"its continuation has {len(gone_on)} rounds")
+        return [*message, *(f"after it {one}" for one in self._of_lines(gone_on, set()))]
 
     def _count(self, hostile: Hostile, name: str, lines: Sequence[Mapping[str, Any]]) -> None:
         asked = [line for line in lines if name in line["rejected"] or name in line["accepted"]]

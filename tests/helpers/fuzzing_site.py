@@ -369,13 +369,13 @@ class SiteFuzzer:
             self.tally.worked[way] += 1
             return
         self.tally.refused[way] += 1
-        said = str(answer.error.reason)
-        if "raised" in said or "<class" in said:
-            self._fail(about, said[:300])
-        if len(said) > REASON_LENGTH or not said.isprintable():
-            self._fail(about, f"a sentence of {len(said)} characters: {said[:80]!r}")
-        if str(self._folder) in said:
-            self._fail(about, f"names a place: {said[:300]}")
+        message = str(answer.error.reason)
+        if "raised" in message or "<class" in message:
+            self._fail(about, message[:300])
+        if len(message) > REASON_LENGTH or not message.isprintable():
+            self._fail(about, f"a sentence of {len(message)} characters: {message[:80]!r}")
+        if str(self._folder) in message:
+            self._fail(about, f"names a place: {message[:300]}")
 
     def _fail(self, about: str, what: str) -> None:
         self.tally.failures.append(f"{about}: {what}")

@@ -337,8 +337,8 @@ def _named(lines: Sequence[Mapping[str, Any]]) -> str:
     for line in lines:
         for what in ("rejected", "shortened"):
             for site, why in (line.get(what) or {}).items():
-                said = f"{why:.3f}" if isinstance(why, float) else str(why)
-                rounds, _ = told.setdefault(f"{site} {what}", ([], said))
+                message = f"{why:.3f}" if isinstance(why, float) else str(why)
+                rounds, _ = told.setdefault(f"{site} {what}", ([], message))
                 rounds.append(str(line["round"]))
     return "; ".join(f"{who} {','.join(r)}: {why[:120]}" for who, (r, why) in told.items())
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from synth import distribution_matching, private_matching
 from synth.distribution_matching import (
-    Distilled,
     Embedder,
+    MatchedImages,
     Matching,
     _class_means,
     _distance,
@@ -23,7 +23,7 @@ from synth.starts import ClassBatches
 _PRIVATE = {"mechanism", "gaussian", "sample", "generator", "values"}
 
 
-def distil(*given: Any, generator: Any, real_batch: int, **settings: Any) -> Distilled:
+def distil(*given: Any, generator: Any, real_batch: int, **settings: Any) -> MatchedImages:
     """Distil by ``Matching(**settings)``."""
     return distribution_matching.distil(*given, Matching(**settings), real_batch, generator)
 

@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from client_app.app import app as client_app
 from common.config.loading import load
 from common.division import Division
-from common.privacy.ledger import HEAD, HEADS, Head, all_written, written
+from common.privacy.ledger import LEDGER_TIP, LEDGER_TIPS, LedgerTip, tip_to_text, tips_to_text
 from common.wire.weights import Weights
 from nectar.engines.local_grid import LocalGrid
 
@@ -27,15 +27,15 @@ class Site:
         self._grid = LocalGrid(client_app, [node | node_config], run_config)
         (self._node,) = self._grid.get_node_ids()
 
-    def roll_call(self, heads: Mapping[str, Head] | None = None, **asked: bool) -> Message:
-        seen = {} if heads is None else {HEADS: all_written(heads)}
+    def roll_call(self, heads: Mapping[str, LedgerTip] | None = None, **asked: bool) -> Message:
+        seen = {} if heads is None else {LEDGER_TIPS: tips_to_text(heads)}
         config = ConfigRecord({"class-counts": False, **seen, **asked})
         return self._ask("query.roll_call", RecordDict({"config": config}))
 
     def train(
-        self, phase: str, record: str = RECORD, head: Head | None = None, **fields: Any
+        self, phase: str, record: str = RECORD, head: LedgerTip | None = None, **fields: Any
     ) -> Message:
-        seen = {} if head is None else {HEAD: written(head)}
+        seen = {} if head is None else {LEDGER_TIP: tip_to_text(head)}
         return self._sent("train", {"record": record, "phase": phase, **seen, **fields})
 
     def evaluate(self) -> Message:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from nectar.engines.flower.client import Refused
+from nectar.engines.flower.client import CommandRefused
 from nectar.operate.keys.authority import fingerprint, note_of, read_public
 
 KNOWN = "[code: 23] Public key already in use."
@@ -42,7 +42,7 @@ class Registry:
         site = Path(words[2]).stem
         self.asked.append(site)
         if site in self.known:
-            raise Refused(self.known[site])
+            raise CommandRefused(self.known[site])
         self.registered += 1
         return {"node-id": 98 + self.registered}
 

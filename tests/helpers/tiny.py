@@ -130,7 +130,7 @@ class Tiny:
         x, y = torch.ones(site.examples, 1, 1, 1), torch.full((site.examples,), self._wants[i])
         state = DirectoryState(self._directory, "record", site.name)
         made: DeviceClient = cls(
-            self.run, site.name, Samples.of(x, y), Samples.of(x, y), state, own_data=False
+            self.run, site.name, Samples.of(x, y), Samples.of(x, y), state, user_data=False
         )
         return made
 

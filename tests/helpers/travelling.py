@@ -11,7 +11,7 @@ from unittest.mock import patch
 from fuzzing_rounds import CASES, config_of
 
 from client_app.app import app as client_app
-from client_app.arrivals import Arrivals
+from client_app.decode_cache import DecodeCache
 from common.config.loading import load
 from common.wire.bundle import Bundle
 from common.wire.codec import Payload, Spec
@@ -39,9 +39,9 @@ def travelling(cases: Sequence[tuple[str, str]] = CASES) -> Iterator[tuple[str, 
 def _of_run(method: str, words: str) -> list[tuple[str, Payload, Spec]]:
     """Return all that travels in a run of honest sites."""
     found: list[tuple[str, Payload, Spec]] = []
-    decode, read = Arrivals.decode, exchange.read_upload
+    decode, read = DecodeCache.decode, exchange.read_upload
 
-    def decoded(self: Arrivals, arrays: Any, spec: Spec) -> Payload:
+    def decoded(self: DecodeCache, arrays: Any, spec: Spec) -> Payload:
         payload = decode(self, arrays, spec)
         found.append(("down", payload, spec))
         return payload
@@ -52,7 +52,7 @@ def _of_run(method: str, words: str) -> list[tuple[str, Payload, Spec]]:
         return upload
 
     with ExitStack() as patched, tempfile.TemporaryDirectory() as folder:
-        patched.enter_context(patch.object(Arrivals, "decode", decoded))
+        patched.enter_context(patch.object(DecodeCache, "decode", decoded))
         patched.enter_context(patch.object(exchange, "read_upload", read_reply))
         # Three sites with a tenth of the images each may lie far apart, and all that travels is wanted.
         words += " federation.max_update=0 federation.robust=none "

@@ -13,11 +13,11 @@ import click
 
 from client_app.owner.node_config import NodeConfig
 from common.config.loading import load
+from nectar.arguments import parse_arguments
 from nectar.command_line import COMMANDS
 from nectar.comparison.request import CompareOptions, parse
 from nectar.comparison.tuning import searches_of
 from nectar.operate.doctor.node_config import read
-from nectar.words import parse_words
 
 _BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 _ASSIGNED = re.compile(r"(?:^|; *)(\w+)=(\"[^\"]*\"|'[^']*'|[^\s;]+)(?=;|$)", re.MULTILINE)
@@ -81,7 +81,7 @@ def require_accepted(words: list[str]) -> None:
         _require_comparable(own, given)
     elif words[0] in ("run", "simulate", "config", "data", "submit", "doctor"):
         connection = words[0] == "doctor" and own and "=" not in own[0]
-        load(parse_words(own[1:] if connection else own, Path("/abs")))
+        load(parse_arguments(own[1:] if connection else own, Path("/abs")))
 
 
 def _context(words: list[str]) -> click.Context:
@@ -100,4 +100,4 @@ def _require_comparable(words: list[str], given: dict[str, Any]) -> None:
     for cell in parse(CompareOptions(words=tuple(words), **kept, **lists)).cells:
         searches_of(cell)
         for variant in cell.variants:
-            load(parse_words(cell.words(variant, 0), Path("/abs")))
+            load(parse_arguments(cell.words(variant, 0), Path("/abs")))

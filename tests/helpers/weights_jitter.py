@@ -27,7 +27,7 @@ SIZE = 1e-6
 
 PLACES = {
     "common.models.building": "initialise",
-    "common.models.own": "make",
+    "common.models.user_model": "make",
     "synth.beta_vae": "start",
     "synth.ensemble_distillation": "ImageGenerator.reset",
     "synth.feature_generator": "start",

@@ -50,8 +50,8 @@ class Test:
     def says(self, statistics: Tensor) -> int:
         """Return of how many rows [n, k] it says so."""
         column = statistics[:, self.statistic]
-        said = column > self.threshold if self.above else column < self.threshold
-        return int(said.sum())
+        message = column > self.threshold if self.above else column < self.threshold
+        return int(message.sum())
 
 
 @dataclass(frozen=True)

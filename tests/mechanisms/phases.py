@@ -243,7 +243,7 @@ class Federation:
             data,
             data.at(torch.arange(0)),
             load_path("client_app.state:DirectoryState")(directory, "audit", site.name),
-            own_data=False,
+            user_data=False,
             mechanism=_recording(sums),
         )
         config = {"server-round": number, "phase": instruction.phase, "taken": number - 1}

@@ -368,14 +368,14 @@ def test_what_is_said_to_type_helps(
     name: str, here: Path, typed: Callable[[str], tuple[int, str]]
 ) -> None:
     row = ROWS[name]
-    said = row.said.format(here=here)
+    message = row.said.format(here=here)
     code, told = typed(row.typed)
     assert code == 2 or name == "a site of two pictures"  # where the other site has figures
-    assert said in told
+    assert message in told
     assert "Traceback" not in told
     code, after = typed(row.then)
     assert code in (0, 2)
-    assert said not in after
+    assert message not in after
     if code:  # another cause, in a sentence of its own
         assert after.strip().splitlines()[-1] != told.strip().splitlines()[-1]
 

@@ -246,9 +246,9 @@ def test_a_record_whose_data_are_gone_is_refused_in_a_sentence(
     stated["data"]["sha256"] = "0" * 64
     provenance.write_text(json.dumps(stated), encoding="utf-8")
     assert main(["audit", "images", str(record.directory)]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "is another one today" in said
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert "is another one today" in message
 
 
 def test_a_run_without_a_finished_round_is_refused(small: Small) -> None:
@@ -331,9 +331,9 @@ def test_the_outcome_is_told_and_the_report_shows_it(
     assert "What a reader learns" not in page.read_text("utf-8")
     capsys.readouterr()
     assert main(["audit", "images", str(record.directory)]) == 0
-    said = capsys.readouterr().out
-    assert "The strongest attack" in said
-    assert "keeps the sets of round 2 of 2" in said
+    message = capsys.readouterr().out
+    assert "The strongest attack" in message
+    assert "keeps the sets of round 2 of 2" in message
     known = RunRecord.find(record.directory)
     assert known is not None
     assert RunRecord(known.directory).figures(2).audited_in_part

@@ -92,8 +92,10 @@ def test_a_backup_of_a_running_superlink_is_whole_where_a_copy_is_empty(
     backup = tmp_path / "backup.tar"
     assert nectar("backup", str(backup), *running.words) == 0
     assert stat.S_IMODE(backup.stat().st_mode) == 0o600
-    said = capsys.readouterr().err
-    assert said == "2 registered sites, 0 unregistered, 8 files of keys, with the authority's own\n"
+    message = capsys.readouterr().err
+    assert (
+        message == "2 registered sites, 0 unregistered, 8 files of keys, with the authority's own\n"
+    )
     with tarfile.open(backup) as archive:
         archive.extract("superlink.db", tmp_path / "out", filter="data")
     assert "node" in tables(tmp_path / "out" / "superlink.db")
@@ -170,12 +172,12 @@ def test_what_was_here_is_kept_and_no_key_is_written_over(
     (running.keys / "nodes/north.pub").write_text("another\n")
     (running.keys / "nodes/south.pub").unlink()
     assert nectar("restore", str(backup), *running.words) == 0
-    said = capsys.readouterr().out
-    assert f"kept as it is here: {running.keys}/nodes/north.pub" in said
-    assert f"new: {running.keys}/nodes/south.pub" in said
+    message = capsys.readouterr().out
+    assert f"kept as it is here: {running.keys}/nodes/north.pub" in message
+    assert f"new: {running.keys}/nodes/south.pub" in message
     (aside,) = tmp_path.glob("superlink.db.before-*")
     assert "node" in tables(aside)
-    assert f"what was here: {aside}" in said
+    assert f"what was here: {aside}" in message
     assert (running.keys / "nodes/north.pub").read_text() == "another\n"
     # another authority: with its server no site would speak
     shutil.rmtree(running.keys)
@@ -421,9 +423,9 @@ def test_an_odd_archive_is_a_sentence_and_writes_nothing(
     monkeypatch.setattr(os, "open", opened)
     capsys.readouterr()
     assert nectar("restore", str(odd), *words, "--revoked", "none") == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "backup" in said or "database" in said
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert "backup" in message or "database" in message
     assert list(place.iterdir()) == []
     assert not any("large" in str(path) for path in written)
 
@@ -478,9 +480,9 @@ def test_what_cannot_be_backed_up_is_one_sentence(
         ],
         "unexpected extra argument (b)": ["a", "b", *running.words],
     }
-    for said, words in cases.items():
+    for message, words in cases.items():
         assert nectar("backup", *words) == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     assert not target.exists()
     assert nectar("restore", str(target), *running.words) == 2
     assert f"the backup {target} cannot be read" in capsys.readouterr().err

@@ -48,8 +48,8 @@ def test_a_class_of_two_pictures_keeps_one_for_the_test_and_one_alone_is_said(
 ) -> None:
     place = folder(tmp_path / "set", {"c0": 40, "c1": 40, "c2": 3, "c3": 2, "c4": 1})
     assert main(["data", *words(place)]) == 0
-    said = capfd.readouterr().out
-    assert "no test images of c4: the accuracy is over 4 of 5 classes" in said
+    message = capfd.readouterr().out
+    assert "no test images of c4: the accuracy is over 4 of 5 classes" in message
     assert main([*RUN, *words(place)]) == 0
     told = caplog.text
     assert "no test images of c4: the accuracy is over 4 of 5 classes" in told
@@ -72,9 +72,9 @@ def test_so_of_validation_and_of_what_sites_hold_out(
 ) -> None:
     place = folder(tmp_path / "set", {"a": 40, "b": 40, "c": 2})
     assert main(["data", *words(place), "data.site_holdout=0.1"]) == 0
-    said = capfd.readouterr().out
-    assert "no validation images of c: the accuracy is over 2 of 3 classes" in said
-    assert "no images held out at the sites of c: the accuracy is over 2 of 3 classes" in said
+    message = capfd.readouterr().out
+    assert "no validation images of c: the accuracy is over 2 of 3 classes" in message
+    assert "no images held out at the sites of c: the accuracy is over 2 of 3 classes" in message
     full = folder(tmp_path / "full", {"a": 40, "b": 40, "c": 12})
     assert main(["data", *words(full), "data.validation=0.1"]) == 0
     assert "the accuracy is over" not in capfd.readouterr().out

@@ -154,11 +154,11 @@ def test_an_output_that_cannot_be_is_refused_before_any_work(
         bad = {"": bad[""], "gone/new.html": bad["gone/new"], "file": "must name an HTML file"}
     elif command == "export":
         bad["file"] = "file is there already and is left as it is"
-    for place, said in bad.items():
+    for place, message in bad.items():
         assert cli.main([*LINES[command], f"--output={place}"]) == 2
         out, err = capsys.readouterr()
         assert (out, err.count("\n")) == ("", 1)
-        assert said in err
+        assert message in err
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -310,5 +310,5 @@ def test_a_log_that_is_no_terminal_has_no_colours(
 ) -> None:
     words = ["method=real", "image_training.epochs=0", "rounds=1", f"output-dir={tmp_path}"]
     assert cli.main(["run", *words]) == 0
-    said = capfd.readouterr()
-    assert "\x1b[" not in said.err + said.out
+    message = capfd.readouterr()
+    assert "\x1b[" not in message.err + message.out

@@ -27,9 +27,9 @@ def modules_after(*words: str) -> tuple[int, list[str], str]:
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    *said, last = done.stdout.splitlines()
+    *message, last = done.stdout.splitlines()
     returned, heavy = json.loads(last)
-    return returned, heavy, "\n".join([*said, done.stderr])
+    return returned, heavy, "\n".join([*message, done.stderr])
 
 
 @pytest.fixture
@@ -42,18 +42,18 @@ def unfinished(tmp_path: Path) -> Record:
 
 def test_a_list_with_an_unfinished_record(unfinished: Record) -> None:
     where = f"output-dir={unfinished.directory.parent}"
-    code, heavy, said = modules_after("runs", where)
+    code, heavy, message = modules_after("runs", where)
     assert (code, heavy) == (0, [])
-    assert "killed" in said
+    assert "killed" in message
     unfinished.begin_writing()
-    code, heavy, said = modules_after("runs", where)
+    code, heavy, message = modules_after("runs", where)
     assert (code, heavy) == (0, [])
-    assert "running" in said
-    code, heavy, said = modules_after("runs", "--remove", unfinished.id, "--yes", where)
+    assert "running" in message
+    code, heavy, message = modules_after("runs", "--remove", unfinished.id, "--yes", where)
     assert (code, heavy) == (2, [])
-    assert "is being written by process" in said
+    assert "is being written by process" in message
     unfinished.close()
-    code, heavy, said = modules_after("runs", "--remove", unfinished.id, "--yes", where)
+    code, heavy, message = modules_after("runs", "--remove", unfinished.id, "--yes", where)
     assert (code, heavy) == (0, [])
     assert not unfinished.directory.exists()
 
@@ -88,8 +88,8 @@ def test_a_place_that_takes_no_record_is_refused_before_any_work(
     file.write_text("")
     for place in ("/proc/x", str(file), str(file / "below")):
         assert cli.main([command, "fedavg", f"output-dir={place}"]) == 2
-        said = capfd.readouterr().err
-        assert f"no record can be made in {place}" in said
-        assert "choose another output-dir" in said
-        assert said.count("\n") == 1
+        message = capfd.readouterr().err
+        assert f"no record can be made in {place}" in message
+        assert "choose another output-dir" in message
+        assert message.count("\n") == 1
     assert list(tmp_path.iterdir()) == [file]

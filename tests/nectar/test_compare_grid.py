@@ -22,14 +22,14 @@ from common.errors import ConfigError, DataError
 from nectar.cli import main
 from nectar.comparison import scheduler as scheduling
 from nectar.comparison.comparison import Comparison
-from nectar.comparison.request import Axis, Cell, CompareOptions, Request, Variant, parse
+from nectar.comparison.request import Axis, Cell, CompareOptions, ComparisonRequest, Variant, parse
 from nectar.comparison.results import ComparisonResult, GridResult
-from nectar.comparison.tables import Results, Table
+from nectar.comparison.tables import Results, TextTable
 
 ALPHA, SETS = Axis("partition.alpha", ("0.1", "1")), Axis("dataset", ("digits", "mnist"))
 
 
-def request(*words: str) -> Request:
+def request(*words: str) -> ComparisonRequest:
     return parse(options_of(words))
 
 
@@ -124,7 +124,7 @@ def test_rows_of_other_lengths_stand_in_one_table(small: Small, tmp_path: Path) 
     assert list(results.summary["mean"]) == [
         record.metrics()[-1]["test"]["accuracy"] for record in (long, short)
     ]
-    assert results.title.endswith("2 rounds or 1 rounds")
+    assert results.title.endswith("2 rounds or 1 round")
     assert "Accuracy after the row's last round" in (tmp_path / "out" / "table.md").read_text()
 
 
@@ -134,11 +134,11 @@ def test_a_cell_that_cannot_be_had_costs_that_cell_alone(small: Small, tmp_path:
     records = {
         name: run(small(method=name, set="partition.min_size=5")) for name in ("fedavg", "feddm")
     }
-    said: list[str] = []
+    message: list[str] = []
     out = tmp_path / "out"
     words = ("fedavg", "feddm", "--grid=partition.min_size=5,1000", f"--output={out}")
-    results = grid(tmp_path, *words, say=said.append).carry_out()
-    assert any(each.startswith("min_size=1000 is left out: ") for each in said)
+    results = grid(tmp_path, *words, say=message.append).carry_out()
+    assert any(each.startswith("min_size=1000 is left out: ") for each in message)
     (failure,) = results.failures
     assert failure.startswith("min_size=1000: ")
     finals = {n: f"{r.metrics()[2]['test']['accuracy']:.4f}" for n, r in records.items()}
@@ -239,10 +239,10 @@ def test_the_pivot_for_latex_has_a_line_of_heads_for_each_axis_and_the_best_in_b
 class OneTable(Results):
     """Results of this table alone."""
 
-    only: Table
+    only: TextTable
     failures = ()
 
-    def tables(self, *, full: bool = False) -> list[Table]:
+    def tables(self, *, full: bool = False) -> list[TextTable]:
         return [self.only]
 
     def notes(self) -> list[str]:
@@ -250,7 +250,7 @@ class OneTable(Results):
 
 
 def latex_of(header: tuple[str, ...], *rows: tuple[str, ...]) -> str:
-    table = Table("cap\ntion", header, rows)
+    table = TextTable("cap\ntion", header, rows)
     return OneTable("t", "nectar\ncompare", Path("out"), table).latex()
 
 
@@ -312,13 +312,13 @@ def test_a_dry_run_says_what_is_there_and_estimates_the_rest(
         *SMALL.split(),
     ]
     assert main(["compare", *words, "--grid", "partition.min_size=5,6", "--dry-run"]) == 0
-    said = capsys.readouterr().out
-    assert f"min_size=5: fedavg, seed 0: there ({record.id})" in said
-    assert "min_size=6: fedavg, seed 1: to be run" in said
-    assert "8 runs, 1 of them there already." in said
-    assert "No estimate of 4 of 7: no record here is of such a run" in said
-    assert f"Of 3 runs there are records alike: about {3 * spent:.1f} s of computing." in said
-    assert "Their records take about" in said
+    message = capsys.readouterr().out
+    assert f"min_size=5: fedavg, seed 0: there ({record.id})" in message
+    assert "min_size=6: fedavg, seed 1: to be run" in message
+    assert "8 runs, 1 of them there already." in message
+    assert "No estimate of 4 of 7: no record here is of such a run" in message
+    assert f"Of 3 runs there are records alike: about {3 * spent:.1f} s of computing." in message
+    assert "Their records take about" in message
     assert {path: path.stat().st_mtime_ns for path in runs.rglob("*")} == before
     record.note(outcome="interrupted")
     assert main(["compare", *words, "--dry-run"]) == 0

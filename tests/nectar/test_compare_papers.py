@@ -16,10 +16,10 @@ from small import SMALL
 import nectar
 from common.config import layers as layers_module
 from common.config.loading import load
+from nectar.arguments import parse_arguments
 from nectar.cli import main
 from nectar.comparison import scheduler as scheduling
 from nectar.comparison.request import Cell, Variant, parse
-from nectar.words import parse_words
 from server_app.record import Record
 
 TINY = f"""
@@ -77,7 +77,7 @@ def records(tmp_path: Path, *columns: str, seeds: int = 2) -> dict[tuple[str, st
     for label, request in columns_of(words).items():
         for variant in request.variants:
             for seed in range(seeds):
-                words = parse_words(request.words(variant, seed))
+                words = parse_arguments(request.words(variant, seed))
                 done[label, variant.label, seed] = run(words)
     return done
 
@@ -131,10 +131,10 @@ def test_one_column_and_one_row_of_it(
     places = []
     for words in (["deep"], ["t-deep"], ["deep", "fedavg"]):
         assert main(["compare", "table=t", *words, *shared]) == 0
-        said = capsys.readouterr().out
-        assert "Column deep, 1 of 1." in said
-        assert ("feddm" in said) == ("fedavg" not in words)
-        places.append(said.rpartition("Tables and plots: ")[2])
+        message = capsys.readouterr().out
+        assert "Column deep, 1 of 1." in message
+        assert ("feddm" in message) == ("fedavg" not in words)
+        places.append(message.rpartition("Tables and plots: ")[2])
     assert places[0] == places[1] != places[2]
 
 
@@ -142,7 +142,11 @@ def test_a_small_variant_goes_by_what_it_states(tiny: None) -> None:
     (request,) = columns_of(["table=t", "--small", "wide"]).values()
     assert request.shared == ("t-wide-small",)
     assert request.options.tune == ()
-    assert [load(parse_words(request.words(v, 0))).rounds for v in request.variants] == [1, 1, 1]
+    assert [load(parse_arguments(request.words(v, 0))).rounds for v in request.variants] == [
+        1,
+        1,
+        1,
+    ]
 
 
 def test_a_small_variant_is_searched_only_if_asked() -> None:
@@ -168,7 +172,7 @@ def test_words_of_ones_own_go_to_every_column(tiny: None) -> None:
         assert request.shared == (f"t-{label}", "rounds=5")
         assert (request.options.target, list(request.seeds), request.options.jobs) == (0.5, [0], 2)
         fedavg = next(v for v in request.variants if v.label == "fedavg")
-        assert load(parse_words(request.words(fedavg, 0))).rounds == 5, "asked for, so for all"
+        assert load(parse_arguments(request.words(fedavg, 0))).rounds == 5, "asked for, so for all"
         assert (
             request.options.typed
             == "nectar compare table=t mine=feddm:ipc=3 rounds=5 --target=0.5 --seeds=1 --jobs 2"
@@ -205,6 +209,6 @@ def test_what_cannot_be_meant_is_one_sentence(
     words: str, sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["compare", *words.split()]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"nectar: {sentence}")
-    assert said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert message.startswith(f"nectar: {sentence}")
+    assert message.count("\n") == 1

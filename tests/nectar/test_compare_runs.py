@@ -152,17 +152,17 @@ def test_what_another_comparison_runs_is_waited_for(small: Small, tmp_path: Path
     locks.mkdir()
     other = FileLock(locks / f"{task.identity.key}.lock")
     other.acquire()
-    said: list[str] = []
+    message: list[str] = []
 
     def say(sentence: str) -> None:
-        said.append(sentence)
+        message.append(sentence)
         if "is waited for" in sentence:
             record.note(outcome="completed")
             other.release()
 
     options = options_of([*words, "--jobs=1"])
     Scheduler(tmp_path / "runs", tmp_path / "logs", options, say).carry_out([task])
-    assert said[-1].endswith("made by another comparison")
+    assert message[-1].endswith("made by another comparison")
 
 
 def test_a_save_stops_the_rows_whose_code_it_changed_and_no_other(
@@ -174,8 +174,8 @@ def test_a_save_stops_the_rows_whose_code_it_changed_and_no_other(
         shutil.copytree(ROOT / package, app / package)
     monkeypatch.setattr(identities, "code_fingerprint", partial(code_fingerprint, root=app))
     words = ["topk", "scaffold", f"output-dir={tmp_path / 'runs'}", "rounds=2", "--seeds=1"]
-    said: list[str] = []
-    comparison = Comparison(parse(options_of([*words, *SMALL.split()])), said.append)
+    message: list[str] = []
+    comparison = Comparison(parse(options_of([*words, *SMALL.split()])), message.append)
     tasks = comparison.planned[0].runs
     assert [task.identity.has_changed(task.config) for task in tasks] == [False, False]
     with (app / "strategies" / "topk.py").open("a") as file:
@@ -190,7 +190,7 @@ def test_a_save_stops_the_rows_whose_code_it_changed_and_no_other(
     monkeypatch.setattr(scheduling, "_start", start)
     monkeypatch.setattr(scheduling, "available_cores", lambda: 5)
     options = options_of([*words, "--jobs=2"])
-    scheduler = Scheduler(tmp_path / "runs", tmp_path / "logs", options, said.append)
+    scheduler = Scheduler(tmp_path / "runs", tmp_path / "logs", options, message.append)
     scheduler.carry_out(tasks)
     assert begun == [("scaffold", 2)], "two at a time on five cores"
     assert (
@@ -279,7 +279,7 @@ def test_killed_in_the_middle_it_repeats_nothing(
     first = _start(*words)
     _wait((gate / "there").exists, first)
     first.send_signal(how)
-    said = first.communicate()[0]
+    message = first.communicate()[0]
     assert first.returncode == (-how if how == signal.SIGKILL else 128 + how)
     deadline = time.monotonic() + 300
     while _running(runs) and time.monotonic() < deadline:
@@ -291,16 +291,16 @@ def test_killed_in_the_middle_it_repeats_nothing(
         time.sleep(0.05)
     assert [p["outcome"] == "completed" for p in left.values()] == [True, False]
     if how == signal.SIGTERM:
-        assert "The same command goes on from here" in said
+        assert "The same command goes on from here" in message
         assert [p["outcome"] for p in left.values()] == ["completed", "interrupted"]
     before = {p: p.stat().st_mtime_ns for p in (runs / done).rglob("*")}
 
     (gate / "go").touch()
     capsys.readouterr()
     assert main(["compare", *words]) == 0
-    said = capsys.readouterr().out
-    assert "2 runs, 1 of them there already." in said
-    assert ", continued" in said
+    message = capsys.readouterr().out
+    assert "2 runs, 1 of them there already." in message
+    assert ", continued" in message
     after = _records(runs)
     assert list(after) == list(left)
     assert {p: p.stat().st_mtime_ns for p in (runs / done).rglob("*")} == before
@@ -328,9 +328,9 @@ def test_a_run_that_fails_keeps_none_from_going_on(
     runs = tmp_path / "runs"
     words = ("strange:Broken", "fedavg", f"output-dir={runs}", "rounds=1", "--seeds=1")
     assert main(["compare", *words, *SMALL.split()]) == 1
-    said = capsys.readouterr().out
-    assert "strange:Broken, seed 0: FAILED: " in said
-    assert "the strategy broke" in said
+    message = capsys.readouterr().out
+    assert "strange:Broken, seed 0: FAILED: " in message
+    assert "the strategy broke" in message
     outcomes = {p["run-config"]["method"]: p for p in _records(runs).values()}
     assert outcomes["fedavg"]["outcome"] == "completed"
     assert outcomes["strange:Broken"]["code"] != outcomes["fedavg"]["code"]

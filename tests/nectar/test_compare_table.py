@@ -13,7 +13,7 @@ from common.config.loading import load
 from nectar.comparison.frame import csv_of, default_target, frames, is_outlier
 from nectar.comparison.request import Axis, Variant
 from nectar.comparison.results import shown_rounds
-from nectar.comparison.tables import number, size
+from nectar.comparison.tables import accuracy_text, size_text
 from nectar.comparison.tuning import Search, choose
 from nectar.records.record import RunFigures
 
@@ -147,7 +147,7 @@ def test_rounds_that_are_shown() -> None:
     [(0, "0 B"), (999, "999 B"), (104400, "104 kB"), (1.25e6, "1.25 MB"), (2.5e12, "2500 GB")],
 )
 def test_sizes(value: float, text: str) -> None:
-    assert size(value) == text
+    assert size_text(value) == text
 
 
 def test_the_best_mean_on_validation_is_chosen_and_its_edge_told() -> None:
@@ -163,4 +163,4 @@ def test_the_best_mean_on_validation_is_chosen_and_its_edge_told() -> None:
     text = results_of({"a": [a_run(0.5, 0.7)]}, choices=(edge,)).markdown()
     assert "fedavg.lr=0.3 fedavg.weighting=counts: 0.6500" in text
     assert "fedavg.lr=1 lies at the edge" in text
-    assert number(math.nan) == "–"
+    assert accuracy_text(math.nan) == "–"

@@ -14,10 +14,10 @@ from common.config.loading import load
 from common.config.resolved import Config
 from common.config.tables import experiment_names
 from common.errors import ConfigError
+from nectar.arguments import parse_arguments
 from nectar.cli import main as nectar
 from nectar.comparison.request import CompareOptions, parse
 from nectar.comparison.scheduler import plan
-from nectar.words import parse_words
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def resolved(*words: str) -> Config:
     if "--config" in rest:
         at = rest.index("--config")
         _, file = rest.pop(at), rest.pop(at)
-    return load(parse_words(rest, file=file))
+    return load(parse_arguments(rest, file=file))
 
 
 @pytest.mark.extended
@@ -124,7 +124,7 @@ def test_its_paths_start_where_typed_ones_do(file: Callable[[str], Path], tmp_pa
         ("dataset: mnits\n", r"dataset='mnits' in .*mine\.yaml is unknown, the nearest is mnist"),
         (
             "experiment: digits-alpha001\n",
-            r"mine\.yaml is read in a whole configuration alone.*base: digits",
+            r"mine\.yaml is only valid in a full configuration.*base: digits",
         ),
         ("schema: 1\n", r"schema=1 in .*mine\.yaml is another release's: this one reads 2"),
         ("output-dir: 3\n", r"output-dir in .*mine\.yaml must be a path, not 3"),
@@ -149,10 +149,8 @@ def test_what_cannot_be_is_refused(file: Callable[[str], Path], tmp_path: Path) 
 
 def test_no_server_makes_a_site_read_a_file(file: Callable[[str], Path]) -> None:
     path = file("a secret\n")
-    with pytest.raises(
-        ConfigError, match="names a file where it is typed, and is sent to no site"
-    ) as told:
-        load({"config": str(path)}, judge=lambda key, named: None)
+    with pytest.raises(ConfigError, match="cannot be sent to sites") as told:
+        load({"config": str(path)}, policy=lambda key, named: None)
     assert "secret" not in str(told.value)
 
 
@@ -185,7 +183,7 @@ def test_a_comparison_gives_its_runs_the_resolved_configuration(
     tasks = plan(cell, cell.variants, cell.seeds)
     path.unlink()
     for task in tasks:
-        child = load(parse_words(task.words))
+        child = load(parse_arguments(task.words))
         assert child == task.config
         assert child.rounds == 7
         assert child.typed == "nectar compare it"

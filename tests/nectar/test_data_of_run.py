@@ -184,9 +184,9 @@ def test_data_that_changed_are_not_learned_from_on_resume(
     put(29 if put is csv_file else 32, tmp_path, monkeypatch)
     capsys.readouterr()
     assert cli.main(["run", f"resume={record}", "rounds=2"]) == 2
-    said = capsys.readouterr().err
-    assert REFUSED in said
-    assert ("load gave other data than before: fix its seed" in said) == ("own_module" in words)
+    message = capsys.readouterr().err
+    assert REFUSED in message
+    assert ("load gave other data than before: fix its seed" in message) == ("own_module" in words)
     assert numbers(Record(record)) == before
     put(30, tmp_path, monkeypatch)
     assert cli.main(["run", f"resume={record}", "rounds=2"]) == 0
@@ -220,8 +220,8 @@ def test_a_row_less_raises_no_figure_of_labels_that_were_drawn_by_lot(tmp_path: 
     (record,) = (tmp_path / "runs").glob("[!.]*")
     lines = (tmp_path / "own.csv").read_text().splitlines(keepends=True)
     (tmp_path / "own.csv").write_text("".join([lines[0], *lines[2:]]))
-    code, said = nectar("run", f"resume={record}", "rounds=9", at=tmp_path)
-    assert (code, REFUSED in said) == (2, True)
+    code, message = nectar("run", f"resume={record}", "rounds=9", at=tmp_path)
+    assert (code, REFUSED in message) == (2, True)
     assert len(Record(record).metrics()) == 9
 
 
@@ -248,19 +248,19 @@ def unseeded(at: Path) -> list[str]:
 def test_a_function_that_splits_differently_stops_workers(tmp_path: Path, judged: str) -> None:
     words = [*unseeded(tmp_path), f"evaluation.on={judged}", "data.site_holdout=0.2"]
     assert nectar("run", *words, "compute.workers=1", at=tmp_path)[0] == 0
-    code, said = nectar("run", *words, "compute.workers=2", at=tmp_path)
+    code, message = nectar("run", *words, "compute.workers=2", at=tmp_path)
     assert code == 2
-    assert f"nectar: {REFUSED}" in said
-    assert "load gave other data than before: fix its seed" in said
+    assert f"nectar: {REFUSED}" in message
+    assert "load gave other data than before: fix its seed" in message
 
 
 def test_compare_says_the_same_of_a_function_that_splits_differently(tmp_path: Path) -> None:
     method, *words = unseeded(tmp_path)
-    code, said = nectar("compare", method, "--seeds=1", "--jobs=1", *words, at=tmp_path)
+    code, message = nectar("compare", method, "--seeds=1", "--jobs=1", *words, at=tmp_path)
     assert code
-    assert REFUSED in said
-    assert "fix its seed" in said
-    assert "source has changed" not in said
+    assert REFUSED in message
+    assert "fix its seed" in message
+    assert "source has changed" not in message
 
 
 # ---- a real site's own folder --------------------------------------------------------------------------

@@ -132,9 +132,9 @@ def doctor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., 
 
     def run(*words: str) -> tuple[int, str]:
         code = nectar("doctor", *words, f"output-dir={tmp_path / 'runs'}")
-        said = capsys.readouterr()
-        assert code == 2 or not said.err
-        lines = [" ".join(line.split()) for line in (said.out + said.err).splitlines()]
+        message = capsys.readouterr()
+        assert code == 2 or not message.err
+        lines = [" ".join(line.split()) for line in (message.out + message.err).splitlines()]
         return code, "\n".join(lines)
 
     return run
@@ -145,9 +145,9 @@ Doctor = Callable[..., tuple[int, str]]
 
 def test_all_is_well_at_the_operators(doctor: Doctor, keys: Path, tmp_path: Path) -> None:
     with serving(keys) as address:
-        code, said = doctor(address, "--ca", str(keys / "ca.crt"), "--keys", str(keys))
+        code, message = doctor(address, "--ca", str(keys / "ca.crt"), "--keys", str(keys))
     assert code == 0
-    assert {line.split()[0] for line in said.splitlines()} == {"ok"}
+    assert {line.split()[0] for line in message.splitlines()} == {"ok"}
     for line in (
         "ok device cpu",
         "ok data digits: 1,437 images to learn from, 360 to test",
@@ -159,7 +159,7 @@ def test_all_is_well_at_the_operators(doctor: Doctor, keys: Path, tmp_path: Path
         "ok flower there 1.41.0",
         "ok control api can be reached: runs can be submitted from here",
     ):
-        assert line in said
+        assert line in message
 
 
 def test_all_is_well_at_a_site_behind_the_proxy(doctor: Doctor, keys: Path, tmp_path: Path) -> None:
@@ -167,14 +167,14 @@ def test_all_is_well_at_a_site_behind_the_proxy(doctor: Doctor, keys: Path, tmp_
     (public,) = make_nodes(own, ["hospital-a"])
     words = ["--site", "--keys", str(own), "--state", str(tmp_path / "state")]
     with serving(keys, proxy=True, registered=(pem(public),)) as address:
-        code, said = doctor(address, "--ca", str(keys / "ca.crt"), *words)
+        code, message = doctor(address, "--ca", str(keys / "ca.crt"), *words)
     assert code == 0
-    assert {line.split()[0] for line in said.splitlines()} == {"ok"}
-    assert "ok server the SuperLink answers sites here" in said
-    assert "ok control api cannot be reached from here, as it should be" in said
-    assert "ok flower there not told from here; it has to be 1.41.x" in said
-    assert f"ok state {tmp_path}/state: writable" in said
-    assert "ok key hospital-a is registered at the server (SHA256:" in said
+    assert {line.split()[0] for line in message.splitlines()} == {"ok"}
+    assert "ok server the SuperLink answers sites here" in message
+    assert "ok control api cannot be reached from here, as it should be" in message
+    assert "ok flower there not told from here; it has to be 1.41.x" in message
+    assert f"ok state {tmp_path}/state: writable" in message
+    assert "ok key hospital-a is registered at the server (SHA256:" in message
 
 
 def pem(public: Path) -> bytes:
@@ -188,41 +188,41 @@ def test_a_key_that_is_not_registered(doctor: Doctor, keys: Path, tmp_path: Path
     known, _ = make_nodes(own, ["hospital-a", "hospital-b"])
     words = ["--ca", str(keys / "ca.crt"), "--site", "--keys", str(own)]
     with serving(keys, proxy=True, registered=(pem(known),)) as address:
-        code, said = doctor(address, *words)
+        code, message = doctor(address, *words)
     assert code == 1
-    assert "ok key hospital-a is registered" in said
-    assert f"fail key {own}/nodes/hospital-b (SHA256:" in said
-    assert "is not registered at the server, or no longer: the operator registers" in said
+    assert "ok key hospital-a is registered" in message
+    assert f"fail key {own}/nodes/hospital-b (SHA256:" in message
+    assert "is not registered at the server, or no longer: the operator registers" in message
     with serving(keys, proxy=True, registered=(pem(known),), late=4000) as address:
-        code, said = doctor(address, *words)
+        code, message = doctor(address, *words)
     assert code == 1
-    assert "hospital-a (401): is this machine's clock right" in said
+    assert "hospital-a (401): is this machine's clock right" in message
 
 
 def test_a_site_that_reaches_the_control_api_is_warned(doctor: Doctor, keys: Path) -> None:
     with serving(keys) as address:
-        code, said = doctor(address, "--ca", str(keys / "ca.crt"), "--site", "--keys", str(keys))
+        code, message = doctor(address, "--ca", str(keys / "ca.crt"), "--site", "--keys", str(keys))
     assert code == 0
-    assert "warn control api can be reached from this site" in said
-    assert f"warn keys {keys}/ca.key does not belong at a site: delete it here" in said
+    assert "warn control api can be reached from this site" in message
+    assert f"warn keys {keys}/ca.key does not belong at a site: delete it here" in message
 
 
 def test_the_sites_proxy_is_not_the_operators_way(doctor: Doctor, keys: Path) -> None:
     with serving(keys, proxy=True) as address:
-        code, said = doctor(address, "--ca", str(keys / "ca.crt"))
+        code, message = doctor(address, "--ca", str(keys / "ca.crt"))
     assert code == 1
-    assert "fail server /health answers 404: this is the sites' proxy or no SuperLink" in said
-    assert "fail control api cannot be reached from here (404)" in said
+    assert "fail server /health answers 404: this is the sites' proxy or no SuperLink" in message
+    assert "fail control api cannot be reached from here (404)" in message
 
 
 def test_another_authority(doctor: Doctor, keys: Path, tmp_path: Path) -> None:
     make_authority(tmp_path / "other")
     with serving(keys) as address:
-        code, said = doctor(address, "--ca", str(tmp_path / "other" / "ca.crt"))
+        code, message = doctor(address, "--ca", str(tmp_path / "other" / "ca.crt"))
     assert code == 1
-    assert "fail tls unable to get local issuer certificate" in said
-    assert f"{tmp_path}/other/ca.crt: ask the operator for ca.crt" in said
-    assert "control api" not in said  # what hangs on it is not looked at
+    assert "fail tls unable to get local issuer certificate" in message
+    assert f"{tmp_path}/other/ca.crt: ask the operator for ca.crt" in message
+    assert "control api" not in message  # what hangs on it is not looked at
 
 
 def test_a_host_that_the_certificate_does_not_name(
@@ -237,37 +237,38 @@ def test_a_host_that_the_certificate_does_not_name(
     with serving(keys) as address:
         port = address.rpartition(":")[2]
         words = [f"elsewhere.test:{port}", "--ca", str(keys / "ca.crt"), "--keys", str(keys)]
-        code, said = doctor(*words)
+        code, message = doctor(*words)
     assert code == 1
     assert (
-        "fail keys server.pem is valid for superlink.test, localhost, 127.0.0.1, ::1, not" in said
+        "fail keys server.pem is valid for superlink.test, localhost, 127.0.0.1, ::1, not"
+        in message
     )
-    assert "fail tls Hostname mismatch" in said
-    assert "makes a certificate for elsewhere.test" in said
+    assert "fail tls Hostname mismatch" in message
+    assert "makes a certificate for elsewhere.test" in message
 
 
 def test_a_proxy_before_a_superlink_that_is_down(doctor: Doctor, keys: Path) -> None:
     with serving(keys, proxy=True, down=True) as address:
-        code, said = doctor(address, "--ca", str(keys / "ca.crt"), "--site")
+        code, message = doctor(address, "--ca", str(keys / "ca.crt"), "--site")
     assert code == 1
-    assert "fail server a proxy answers, but cannot reach the SuperLink (502)" in said
+    assert "fail server a proxy answers, but cannot reach the SuperLink (502)" in message
 
 
 def test_a_web_server_is_no_superlink(doctor: Doctor, keys: Path) -> None:
     """At a site, too, where the proxy hides /health."""
     with serving(keys, do_POST=lambda self: self._answer(404, "<html>not here</html>")) as address:
-        code, said = doctor(address, "--ca", str(keys / "ca.crt"), "--site")
+        code, message = doctor(address, "--ca", str(keys / "ca.crt"), "--site")
     assert code == 1
-    assert "fail server no SuperLink answers sites here (404)" in said
+    assert "fail server no SuperLink answers sites here (404)" in message
 
 
 @pytest.mark.parametrize("site", [[], ["--site"]])
 def test_what_speaks_something_else(doctor: Doctor, site: list[str]) -> None:
     """An SSH server's greeting, for one, is no sentence of HTTP."""
     with greeting(b"SSH-2.0-OpenSSH_9.2\r\n") as address:
-        code, said = doctor(address, "--insecure", *site)
+        code, message = doctor(address, "--insecure", *site)
         assert code == 1
-        assert "fail server no answer (it speaks no HTTP, BadStatusLine)" in said
+        assert "fail server no answer (it speaks no HTTP, BadStatusLine)" in message
         found = Connection("x", address, None, True, Path())
         assert found.health() == "what answers there is no HTTP (BadStatusLine)"
 
@@ -309,39 +310,39 @@ def test_a_clock_that_differs(doctor: Doctor, keys: Path, late: float, line: str
 
     taken = -SYSTEM_TIME_TOLERANCE < -late < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
     with serving(keys, late=late) as address:
-        code, said = doctor(address, "--ca", str(keys / "ca.crt"))
+        code, message = doctor(address, "--ca", str(keys / "ca.crt"))
     assert (code == 0) == taken
-    assert re.search(line, said, re.MULTILINE)
+    assert re.search(line, message, re.MULTILINE)
 
 
 def test_another_flower_at_the_server(doctor: Doctor, keys: Path) -> None:
     with serving(keys, version="1.40.2") as address:
-        code, said = doctor(address, "--ca", str(keys / "ca.crt"))
+        code, message = doctor(address, "--ca", str(keys / "ca.crt"))
     assert code == 1
-    assert "fail flower there 1.40.2, the app needs 1.41.x: update the server" in said
+    assert "fail flower there 1.40.2, the app needs 1.41.x: update the server" in message
 
 
 def test_no_tls(doctor: Doctor, keys: Path) -> None:
     with serving(None) as address:
-        code, said = doctor(address, "--insecure")
+        code, message = doctor(address, "--insecure")
         assert code == 0
-        assert "warn tls none: whoever is on the way" in said
-        code, said = doctor(address, "--ca", str(keys / "ca.crt"))
+        assert "warn tls none: whoever is on the way" in message
+        code, message = doctor(address, "--ca", str(keys / "ca.crt"))
     assert code == 1
-    assert "fail tls no TLS there" in said
+    assert "fail tls no TLS there" in message
 
 
 def test_nobody_there(doctor: Doctor, keys: Path) -> None:
-    code, said = doctor("127.0.0.1:1", "--ca", str(keys / "ca.crt"))
+    code, message = doctor("127.0.0.1:1", "--ca", str(keys / "ca.crt"))
     assert code == 1
-    assert "fail network 127.0.0.1:1 cannot be reached (Connection refused)" in said
+    assert "fail network 127.0.0.1:1 cannot be reached (Connection refused)" in message
 
 
 def test_a_connection_that_is_none(doctor: Doctor, tmp_path: Path) -> None:
-    code, said = doctor("127.0.0.1:1")
+    code, message = doctor("127.0.0.1:1")
     assert code == 1
-    assert "fail connection 127.0.0.1:1 needs the authority's certificate: --ca ca.crt" in said
-    code, said = doctor("--ca", "x")
+    assert "fail connection 127.0.0.1:1 needs the authority's certificate: --ca ca.crt" in message
+    code, message = doctor("--ca", "x")
     assert code == 2
 
 
@@ -350,15 +351,15 @@ def test_keys_that_are_wrong(doctor: Doctor, tmp_path: Path) -> None:
     make_authority(directory)
     make_server(directory, [], days=2)
     (directory / "ca.key").chmod(0o640)
-    code, said = doctor("--keys", str(directory))
+    code, message = doctor("--keys", str(directory))
     assert code == 0
-    assert "warn keys ca.key: others may use it (mode 640): chmod 600" in said
-    assert "warn keys server.pem: expires on" in said
+    assert "warn keys ca.key: others may use it (mode 640): chmod 600" in message
+    assert "warn keys server.pem: expires on" in message
     make_server(tmp_path / "keys2", []) if make_authority(tmp_path / "keys2") else None
     (directory / "server.key").write_bytes((tmp_path / "keys2" / "server.key").read_bytes())
-    code, said = doctor("--keys", str(directory))
+    code, message = doctor("--keys", str(directory))
     assert code == 1
-    assert "fail keys server.key: does not belong to server.pem" in said
+    assert "fail keys server.key: does not belong to server.pem" in message
 
 
 def test_a_folder_of_images_and_one_with_a_strange_class(doctor: Doctor, tmp_path: Path) -> None:
@@ -371,18 +372,18 @@ def test_a_folder_of_images_and_one_with_a_strange_class(doctor: Doctor, tmp_pat
         "images.size=8",
         "images.max_bad=0.5",
     ]
-    code, said = doctor("--site", "--data", str(folder), *settings)
+    code, message = doctor("--site", "--data", str(folder), *settings)
     assert code == 0
-    assert f"ok data {folder}: 5 images (red 3, blue 2)" in said
+    assert f"ok data {folder}: 5 images (red 3, blue 2)" in message
     (folder / "red" / "broken.png").write_bytes(b"no image")
-    code, said = doctor("--site", "--data", str(folder), *settings)
-    assert code == 0, said
-    assert "not used: 1, `nectar data --folder` names them" in said
+    code, message = doctor("--site", "--data", str(folder), *settings)
+    assert code == 0, message
+    assert "not used: 1, `nectar data --folder` names them" in message
     (folder / "blue").rename(folder / "unicorn")
-    code, said = doctor("--site", "--data", str(folder), *settings)
+    code, message = doctor("--site", "--data", str(folder), *settings)
     assert code == 1
-    assert "fail data" in said
-    assert "unicorn" in said
+    assert "fail data" in message
+    assert "unicorn" in message
 
 
 MNIST = ("dataset=mnist", "partition.kind=iid")
@@ -403,12 +404,12 @@ def test_a_node_config_is_held_against_the_run(doctor: Doctor, own: Path, tmp_pa
     state = tmp_path / "state"
     vetoes = "allow-methods='feddm fedavg' allow-start='noise' min-class=2 max-ipc=10 cores=1"
     config = f"site='north' data='{own}' state-dir='{state}' {vetoes}"
-    code, said = doctor("--site", "--node-config", config, *OWN)
-    assert code == 0, said
+    code, message = doctor("--site", "--node-config", config, *OWN)
+    assert code == 0, message
     keys = "site, data, state-dir, allow-methods, allow-start, min-class, max-ipc, cores"
-    assert f"ok node config {keys}: read as the site reads them" in said
-    assert f"ok data {own}: 7 images (red 5, blue 2)" in said
-    assert f"ok state {state}: writable" in said
+    assert f"ok node config {keys}: read as the site reads them" in message
+    assert f"ok data {own}: 7 images (red 5, blue 2)" in message
+    assert f"ok state {state}: writable" in message
     assert not state.exists()
 
 
@@ -418,14 +419,14 @@ def test_a_sites_ledger_is_looked_into(doctor: Doctor, own: Path, tmp_path: Path
     words = ["--site", "--node-config", f"site='north' data='{own}' state-dir='{state}'", *OWN]
     assert "ok privacy nothing was released with noise" in doctor(*words)[1]
     Ledger(state).append(Charge(*where, (Event("a", 2.0),)), lambda before: None)
-    code, said = doctor(*words)
-    assert code == 0, said
+    code, message = doctor(*words)
+    assert code == 0, message
     spent = epsilon([Event("a", 2.0)], 1e-5).value
-    assert f"ok privacy 1 charges, epsilon {spent:.3g} at delta 1e-05" in said
+    assert f"ok privacy 1 charges, epsilon {spent:.3g} at delta 1e-05" in message
     (state / LEDGER).unlink()
-    code, said = doctor(*words)
+    code, message = doctor(*words)
     assert code == 1
-    assert "fail privacy the privacy ledger" in said
+    assert "fail privacy the privacy ledger" in message
 
 
 @pytest.mark.parametrize(
@@ -456,9 +457,9 @@ def test_what_is_wrong_with_a_node_config(
 ) -> None:
     """In the words in which the site refuses the run; Flower's own way of reading is said, too."""
     config = f"data='{own}' {node_config}"
-    code, said = doctor("--site", "--node-config", config, *OWN, *settings.split())
+    code, message = doctor("--site", "--node-config", config, *OWN, *settings.split())
     assert code == 1
-    (found,) = (text for text in said.splitlines() if " node config " in text)
+    (found,) = (text for text in message.splitlines() if " node config " in text)
     assert found.startswith("fail")
     assert line in found
 
@@ -470,12 +471,12 @@ def test_a_data_root_is_where_the_shared_set_is_looked_for(
     root = tmp_path / "shared"
     write_source(monkeypatch, root, "mnist", small_mnist())
     node = f"partition-id=0 num-partitions=2 data-root='{root}'"
-    code, said = doctor("--site", "--node-config", node, *MNIST)
-    assert code == 0, said
-    assert f"ok data mnist below {root}" in said
-    code, said = doctor("--site", "--node-config", node, *MNIST, f"data-dir={tmp_path}")
+    code, message = doctor("--site", "--node-config", node, *MNIST)
+    assert code == 0, message
+    assert f"ok data mnist below {root}" in message
+    code, message = doctor("--site", "--node-config", node, *MNIST, f"data-dir={tmp_path}")
     assert code == 1
-    assert "which lies outside of this site's data-root" in said
+    assert "which lies outside of this site's data-root" in message
 
 
 def test_a_node_config_that_is_a_file(doctor: Doctor, own: Path, tmp_path: Path) -> None:
@@ -484,14 +485,14 @@ def test_a_node_config_that_is_a_file(doctor: Doctor, own: Path, tmp_path: Path)
     for method, code in (("fedavg", 0), ("feddm", 1)):
         assert doctor("--site", "--node-config", str(file), *OWN, f"method={method}")[0] == code
     file.write_text("data = ")
-    code, said = doctor("--site", "--node-config", str(file), *OWN)
+    code, message = doctor("--site", "--node-config", str(file), *OWN)
     assert code == 1
-    assert f"{file} cannot be read as a node config" in said
+    assert f"{file} cannot be read as a node config" in message
 
 
 def test_a_node_config_is_a_sites(doctor: Doctor) -> None:
-    code, said = doctor("--node-config", "site='north'")
-    assert (code, "--node-config is a site's: add --site" in said) == (2, True)
+    code, message = doctor("--node-config", "site='north'")
+    assert (code, "--node-config is a site's: add --site" in message) == (2, True)
 
 
 def files_below(directory: Path) -> set[str]:
@@ -511,10 +512,10 @@ def test_a_data_set_that_is_not_there(
     doctor: Doctor, tmp_path: Path, cache: Path, where: list[str]
 ) -> None:
     place = tmp_path / "data"
-    code, said = doctor(*MNIST, f"data-dir={place}", *where)
+    code, message = doctor(*MNIST, f"data-dir={place}", *where)
     assert code == 1
-    assert f"fail data mnist: {place}/MNIST/raw/train-images-idx3-ubyte is missing" in said
-    assert f"`nectar data dataset=mnist data-dir={place}` fetches it" in said
+    assert f"fail data mnist: {place}/MNIST/raw/train-images-idx3-ubyte is missing" in message
+    assert f"`nectar data dataset=mnist data-dir={place}` fetches it" in message
     assert not place.exists()
     assert not cache.exists()
 
@@ -525,10 +526,10 @@ def test_a_data_set_that_only_the_server_elsewhere_needs(
     place = f"data-dir={tmp_path / 'data'}"
     with serving(keys) as address:
         words = [address, "--ca", str(keys / "ca.crt"), *MNIST, place]
-        code, said = doctor(*words)
+        code, message = doctor(*words)
         assert code == 0
-        assert "warn data mnist: " in said
-        assert "it is the server that needs it, on its own machine" in said
+        assert "warn data mnist: " in message
+        assert "it is the server that needs it, on its own machine" in message
         assert " data " not in doctor(*words, "evaluation.on=none")[1]
 
 
@@ -540,9 +541,9 @@ def test_a_data_set_is_read_and_nothing_written(
     before = files_below(place)
     words = [*MNIST, f"data-dir={place}", "--site"]
     found = f"ok data mnist below {place}: 30 images to learn from, 10 to test"
-    code, said = doctor(*words)
+    code, message = doctor(*words)
     assert code == 0
-    assert found in said
+    assert found in message
     assert files_below(place) == before
     assert not cache.exists()
     load_data("mnist", place)  # as a run does: now there is a store
@@ -550,9 +551,9 @@ def test_a_data_set_is_read_and_nothing_written(
         (place / file.path).write_bytes(b"damaged")
     assert found in doctor(*words)[1]
     shutil.rmtree(place / "nectar-store")
-    code, said = doctor(*words)
+    code, message = doctor(*words)
     assert code == 1
-    assert "is truncated or damaged" in said
+    assert "is truncated or damaged" in message
 
 
 def test_a_shared_folder_of_images(doctor: Doctor, tmp_path: Path, cache: Path) -> None:
@@ -561,29 +562,29 @@ def test_a_shared_folder_of_images(doctor: Doctor, tmp_path: Path, cache: Path) 
     paint_split(place / "pics", train=3, test=1)
     words = ["dataset=images", f"images.classes={CLASSES}", "images.size=8", f"data-dir={place}"]
     before = files_below(place)
-    code, said = doctor(*words, "images.folder=pics")
+    code, message = doctor(*words, "images.folder=pics")
     assert code == 0
-    assert f"ok data images below {place}: 9 images to learn from, 3 to test" in said
+    assert f"ok data images below {place}: 9 images to learn from, 3 to test" in message
     assert files_below(place) == before
     assert not cache.exists()
     shutil.rmtree(place / "pics" / "test")
-    code, said = doctor(*words, "images.folder=pics")
-    assert f"ok data images below {place}: 6 images to learn from, 3 to test" in said
-    code, said = doctor(*words, "images.folder=pics", "data.test_share=0")
+    code, message = doctor(*words, "images.folder=pics")
+    assert f"ok data images below {place}: 6 images to learn from, 3 to test" in message
+    code, message = doctor(*words, "images.folder=pics", "data.test_share=0")
     assert code == 1
-    assert "fail data evaluation.on=server needs test images" in said
+    assert "fail data evaluation.on=server needs test images" in message
 
 
 def test_a_device_that_is_not_there(doctor: Doctor) -> None:
-    code, said = doctor("compute.device=cuda:63")
+    code, message = doctor("compute.device=cuda:63")
     assert code == 1
-    assert "fail device cuda:63" in said
+    assert "fail device cuda:63" in message
 
 
 def test_more_threads_than_cores(doctor: Doctor) -> None:
-    code, said = doctor("--site", "compute.client_cores=4096")
+    code, message = doctor("--site", "compute.client_cores=4096")
     assert code == 0
-    assert "more threads than cores only cost time" in said
+    assert "more threads than cores only cost time" in message
 
 
 @pytest.mark.parametrize(

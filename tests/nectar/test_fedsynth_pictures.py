@@ -26,7 +26,7 @@ from common.samples.dataset import Dataset, DatasetInfo, Split
 from common.storage import tensor_file
 from common.wire.synthetic_images import SyntheticImages
 from nectar.export.synthetic import write_synthetic
-from nectar.records.real_images import Control, Likest, RealImages, real_images
+from nectar.records.real_images import Control, MostCorrelated, RealImages, real_images
 from nectar.records.record import RunRecord
 from nectar.report import pictures
 from nectar.report.view import View
@@ -167,7 +167,7 @@ def test_the_likest_image_is_found_by_correlation_and_the_control_at_the_site_mo
     sent = rng.normal(size=(5, 3, 4, 4)).astype(np.float32)
     sent[1] = 0.01 * pixels[3] + 7  # a private image, faint and far out of range
     sent[2] = -5 * pixels[8] + 2  # another, as a negative
-    found = real(parts, pixels, labels).likest("own", torch.from_numpy(sent))
+    found = real(parts, pixels, labels).most_correlated("own", torch.from_numpy(sent))
     assert found is not None
     table = np.array([[corr(image, pixels[j]) for j in range(40)] for image in sent])
     at = np.abs(table[:, :10]).argmax(1)
@@ -183,7 +183,7 @@ def test_the_likest_image_is_found_by_correlation_and_the_control_at_the_site_mo
     np.testing.assert_allclose(found.control.correlations, nearest, atol=1e-5)
     among = np.array([[corr(a, b) for b in pixels[:10]] for a in pixels[:10]])
     np.fill_diagonal(among, 0)
-    assert found.usual == pytest.approx(float(np.median(np.abs(among).max(1))), abs=1e-5)
+    assert found.typical == pytest.approx(float(np.median(np.abs(among).max(1))), abs=1e-5)
 
 
 @given(gain=st.floats(0.01, 100), shift=st.floats(-5, 5), sign=st.sampled_from([1, -1]))
@@ -193,8 +193,8 @@ def test_no_change_of_contrast_or_brightness_moves_the_figures(
     rng = np.random.default_rng(1)
     held = real({"s": list(range(6))}, rng.random((6, 1, 3, 3)), [0] * 6)
     sent = torch.from_numpy(rng.random((4, 1, 3, 3), dtype=np.float32))
-    plain = held.likest("s", sent)
-    moved = held.likest("s", sent * gain * sign + shift)
+    plain = held.most_correlated("s", sent)
+    moved = held.most_correlated("s", sent * gain * sign + shift)
     assert plain is not None
     assert moved is not None
     assert torch.equal(moved.images, plain.images)
@@ -204,34 +204,36 @@ def test_no_change_of_contrast_or_brightness_moves_the_figures(
 def test_images_of_one_value_are_like_nothing_and_sites_alone_have_no_control() -> None:
     pixels = np.stack([np.full((1, 2, 2), 0.5), np.arange(4).reshape(1, 2, 2) / 3])
     held = real({"s": [0, 1], "nobody": []}, pixels, [0, 1])
-    found = held.likest("s", torch.cat([torch.full((1, 1, 2, 2), 9.0), images([0, 1, 2, 3.5])]))
+    found = held.most_correlated(
+        "s", torch.cat([torch.full((1, 1, 2, 2), 9.0), images([0, 1, 2, 3.5])])
+    )
     assert found is not None
     assert found.correlations[0] == 0.0
     assert found.correlations[1] == pytest.approx(
         corr(np.array([0, 1, 2, 3.5]), pixels[1]), abs=1e-6
     )
     assert found.control is None
-    assert found.usual == 0.0, "its two images have nothing in common"
-    alone = real({"s": [1]}, pixels, [0, 1]).likest("s", images([0, 1, 2, 3]))
+    assert found.typical == 0.0, "its two images have nothing in common"
+    alone = real({"s": [1]}, pixels, [0, 1]).most_correlated("s", images([0, 1, 2, 3]))
     assert alone is not None
-    assert alone.usual is None
-    assert held.likest("elsewhere", images([0, 1, 2, 3])) is None
-    assert held.likest("nobody", images([0, 1, 2, 3])) is None
+    assert alone.typical is None
+    assert held.most_correlated("elsewhere", images([0, 1, 2, 3])) is None
+    assert held.most_correlated("nobody", images([0, 1, 2, 3])) is None
 
 
 def test_the_words_name_the_image_that_is_most_the_sites_own() -> None:
     """Not the one with the largest correlation: 0.90 is reached elsewhere too, 0.80 is not."""
     control = Control("partition-1", 30, [0.88, 0.35, -0.1])
-    likest = Likest(torch.zeros(3, 1, 2, 2), [0.90, -0.80, 0.2], 0.7, 1, control)
-    said = pictures._of_likest(likest)
-    assert "this site's 1 image, whatever its sign: median 0.80, largest 0.90." in said
-    assert "has 0.70 (median) with its most similar other one" in said
-    assert "the 30 images of partition-1" in said
-    assert "median 0.35, largest 0.88" in said
-    assert "most this site's own has 0.80 here and 0.35 there" in said
-    assert "shows the class, not a person's sample" in said
-    assert "is a private example shown" in said
-    alone = pictures._of_likest(replace(likest, control=None, usual=None))
+    likest = MostCorrelated(torch.zeros(3, 1, 2, 2), [0.90, -0.80, 0.2], 0.7, 1, control)
+    message = pictures._of_likest(likest)
+    assert "this site's 1 image, whatever its sign: median 0.80, largest 0.90." in message
+    assert "has 0.70 (median) with its most similar other one" in message
+    assert "the 30 images of partition-1" in message
+    assert "median 0.35, largest 0.88" in message
+    assert "most this site's own has 0.80 here and 0.35 there" in message
+    assert "shows the class, not a person's sample" in message
+    assert "is a private example shown" in message
+    alone = pictures._of_likest(replace(likest, control=None, typical=None))
     assert "No other site's images are at hand to compare with" in alone
     assert "private example" not in alone
     assert "most similar other one" not in alone

@@ -24,11 +24,19 @@ from small import Small
 
 from common.config.loading import SCHEMA, load
 from common.errors import ConfigError, FederationError
-from nectar.engines.flower.client import Outcome
+from nectar.engines.flower.client import CommandOutcome
 from nectar.engines.remote import fetching
 from nectar.engines.remote.fetching import unpack
 from server_app import sending
-from server_app.sending import LINE_BYTES, Arrival, FetchError, Request, lines_of, pack, send
+from server_app.sending import (
+    LINE_BYTES,
+    Arrival,
+    FetchError,
+    FetchRequest,
+    pack_record,
+    send,
+    wire_lines,
+)
 from server_app.writer import Writer
 
 
@@ -78,22 +86,22 @@ FILES = [
 
 def test_the_record_and_not_what_devices_remember(tmp_path: Path) -> None:
     record = a_record(tmp_path)
-    packed = pack(tmp_path, Request(record.name))
+    packed = pack_record(tmp_path, FetchRequest(record.name))
     assert names(packed.content) == FILES
     assert packed.left_out == ()
     assert packed.directory == record
 
 
 def test_equal_files_give_equal_archives(tmp_path: Path) -> None:
-    one = pack(tmp_path / "a", Request(a_record(tmp_path / "a").name))
-    other = pack(tmp_path / "b", Request(a_record(tmp_path / "b").name))
+    one = pack_record(tmp_path / "a", FetchRequest(a_record(tmp_path / "a").name))
+    other = pack_record(tmp_path / "b", FetchRequest(a_record(tmp_path / "b").name))
     assert one.content == other.content
 
 
 def test_a_real_record_goes_through_a_log_to_the_same_files(small: Small, tmp_path: Path) -> None:
     record = run(small(rounds=1))
-    packed = pack(record.directory.parent, Request("latest"))
-    log = [f"INFO :      something\n{line}\n" for line in lines_of(packed)]
+    packed = pack_record(record.directory.parent, FetchRequest("latest"))
+    log = [f"INFO :      something\n{line}\n" for line in wire_lines(packed)]
     arrival = joined("".join(log).splitlines())
     assert arrival.whole().record == record.id
     target = tmp_path / "home" / record.id
@@ -108,29 +116,31 @@ def test_latest_is_the_one_begun_last(tmp_path: Path) -> None:
     for day in ("20260103", "20260105", "20260104"):
         a_record(tmp_path, f"{day}-000000-feddm")
     (tmp_path / "zzz-no-record").mkdir()
-    assert pack(tmp_path, Request("latest")).record == "20260105-000000-feddm"
+    assert pack_record(tmp_path, FetchRequest("latest")).record == "20260105-000000-feddm"
 
 
 def test_parts_can_stay(tmp_path: Path) -> None:
     record = a_record(tmp_path)
-    less = pack(tmp_path, Request(record.name, without=("checkpoint", "samples")))
+    less = pack_record(tmp_path, FetchRequest(record.name, without=("checkpoint", "samples")))
     assert names(less.content) == ["metrics.jsonl", "provenance.json"]
-    one = pack(tmp_path, Request(record.name, without=("checkpoint/last.safetensors", "samp")))
+    one = pack_record(
+        tmp_path, FetchRequest(record.name, without=("checkpoint/last.safetensors", "samp"))
+    )
     assert names(one.content) == [name for name in FILES if not name.startswith("checkpoint")]
-    least = pack(tmp_path, Request(record.name, only=("provenance.json",)))
+    least = pack_record(tmp_path, FetchRequest(record.name, only=("provenance.json",)))
     assert names(least.content) == ["provenance.json"]
 
 
 @pytest.mark.parametrize("name", ["../runs", "/etc", "a/b", "..", ".", "", ".hidden", "a b"])
 def test_a_path_is_no_record(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ConfigError):
-        Request.parse(name)
+        FetchRequest.parse(name)
     assert nectar("fetch", "lab", name) == 2
 
 
 def test_state_cannot_be_asked_for(tmp_path: Path) -> None:
     record = a_record(tmp_path)
-    assert names(pack(tmp_path, Request(record.name, only=("state",))).content) == []
+    assert names(pack_record(tmp_path, FetchRequest(record.name, only=("state",))).content) == []
 
 
 def test_links_are_neither_followed_nor_sent(tmp_path: Path) -> None:
@@ -142,24 +152,24 @@ def test_links_are_neither_followed_nor_sent(tmp_path: Path) -> None:
     (record / "report.html").symlink_to(secret / "key")
     (record / "more").symlink_to(secret)
     (record / "samples" / "round-002").symlink_to(secret)
-    packed = pack(runs, Request(record.name))
+    packed = pack_record(runs, FetchRequest(record.name))
     assert names(packed.content) == FILES
     assert packed.left_out == ("more", "report.html", "samples/round-002")
     (runs / "linked").symlink_to(record)
     with pytest.raises(FederationError, match="there is no record linked"):
-        pack(runs, Request("linked"))
+        pack_record(runs, FetchRequest("linked"))
 
 
 def test_a_record_too_large_says_what_makes_it_smaller(tmp_path: Path) -> None:
     record = a_record(tmp_path, mb=3)
     with pytest.raises(FederationError, match=r"--without \(checkpoint/best.safetensors 3 MB"):
-        pack(tmp_path, Request(record.name), limit=2_000_000)
-    less = Request(record.name, without=("checkpoint/best.safetensors",))
-    assert names(pack(tmp_path, less, limit=2_000_000).content) == FILES
+        pack_record(tmp_path, FetchRequest(record.name), limit=2_000_000)
+    less = FetchRequest(record.name, without=("checkpoint/best.safetensors",))
+    assert names(pack_record(tmp_path, less, limit=2_000_000).content) == FILES
     for i in range(5):
         (record / "samples" / f"{i}.bin").write_bytes(random.Random(i).randbytes(1_000_000))
     with pytest.raises(FederationError, match=r"--without \(samples 5 MB, checkpoint/best"):
-        pack(tmp_path, Request(record.name), limit=2_000_000)
+        pack_record(tmp_path, FetchRequest(record.name), limit=2_000_000)
 
 
 def test_a_record_larger_than_the_memory_is_no_harm(tmp_path: Path) -> None:
@@ -172,7 +182,7 @@ def test_a_record_larger_than_the_memory_is_no_harm(tmp_path: Path) -> None:
     began = time.process_time()
     try:
         with pytest.raises(FederationError, match=r"best.safetensors 4000 MB"):
-            pack(tmp_path, Request(record.name), limit=2_000_000)
+            pack_record(tmp_path, FetchRequest(record.name), limit=2_000_000)
         assert tracemalloc.get_traced_memory()[1] < 20_000_000
     finally:
         tracemalloc.stop()
@@ -199,22 +209,22 @@ def test_a_file_that_cannot_be_read_is_a_sentence(
 
     monkeypatch.setattr(Path, "open", fail)
     with pytest.raises(FederationError, match=f"{record.name} {said}"):
-        pack(tmp_path, Request(record.name))
+        pack_record(tmp_path, FetchRequest(record.name))
 
 
 def test_a_request_survives_its_way(tmp_path: Path) -> None:
-    request = Request("latest", ("checkpoint/best.safetensors", "samples"), ("metrics.jsonl",))
-    assert Request.parse(request.text()) == request
+    request = FetchRequest("latest", ("checkpoint/best.safetensors", "samples"), ("metrics.jsonl",))
+    assert FetchRequest.parse(request.text()) == request
     with pytest.raises(ConfigError):
-        Request.parse("latest with=everything")
+        FetchRequest.parse("latest with=everything")
     with pytest.raises(ConfigError):
-        Request.parse("latest without=../x")
+        FetchRequest.parse("latest without=../x")
 
 
 def test_lines_may_come_in_any_order_but_must_all_come(tmp_path: Path) -> None:
     record = a_record(tmp_path, mb=1)
-    packed = pack(tmp_path, Request(record.name))
-    lines = list(lines_of(packed))
+    packed = pack_record(tmp_path, FetchRequest(record.name))
+    lines = list(wire_lines(packed))
     assert len(lines) == 1 + -(-len(packed.content) // LINE_BYTES) > 20
     assert joined([lines[0], *reversed(lines[1:])]).whole().content == packed.content
     with pytest.raises(FetchError, match=r"1 of \d+ lines of the record are missing"):
@@ -250,25 +260,27 @@ def test_a_head_that_is_none_is_as_good_as_missing(head: str) -> None:
 def test_a_server_cannot_choose_where_its_record_comes_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    packed = replace(pack(tmp_path, Request(a_record(tmp_path).name)), record="../../evil")
-    sent = joined(lines_of(packed)).whole()
-    monkeypatch.setattr(fetching, "ask", lambda *rest: sent)
+    packed = replace(
+        pack_record(tmp_path, FetchRequest(a_record(tmp_path).name)), record="../../evil"
+    )
+    sent = joined(wire_lines(packed)).whole()
+    monkeypatch.setattr(fetching, "request_record", lambda *rest: sent)
     connection: Any = None
     with pytest.raises(ConfigError, match="not a record's id"):
-        fetching.fetch(connection, Path(), Request("latest"), tmp_path / "a" / "b")
+        fetching.fetch(connection, Path(), FetchRequest("latest"), tmp_path / "a" / "b")
     assert not (tmp_path / "evil").exists()
 
 
 def fetched(
-    monkeypatch: pytest.MonkeyPatch, server: Path, record: str, request: Request, home: Path
+    monkeypatch: pytest.MonkeyPatch, server: Path, record: str, request: FetchRequest, home: Path
 ) -> fetching.Fetched:
     """Fetch with a server that answers ``request`` by sending ``record``."""
-    lines = list(lines_of(replace(pack(server, Request(record)), record=record)))
+    lines = list(wire_lines(replace(pack_record(server, FetchRequest(record)), record=record)))
 
     def follow(_: Any, run_id: str, see: Callable[[str], object]) -> Any:
         for line in lines:
             see(f"{line}\n")
-        return Outcome("finished:completed", "")
+        return CommandOutcome("finished:completed", "")
 
     monkeypatch.setattr(fetching, "follow", follow)
     connection: Any = type("C", (), {"client": lambda self: FakeClient()})()
@@ -285,7 +297,7 @@ def test_no_record_is_taken_but_the_one_that_was_asked_for(
     mine = a_record(home, evil.name)
     before = contents(mine)
     with pytest.raises(FetchError, match=r"sent the record '20260202-000000-mine' where asked-for"):
-        fetched(monkeypatch, server, evil.name, Request("asked-for"), home)
+        fetched(monkeypatch, server, evil.name, FetchRequest("asked-for"), home)
     assert contents(mine) == before
     assert [path.name for path in home.iterdir()] == [evil.name]
 
@@ -303,10 +315,10 @@ def test_a_run_of_this_machine_is_not_replaced_by_the_latest_of_a_server(
     writer.begin()
     before = contents(mine)
     with pytest.raises(FetchError, match="is being written by a run on this machine"):
-        fetched(monkeypatch, server, evil.name, Request("latest"), home)
+        fetched(monkeypatch, server, evil.name, FetchRequest("latest"), home)
     writer.end()
     with pytest.raises(FetchError, match="is there already, and otherwise"):
-        fetched(monkeypatch, server, evil.name, Request("latest"), home)
+        fetched(monkeypatch, server, evil.name, FetchRequest("latest"), home)
     assert contents(mine) == before
 
 
@@ -402,7 +414,7 @@ def test_another_releases_record_is_named_and_not_sent(tmp_path: Path) -> None:
     record = a_record(tmp_path)
     (record / "provenance.json").write_text('{"schema": 1, "run-config": {}}')
     with pytest.raises(FederationError, match="its schema is 1, this one reads 2"):
-        pack(tmp_path, Request(record.name))
+        pack_record(tmp_path, FetchRequest(record.name))
 
 
 def test_what_was_left_out_comes_later(tmp_path: Path) -> None:
@@ -461,7 +473,9 @@ def test_the_server_app_prints_it_and_nothing_else_runs(
     }
     app(None, server_context(config))  # type: ignore[arg-type]
     arrival = joined("".join(printed).splitlines())
-    assert arrival.whole().content == pack(tmp_path / "runs", Request(record.name)).content
+    assert (
+        arrival.whole().content == pack_record(tmp_path / "runs", FetchRequest(record.name)).content
+    )
 
 
 def test_a_record_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -495,7 +509,9 @@ def test_a_log_that_lost_a_line_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = a_record(tmp_path / "runs", mb=1)
-    lines = [f"{line}\n" for line in lines_of(pack(tmp_path / "runs", Request("latest")))]
+    lines = [
+        f"{line}\n" for line in wire_lines(pack_record(tmp_path / "runs", FetchRequest("latest")))
+    ]
     readings = iter([lines[:-2], lines])
     client = FakeClient()
     connection: Any = type("C", (), {"client": lambda self: client})()
@@ -503,10 +519,10 @@ def test_a_log_that_lost_a_line_is_read_again(
     def follow(_: Any, run_id: str, see: Callable[[str], object]) -> Any:
         for line in next(readings):
             see(line)
-        return Outcome("finished:completed", "")
+        return CommandOutcome("finished:completed", "")
 
     monkeypatch.setattr(fetching, "follow", follow)
-    fetched = fetching.fetch(connection, Path(), Request("latest"), tmp_path / "home")
+    fetched = fetching.fetch(connection, Path(), FetchRequest("latest"), tmp_path / "home")
     assert contents(fetched.directory)["metrics.jsonl"] == (record / "metrics.jsonl").read_bytes()
     assert client.submitted == 1
 
@@ -532,11 +548,11 @@ def test_the_servers_reason_comes_home(tmp_path: Path, monkeypatch: pytest.Monke
     def follow(_: Any, run_id: str, see: Callable[[str], object]) -> Any:
         see("\x1b[91mERROR \x1b[0m:     the run stopped: there is no record x below /srv\n")
         see('nectar-stopped {"reason": "there is no record x below /srv"}\n')
-        return Outcome("finished:failed", "N/A")
+        return CommandOutcome("finished:failed", "N/A")
 
     monkeypatch.setattr(fetching, "follow", follow)
     with pytest.raises(FetchError, match=r"^there is no record x below /srv$"):
-        fetching.fetch(connection, Path(), Request("x"), tmp_path)
+        fetching.fetch(connection, Path(), FetchRequest("x"), tmp_path)
 
 
 def test_a_server_that_never_gets_to_it_is_not_waited_for(
@@ -548,8 +564,8 @@ def test_a_server_that_never_gets_to_it_is_not_waited_for(
 
     def follow(_: Any, run_id: str, see: Callable[[str], object]) -> Any:
         assert client.stopped.wait(60)
-        return Outcome("finished:stopped", "Stopped by the user")
+        return CommandOutcome("finished:stopped", "Stopped by the user")
 
     monkeypatch.setattr(fetching, "follow", follow)
     with pytest.raises(FetchError, match=r"did not complete \(stopped\): Stopped by the user"):
-        fetching.fetch(connection, Path(), Request("x"), tmp_path)
+        fetching.fetch(connection, Path(), FetchRequest("x"), tmp_path)

@@ -118,9 +118,9 @@ def shares(capsys: pytest.CaptureFixture[str], path: Path, rows: list[str], *wor
     path.write_text("x,g,class\n" + "\n".join(rows) + "\n")
     given = [f"data.file={path}", "data.label=class", "data.group=g", "data.validation=0", *words]
     assert main(["data", *given]) == 0
-    said = capsys.readouterr().out
-    parts = [int(re.search(rf"{part} +(\d+) rows", said)[1]) for part in ("training", "test")]  # type: ignore[index]
-    return *parts, [int(size) for size in re.findall(r"partition-\d+ +(\d+)", said)]
+    message = capsys.readouterr().out
+    parts = [int(re.search(rf"{part} +(\d+) rows", message)[1]) for part in ("training", "test")]  # type: ignore[index]
+    return *parts, [int(size) for size in re.findall(r"partition-\d+ +(\d+)", message)]
 
 
 def test_groups_with_all_classes_are_cut_and_dealt_as_asked(
@@ -172,10 +172,10 @@ def test_pictures_of_a_patient(
     words = [f"images.folder={tmp_path / 'set'}", "dataset=images", f"images.group={group}"]
     words += ["images.size=8", "partition.kind=iid", "federation.sites=3", "partition.min_size=1"]
     assert main(["data", *words]) == 0
-    said = capfd.readouterr().out
-    assert re.search(r"training +\d+ images of \d groups, which are kept whole", said)
-    assert "not used  no file" in said
-    counts = re.findall(r"^(?:partition-\d|test) +(\d+)", said, re.MULTILINE)
+    message = capfd.readouterr().out
+    assert re.search(r"training +\d+ images of \d groups, which are kept whole", message)
+    assert "not used  no file" in message
+    counts = re.findall(r"^(?:partition-\d|test) +(\d+)", message, re.MULTILINE)
     assert len(counts) == 4
     assert all(int(number) % 6 == 0 for number in counts)
 
@@ -268,10 +268,10 @@ def test_the_same_pictures_in_training_and_test_are_named(
     words = ["data", "dataset=images", f"images.folder={tmp_path / 'set'}", "images.channels=1"]
     words += ["partition.kind=iid", "federation.sites=2"]
     assert main([*words, "images.size=16"]) == 0
-    said = capfd.readouterr().out
-    assert "4 test pictures are in training too" in said
-    assert f"{tmp_path}/set/test/a/test1.jpg is {tmp_path}/set/train/a/train1.png" in said
-    assert "other.png is" not in said
+    message = capfd.readouterr().out
+    assert "4 test pictures are in training too" in message
+    assert f"{tmp_path}/set/test/a/test1.jpg is {tmp_path}/set/train/a/train1.png" in message
+    assert "other.png is" not in message
     for at, site in enumerate(("north", "south")):
         for kind in ("a", "b"):
             (tmp_path / site / kind).mkdir(parents=True)
@@ -281,9 +281,9 @@ def test_the_same_pictures_in_training_and_test_are_named(
     words += [f"images.sites={tmp_path}/north,{tmp_path}/south", "images.classes=a,b"]
     shutil.rmtree(tmp_path / "set/train")
     assert main([*words, "images.size=16"]) == 0
-    said = capfd.readouterr().out
-    assert "4 test pictures are in training too" in said
-    assert f"{tmp_path}/set/test/a/test1.jpg is {tmp_path}/south/a/train1.png" in said
+    message = capfd.readouterr().out
+    assert "4 test pictures are in training too" in message
+    assert f"{tmp_path}/set/test/a/test1.jpg is {tmp_path}/south/a/train1.png" in message
 
 
 def test_a_score_of_the_pictures_finds_the_same_division(

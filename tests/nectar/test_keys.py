@@ -105,8 +105,8 @@ def test_a_directory_that_is_open_to_others_is_named(
         make_authority(keys)
     keys.chmod(0o777)
     assert nectar("keys", words[0], str(keys), *words[1:]) == 0
-    said = capsys.readouterr().out.splitlines()[-1]
-    assert said == f"note: {keys}: others may use it (mode 777): chmod 700 {keys}"
+    message = capsys.readouterr().out.splitlines()[-1]
+    assert message == f"note: {keys}: others may use it (mode 777): chmod 700 {keys}"
 
 
 def test_a_private_key_is_private_from_its_first_byte(
@@ -288,13 +288,13 @@ def test_show_names_everything_once_and_is_content(
     (tmp_path / "nodes" / "a.pub.node-id").write_text("17\n")
     capsys.readouterr()
     assert nectar("keys", "show", str(tmp_path)) == 0
-    said = capsys.readouterr().out
-    assert authority.fingerprint(hashes.SHA256()).hex(":").upper() in said
-    assert fingerprint(read_public(public)) in said
-    assert "superlink.example.org" in said
-    assert f"{authority.not_valid_after_utc:%Y-%m-%d}" in said
-    assert "note" not in said
-    assert len(said.splitlines()) == 8
+    message = capsys.readouterr().out
+    assert authority.fingerprint(hashes.SHA256()).hex(":").upper() in message
+    assert fingerprint(read_public(public)) in message
+    assert "superlink.example.org" in message
+    assert f"{authority.not_valid_after_utc:%Y-%m-%d}" in message
+    assert "note" not in message
+    assert len(message.splitlines()) == 8
 
 
 def test_show_names_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -305,10 +305,10 @@ def test_show_names_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[
     (tmp_path / "nodes" / "a.pub").write_bytes((tmp_path / "nodes" / "b.pub").read_bytes())
     capsys.readouterr()
     assert nectar("keys", "show", str(tmp_path)) == 1
-    said = capsys.readouterr().out
-    assert f"others may use it (mode 644): chmod 600 {tmp_path}/ca.key" in said
-    assert "in 2 days" in said
-    assert "does not belong to a.pub" in said
+    message = capsys.readouterr().out
+    assert f"others may use it (mode 644): chmod 600 {tmp_path}/ca.key" in message
+    assert "in 2 days" in message
+    assert "does not belong to a.pub" in message
     wrong = {entry.name for entry in inventory(tmp_path) if entry.problem}
     assert wrong == {"ca.key", "server.pem", "nodes/a"}
 

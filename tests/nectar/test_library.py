@@ -148,7 +148,9 @@ def test_it_prints_a_line_a_round_once_and_leaves_logger_and_threads_as_they_wer
 
     nectar.run("fedavg", rounds=1, progress=False, **settings)
     assert capsys.readouterr().out == ""
-    assert any(said.startswith("round 1/1") for said in root_says), "the caller's own logs have it"
+    assert any(message.startswith("round 1/1") for message in root_says), (
+        "the caller's own logs have it"
+    )
 
 
 def test_a_run_that_stops_raises_and_leaves_the_same(tmp_path: Path) -> None:
@@ -198,10 +200,10 @@ def test_an_error_has_the_commands_sentences(
     settings: dict[str, Any], words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["run", *words]) == 2
-    said = capsys.readouterr().err.splitlines()
+    message = capsys.readouterr().err.splitlines()
     with pytest.raises(NectarError) as error:
         nectar.run(**settings)
-    assert [f"nectar: {line}" for line in str(error.value).splitlines()] == said
+    assert [f"nectar: {line}" for line in str(error.value).splitlines()] == message
 
 
 def test_a_value_of_no_kind_and_two_methods_are_refused() -> None:
@@ -212,13 +214,13 @@ def test_a_value_of_no_kind_and_two_methods_are_refused() -> None:
 
 
 def test_a_list_of_rows_and_a_section_as_a_key_are_told_in_a_sentence() -> None:
-    for call, said in (
+    for call, message in (
         (lambda: nectar.compare(["feddm", "fedavg"]), "each as an argument of its own"),  # type: ignore[arg-type]
         (lambda: nectar.run(["feddm"]), "is not a method: name one"),  # type: ignore[arg-type]
         (lambda: nectar.run(data=3), r"data .* is a section of settings: write .* such as data\."),
         (lambda: nectar.compare("fedavg", fedavg=3), r"such as fedavg\."),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             call()
 
 

@@ -17,7 +17,7 @@ from federation import run
 from small import SMALL
 
 from nectar.cli import main
-from nectar.records.record_imports import judge_of
+from nectar.records.record_imports import import_policy_of
 from nectar.report.live import LOOPBACK, LiveView
 from nectar.report.page import POLICY
 from server_app.record import Record
@@ -44,7 +44,7 @@ def serving(served: LiveView) -> Iterator[LiveView]:
 
 @pytest.fixture
 def view(record: Record) -> Iterator[LiveView]:
-    with serving(LiveView(record.directory.parent, 0, judge_of(""))) as served:
+    with serving(LiveView(record.directory.parent, 0, import_policy_of(""))) as served:
         yield served
 
 
@@ -104,7 +104,7 @@ def test_a_run_that_goes_on_is_followed(view: LiveView, record: Record) -> None:
 def test_chosen_records_stand_side_by_side(record: Record, tmp_path: Path) -> None:
     for name in ("a", "b"):
         shutil.copytree(record.directory, tmp_path / name)
-    with serving(LiveView(tmp_path, 0, judge_of(""))) as view:
+    with serving(LiveView(tmp_path, 0, import_policy_of(""))) as view:
         root = view.address.partition(str(view.port))[2]
         assert f'href="{root}beside/a"' in get(view)[1]
         page = get(view, "beside/a")[1]
@@ -122,7 +122,7 @@ def test_chosen_records_stand_side_by_side(record: Record, tmp_path: Path) -> No
 def test_one_record_is_followed_and_no_other_shown(record: Record, tmp_path: Path) -> None:
     for name in ("a", "b"):
         shutil.copytree(record.directory, tmp_path / name)
-    with serving(LiveView(tmp_path, 0, judge_of(""), "a")) as view:
+    with serving(LiveView(tmp_path, 0, import_policy_of(""), "a")) as view:
         status, page, _ = get(view)
         assert status == 200
         assert "Nectar report</title>" in page
@@ -201,7 +201,7 @@ def test_it_listens_on_this_machine_alone_and_two_have_two_secrets(
     view: LiveView, record: Record
 ) -> None:
     assert view._server.socket.getsockname()[0] == "127.0.0.1"
-    other = LiveView(record.directory.parent, 0, judge_of(""))
+    other = LiveView(record.directory.parent, 0, import_policy_of(""))
     other._server.server_close()
     assert view._token != other._token
     assert len(view._token) == 43  # 32 bytes of the system's entropy

@@ -68,9 +68,9 @@ def test_a_measured_target_is_refused_and_taken_where_that_is_typed(
     for command in (["data"], ["run", "fedavg"]):
         capsys.readouterr()
         assert cli.main([*command, *QUICK, *words, f"output-dir={tmp_path / 'runs'}"]) == 2
-        said = capsys.readouterr().err
-        assert f"own.csv: {REFUSED} ({why}): name another column (data.label)" in said
-        assert "data.classes=labels" in said
+        message = capsys.readouterr().err
+        assert f"own.csv: {REFUSED} ({why}): name another column (data.label)" in message
+        assert "data.classes=labels" in message
     assert not (tmp_path / "runs").exists()
     assert len(run(tmp_path, *words, "data.classes=labels")) == len({*map(str, labels)})
 

@@ -11,9 +11,9 @@ from small import Small
 import nectar
 from common.errors import ConfigError
 from nectar import cli
+from nectar.arguments import parse_arguments
 from nectar.records.outputs import with_recorded
 from nectar.records.record import record_at
-from nectar.words import parse_words
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_each_command_takes_the_directory_the_id_and_latest(
         assert cli.main(["report", word]) == 0
         assert (meant / "report.html").is_file()
         assert cli.main(["export", word, "--output", f"{meant.name}-{len(word)}"]) == 0
-        asked = with_recorded(parse_words([f"resume={word}", "rounds=2"]))
+        asked = with_recorded(parse_arguments([f"resume={word}", "rounds=2"]))
         assert (asked["resume"], asked["method"]) == (str(meant), "fedavg")
     capsys.readouterr()
     assert cli.main(["runs", "--remove", "latest", "--yes"]) == 0
@@ -51,13 +51,13 @@ def test_a_run_goes_on_by_the_id_in_an_output_directory_of_its_own(
 ) -> None:
     elsewhere = records[1].rename(tmp_path / records[1].name)
     word = f"resume={elsewhere.name}"
-    assert with_recorded(parse_words([word]))["resume"] == str(elsewhere), (
+    assert with_recorded(parse_arguments([word]))["resume"] == str(elsewhere), (
         "what is here comes first"
     )
     there = tmp_path / "others"
     there.mkdir()
     moved = elsewhere.rename(there / elsewhere.name)
-    found = with_recorded(parse_words(["resume=latest", f"output-dir={there}"]))
+    found = with_recorded(parse_arguments(["resume=latest", f"output-dir={there}"]))
     assert found["resume"] == str(moved)
 
 
@@ -85,6 +85,6 @@ def test_a_record_of_another_schema_is_refused_by_each_command_in_one_sentence(
         assert cli.main(words) == 2
         assert sentence in capsys.readouterr().err
     with pytest.raises(ConfigError, match="its schema is 1"):
-        with_recorded(parse_words([f"resume={records[1]}"]))
+        with_recorded(parse_arguments([f"resume={records[1]}"]))
     assert cli.main(["runs"]) == 0
     assert records[1].name not in capsys.readouterr().out

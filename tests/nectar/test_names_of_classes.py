@@ -53,9 +53,9 @@ def told(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -
 
 def run(told: Told, at: Path, *words: str) -> tuple[list[str], str]:
     """Run what the words say; return the classes on record, and all that was said."""
-    said = told("run", *QUICK.split(), *words, f"output-dir={at / 'runs'}")
+    message = told("run", *QUICK.split(), *words, f"output-dir={at / 'runs'}")
     (record,) = (at / "runs").glob("[!.]*")
-    return json.loads((record / "partition.json").read_text())["classes"], said
+    return json.loads((record / "partition.json").read_text())["classes"], message
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,9 @@ def test_a_table_with_one_name_in_two_forms_has_one_class(
     labels: list[str], tmp_path: Path, told: Told
 ) -> None:
     words = written(tmp_path / "own.csv", labels)
-    classes, said = run(told, tmp_path, *words)
+    classes, message = run(told, tmp_path, *words)
     assert classes == sorted({unicodedata.normalize("NFC", name.strip()) for name in labels})
-    assert ALIKE not in said
+    assert ALIKE not in message
 
 
 @pytest.mark.parametrize(
@@ -84,16 +84,16 @@ def test_names_that_look_alike_are_a_loud_line(
     labels: list[str], named: str, tmp_path: Path, told: Told
 ) -> None:
     words = written(tmp_path / "own.csv", labels)
-    classes, said = run(told, tmp_path, *words)
+    classes, message = run(told, tmp_path, *words)
     assert len(classes) == len(labels)
-    for text in (said, told("data", *words, "federation.sites=2")):
+    for text in (message, told("data", *words, "federation.sites=2")):
         (line,) = [line for line in text.splitlines() if ALIKE in line]
         assert named in line.replace("'yes' and 'Yes'", "'Yes' and 'yes'")
 
 
 def test_classes_that_differ_are_not_told(tmp_path: Path, told: Told) -> None:
-    _, said = run(told, tmp_path, *written(tmp_path / "own.csv", ["1", "2", "a", "ab", "b"]))
-    assert ALIKE not in said
+    _, message = run(told, tmp_path, *written(tmp_path / "own.csv", ["1", "2", "a", "ab", "b"]))
+    assert ALIKE not in message
 
 
 def test_classes_that_are_typed_in_another_form_are_those_of_the_data(
@@ -124,9 +124,9 @@ def test_two_folders_of_one_name_lose_no_picture(
         paint(folder / split, colour, 10)
         (folder / split / colour).rename(folder / split / name)
     words = ["dataset=images", f"images.folder={folder}", "images.size=8", "model.depth=1"]
-    said = told("data", *words, "federation.sites=2", "data.test_share=0", "evaluation.on=none")
-    assert "30 images" in said
-    assert "2 folders are called" in said
+    message = told("data", *words, "federation.sites=2", "data.test_share=0", "evaluation.on=none")
+    assert "30 images" in message
+    assert "2 folders are called" in message
     classes, _ = run(told, tmp_path, *words)
     assert classes == sorted([unicodedata.normalize("NFC", names[0]), "x"])
 
@@ -159,8 +159,8 @@ def test_sites_whose_classes_differ_in_case_are_told(tmp_path: Path, told: Told)
             (tmp_path / site / colour).rename(tmp_path / site / name)
     words = f"images.sites={tmp_path / 'north'},{tmp_path / 'south'} images.size=8 model.depth=1"
     at_sites = ["evaluation.on=sites", "data.site_holdout=0.2", "dataset=images"]
-    _, said = run(told, tmp_path, *words.split(), *at_sites)
-    assert f"{ALIKE} 'Cat' and 'cat', 'Dog' and 'dog' differ" in said
+    _, message = run(told, tmp_path, *words.split(), *at_sites)
+    assert f"{ALIKE} 'Cat' and 'cat', 'Dog' and 'dog' differ" in message
     assert ALIKE in told("data", *words.split(), *at_sites)
 
 

@@ -184,10 +184,10 @@ def test_parts_of_another_kind_are_told(small: Small, name: str, sentence: str) 
 @pytest.mark.usefixtures("_here")
 def test_help_explains_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["config", "--help", "damping:METHOD"]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("Sites send a part of the way that they went.")
-    assert "damped.part=0.5" in said
-    assert "damped.lr=" in said
+    message = capsys.readouterr().out
+    assert message.startswith("Sites send a part of the way that they went.")
+    assert "damped.part=0.5" in message
+    assert "damped.lr=" in message
 
 
 @pytest.mark.usefixtures("_here")
@@ -229,8 +229,8 @@ def test_nectar_compare_beside_fedavg_from_the_folder_they_lie_in(folder: Path) 
     (folder / "torch.py").write_text("raise RuntimeError('the wrong torch')\n")
     runs = folder / "runs"
     words = ("fedavg", "weak=damping:METHOD:part=0.1", "--seeds=1", "damped.part=0.5")
-    said = _nectar(folder, "compare", *words, "model.name=mymodels:net", f"output-dir={runs}")
-    assert "weak" in said
+    message = _nectar(folder, "compare", *words, "model.name=mymodels:net", f"output-dir={runs}")
+    assert "weak" in message
     assert _methods(runs) == {"fedavg": "completed", "damping:METHOD": "completed"}
 
 

@@ -110,9 +110,9 @@ def test_so_in_the_test_folder_alone(tmp_path: Path, capfd: pytest.CaptureFixtur
     single(tmp_path / "set/test/b/9.png")
     words = ["data", *FORM, f"images.folder={tmp_path / 'set'}"]
     assert main(words) == 0
-    said = capfd.readouterr().out
-    assert "test/a/0.tif: a TIFF file of several pages: images.page says which" in said
-    assert "test      2 images" in said
+    message = capfd.readouterr().out
+    assert "test/a/0.tif: a TIFF file of several pages: images.page says which" in message
+    assert "test      2 images" in message
 
 
 def test_reduced_copies_are_not_pages(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -151,9 +151,9 @@ def test_12_bits_are_dark_until_one_says_what_is_white(
     place = folder(tmp_path / "set", twelve, ending="png")
     words = [f"images.folder={place}"]
     assert main(["data", *FORM, *words]) == 0
-    said = " ".join(capfd.readouterr().out.split())
-    assert "values 0 to 16 of 255, nearly black" in said
-    assert "images.white=4095" in said
+    message = " ".join(capfd.readouterr().out.split())
+    assert "values 0 to 16 of 255, nearly black" in message
+    assert "images.white=4095" in message
     assert main(["data", *FORM, *words, "images.bits=16"]) == 0
     assert "images.white=4095" in capfd.readouterr().out
     assert main(["data", *FORM, *words, "images.white=4095"]) == 0

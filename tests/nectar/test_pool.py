@@ -187,10 +187,10 @@ def test_what_workers_log_and_warn_of_is_said_here(
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         pooled(odd("speak", rounds=1))
-    said = [(r.name, r.levelname, r.getMessage()) for r in caplog.records]
+    message = [(r.name, r.levelname, r.getMessage()) for r in caplog.records]
     for k in range(3):
-        assert said.count(("flwr", "WARNING", f"partition-{k} speaks")) == 1
-        assert said.count(("odd", "ERROR", f"partition-{k} is odd")) == 1
+        assert message.count(("flwr", "WARNING", f"partition-{k} speaks")) == 1
+        assert message.count(("odd", "ERROR", f"partition-{k} is odd")) == 1
     told = {str(w.message): w for w in warned if w.category is RuntimeWarning}
     assert {f"partition-{k} warns" for k in range(3)} <= told.keys()
     assert told["partition-0 warns"].filename.endswith("odd_devices.py")
@@ -278,7 +278,7 @@ def test_nothing_is_left_behind_by_a_run_that_is_ended(tmp_path: Path, how: sign
     until(lambda: len(workers_of(child.pid)) == 2)
     workers = workers_of(child.pid)
     child.send_signal(how)
-    _, said = child.communicate(timeout=300)
+    _, message = child.communicate(timeout=300)
     assert child.returncode != 0
     until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))
     assert shared_memory() <= before
@@ -287,4 +287,4 @@ def test_nothing_is_left_behind_by_a_run_that_is_ended(tmp_path: Path, how: sign
     assert not list(directory.rglob("*.tmp"))
     outcome = json.loads((directory / "provenance.json").read_text())["outcome"]
     assert outcome == ("interrupted" if how is signal.SIGINT else "running")
-    assert how is signal.SIGINT or "Traceback" not in said
+    assert how is signal.SIGINT or "Traceback" not in message

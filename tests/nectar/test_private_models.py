@@ -110,11 +110,11 @@ def test_the_layer_is_named_and_nothing_is_begun(
 ) -> None:
     runs = tmp_path / "runs"
     assert cli.main(["run", *words("fedavg", model, runs, *PRIVATE)]) == 2
-    said = capfd.readouterr().err.strip().splitlines()
-    assert len(said) == 1
-    assert REFUSED[model] in said[0]
-    assert "use " in said[0]
-    assert "set privacy.noise_multiplier=0" in said[0]
+    message = capfd.readouterr().err.strip().splitlines()
+    assert len(message) == 1
+    assert REFUSED[model] in message[0]
+    assert "use " in message[0]
+    assert "set privacy.noise_multiplier=0" in message[0]
     assert not runs.exists()
 
 
@@ -143,9 +143,9 @@ def test_batch_norm_of_a_network_of_nectars_is_refused_too(
 ) -> None:
     runs = tmp_path / "runs"
     assert cli.main(["run", *words(method, "", runs, *PRIVATE, "model.norm=batch")]) == 2
-    said = capfd.readouterr().err
-    assert "BatchNorm" in said
-    assert "model.norm=group" in said
+    message = capfd.readouterr().err
+    assert "BatchNorm" in message
+    assert "model.norm=group" in message
     assert not runs.exists()
 
 
@@ -179,10 +179,10 @@ def test_the_step_draws_from_nothing_that_the_run_does(tmp_path: Path) -> None:
     import torch
 
     from common.config.loading import load
+    from nectar.arguments import parse_arguments
     from nectar.engines.preflight import check
-    from nectar.words import parse_words
 
-    config = load(parse_words(words("fedavg", "plain", tmp_path / "runs", *PRIVATE)))
+    config = load(parse_arguments(words("fedavg", "plain", tmp_path / "runs", *PRIVATE)))
     before, begun = torch.get_rng_state(), time.monotonic()
     check(config)
     assert time.monotonic() - begun < 20

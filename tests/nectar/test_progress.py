@@ -18,8 +18,8 @@ from small import SMALL
 from common.config.loading import load
 from common.learning import compute as steps
 from nectar import cli
-from nectar.engines.progress import Estimate, Progress, rehearse, shown
-from nectar.words import spoken
+from nectar.arguments import format_duration
+from nectar.engines.progress import Estimate, Progress, progress_shown, rehearse
 from server_app.record import Record
 
 LONG = SMALL.replace("feddm.iterations=3", "feddm.iterations=1500")
@@ -134,10 +134,10 @@ def test_a_dry_run_shows_settings_and_estimate_and_trains_nothing(
 ) -> None:
     words = ["run", "--dry-run", "rounds=2", f"output-dir={tmp_path / 'runs'}", *LONG.split()]
     assert cli.main(words) == 0
-    said = capsys.readouterr().out
-    assert "  iterations: 1500  # the command line" in said
-    assert "estimate: " in said
-    assert "for 2 rounds (3 sites of " in said
+    message = capsys.readouterr().out
+    assert "  iterations: 1500  # the command line" in message
+    assert "estimate: " in message
+    assert "for 2 rounds (3 sites of " in message
     assert not (tmp_path / "runs").exists()
     assert {of for _, of in taken} <= {
         1
@@ -149,9 +149,9 @@ def test_a_run_says_its_estimate_before_round_1(
 ) -> None:
     with caplog.at_level(logging.INFO, "flwr"):
         assert cli.main(["run", "rounds=1", f"output-dir={tmp_path}", *SMALL.split()]) == 0
-    said = [record.getMessage() for record in caplog.records]
-    at = next(i for i, line in enumerate(said) if line.startswith("estimate: "))
-    assert at < next(i for i, line in enumerate(said) if line.startswith("round 0/1"))
+    message = [record.getMessage() for record in caplog.records]
+    at = next(i for i, line in enumerate(message) if line.startswith("estimate: "))
+    assert at < next(i for i, line in enumerate(message) if line.startswith("round 0/1"))
 
 
 # --- the line between two lines
@@ -232,7 +232,7 @@ def test_a_run_that_goes_on_counts_from_where_it_was() -> None:
      (3600, "1 h"), (45360, "12 h 36 min")],
 )  # fmt: skip
 def test_spans_are_said_as_people_say_them(seconds: float, said: str) -> None:
-    assert spoken(seconds) == said
+    assert format_duration(seconds) == said
 
 
 def test_without_a_terminal_the_log_has_the_line_from_time_to_time(
@@ -240,7 +240,7 @@ def test_without_a_terminal_the_log_has_the_line_from_time_to_time(
 ) -> None:
     """A minute apart; here as often as can be, until the third."""
     monkeypatch.setattr("nectar.engines.progress._IN_LOG", 0.001)
-    said = threading.Event()
+    message = threading.Event()
 
     class Told(Progress):
         lines = 0
@@ -248,12 +248,12 @@ def test_without_a_terminal_the_log_has_the_line_from_time_to_time(
         def line(self) -> str:
             self.lines += 1
             if self.lines > 3:
-                said.set()
+                message.set()
             return f"line {self.lines}"
 
-    with caplog.at_level(logging.INFO, "flwr"), shown(Told(5, 4)):
-        assert said.wait(60)
-        steps.tell("", 1, 2)
+    with caplog.at_level(logging.INFO, "flwr"), progress_shown(Told(5, 4)):
+        assert message.wait(60)
+        steps.report_progress("", 1, 2)
     assert [record.getMessage() for record in caplog.records][:3] == ["line 1", "line 2", "line 3"]
 
 

@@ -12,11 +12,11 @@ from federation import run
 from small import Small
 
 from common.config.loading import load
-from common.config.own_parts import Judge
+from common.config.user_parts import ImportPolicy
 from common.errors import ConfigError
 from nectar.api import open_record
 from nectar.cli import main
-from nectar.records.record_imports import judge_of, note_parts
+from nectar.records.record_imports import import_policy_of, note_parts
 
 PARTS = """
 from torch import nn
@@ -72,9 +72,9 @@ def test_nothing_that_it_names_is_imported(
     monkeypatch.delitem(sys.modules, "antigravity", raising=False)
     changed(record, **keys)
     assert main([command, str(record)]) == 2
-    said = capsys.readouterr().err
-    assert "a record can come from anywhere" in said
-    assert said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert "a record can come from anywhere" in message
+    assert message.count("\n") == 1
     assert "antigravity" not in sys.modules
 
 
@@ -141,17 +141,17 @@ def test_nor_what_an_export_names(
 
 
 @pytest.fixture
-def noted(tmp_path: Path, small: Small, monkeypatch: pytest.MonkeyPatch) -> Judge:
+def noted(tmp_path: Path, small: Small, monkeypatch: pytest.MonkeyPatch) -> ImportPolicy:
     """Note the parts of a run with a model of one's own, and return what reads a record without any option."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "noted_parts.py").write_text(PARTS)
     monkeypatch.syspath_prepend(str(tmp_path / "mine"))
     note_parts(load(small(method="fedavg", set="model.name=noted_parts:net")))
-    return judge_of("")
+    return import_policy_of("")
 
 
-def test_it_is_not_asked_for_again(noted: Judge) -> None:
+def test_it_is_not_asked_for_again(noted: ImportPolicy) -> None:
     noted("model.name", "noted_parts:net")
     noted("model.name", "noted_parts:net")
     assert "noted_parts" not in sys.modules
@@ -160,13 +160,13 @@ def test_it_is_not_asked_for_again(noted: Judge) -> None:
 @pytest.mark.parametrize(
     "path", ["noted_parts:other", "noted_parts.net:net", "noted:net", "antigravity:x", "os:system"]
 )
-def test_another_name_of_its_module_is(noted: Judge, path: str) -> None:
+def test_another_name_of_its_module_is(noted: ImportPolicy, path: str) -> None:
     with pytest.raises(ConfigError, match="nothing of it was imported"):
         noted("model.name", path)
 
 
 def test_a_module_of_its_name_from_elsewhere_is(
-    noted: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    noted: ImportPolicy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when a record came with a folder, in which the command is started."""
     (tmp_path / "mail").mkdir()
@@ -188,7 +188,7 @@ def test_a_module_of_its_name_from_elsewhere_is(
     ],
 )
 def test_a_list_that_others_can_write_or_nobody_can_read_trusts_nothing(
-    noted: Judge, tmp_path: Path, spoil: Callable[[Path], object]
+    noted: ImportPolicy, tmp_path: Path, spoil: Callable[[Path], object]
 ) -> None:
     spoil(tmp_path / "state" / "nectar" / "own-parts.json")
     with pytest.raises(ConfigError, match="nothing of it was imported"):

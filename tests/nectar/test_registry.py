@@ -38,9 +38,9 @@ def test_one_site_that_cannot_be_registered_keeps_no_other_out(
     east, north = str(refused.value).splitlines()
     assert east.startswith(f"east: {public[0]} was unregistered, and Flower takes no key twice")
     assert north == "north: [code: 7] No room."
-    said = capsys.readouterr().out
-    assert "south: registered as node 99 (SHA256:" in said
-    assert "west: registered already as node 12, online" in said
+    message = capsys.readouterr().out
+    assert "south: registered as node 99 (SHA256:" in message
+    assert "west: registered already as node 12, online" in message
     assert note_of(public[2]).read_text() == f"99 {fingerprint(read_public(public[2]))}\n"
 
 
@@ -54,8 +54,8 @@ def test_flower_is_asked_once_for_all_keys_that_it_knows(
     superlink = Registry({}, {"0": "online", "1": "offline", "2": "registered", "3": "online"})
     register(superlink, public, 0)  # type: ignore[arg-type]
     assert (superlink.listed, superlink.asked) == (1, [])
-    said = capsys.readouterr().out.splitlines()
-    assert [line.partition(" (")[0] for line in said] == [
+    message = capsys.readouterr().out.splitlines()
+    assert [line.partition(" (")[0] for line in message] == [
         f"{site}: registered already as node {number}, {status}"
         for number, (site, status) in enumerate(
             [
@@ -115,8 +115,8 @@ def test_an_earlier_releases_note_is_taken_where_flower_knows_the_key(
     superlink = Registry({"north": KNOWN}, {"11": "unregistered", "12": "online"})
     for _ in range(2):
         register(superlink, [public], 0)  # type: ignore[arg-type]
-    said = capsys.readouterr().out
-    assert said.count("north: registered already as node 12, online") == 2
+    message = capsys.readouterr().out
+    assert message.count("north: registered already as node 12, online") == 2
     assert superlink.asked == ["north"], "from then on the note tells"
 
 
@@ -144,8 +144,10 @@ def test_a_revoked_site_keeps_none_of_a_directory_out(
     capsys.readouterr()
     # a SuperLink with an older database, or none, would take the key again
     assert nectar("keys", "register", "lab", str(tmp_path)) == 0
-    said = capsys.readouterr().out
-    assert "north: stays out, since it was unregistered; with a new pair it can come back" in said
+    message = capsys.readouterr().out
+    assert (
+        "north: stays out, since it was unregistered; with a new pair it can come back" in message
+    )
     assert superlink.asked == ["east", "north", "south", "east", "south"]
     assert nectar("keys", "register", "lab", str(public["n"]), str(public["s"])) == 2
     assert f"north: {public['n']} was unregistered" in capsys.readouterr().err

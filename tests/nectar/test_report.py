@@ -44,8 +44,8 @@ def test_the_first_screen_says_how_near_what_was_sent_comes_to_a_real_image(smal
         apart = np.sqrt(((made[:, None] - own[None].astype(float)) ** 2).mean(2))
         least[apart.min()] = site
     nearest = min(least)
-    said = f"The closest image sent lies {nearest:.3f} from a real one of {least[nearest]};"
-    assert f"Not differentially private. {said}" in document.text
+    message = f"The closest image sent lies {nearest:.3f} from a real one of {least[nearest]};"
+    assert f"Not differentially private. {message}" in document.text
     classes = {tag["class"] for tag in document.all("p") if "outcome" in tag.get("class", "")}
     assert classes == {"outcome open", "outcome good"}  # the second: it completed
     assert "noneepsilon" in document.text
@@ -146,7 +146,7 @@ def test_the_nearest_real_image_is_found_in_pixel_space(
         asked = np.linspace(0, len(own) - 1, min(100, len(own))).astype(int)
         among = ((own[asked, None] - own[None]) ** 2).mean((2, 3))
         among[np.arange(len(asked)), asked] = np.inf
-        assert nearest.usual == pytest.approx(float(np.median(np.sqrt(among.min(1)))), abs=1e-6)
+        assert nearest.typical == pytest.approx(float(np.median(np.sqrt(among.min(1)))), abs=1e-6)
     assert real.nearest("elsewhere", images) is None
 
 
@@ -237,15 +237,15 @@ def test_large_runs_make_no_large_page(small: Small, monkeypatch: pytest.MonkeyP
 
 
 def test_facts_of_privacy_follow_method_and_settings(small: Small) -> None:
-    def said(**keys: Any) -> tuple[str, str]:
+    def message(**keys: Any) -> tuple[str, str]:
         view = View(RunRecord.open(run(small(rounds=1, **keys)).directory))
         return " ".join(protected(view)), " ".join(exposed(view))
 
-    kept, open_ = said()
+    kept, open_ = message()
     assert "No real image left a device" in kept
     assert "differentially private" in open_
     assert "number of images of every class" not in open_
-    kept, open_ = said(set="feddm.start=real feddm.image_weighting=counts")
+    kept, open_ = message(set="feddm.start=real feddm.image_weighting=counts")
     assert "No real image" not in kept
     assert "do not call that private" in open_
     assert "number of images of every class" in open_
@@ -253,12 +253,12 @@ def test_facts_of_privacy_follow_method_and_settings(small: Small) -> None:
         "mean": "began as the mean of each of the device's classes",
         "mix:3": "Each image sent began as the mean of a few real ones (start=mix:3)",
     }.items():
-        kept, open_ = said(set=f"feddm.start={start} feddm.small_class=leave_out")
+        kept, open_ = message(set=f"feddm.start={start} feddm.small_class=leave_out")
         assert "No real image" not in kept
         assert sentence in open_
         assert ("devices sent none (small_class=leave_out)" in open_) == (start == "mix:3")
-    assert "No real image left a device" in said(set="feddm.start=smooth")[0]
-    kept, open_ = said(method="fedavg")
+    assert "No real image left a device" in message(set="feddm.start=smooth")[0]
+    kept, open_ = message(method="fedavg")
     assert "weights travelled" in kept
     assert "trained weights of every device" in open_
     assert "labels" not in open_

@@ -99,7 +99,7 @@ def test_what_may_not_go_is_refused_and_nothing_goes(
     (output / "link").symlink_to(elsewhere.directory)
     (output / "compare-1a2b").mkdir()
     killed.begin_writing()
-    for name, said in {
+    for name, message in {
         killed.id: "a run that still goes on",
         f"../other/{elsewhere.id}": "does not lie in",
         str(elsewhere.directory): "does not lie in",
@@ -111,7 +111,7 @@ def test_what_may_not_go_is_refused_and_nothing_goes(
     }.items():
         words = ["runs", f"output-dir={output}", "--remove", first.id, name, "--yes"]
         assert nectar(words) == 2, name
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     killed.close()
     assert len(runs_below(output)) == 3
     assert (elsewhere.directory / "provenance.json").is_file()

@@ -147,12 +147,12 @@ def test_files_that_cannot_be_read_are_named_and_counted(
     (pictures / "4" / "notes.txt").write_text("no picture")
     (pictures / ".DS_Store").write_text("")
     assert main(["score", str(folder), str(pictures), "--json", str(tmp_path / "s.json")]) == 0
-    said = capsys.readouterr().out
+    message = capsys.readouterr().out
     scored = json.loads((tmp_path / "s.json").read_text())
     assert scored["images"] == 360
-    assert "3 files were not used" in said
+    assert "3 files were not used" in message
     for name in ("3/cut.png", "4/empty.png", "4/notes.txt"):
-        assert name in said
+        assert name in message
         assert name in {one["path"] for one in scored["skipped"]}
 
 
@@ -233,6 +233,6 @@ def test_constants_that_normalise_nothing_are_a_sentence(
     about["input"][key] = value
     (odd / "model.json").write_text(json.dumps(about))
     assert main(["score", str(odd), "dataset=digits"]) == 2
-    said = capsys.readouterr().err
-    assert f"model.json's {key} holds" in said
-    assert said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert f"model.json's {key} holds" in message
+    assert message.count("\n") == 1

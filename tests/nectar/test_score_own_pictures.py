@@ -37,8 +37,8 @@ def exported(place: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tu
     note, to = place / "note", place / "export"
     assert main(["run", *RUN, f"seed={SEED}", "--note-record", str(note), *words]) == 0
     assert main(["export", note.read_text().strip(), "--output", str(to)]) == 0
-    said = capsys.readouterr().out
-    return to, said.rpartition("next: nectar ")[2].strip()
+    message = capsys.readouterr().out
+    return to, message.rpartition("next: nectar ")[2].strip()
 
 
 def figures(place: Path, words: list[str]) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def test_the_line_that_export_prints_gives_the_figures_of_what_was_held_out(
     words = ["dataset=images", f"images.folder={tmp_path / 'set'}", "images.size=8"]
     export, line = exported(tmp_path, capsys, *words)
     made = figures(tmp_path, shlex.split(line))
-    said = capsys.readouterr().out
+    message = capsys.readouterr().out
     test = reported(export)
     assert (made["images"], made["accuracy"]) == (12, test["accuracy"])
     assert made["loss"] == pytest.approx(test["loss"], rel=1e-5)
@@ -72,9 +72,11 @@ def test_the_line_that_export_prints_gives_the_figures_of_what_was_held_out(
         "validation": 12,
         "trained": 36,
     }
-    assert said.startswith(f"accuracy {test['accuracy']:.4f}")
-    assert said.splitlines()[0].endswith("12 images that the run held out")
-    assert "36 images that the run learned from, which say nothing about others: accuracy" in said
+    assert message.startswith(f"accuracy {test['accuracy']:.4f}")
+    assert message.splitlines()[0].endswith("12 images that the run held out")
+    assert (
+        "36 images that the run learned from, which say nothing about others: accuracy" in message
+    )
 
 
 def test_pictures_that_sites_held_for_validation_are_told_from_those_they_learned_from(

@@ -362,10 +362,10 @@ def test_the_command_line_needs_no_torch() -> None:
         "from nectar.cli import main; simulate._may_have_gpu = lambda: False; main(['simulate', '--print']); "
         "print(*{'torch', 'flwr', 'ray'} & set(sys.modules))"
     )
-    said = subprocess.run(
+    message = subprocess.run(
         [sys.executable, "-c", code], cwd=SOURCE, capture_output=True, text=True, check=True
     ).stdout
-    assert said.splitlines()[-1] == ""
+    assert message.splitlines()[-1] == ""
 
 
 @pytest.mark.parametrize("found", [True, False])
@@ -386,8 +386,8 @@ def test_without_ray_a_sentence_says_how_to_get_it_and_nothing_starts(
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.setattr(subprocess, "Popen", None)
     assert cli.main(["simulate", "rounds=1", f"output-dir={tmp_path / 'runs'}"]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "pip install 'flwr[simulation]'" in said
-    assert "`nectar run`" in said
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert "pip install 'flwr[simulation]'" in message
+    assert "`nectar run`" in message
     assert not (tmp_path / "runs").exists()

@@ -241,9 +241,9 @@ def test_a_warm_program_waits_for_its_words(tmp_path: Path) -> None:
         process.wait(1)
     (tmp_path / "part").write_bytes(b"--co\0-q\0no such file\0")
     (tmp_path / "part").rename(tmp_path / "words")
-    said, _ = process.communicate(timeout=60)
+    message, _ = process.communicate(timeout=60)
     assert process.returncode == 4
-    assert "not found: no such file" in said
+    assert "not found: no such file" in message
 
 
 @pytest.mark.extended
@@ -282,13 +282,13 @@ def test_bytecode_is_kept_with_the_run_where_it_may_not_lie_beside_the_modules(
     given = bytecode.bytecode_variables(tmp_path)
     code = "import colorsys, sys; print(colorsys.__cached__, sys.dont_write_bytecode)"
     environment = os.environ | given
-    said = subprocess.run(
+    message = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     ).stdout
-    assert said.startswith(str(bytecode.bytecode_folder(tmp_path)))
-    assert said.endswith(" False\n")
-    assert Path(said.split()[0]).is_file()
-    with bytecode.shared(tmp_path):
+    assert message.startswith(str(bytecode.bytecode_folder(tmp_path)))
+    assert message.endswith(" False\n")
+    assert Path(message.split()[0]).is_file()
+    with bytecode.shared_bytecode(tmp_path):
         assert cache_from_source(__file__).startswith(str(bytecode.bytecode_folder(tmp_path)))
         assert not sys.dont_write_bytecode
     assert sys.pycache_prefix == str(tmp_path / "none")
@@ -314,7 +314,7 @@ def test_bytecode_that_is_at_hand_is_used(
     if not may_write:
         compile_all(bytecode._LARGE)
     assert bytecode.bytecode_variables(tmp_path) == {}
-    with bytecode.shared(tmp_path):
+    with bytecode.shared_bytecode(tmp_path):
         assert sys.pycache_prefix == str(tmp_path)
         assert sys.dont_write_bytecode is not may_write
 

@@ -168,8 +168,8 @@ def test_before_it_has_a_supernode_ctrl_c_ends_it_without_a_traceback(tmp_path: 
     ) as process:
         until(begun.exists)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=300)
-    assert (process.returncode, said) == (-signal.SIGINT, b"")
+        _, message = process.communicate(timeout=300)
+    assert (process.returncode, message) == (-signal.SIGINT, b"")
 
 
 def test_when_the_supernode_is_killed_everything_ends(site: Callable[..., Site]) -> None:
@@ -209,7 +209,7 @@ def test_without_its_parent_the_stub_starts_the_real_program_or_where_pinned_not
         gone.bind(str(tmp_path / "socket"))
         here = Place(tmp_path, gone)
     pinned = here.alone(real)
-    for variables, code, said in (
+    for variables, code, message in (
         (here.environment(str(real), []), 6, "real: --token a b\n"),
         (pinned, 1, ""),
     ):
@@ -217,7 +217,7 @@ def test_without_its_parent_the_stub_starts_the_real_program_or_where_pinned_not
         done = subprocess.run(
             [str(program), "--token", "a b"], env=variables, capture_output=True, text=True
         )
-        assert (done.returncode, done.stdout) == (code, said)
+        assert (done.returncode, done.stdout) == (code, message)
     assert sorted(p.name for p in Path(pinned["PATH"]).iterdir()) == ["flwr-clientapp", real.name]
     assert "nectar site: its program is gone" in done.stderr
 

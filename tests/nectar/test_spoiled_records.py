@@ -133,9 +133,9 @@ def test_nothing_ends_in_a_traceback_or_hangs(
         assert "Traceback" not in capfd.readouterr().err
     if "notes" in how or "accuracy" in how:
         assert typed("report", str(record)) == 2
-        said = capfd.readouterr().err
-        assert str(record / "metrics.jsonl") in said
-        assert said.count("\n") == 1
+        message = capfd.readouterr().err
+        assert str(record / "metrics.jsonl") in message
+        assert message.count("\n") == 1
 
 
 @pytest.mark.extended
@@ -180,9 +180,9 @@ def test_edited_figures_are_not_gone_on_from(
     path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     before = path.read_bytes()
     assert typed("run", f"resume={record}", "rounds=3") == 2
-    said = capfd.readouterr().err
-    assert f"the figures in {path} are not those with which the checkpoint was written" in said
-    assert "nothing of it was changed" in said
+    message = capfd.readouterr().err
+    assert f"the figures in {path} are not those with which the checkpoint was written" in message
+    assert "nothing of it was changed" in message
     assert path.read_bytes() == before
 
 
@@ -251,10 +251,10 @@ def test_an_export_on_a_full_disk_is_a_sentence(
         code = typed("export", str(record), "--output", str(tmp_path / "model"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    said = capfd.readouterr().err
+    message = capfd.readouterr().err
     assert code == 2
-    assert "cannot be written (File too large)" in said
-    assert said.count("\n") == 1
+    assert "cannot be written (File too large)" in message
+    assert message.count("\n") == 1
     assert not (tmp_path / "model").exists()
     assert not [p for p in tmp_path.rglob("*") if p.name.endswith(".tmp")]
 

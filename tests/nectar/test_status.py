@@ -16,16 +16,16 @@ from federation import server_context
 from small import SMALL
 
 from client_app.app import app as client_app
-from nectar.engines.flower.client import LaunchError, Outcome
+from nectar.engines.flower.client import CommandOutcome, LaunchError
 from nectar.engines.flower.connection import Connection
 from nectar.engines.local_grid import LocalGrid
 from nectar.engines.remote import watching as silence
-from nectar.engines.remote.standing import Reading
+from nectar.engines.remote.federation_status import Reading
 from nectar.engines.remote.watching import breaking_silence
 from nectar.operate.keys.authority import make_authority, make_nodes, make_server, note_of
 from server_app.app import _Rounds
 from server_app.app import app as server_app
-from server_app.sending import told
+from server_app.sending import marked_content
 
 
 def node(number: str, status: str, **times: str) -> dict[str, str]:
@@ -68,8 +68,8 @@ class Flower:
         self.asked.append(f"log {run}")
         return self.log
 
-    def outcome(self, run: str) -> Outcome:
-        return Outcome(str(self.runs[0]["status"]), "N/A")
+    def outcome(self, run: str) -> CommandOutcome:
+        return CommandOutcome(str(self.runs[0]["status"]), "N/A")
 
 
 @pytest.fixture
@@ -165,9 +165,9 @@ def test_a_site_that_is_online_and_does_not_answer_is_said_to_be_silent(
     waits = "INFO :      1 of 2 sites are there after 60 of 300 s (a; online and busy or not answering: b (node 11))\n"
     flower(NODES[:1], [RUNNING], waits)
     assert nectar("status", "lab", "--insecure") == 0
-    said = capsys.readouterr().out
-    assert "7    silent  11" in said
-    assert "1 of 2 sites are there after 60 of 300 s" in said
+    message = capsys.readouterr().out
+    assert "7    silent  11" in message
+    assert "1 of 2 sites are there after 60 of 300 s" in message
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_a_server_app_names_its_nodes_once(
     run_config = {"output-dir": str(tmp_path), "rounds": 2, "set": SMALL, "method": "fedavg"}
     server_app(LocalGrid(client_app, 3, run_config), server_context(run_config))
     lines = capsys.readouterr().out.splitlines()
-    (found,) = [told(line, "sites") for line in lines if told(line, "sites")]
+    (found,) = [marked_content(line, "sites") for line in lines if marked_content(line, "sites")]
     assert found == {"nodes": {f"partition-{i}": str(1000 + i) for i in range(3)}}
 
 
@@ -217,17 +217,17 @@ def test_a_server_app_names_its_nodes_once(
 
 def sentence(flower: Flower, reading: Reading) -> str:
     """Return the first sentence that breaks a silence."""
-    said: list[str] = []
+    message: list[str] = []
     there = threading.Event()
 
     def say(text: str) -> None:
-        said.append(text)
+        message.append(text)
         there.set()
 
     connection = Connection("lab", "127.0.0.1:9", None, True, Path())
     with breaking_silence(connection, "7", reading, say, every=0.1):
         assert there.wait(300)
-    return said[0]
+    return message[0]
 
 
 def test_submit_says_for_whom_a_silent_run_waits(flower: Callable[..., Flower]) -> None:
@@ -243,12 +243,12 @@ def test_submit_says_for_whom_a_silent_run_waits(flower: Callable[..., Flower]) 
 
 
 def test_a_log_that_speaks_is_told_once_a_while_until_when(flower: Callable[..., Flower]) -> None:
-    reading, said, there = Reading(), list[str](), threading.Event()
+    reading, message, there = Reading(), list[str](), threading.Event()
     reading.see('nectar-round {"reached": 2, "of": 5, "left": 200.0}')
     connection = Connection("lab", "127.0.0.1:9", None, True, Path())
 
     def say(text: str) -> None:
-        said.append(text)
+        message.append(text)
         if "waits" not in text:  # as it does where this thread was kept from work
             there.set()
 
@@ -256,7 +256,7 @@ def test_a_log_that_speaks_is_told_once_a_while_until_when(flower: Callable[...,
     with breaking_silence(connection, "7", reading, say, every=0.3) as heard:
         while not there.wait(0.02):
             heard()
-    assert said[-1].endswith(" s; about 3 min 20 s more after round 2 of 5)")
+    assert message[-1].endswith(" s; about 3 min 20 s more after round 2 of 5)")
 
 
 @pytest.mark.parametrize("left", ["NaN", "Infinity", '"soon"', "null", "[1]"])
@@ -275,7 +275,7 @@ def test_the_server_tells_the_seconds_that_are_left(
     rounds = _Rounds()
     for reached in (2, 3, 4):
         rounds(reached, 10)
-    found = [told(line, "round") for line in capsys.readouterr().out.splitlines()]
+    found = [marked_content(line, "round") for line in capsys.readouterr().out.splitlines()]
     assert [line.get("left") for line in found] == [None, 70.0, 72.0]
 
 
@@ -285,12 +285,12 @@ def test_a_log_that_speaks_is_not_interrupted(
     """It speaks every 0.3 s of a clock that goes on here only."""
     now = [0.0]
     monkeypatch.setattr(silence, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    said: list[str] = []
+    message: list[str] = []
     client = flower(NODES, [RUNNING])
     connection = Connection("lab", "127.0.0.1:9", None, True, Path())
-    with breaking_silence(connection, "7", Reading(), said.append, every=0.5) as heard:
+    with breaking_silence(connection, "7", Reading(), message.append, every=0.5) as heard:
         for _ in range(16):
             time.sleep(0.05)
             now[0] += 0.3
             heard()
-    assert (said, client.asked) == ([], [])
+    assert (message, client.asked) == ([], [])

@@ -24,17 +24,23 @@ from common.config import layers
 from common.config.keys import PATH_KEYS
 from common.config.loading import load
 from common.errors import ConfigError, PayloadError
-from nectar.engines.flower.client import Client, LaunchError, LogBroken, Outcome, Refused
+from nectar.arguments import typed_command
+from nectar.engines.flower.client import (
+    Client,
+    CommandOutcome,
+    CommandRefused,
+    LaunchError,
+    LogBroken,
+)
 from nectar.engines.flower.connection import Connection, connect
 from nectar.engines.remote import order as following
 from nectar.engines.remote import watching
 from nectar.engines.remote.order import described, follow, order_of, resumed
 from nectar.engines.remote.watching import watch
-from nectar.words import typed
-from server_app.sending import Request
-from strategies.exchange.replies import reason_of
+from server_app.sending import FetchRequest
+from strategies.exchange.replies import rejection_reason
 
-COMPLETED = Outcome("finished:completed", "N/A")
+COMPLETED = CommandOutcome("finished:completed", "N/A")
 
 
 @pytest.fixture
@@ -143,7 +149,7 @@ def test_what_is_submitted_is_resolved(tmp_path: Path, monkeypatch: pytest.Monke
     """It says the same where files of settings say something else; a file's paths are not the server's."""
     file = tmp_path / "mine.yaml"
     file.write_text("base: feddm-mnist-small\noutput-dir: /home/me/runs\nfeddm:\n  ipc: 3\n")
-    order = order_of(["rounds=7"], str(file), typed(["submit", "lab", "rounds=7"]))
+    order = order_of(["rounds=7"], str(file), typed_command(["submit", "lab", "rounds=7"]))
     monkeypatch.setattr(layers, "CONF", tmp_path)
     there = load(order.run_config)
     assert there.digest() == order.config.digest()
@@ -207,7 +213,7 @@ def client_saying(directory: Path, script: str) -> Client:
 def test_a_refusal_is_told_without_flowers_notes(tmp_path: Path) -> None:
     answer = {"success": False, "error-message": "A note.\nUsing SuperLink: x\n[code: 23] Known."}
     client = client_saying(tmp_path, f"print('hm'); print({json.dumps(answer)!r})")
-    with pytest.raises(Refused, match=r"^\[code: 23\] Known\.$"):
+    with pytest.raises(CommandRefused, match=r"^\[code: 23\] Known\.$"):
         client.ask(["supernode", "register"], 60)
     with pytest.raises(LaunchError, match=r"^Flower did not start the run: \[code: 23\] Known\.$"):
         client.submit(tmp_path, [])
@@ -257,7 +263,7 @@ class FakeClient:
     """A SuperLink whose log breaks off: each reading gives the log from its beginning, and may end with an error."""
 
     readings: list[list[str | LogBroken]]
-    outcomes: list[Outcome | LaunchError]
+    outcomes: list[CommandOutcome | LaunchError]
     stopped: list[str] = field(default_factory=list)
 
     def log_lines(self, run: str, watch: Any) -> Iterator[str]:
@@ -266,7 +272,7 @@ class FakeClient:
                 raise line
             yield line
 
-    def outcome(self, run: str) -> Outcome:
+    def outcome(self, run: str) -> CommandOutcome:
         found = self.outcomes.pop(0)
         if isinstance(found, LaunchError):
             raise found
@@ -290,7 +296,7 @@ def through(monkeypatch: pytest.MonkeyPatch, client: object) -> None:
 def test_a_broken_log_is_taken_up_without_a_line_twice(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running, cut = Outcome("running", ""), LogBroken("cut")
+    running, cut = CommandOutcome("running", ""), LogBroken("cut")
     client = FakeClient(
         [["a\n", "b", cut], ["a\n", cut], ["a\n", "b\n", "c\n", "end"]],
         [running, LaunchError("away"), running, COMPLETED],
@@ -373,10 +379,10 @@ def test_what_a_site_says_cannot_pass_for_the_servers_word(
     logger = getLogger("a test's")
     logger.addHandler(handler)
     logger.setLevel("INFO")
-    logger.warning("node 5 failed the roll call: %s", reason_of(reply))
+    logger.warning("node 5 failed the roll call: %s", rejection_reason(reply))
     logger.warning("%s", PayloadError(evil))
     before = log.getvalue()
-    logger.warning("round 1: rejected north: %s", reason_of(reply))
+    logger.warning("round 1: rejected north: %s", rejection_reason(reply))
     lines = [*before.splitlines(True), A_RECORD, *log.getvalue()[len(before) :].splitlines(True)]
     through(monkeypatch, FakeClient([lines], [COMPLETED]))
     watched = watch(connection, "17", verbose=False, out=out)
@@ -401,10 +407,10 @@ def test_ctrl_c_ends_the_watching_and_says_how_to_end_the_run(
     client = Interrupting([], [])
     through(monkeypatch, client)
     assert nectar("submit", "lab", "--follow", "17") == 130
-    said = capsys.readouterr().out
-    assert "run 17 goes on at 192.0.2.7:8000." in said
-    assert "nectar submit lab --follow 17" in said
-    assert "nectar submit lab --stop 17" in said
+    message = capsys.readouterr().out
+    assert "run 17 goes on at 192.0.2.7:8000." in message
+    assert "nectar submit lab --follow 17" in message
+    assert "nectar submit lab --stop 17" in message
     assert client.stopped == []
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -422,12 +428,12 @@ def test_a_terminal_is_asked_whether_the_run_is_to_end(
 
 
 @pytest.mark.parametrize(
-    ("outcome", "code"), [(COMPLETED, 0), (Outcome("finished:failed", "x"), 1)]
+    ("outcome", "code"), [(COMPLETED, 0), (CommandOutcome("finished:failed", "x"), 1)]
 )
 def test_the_exit_code_is_the_outcome(
     home: Path,
     monkeypatch: pytest.MonkeyPatch,
-    outcome: Outcome,
+    outcome: CommandOutcome,
     code: int,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -460,13 +466,13 @@ def test_why_a_run_stopped_is_told_once(
         "ERROR :     Traceback (most recent call last):\n",
         "FederationError: too few replies\n",
     ]
-    failed = Outcome("finished:failed", "FederationError: too few replies")
+    failed = CommandOutcome("finished:failed", "FederationError: too few replies")
     for words, times in ((["--no-fetch"], 1), (["--no-fetch", "--verbose"], 2)):
         through(monkeypatch, FakeClient([lines], [failed]))
         assert nectar("submit", "lab", "--follow", "17", *words) == 1
-        said = capsys.readouterr().out
-        assert said.count("too few replies") == times
-        assert said.endswith("The run did not complete.\n")
+        message = capsys.readouterr().out
+        assert message.count("too few replies") == times
+        assert message.endswith("The run did not complete.\n")
 
 
 def test_a_record_that_does_not_come_home_is_told_and_counts(
@@ -480,9 +486,9 @@ def test_a_record_that_does_not_come_home_is_told_and_counts(
         monkeypatch, FakeClient([['nectar-record {"directory": "/srv/runs/r1"}\n']], [COMPLETED])
     )
     assert nectar("submit", "lab", "--follow", "17") == 1
-    said = capsys.readouterr().out
-    assert "The record stays on the server (/srv/runs/r1): no room" in said
-    assert "`nectar fetch lab r1 output-dir=/srv/runs` tries again." in said
+    message = capsys.readouterr().out
+    assert "The record stays on the server (/srv/runs/r1): no room" in message
+    assert "`nectar fetch lab r1 output-dir=/srv/runs` tries again." in message
 
 
 def test_the_line_that_tries_again_works_as_it_stands(
@@ -508,7 +514,7 @@ def test_the_line_that_tries_again_works_as_it_stands(
         lambda connection, *rest, **options: brought.extend([connection.root_certificates, *rest]),
     )
     assert nectar(*shlex.split(line)[1:]) == 0
-    request = Request("r1", without=("samples",))
+    request = FetchRequest("r1", without=("samples",))
     assert brought == [tmp_path / "the ca.crt", request, tmp_path / "here", "/srv/my runs"]
 
 

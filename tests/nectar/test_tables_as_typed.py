@@ -12,7 +12,7 @@ from data_files import forget_loaded
 
 from common.errors import ConfigError
 from nectar import cli
-from nectar.words import parse_words
+from nectar.arguments import parse_arguments
 
 pytestmark = pytest.mark.usefixtures("fresh_data")
 
@@ -36,9 +36,11 @@ def counted(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, int]:
     """Return the numbers of training and test rows that `nectar data` tells."""
     capsys.readouterr()
     assert cli.main(["data", *words, *SCALED, "federation.sites=2"]) == 0
-    said = capsys.readouterr().out.splitlines()
+    message = capsys.readouterr().out.splitlines()
     found = {
-        line.split()[0]: line.split()[1] for line in said if line.startswith(("training", "test"))
+        line.split()[0]: line.split()[1]
+        for line in message
+        if line.startswith(("training", "test"))
     }
     return int(found["training"]), int(found["test"])
 
@@ -55,9 +57,9 @@ def test_a_first_line_of_numbers_alone_is_refused_and_the_sentence_leads_on(
 ) -> None:
     """The advice, data.label=0, was refused; quoting it worked, and lost the first row."""
     file = table(tmp_path / "own.csv", rows())
-    said = refused(capsys, file, f"data.label={typed}")
-    assert "line 1, has numbers alone, and should name the columns" in said
-    assert "data.header=none, with which the columns are called 0 to 2" in said
+    message = refused(capsys, file, f"data.label={typed}")
+    assert "line 1, has numbers alone, and should name the columns" in message
+    assert "data.header=none, with which the columns are called 0 to 2" in message
     assert sum(counted(capsys, file, "data.label=2", "data.header=none")) == 50
 
 
@@ -216,4 +218,4 @@ def test_series_with_more_steps_than_channels_are_not_asked_about(
 
 def test_words_are_refused_as_before() -> None:
     with pytest.raises(ConfigError, match="given twice"):
-        parse_words(["data.label=1", "data.label=2"])
+        parse_arguments(["data.label=1", "data.label=2"])

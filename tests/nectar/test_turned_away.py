@@ -53,11 +53,11 @@ def test_a_site_that_is_unregistered_while_it_is_online_ends_at_once_with_a_sent
     tmp_path: Path, capsys: pytest.CaptureFixture[str], clock: list[float]
 ) -> None:
     assert ended(STAYED, iter([UNKNOWN]), tmp_path) == 0
-    (said,) = capsys.readouterr().err.splitlines()
-    assert said.startswith(
+    (message,) = capsys.readouterr().err.splitlines()
+    assert message.startswith(
         "nectar site: the server fl.example.org:8443 does not know this site's key (SHA256:"
     )
-    assert "that of a new pair" in said
+    assert "that of a new pair" in message
     assert clock == [0.0]
 
 

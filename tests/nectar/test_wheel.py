@@ -52,10 +52,10 @@ def test_its_bundle_is_the_clones(installed: Installed, tmp_path: Path) -> None:
 @pytest.mark.extended
 def test_run_report_and_export_work_from_an_empty_folder(installed: Installed) -> None:
     words = ("method=fedavg", "rounds=1", f"set={SMALL}")
-    said = installed.call("python", "-m", "nectar", "run", *words).stderr
-    assert "\x1b" not in said
+    message = installed.call("python", "-m", "nectar", "run", *words).stderr
+    assert "\x1b" not in message
     (record,) = (installed.home / "nectar" / "runs").iterdir()
-    assert str(record) in said
+    assert str(record) in message
     report = Path(installed.call("nectar", "report", str(record)).stdout.strip())
     assert report.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     installed.call("nectar", "export", str(record), "--output", "model")
@@ -64,16 +64,16 @@ def test_run_report_and_export_work_from_an_empty_folder(installed: Installed) -
 
 @pytest.mark.extended
 def test_simulate_submits_the_installed_app(installed: Installed) -> None:
-    said = installed.call("nectar", "simulate", "--print").stdout
-    assert f"flwr run {installed.home / '.cache' / 'nectar' / 'app'}/nectar-" in said
+    message = installed.call("nectar", "simulate", "--print").stdout
+    assert f"flwr run {installed.home / '.cache' / 'nectar' / 'app'}/nectar-" in message
 
 
 @pytest.mark.extended
 def test_a_users_package_of_the_same_name_is_named(installed: Installed, tmp_path: Path) -> None:
     (tmp_path / "common").mkdir()
     words = ("python", "-m", "nectar", "config")
-    said = installed.call(*words, folder=tmp_path).stdout
-    assert "method: feddm" in said, "a folder without __init__.py hides nothing"
+    message = installed.call(*words, folder=tmp_path).stdout
+    assert "method: feddm" in message, "a folder without __init__.py hides nothing"
 
     (tmp_path / "common" / "__init__.py").write_text("raise SystemExit('it was imported')")
     sentence = (

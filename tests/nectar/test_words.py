@@ -10,20 +10,20 @@ from hypothesis import strategies as st
 from common.config.loading import load
 from common.errors import ConfigError
 from common.methods import METHODS
-from nectar.words import completions, meant_by, parse_words, to_flwr, typed
+from nectar.arguments import completions, meant_by, parse_arguments, to_flwr, typed_command
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 
 
 def test_words_become_a_run_config() -> None:
     words = ["table1", "method=fedavg", "rounds=3", "partition.alpha=0.01", "feddm.ipc=5"]
-    assert parse_words(words) == {
+    assert parse_arguments(words) == {
         "experiment": "table1",
         "method": "fedavg",
         "rounds": 3,
         "set": "partition.alpha=0.01 feddm.ipc=5",
     }
-    assert parse_words([]) == {}
+    assert parse_arguments([]) == {}
 
 
 def test_paths_are_absolute_and_may_be_spelt_with_an_underscore(
@@ -31,18 +31,18 @@ def test_paths_are_absolute_and_may_be_spelt_with_an_underscore(
 ) -> None:
     monkeypatch.setenv("HOME", "/home/someone")
     words = ["output_dir=runs", "data-dir=~/data", "resume=/a/b"]
-    assert parse_words(words, Path("/work here")) == {
+    assert parse_arguments(words, Path("/work here")) == {
         "output-dir": "/work here/runs",
         "data-dir": "/home/someone/data",
         "resume": "/a/b",
     }
     monkeypatch.chdir("/")
-    assert parse_words(["resume=x"]) == {"resume": "/x"}
+    assert parse_arguments(["resume=x"]) == {"resume": "/x"}
 
 
 def test_an_import_path_is_a_value_and_a_set_is_passed_on() -> None:
     words = ["method=flwr.serverapp.strategy:FedAdam", "set=feddm.ipc=1 fedavg.lr=2", "feddm.ipc=3"]
-    assert parse_words(words) == {
+    assert parse_arguments(words) == {
         "method": "flwr.serverapp.strategy:FedAdam",
         "set": "feddm.ipc=1 fedavg.lr=2 feddm.ipc=3",
     }
@@ -50,7 +50,9 @@ def test_an_import_path_is_a_value_and_a_set_is_passed_on() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_methods_name_in_first_place_is_the_method(method: str) -> None:
-    assert parse_words([method, "rounds=2"]) == parse_words([f"method={method}", "rounds=2"])
+    assert parse_arguments([method, "rounds=2"]) == parse_arguments(
+        [f"method={method}", "rounds=2"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,14 +74,14 @@ def test_a_methods_name_in_first_place_is_the_method(method: str) -> None:
 )
 def test_other_words_are_refused(words: list[str], part: str) -> None:
     with pytest.raises(ConfigError, match=part):
-        parse_words(words)
+        parse_arguments(words)
 
 
 @given(TEXTS)
 def test_a_dotted_value_arrives_as_typed(value: str) -> None:
     from common.config.text import parse_set, scalar
 
-    run_config = parse_words([f"strategy.label={value}"])
+    run_config = parse_arguments([f"strategy.label={value}"])
     assert parse_set(str(run_config["set"])) == {"strategy.label": scalar(value)}
 
 
@@ -140,18 +142,18 @@ def test_flowers_own_parser_reads_back_what_we_write(
 @given(TEXTS.filter(lambda text: "\0" not in text))
 def test_a_value_survives_from_the_words_through_flower_to_the_configuration(value: str) -> None:
     words = ["method=flwr.serverapp.strategy:FedAvg", f"strategy.weighted_by_key='{value}'"]
-    run_config = parse_config_args([to_flwr(parse_words(words))])
+    run_config = parse_config_args([to_flwr(parse_arguments(words))])
     assert load(run_config).strategy == {"weighted_by_key": value.replace("''", "'")}
 
 
 def test_a_file_of_settings_is_a_word_beside_the_others(tmp_path: Path) -> None:
     words = ["digits-alpha001", "rounds=3"]
-    assert parse_words(words, tmp_path, file="my.yaml")["config"] == str(tmp_path / "my.yaml")
-    assert parse_words(["config=my.yaml"], tmp_path) == {"config": str(tmp_path / "my.yaml")}
+    assert parse_arguments(words, tmp_path, file="my.yaml")["config"] == str(tmp_path / "my.yaml")
+    assert parse_arguments(["config=my.yaml"], tmp_path) == {"config": str(tmp_path / "my.yaml")}
     with pytest.raises(ConfigError, match="config is given twice"):
-        parse_words(["config=a.yaml"], file="b.yaml")
+        parse_arguments(["config=a.yaml"], file="b.yaml")
 
 
 def test_the_words_typed_are_kept_as_a_shell_takes_them() -> None:
     words = ["run", "method=fedavg", "output-dir=/my runs"]
-    assert typed(words) == {"typed": "nectar run method=fedavg 'output-dir=/my runs'"}
+    assert typed_command(words) == {"typed": "nectar run method=fedavg 'output-dir=/my runs'"}

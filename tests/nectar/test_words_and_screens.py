@@ -64,12 +64,12 @@ def test_a_comparison_of_which_every_run_fails_says_why(
 ) -> None:
     words = ["compare", FAILS, *SMALL, "--seeds", "1", f"output-dir={tmp_path / 'runs'}"]
     assert cli.main([*words, *more, "data.validation=0.1"]) == code
-    said = capfd.readouterr()
+    message = capfd.readouterr()
     shown = " ".join(
-        (said.err if more[:1] == ["--tune"] else said.out.partition("\n\n")[2]).split()
+        (message.err if more[:1] == ["--tune"] else message.out.partition("\n\n")[2]).split()
     )
     assert WHY in shown
-    assert "Traceback" not in said.out + said.err
+    assert "Traceback" not in message.out + message.err
     assert not shown.count("Mean accuracy after each round")
 
 
@@ -202,10 +202,10 @@ def test_a_comma_in_a_path_of_a_site_is_named(
         ["--config", str(listed)],
     ):
         assert cli.main(["run", *sorted(shape, key=lambda each: "=" in each), *word]) == 2
-        said = capsys.readouterr().err
-        assert "a comma" in said
-        assert "ends a path" in said
-        assert said.count("\n") == 1
+        message = capsys.readouterr().err
+        assert "a comma" in message
+        assert "ends a path" in message
+        assert message.count("\n") == 1
     (tmp_path / "north").symlink_to(tmp_path / "north, ward 3")
     assert cli.main(["data", *shape[:4], "images.sites=south,north"]) == 0
     long = ",".join("x" * 100 for _ in range(4))

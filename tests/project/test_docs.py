@@ -298,14 +298,14 @@ def test_ci_runs_the_blocks_themselves(number: int) -> None:
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     function = re.search(r"^readme_command\(\) \{\n.*?^\}$", script, re.DOTALL | re.MULTILINE)
     assert function is not None
-    said = subprocess.run(
+    message = subprocess.run(
         ["bash", "-euc", f"{function[0]}\nreadme_command {number}"],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert said.stdout == BLOCKS[number - 1]
+    assert message.stdout == BLOCKS[number - 1]
 
 
 def test_ci_uses_no_other_command_of_ours() -> None:

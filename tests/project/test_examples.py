@@ -48,17 +48,17 @@ def test_the_notebook_runs_in_a_folder_of_its_own(
     NotebookClient(notebook, timeout=300, resources=place).execute()
 
     outputs = [output for cell in cells(notebook) for output in cell.outputs]
-    said = "".join(o.text for o in outputs if o.output_type == "stream" and o.name == "stdout")
+    message = "".join(o.text for o in outputs if o.output_type == "stream" and o.name == "stdout")
     assert not [o for o in outputs if o.output_type == "stream" and o.name == "stderr"]
-    assert "\x1b" not in said
-    rounds = re.findall(r"^round (\d)/2: accuracy", said, re.MULTILINE)
+    assert "\x1b" not in message
+    rounds = re.findall(r"^round (\d)/2: accuracy", message, re.MULTILINE)
     assert rounds == ["0", "1", "2"], "one line a round, once"
-    assert "2 runs, 1 of them there already." in said
+    assert "2 runs, 1 of them there already." in message
     shown = {kind for o in outputs for kind in o.get("data", {})}
     assert {"image/png", "text/html"} <= shown
     assert (tmp_path / "first-run.html").is_file()
 
-    ten, one = re.findall(r"^(\d+) a class: ([\d.]+) (\d+) bytes up$", said, re.MULTILINE)
+    ten, one = re.findall(r"^(\d+) a class: ([\d.]+) (\d+) bytes up$", message, re.MULTILINE)
     assert (ten[0], one[0]) == ("10", "1")
     assert float(ten[1]) > 0.8
     assert int(ten[2]) > 5 * int(one[2]) > 0
@@ -159,9 +159,9 @@ def test_a_prior_of_another_set_is_one_that_feddgm_takes(
     monkeypatch.setitem(main.__globals__, "GENERATED", 20)
     words = ["--dataset", "fashionmnist", "--data", str(tmp_path), "--output", str(tmp_path)]
     main([*words, "--steps", "1"])
-    said = capsys.readouterr().out
-    (sha256,) = re.findall(r"^SHA-256 (\w+), ", said, re.M)
-    assert re.search(r"^recognised: [01]\.\d+ of 10 real images$", said, re.M)
+    message = capsys.readouterr().out
+    (sha256,) = re.findall(r"^SHA-256 (\w+), ", message, re.M)
+    assert re.search(r"^recognised: [01]\.\d+ of 10 real images$", message, re.M)
     with Image.open(tmp_path / "fashionmnist_prior.png") as picture:
         assert picture.size == (560, 560), "ten of 28 pixels, doubled"
     named = f"feddgm.generator={tmp_path}/fashionmnist_prior.json feddgm.generator_sha256={sha256}"

@@ -13,8 +13,8 @@ from benchmarks import standings
 from common.config.loading import load
 from common.methods import METHODS
 from nectar import cli
+from nectar.arguments import parse_arguments
 from nectar.engines.preflight import check
-from nectar.words import parse_words
 from server_app.record import Record
 
 RESULTS = ROOT / "docs" / "results"
@@ -35,7 +35,7 @@ def rows() -> dict[str, tuple[int, float]]:
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_can_be_had_by_its_name_alone(method: str) -> None:
     """What a run checks before it begins: the model, the data and their division, the strategy."""
-    config = load(parse_words([method]))
+    config = load(parse_arguments([method]))
     assert (config.method, config.dataset) == (method, "digits")
     check(config)
 
@@ -45,7 +45,7 @@ def test_a_methods_own_model_stands_over_the_data_sets_and_under_what_is_typed(m
     for dataset in ("digits", "femnist", "cifar10"):
         model = load({"method": method, "dataset": dataset}).model
         assert (model.name, model.depth, model.width, model.embedding) == ("vae", 1, 16, 32)
-    typed = load(parse_words([method, "model.width=8", "model.name=encoder"]))
+    typed = load(parse_arguments([method, "model.width=8", "model.name=encoder"]))
     assert (typed.model.name, typed.model.width) == ("encoder", 8)
     assert typed.origin["model.depth"] == f"method={method}"
     stated = load({"experiment": "feddpms-cifar10", "method": method}).model
@@ -69,7 +69,7 @@ def reached(method: str, runs: Path, *more: str) -> float:
     words = ["run", method, *more, f"output-dir={runs}", "--note-record", str(note)]
     assert cli.main(words) == 0
     lines = Record(Path(note.read_text().strip())).metrics()
-    assert len(lines) == 1 + load(parse_words([method])).rounds
+    assert len(lines) == 1 + load(parse_arguments([method])).rounds
     return float(lines[-1]["test"]["accuracy"])
 
 

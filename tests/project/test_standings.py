@@ -28,9 +28,9 @@ from benchmarks.standings import (
 )
 from common.config.loading import load
 from common.errors import ConfigError
+from nectar.arguments import parse_arguments
 from nectar.records.record import RunRecord
 from nectar.report.tables import FILE, curve_of, worth
-from nectar.words import parse_words
 
 of_cifar10 = partial(worth, curve=curve_of("cifar10", "convnet 3x32"))
 
@@ -173,7 +173,7 @@ def test_what_a_leaderboard_says_of_a_run_is_its_records(tmp_path: Path) -> None
     ],
 )
 def test_whether_real_data_is_sent_goes_by_what_is_disclosed(words: str, said: str) -> None:
-    assert sends_real(load(parse_words(words.split()))) == said
+    assert sends_real(load(parse_arguments(words.split()))) == said
 
 
 def test_a_directory_without_a_table_is_refused(tmp_path: Path) -> None:

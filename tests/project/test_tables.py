@@ -24,13 +24,13 @@ from common.division import Division
 from common.errors import ConfigError
 from common.methods import METHODS
 from common.specs.fedvae import start_decoder
+from nectar.arguments import parse_arguments
 from nectar.comparison.paper_table import FIGURES, Number, read_paper_table
 from nectar.comparison.request import parse
 from nectar.comparison.tuning import searches_of
-from nectar.words import parse_words
 from server_app.app import make_strategy
 from strategies.stylegan_file import image_generator
-from synth.generators.latents import FeatureSpace, Pixels
+from synth.generators.latents import FeatureSpace, PixelGenerator
 from synth.generators.stylegan_xl import StyleganXL
 
 CELLS = experiments()
@@ -372,7 +372,7 @@ def test_a_subset_of_imagenet_has_the_papers_settings(cell: str, imagenet: Stand
         holds(resolved(cell, rival), epochs=20, batch=32)
     small = resolved(f"{cell}-small")
     assert (small.images.names, small.images.folder, small.images.size) == (folders, subset, 32)
-    assert isinstance(image_generator(Division(small).run), Pixels)
+    assert isinstance(image_generator(Division(small).run), PixelGenerator)
     make_strategy(Division(small).run)
 
 
@@ -536,7 +536,7 @@ def test_every_column_of_a_table_is_a_comparison_that_can_be_asked_for(name: str
             assert set(searches) == tuned or words != ["--search"]
             for variant in cell.variants:
                 first = searches[variant.label].grid()[0] if variant.label in searches else ()
-                load(parse_words(cell.words(variant.with_settings(first), 0)))
+                load(parse_arguments(cell.words(variant.with_settings(first), 0)))
 
 
 def test_what_was_chosen_is_among_what_was_tried() -> None:

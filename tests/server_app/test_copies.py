@@ -80,9 +80,9 @@ def test_it_is_told_first(small: Small, caplog: pytest.LogCaptureFixture) -> Non
     lines = record.metrics()
     one = {"images": found.images // 2, "equal": found.images // 2, "near": 0}
     assert [line["copies"] for line in lines] == [None, one, one]
-    said = [r.getMessage() for r in caplog.records]
-    (at,) = (i for i, s in enumerate(said) if s.startswith("REAL IMAGES, round 1: "))
-    assert said[at + 1].startswith("round 1/2:")
+    message = [r.getMessage() for r in caplog.records]
+    (at,) = (i for i, s in enumerate(message) if s.startswith("REAL IMAGES, round 1: "))
+    assert message[at + 1].startswith("round 1/2:")
     text = page([View(RunRecord.open(record.directory))])
     assert 0 < text.index("sent images equal a real one of their site") < text.index("Completed:")
 
@@ -93,9 +93,9 @@ def test_from_noise_it_says_that_there_are_none_once(
     with caplog.at_level(logging.INFO, "flwr"):
         record = run(small(rounds=2, set="feddm.start=noise"))
     assert not total(record).found
-    said = [r.getMessage() for r in caplog.records if "sent images" in r.getMessage()]
-    assert len(said) == 1
-    assert said[0].startswith("Copies: 0 of ")
+    message = [r.getMessage() for r in caplog.records if "sent images" in r.getMessage()]
+    assert len(message) == 1
+    assert message[0].startswith("Copies: 0 of ")
     text = page([View(RunRecord.open(record.directory))])
     assert text.index(f"Copies: 0 of {total(record).images} sent images") < text.index("Completed:")
 

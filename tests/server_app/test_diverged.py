@@ -92,9 +92,9 @@ def test_a_round_of_replies_that_are_not_numbers_names_the_learning_rates(small:
     words = "fedprox.lr=1e30 fedprox.server_lr=0.5"
     with pytest.raises(
         FederationError, match=r"0 valid replies .* lower a learning rate \((.*)\)"
-    ) as said:
+    ) as message:
         run(small(method="fedprox", rounds=1, set=words))
-    assert str(said.value).endswith("(fedprox.lr=1e+30, fedprox.server_lr=0.5)")
+    assert str(message.value).endswith("(fedprox.lr=1e+30, fedprox.server_lr=0.5)")
 
 
 def test_a_run_that_learns_nothing_has_a_line(

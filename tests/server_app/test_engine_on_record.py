@@ -69,12 +69,12 @@ def test_a_federation_is_none_of_a_simulation(deployed: tuple[Record, str]) -> N
 def test_its_log_names_the_sites_and_gives_no_advice_for_simulations(
     deployed: tuple[Record, str],
 ) -> None:
-    said = deployed[1]
-    table = said.partition("images of each class by site:\n")[2].splitlines()[1:4]
+    message = deployed[1]
+    table = message.partition("images of each class by site:\n")[2].splitlines()[1:4]
     assert [line.split()[0] for line in table] == list(SITES)
-    assert "partition-0" not in said
-    assert "num-supernodes" not in said
-    assert "For 10, start 10 SuperNodes, each with num-partitions=10 in its node config" in said
+    assert "partition-0" not in message
+    assert "num-supernodes" not in message
+    assert "For 10, start 10 SuperNodes, each with num-partitions=10 in its node config" in message
 
 
 def test_its_report_shows_the_real_images_beside_those_sent(deployed: tuple[Record, str]) -> None:
@@ -102,8 +102,8 @@ def test_one_node_of_its_own_makes_a_federation() -> None:
 
 
 def test_an_engine_that_there_is_not_is_nonsense(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("client_app.app.engine_of", lambda context: "<b>" * 40)
+    monkeypatch.setattr("client_app.app.engine_of_context", lambda context: "<b>" * 40)
     grid = LocalGrid(client_app, 1, {"set": SMALL})
     question = roll_call.Question(classes=0, held_out=False, max_examples=10_000)
-    (answer,) = roll_call.ask(grid, grid.get_node_ids(), question, deadline=5.0)
+    (answer,) = roll_call.ask_nodes(grid, grid.get_node_ids(), question, deadline=5.0)
     assert "answered the roll call with something else" in str(answer)

@@ -204,12 +204,12 @@ def test_best_is_the_round_that_it_says(small: Small) -> None:
 def test_the_log_says_what_the_sites_found(small: Small, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="flwr"):
         record = run(small(method="fedavg", rounds=2, set=AT_SITES))
-    said = [r.getMessage() for r in caplog.records if r.getMessage().startswith("round ")]
-    assert [text.split(":")[0] for text in said] == [
+    message = [r.getMessage() for r in caplog.records if r.getMessage().startswith("round ")]
+    assert [text.split(":")[0] for text in message] == [
         *("round 0/2", "round 1/2", "round 1/2", "round 2/2", "round 2/2")
     ]
     accuracy = record.metrics()[1]["sites"]["accuracy"]
-    assert said[2].startswith(f"round 1/2: at the sites accuracy {accuracy:.4f}")
+    assert message[2].startswith(f"round 1/2: at the sites accuracy {accuracy:.4f}")
 
 
 @pytest.mark.parametrize("on", ["server", "both"])

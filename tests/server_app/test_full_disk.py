@@ -52,14 +52,17 @@ def test_a_full_disk_is_a_sentence_and_the_run_can_go_on(
 ) -> None:
     config = small(set=f"{WARM} federation.min_replies=3")
     output = Path(config["output-dir"])
-    with no_room(monkeypatch, after, 10_000 if ever else 1), pytest.raises(FederationError) as said:
+    with (
+        no_room(monkeypatch, after, 10_000 if ever else 1),
+        pytest.raises(FederationError) as message,
+    ):
         run(config)
-    assert "No space left on device" in str(said.value)
-    assert "\n" not in str(said.value)
+    assert "No space left on device" in str(message.value)
+    assert "\n" not in str(message.value)
     assert not [p for p in output.rglob("*") if p.name.endswith(".tmp")]
     found = runs_below(output)
     if not found:
-        assert "make room there" in str(said.value)
+        assert "make room there" in str(message.value)
         assert not list(output.iterdir())
         return
     assert found[0].outcome in ("failed", "killed")
@@ -108,11 +111,11 @@ def test_the_command_says_so_and_fails(
     words = [*config["set"].split(), "method=fedavg", f"output-dir={config['output-dir']}"]
     with no_file_larger_than(size):
         code = nectar(["run", *words])
-    said = capsys.readouterr().err.splitlines()
+    message = capsys.readouterr().err.splitlines()
     assert code == 2
-    assert "File too large" in said[-1]
-    assert said[-1].startswith("nectar: ")
-    assert not [line for line in said if "Traceback" in line]
+    assert "File too large" in message[-1]
+    assert message[-1].startswith("nectar: ")
+    assert not [line for line in message if "Traceback" in line]
     assert all(listed.outcome == "failed" for listed in runs_below(Path(config["output-dir"])))
 
 
@@ -130,9 +133,9 @@ def test_a_record_that_can_only_be_read_is_not_begun(
 
     monkeypatch.setattr(os, "open", read_only)
     assert nectar(["run", f"resume={done.directory}", "rounds=2"]) == 2
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert f"{done.directory} cannot be written (Read-only file system)" in said
-    assert "all up to round 1 is safe in it" in said
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert f"{done.directory} cannot be written (Read-only file system)" in message
+    assert "all up to round 1 is safe in it" in message
     (listed,) = runs_below(done.directory.parent)
     assert listed.outcome == "completed"
     monkeypatch.undo()
@@ -150,6 +153,8 @@ def test_a_command_without_room_for_its_own_file_says_so(
     with no_room(monkeypatch, 3, 1):  # behind the first three files of the record
         code = nectar(["run", "rounds=1", *words, "--note-record", str(tmp_path / "note")])
     assert code == 2
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert said == "nectar: a file cannot be written (No space left on device): make room for it."
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert (
+        message == "nectar: a file cannot be written (No space left on device): make room for it."
+    )
     assert [listed.outcome for listed in runs_below(Path(config["output-dir"]))] == ["failed"]

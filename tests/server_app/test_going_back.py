@@ -14,18 +14,18 @@ from small import Small
 from client_app.state import KEPT
 from common.config.loading import load
 from common.errors import ConfigError, FederationError
+from nectar.arguments import parse_arguments
 from nectar.commands.simulate import job_of
 from nectar.engines.remote.order import order_of, resumed
 from nectar.records.outputs import recorded_config, with_recorded
-from nectar.words import parse_words
 from server_app.checkpoint import Checkpoint
-from server_app.continuing import REMEMBERED
 from server_app.record import Record
+from server_app.resume_point import REMEMBERED
 
 
 def again(record: Record, told: str, **more: Any) -> Record:
     words = [f"resume={shlex.quote(str(record.directory))}", f"round={told}"]
-    return run(with_recorded(parse_words(words) | more))
+    return run(with_recorded(parse_arguments(words) | more))
 
 
 def with_best_at(record: Record, best: Record) -> None:

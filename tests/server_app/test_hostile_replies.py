@@ -19,7 +19,7 @@ from tampering import with_arrays
 
 from common.errors import REASON_LENGTH
 from common.privacy.events import Event
-from common.privacy.ledger import Told
+from common.privacy.ledger import PrivacyReport
 from nectar.engines.local_grid import LocalGrid
 
 
@@ -74,8 +74,8 @@ def refusals(tmp_path: Path, number: int, grid: type[LocalGrid], **options: Any)
 
 def test_what_flower_cannot_put_together_is_that_sites_rejection(tmp_path: Path) -> None:
     edits = {i: edit for i, (edit, _) in enumerate(PULLED)}
-    said = refusals(tmp_path, len(PULLED), ObjectGrid, edits=edits)
-    for reason, (_, expected) in zip(said, PULLED, strict=True):
+    message = refusals(tmp_path, len(PULLED), ObjectGrid, edits=edits)
+    for reason, (_, expected) in zip(message, PULLED, strict=True):
         assert re.search(expected, reason), (expected, reason)
 
 
@@ -182,8 +182,8 @@ SENT = [
 
 def test_what_nobody_asked_for_is_that_sites_rejection(tmp_path: Path) -> None:
     tampers = {i: tamper for i, (tamper, _) in enumerate(SENT)}
-    said = refusals(tmp_path, len(SENT), TamperedGrid, tampers=tampers)
-    for reason, (_, expected) in zip(said, SENT, strict=True):
+    message = refusals(tmp_path, len(SENT), TamperedGrid, tampers=tampers)
+    for reason, (_, expected) in zip(message, SENT, strict=True):
         assert re.search(expected, reason), (expected, reason)
         assert len(reason) <= REASON_LENGTH
 
@@ -228,15 +228,15 @@ CROWDS = {
 
 @pytest.mark.parametrize("crowd", CROWDS)
 def test_the_same_allowance_holds_of_an_evaluation(small: Small, crowd: str) -> None:
-    tamper, said = CROWDS[crowd]
+    tamper, message = CROWDS[crowd]
     config = small(method="fedavg", rounds=1, set="evaluation.on=sites data.site_holdout=0.2")
     line = run(config, TamperedGrid, tampers={1: tamper}, kind="evaluate").metrics()[1]
     assert line["accepted"] == ["partition-0", "partition-1", "partition-2"]
     assert list(line["unevaluated"]) == ["partition-1"]
-    assert re.search(said, line["unevaluated"]["partition-1"])
+    assert re.search(message, line["unevaluated"]["partition-1"])
 
 
-TOLD = Told((Event("dp-sgd", 1.0, 1.0, 1),))
+TOLD = PrivacyReport((Event("dp-sgd", 1.0, 1.0, 1),))
 
 
 @pytest.mark.parametrize(("more", "accepted"), [(5, True), (6, False)])
@@ -262,6 +262,6 @@ def test_one_sites_word_is_not_the_median_of_a_round(small: Small) -> None:
     """Within the bounds a figure of one site's still owns the mean, beside which stands the median."""
     tampers = {1: figures(**{"train-loss": 9e11})}
     line = run(small(method="fedavg", rounds=1), TamperedGrid, tampers=tampers).metrics()[1]
-    said = sorted(each["train-loss"] for each in line["devices"].values())
+    message = sorted(each["train-loss"] for each in line["devices"].values())
     assert line["train"]["train-loss"] > 1e11
-    assert line["train_median"]["train-loss"] == said[1] < 100
+    assert line["train_median"]["train-loss"] == message[1] < 100

@@ -15,7 +15,7 @@ from client_app.state import KEPT
 from common.config.loading import load
 from common.division import Division
 from common.privacy.events import Event
-from common.privacy.ledger import Told
+from common.privacy.ledger import PrivacyReport
 from common.sites import RAY, SUPERLINK, Site
 from nectar import cli
 from nectar.engines.local_run import run_here
@@ -23,9 +23,9 @@ from nectar.records.record import RunRecord
 from server_app import recorder
 from server_app.app import describe_partition
 from server_app.record import Record
-from server_app.recorder import lines_of
+from server_app.recorder import spending_lines
 from server_app.unlisted import MOST_LISTED, unlisted
-from strategies.exchange.replies import Spending
+from strategies.exchange.replies import PrivacyBudgetUsage
 
 NODES, ASKED, ROUNDS = 1200, 6, 3
 
@@ -106,9 +106,9 @@ def record_of(record: Record) -> dict[str, Any]:
 
 
 def test_sizes_are_those_of_the_sites() -> None:
-    said = unlisted(sites(MOST_LISTED + 2))
-    assert said is not None
-    assert {k: v for k, v in said.items() if k != "why"} == {
+    message = unlisted(sites(MOST_LISTED + 2))
+    assert message is not None
+    assert {k: v for k, v in message.items() if k != "why"} == {
         "sites": 1002,
         "examples": 334 * 6,
         "least": 1,
@@ -172,8 +172,8 @@ def test_a_line_tells_of_the_charges_of_those_it_asked_where_there_are_many(
 
 
 def test_spending_is_told_of_the_sites_that_are_named() -> None:
-    spending = Spending()
+    spending = PrivacyBudgetUsage()
     for site in ("a", "b"):
-        spending.take(site, Told((Event("gaussian", 1.0, 1.0, 1),)))
-    assert set(lines_of(spending, 1e-5)) == {"a", "b"}
-    assert set(lines_of(spending, 1e-5, {"b", "c"})) == {"b"}
+        spending.take(site, PrivacyReport((Event("gaussian", 1.0, 1.0, 1),)))
+    assert set(spending_lines(spending, 1e-5)) == {"a", "b"}
+    assert set(spending_lines(spending, 1e-5, {"b", "c"})) == {"b"}

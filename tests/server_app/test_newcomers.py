@@ -40,7 +40,9 @@ def federation(small: Small, monkeypatch: pytest.MonkeyPatch) -> tuple[Strategy,
     strategy = make_strategy(Division(load(config)).run)
     strategy.members.sites = [Site("north", 1000, 9), Site("south", 1001, 9)]
     found = {1000: "north", 1001: "south", 1002: "east"}
-    monkeypatch.setattr(loop, "ask", lambda g, ids, *a, **kw: [Site(found[i], i, 9) for i in ids])
+    monkeypatch.setattr(
+        loop, "ask_nodes", lambda g, ids, *a, **kw: [Site(found[i], i, 9) for i in ids]
+    )
     return strategy, grid
 
 
@@ -60,8 +62,8 @@ def test_one_more_than_was_counted_on_needs_the_operator_s_word(
     grid.here = 3
     update_membership(strategy, grid, settings)
     assert names(strategy) == (["east", "north", "south"] if let_in else ["north", "south"])
-    said = "node 1002 is left out: site 'east' was not counted on (federation.sites=2): feder"
-    assert (said in caplog.text) != let_in
+    message = "node 1002 is left out: site 'east' was not counted on (federation.sites=2): feder"
+    assert (message in caplog.text) != let_in
 
 
 def test_one_that_was_there_may_always_come_back(federation: tuple[Strategy, Growing]) -> None:

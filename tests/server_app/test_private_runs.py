@@ -59,9 +59,9 @@ def test_a_simulation_says_what_it_would_cost_and_that_it_guarantees_nothing(sma
             cost = epsilon([Event("noisy", MULTIPLIER, steps=server_round)], 1e-5).value
             assert site["epsilon"] == pytest.approx(cost)
             assert (site["seeded"], site["delta"], site["unit"]) == (True, 1e-5, "example")
-    said = " ".join(exposed(View(RunRecord.open(record.directory))))
-    assert "seeded noise, no guarantee" in said
-    assert "number of images was not reported" in said
+    message = " ".join(exposed(View(RunRecord.open(record.directory))))
+    assert "seeded noise, no guarantee" in message
+    assert "number of images was not reported" in message
     assert not (record.directory / FILE).exists()
 
 
@@ -143,8 +143,8 @@ def test_where_counts_are_not_told_the_events_are_the_sites_own(
     record = real(small, tmp_path)
     assert spent(record)["partition-0"]["events"] == []
     assert spent(record)["partition-0"]["epsilon"] is None
-    said = " ".join(exposed(View(RunRecord.open(record.directory))))
-    assert "ledgers of the sites" in said
+    message = " ".join(exposed(View(RunRecord.open(record.directory))))
+    assert "ledgers of the sites" in message
 
 
 def test_a_reply_that_is_lost_is_counted_with_the_next(small: Small, tmp_path: Path) -> None:

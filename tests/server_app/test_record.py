@@ -170,13 +170,13 @@ def test_a_strategy_by_path_is_told_from_a_method_of_the_same_name(small: Small)
 def test_a_model_that_diverged_is_said_to_have(
     small: Small, monkeypatch: pytest.MonkeyPatch, loss: float, told: bool
 ) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(recorder.logger, "warning", lambda text, *args: said.append(text % args))
+    message: list[str] = []
+    monkeypatch.setattr(recorder.logger, "warning", lambda text, *args: message.append(text % args))
     made = Division(load(small())).run
     keep = recorder.Recorder(Record.create(made.config), make_strategy(made), rounds=1)
     weights = ArrayRecord(dict(made.build_model().state_dict()))
     keep(RoundResult(3, weights, Evaluation(loss, 0.1, (0.1,) * 10, 360), None))
-    assert any("round 3: the test loss is not finite" in text for text in said) == told
+    assert any("round 3: the test loss is not finite" in text for text in message) == told
 
 
 @pytest.mark.parametrize(("norm", "told"), [("batch", True), ("instance", False)])
@@ -184,14 +184,14 @@ def test_a_flower_strategy_s_way_with_running_statistics_is_told(
     small: Small, monkeypatch: pytest.MonkeyPatch, norm: str, told: bool
 ) -> None:
     """Server momentum over a running variance made it negative: FedAvgM with batch norm lost the model."""
-    said: list[str] = []
-    monkeypatch.setattr(foreign.logger, "warning", lambda text, *args: said.append(text % args))
+    message: list[str] = []
+    monkeypatch.setattr(foreign.logger, "warning", lambda text, *args: message.append(text % args))
     make_strategy(
         Division(
             load(small(method="flwr.serverapp.strategy:FedAvgM", set=f"model.norm={norm}"))
         ).run
     )
-    assert any("running means and variances" in text for text in said) == told
+    assert any("running means and variances" in text for text in message) == told
 
 
 def test_a_client_says_which_settings_it_needs(small: Small) -> None:

@@ -125,10 +125,10 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_damaged_record_is_refused_and_stays_as_it_is(record: Path, name: str) -> None:
     config = more(record)
-    damage, said = DAMAGES[name]
+    damage, message = DAMAGES[name]
     damage(record)
     before = contents(record)
-    with pytest.raises(NectarError, match=said) as refused:
+    with pytest.raises(NectarError, match=message) as refused:
         run(config)
     assert "\n" not in str(refused.value)
     assert contents(record) == before
@@ -165,9 +165,9 @@ def test_fewer_rounds_than_are_done_are_refused(
 ) -> None:
     before = contents(record)
     assert nectar(["run", f"resume={record}", f"output-dir={record.parent}", "rounds=3"]) == 2
-    said = capsys.readouterr().err
-    assert "stands at round 4" in said
-    assert "rounds=3" in said
+    message = capsys.readouterr().err
+    assert "stands at round 4" in message
+    assert "rounds=3" in message
     assert contents(record) == before
 
 

@@ -34,8 +34,8 @@ def more(record: Record, rounds: int) -> dict[str, Any]:
 
 def test_a_record_older_than_its_sites_is_refused_by_them(small: Small) -> None:
     record = older(small, 5)
-    said = "this site remembers round 3, 4, 5, and the server goes on from its round 1: put back"
-    with pytest.raises(FederationError, match=said):
+    message = "this site remembers round 3, 4, 5, and the server goes on from its round 1: put back"
+    with pytest.raises(FederationError, match=message):
         run(more(record, 2))
     assert [line["round"] for line in record.metrics()] == [0, 1]
 
@@ -43,9 +43,9 @@ def test_a_record_older_than_its_sites_is_refused_by_them(small: Small) -> None:
 def test_sites_that_still_have_its_round_go_back_with_it_and_say_so_once(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said: list[str] = []
+    message: list[str] = []
     monkeypatch.setattr(
-        logging.getLogger("flwr"), "warning", lambda text, *args: said.append(text % args)
+        logging.getLogger("flwr"), "warning", lambda text, *args: message.append(text % args)
     )
     record = older(small, 3)
     lines, whole = numbers(run(more(record, 3))), numbers(run(small(rounds=3, set=WARM)))
@@ -55,14 +55,14 @@ def test_sites_that_still_have_its_round_go_back_with_it_and_say_so_once(
     assert [figure.pop("memory-went-back") for figure in figures] == [2.0] * 5
     assert lines == whole
     sentence = "has been at round 2 of this run, and went back with the server to its round 1: the"
-    assert [line for line in said if sentence in line] == said
-    assert len(said) == 3
+    assert [line for line in message if sentence in line] == message
+    assert len(message) == 3
 
 
 def test_a_memory_that_is_gone_is_said_to_be(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
+    message: list[str] = []
     monkeypatch.setattr(
-        logging.getLogger("flwr"), "warning", lambda text, *args: said.append(text % args)
+        logging.getLogger("flwr"), "warning", lambda text, *args: message.append(text % args)
     )
     record = run(small(rounds=1, set=WARM))
     shutil.rmtree(record.directory / "state" / "partition-1")
@@ -70,7 +70,7 @@ def test_a_memory_that_is_gone_is_said_to_be(small: Small, monkeypatch: pytest.M
     second, third = (line["devices"] for line in record.metrics()[2:])
     assert [site for site, figures in second.items() if "memory-lost" in figures] == ["partition-1"]
     assert not [site for site, figures in third.items() if "memory-lost" in figures]
-    assert said == ["round 2: partition-1 no longer has what it remembered and began afresh"]
+    assert message == ["round 2: partition-1 no longer has what it remembered and began afresh"]
 
 
 def test_a_damaged_memory_is_that_sites_rejection(small: Small) -> None:

@@ -25,10 +25,10 @@ from common.learning.run import Run
 from common.learning.start import asked_of, start_checksum, starting_weights
 from common.learning.start import published as entry_of
 from common.models import build
+from nectar.arguments import parse_arguments
 from nectar.engines.preflight import check
 from nectar.records.identity import Identity
 from nectar.records.record import RunRecord
-from nectar.words import parse_words
 
 NARROW = "model.width=4 model.depth=2"
 
@@ -184,7 +184,7 @@ def test_another_path_is_refused_by_the_configuration(path: str) -> None:
 
 
 def test_a_typed_path_starts_where_one_is(tmp_path: Path) -> None:
-    found = parse_words(["model.start=start.safetensors"], directory=tmp_path)
+    found = parse_arguments(["model.start=start.safetensors"], directory=tmp_path)
     assert f"model.start={tmp_path / 'start.safetensors'}" in str(found["set"])
 
 
@@ -355,5 +355,5 @@ def test_torchvision_says_where_its_weights_are(tmp_path: Path, words: str, file
 
 
 def test_typed_it_stays_a_name(tmp_path: Path) -> None:
-    found = parse_words(["model.start=torchvision:IMAGENET1K_V1"], directory=tmp_path)
+    found = parse_arguments(["model.start=torchvision:IMAGENET1K_V1"], directory=tmp_path)
     assert found["set"] == "model.start=torchvision:IMAGENET1K_V1"

@@ -24,12 +24,12 @@ from common.config.loading import load
 from common.errors import ConfigError, FederationError
 from common.settings.sections import TrackSettings
 from common.sites import Site
+from nectar.arguments import parse_arguments
 from nectar.cli import main
 from nectar.comparison.comparison import Comparison
 from nectar.comparison.request import parse
 from nectar.engines.local_grid import LocalGrid
 from nectar.records.outputs import with_recorded
-from nectar.words import parse_words
 from server_app import on_round as notifying
 from server_app import tracking
 from server_app.app import serve
@@ -89,11 +89,11 @@ def test_what_it_raises_is_a_warning_with_one_traceback(
     with caplog.at_level(logging.WARNING, "flwr"):
         record = told(config, fail)
     assert numbers(record) == numbers(run(config))
-    said = [r.message for r in caplog.records if r.message.startswith("on_round failed")]
-    assert len(said) == 3
-    assert "Traceback" in said[0]
-    assert "in fail\n" in said[0]
-    assert said[1:] == [
+    message = [r.message for r in caplog.records if r.message.startswith("on_round failed")]
+    assert len(message) == 3
+    assert "Traceback" in message[0]
+    assert "in fail\n" in message[0]
+    assert message[1:] == [
         "on_round failed, which costs the run nothing: no answer from https://example.org in "
         f"round {n}"
         for n in (1, 2)
@@ -153,7 +153,7 @@ def test_a_run_that_continues_goes_on_in_its_event_files(small: Small) -> None:
 
 def test_rounds_before_it_was_tracked_are_told_too(small: Small) -> None:
     record = run(small(method="fedavg", rounds=1))
-    words = parse_words([f"resume={record.directory}", "track=tensorboard", "rounds=2"])
+    words = parse_arguments([f"resume={record.directory}", "track=tensorboard", "rounds=2"])
     run(with_recorded(words))
     assert steps(record) == [0, 1, 2]
 
@@ -171,8 +171,8 @@ def test_a_tracker_that_fails_costs_nothing(
         record = run(config | {"set": f"{config['set']} track.by=tensorboard"})
     assert (record.stated() or {})["outcome"] == "completed"
     assert numbers(record) == plain
-    said = [r.message for r in caplog.records if "track=tensorboard failed" in r.message]
-    assert ["Traceback" in each for each in said] == [True, False, False]
+    message = [r.message for r in caplog.records if "track=tensorboard failed" in r.message]
+    assert ["Traceback" in each for each in message] == [True, False, False]
 
 
 def test_the_end_of_a_run_does_not_wait_for_a_tracker_for_ever(
@@ -390,10 +390,12 @@ def test_a_tracker_that_is_not_installed_is_refused_before_any_work(
 ) -> None:
     monkeypatch.setattr(tracking, "find_spec", lambda name: None)
     assert main(["run", "track=tensorboard", f"output-dir={tmp_path}"]) == 2
-    said = capsys.readouterr().err
-    assert "track=tensorboard needs tensorboard, which is not installed here: `pip install" in said
+    message = capsys.readouterr().err
     assert (
-        "-e '.[tensorboard]'" in said
+        "track=tensorboard needs tensorboard, which is not installed here: `pip install" in message
+    )
+    assert (
+        "-e '.[tensorboard]'" in message
     )  # by the extra: uv's pins let a bare mlflow be that of 2022
     assert list(tmp_path.iterdir()) == []
 
@@ -413,7 +415,7 @@ def test_a_tracker_that_is_not_installed_is_refused_before_any_work(
 )
 def test_what_cannot_be_tracked_is_refused(words: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        load(parse_words(words.split()))
+        load(parse_arguments(words.split()))
 
 
 def test_images_of_sites_with_data_of_their_own_are_refused() -> None:
@@ -426,7 +428,7 @@ def test_images_of_sites_with_data_of_their_own_are_refused() -> None:
 def test_a_file_of_settings_may_say_it_shortly(tmp_path: Path) -> None:
     file = tmp_path / "my.yaml"
     file.write_text("track: mlflow\n")
-    config = load(parse_words([], file=str(file)))
+    config = load(parse_arguments([], file=str(file)))
     assert config.track.by == "mlflow"
     again = load(config.to_run_config())
     assert again.track == config.track

@@ -84,28 +84,30 @@ def test_what_was_shared_later_goes_on_to_the_same_numbers(small: Small, tmp_pat
 def test_a_real_site_that_lost_its_memory_goes_on_with_a_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    said: list[str] = []
+    message: list[str] = []
     monkeypatch.setattr(
-        logging.getLogger("flwr"), "warning", lambda text, *args: said.append(text % args)
+        logging.getLogger("flwr"), "warning", lambda text, *args: message.append(text % args)
     )
-    members = Members(2, taken={"north": 1}, taken_here={"north"})
+    members = Members(2, last_accepted_round={"north": 1}, accepted_this_process={"north"})
 
     def tell(engine: str) -> None:
         site = Site("north", 7, 10, engine=engine)
         members.tell_memory(2, Upload(site, Weights({}), 10, {MEMORY_LOST: 1.0}))
 
     tell(SUPERLINK)
-    assert said == ["round 2: north no longer has what it remembered and began afresh"]
+    assert message == ["round 2: north no longer has what it remembered and began afresh"]
     with pytest.raises(FederationError, match="north lacks what it remembered of its round 1"):
         tell(RAY)
-    members.taken_here.clear()  # its state was deleted before the run was continued, to let it begin afresh
+    members.accepted_this_process.clear()  # its state was deleted before the run was continued, to let it begin afresh
     tell(RAY)
-    assert len(said) == 2
+    assert len(message) == 2
 
 
 def test_a_real_site_that_says_it_is_simulated_ends_no_run() -> None:
     """The roll call asks each site what it is a node of: among real ones nobody is believed to be simulated."""
     liar, honest = Site("north", 7, 10, engine=RAY), Site("south", 8, 10, engine=SUPERLINK)
-    members = Members(2, [liar, honest], taken={"north": 1}, taken_here={"north"})
+    members = Members(
+        2, [liar, honest], last_accepted_round={"north": 1}, accepted_this_process={"north"}
+    )
     members.tell_memory(2, Upload(liar, Weights({}), 10, {MEMORY_LOST: 1.0}))
     members.require_memory(liar)

@@ -175,8 +175,8 @@ def test_a_search_judges_by_it_and_shows_no_test_figure(
     words = "fedavg data.validation_at=sites --seeds 1 --tune-seeds 1 --tune fedavg.lr=0.01,0.3"
     asked = [*words.split(), "rounds=1", f"output-dir={tmp_path}", *SMALL.split()]
     assert cli.main(["compare", *asked]) == 0
-    said = capsys.readouterr()
-    lines = [line for line in (said.out + said.err).splitlines() if "] search fedavg" in line]
+    message = capsys.readouterr()
+    lines = [line for line in (message.out + message.err).splitlines() if "] search fedavg" in line]
     assert len(lines) == 2
     found = []
     for path in tmp_path.glob("*seed1000*/metrics.jsonl"):

@@ -20,7 +20,7 @@ from nectar.engines.local_grid import LocalGrid
 from strategies.base import Instruction
 from strategies.exchange.replies import Outcome, Upload
 from strategies.fedavg import FedAvg
-from strategies.parcels import Parcels
+from strategies.one_time_payloads import OneTimePayloads
 
 
 class Apart(FedAvg):
@@ -82,16 +82,16 @@ def test_the_quorum_is_of_those_that_are_asked(
 
 
 def test_a_parcel_goes_out_until_it_is_known_to_be_there() -> None:
-    parcels, outcome = Parcels(), Outcome()
-    assert parcels.owed("a", 1)
-    assert parcels.owed("b", 1)
+    payloads, outcome = OneTimePayloads(), Outcome()
+    assert payloads.pending("a", 1)
+    assert payloads.pending("b", 1)
     outcome.accepted = {"a": {}}
-    parcels.settle(outcome)
-    assert [parcels.owed(site, 1) for site in "ab"] == [False, True]
+    payloads.confirm(outcome)
+    assert [payloads.pending(site, 1) for site in "ab"] == [False, True]
     outcome.accepted = {"a": {}, "b": {}}
-    parcels.settle(outcome)
-    assert [parcels.owed(site, 1) for site in "ab"] == [False, False]
+    payloads.confirm(outcome)
+    assert [payloads.pending(site, 1) for site in "ab"] == [False, False]
     outcome.accepted = {"a": {"memory-lost": 1.0}, "b": {}}
-    parcels.settle(outcome)
-    assert [parcels.owed(site, 1) for site in "ab"] == [True, False]
-    assert Parcels(parcels.held).owed("b", 2)
+    payloads.confirm(outcome)
+    assert [payloads.pending(site, 1) for site in "ab"] == [True, False]
+    assert OneTimePayloads(payloads.held).pending("b", 2)

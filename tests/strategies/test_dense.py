@@ -201,9 +201,9 @@ def test_its_images_are_exported_as_the_servers(
     assert nectar(["export", str(record.directory), "--output", str(tmp_path / "out")]) == 0
     count = len(RunRecord.open(record.directory).synthetic()[1]["all sites"].labels)
     assert f"{count} images that the server made: " in capsys.readouterr().out
-    said = (tmp_path / "out" / "README.md").read_text()
-    assert "## What the server made" in said
-    assert f"`synthetic/` holds {count} images of round 1. The trained weights" in said
+    message = (tmp_path / "out" / "README.md").read_text()
+    assert "## What the server made" in message
+    assert f"`synthetic/` holds {count} images of round 1. The trained weights" in message
     assert len(list((tmp_path / "out" / "synthetic" / "images").glob("*/all sites-*.png"))) == count
 
 

@@ -19,7 +19,7 @@ from client_app.draws import Draws
 from common.config.loading import load
 from common.division import Division
 from common.errors import ConfigError
-from common.learning.private_training import dp_sgd
+from common.learning.dp_sgd import dp_sgd
 from common.learning.training import Gradients, Objective
 from common.privacy.events import Event
 from common.specs.fedssyn import DONE
@@ -215,8 +215,8 @@ def test_a_model_that_normalises_over_its_batch_is_refused_before_it_is_charged(
 
     monkeypatch.setattr(local_training, "charge", charge)
     given = small(method="fedavg", set=f"{PRIVATE} model.norm=batch")
-    said = str(Site(given).train("train").error.reason)
-    assert "choose model.norm=group or instance" in said
+    message = str(Site(given).train("train").error.reason)
+    assert "choose model.norm=group or instance" in message
 
 
 def test_noise_is_what_the_settings_say(small: Small) -> None:
@@ -269,7 +269,7 @@ def test_private_images_beside_a_training_that_is_not(small: Small) -> None:
     record = run(small(method="fedssyn", rounds=2, set=f"{CUT} {DDPM}"))
     for told in record.metrics()[-1]["notes"]["spent"].values():
         assert [event["mechanism"] for event in told["events"]] == ["dp-ddpm"]
-    said = " ".join(exposed(View(RunRecord.open(record.directory))))
-    assert "released by dp-ddpm in this run has an epsilon of" in said
-    assert "Nothing else that was sent here is differentially private." in said
-    assert "nothing about them is differentially private" not in said
+    message = " ".join(exposed(View(RunRecord.open(record.directory))))
+    assert "released by dp-ddpm in this run has an epsilon of" in message
+    assert "Nothing else that was sent here is differentially private." in message
+    assert "nothing about them is differentially private" not in message

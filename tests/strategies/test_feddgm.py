@@ -20,7 +20,7 @@ from common.samples.inputs import Samples
 from common.sites import Site
 from common.wire.weights import Weights
 from strategies import surrogate as global_models
-from strategies.exchange.judging import Led, own_length
+from strategies.exchange.judging import CandidateModel, weights_length
 from strategies.exchange.replies import Upload
 from strategies.feddgm import FedDGM
 from strategies.surrogate import SURROGATE
@@ -125,25 +125,28 @@ def test_an_update_is_held_against_those_of_its_own_depth(small: Small) -> None:
     server = FedDGM(Division(load(config)).run)
     start = Weights.of(server.run.build_model())
     sites = [Site(f"partition-{i}", i + 1, 9) for i in range(4)]
-    unit = 1000 * max(own_length(server.start_of(start, site)[0]) for site in sites)
+    unit = 1000 * max(weights_length(server.initial_model(start, site)[0]) for site in sites)
 
     def reasons(*moved: tuple[int, float]) -> list[str | None]:
         judge = server.begin(1, start).judge()
         sent = [
             Upload(sites[i], changed(server, start, sites[i], by * unit), 1, {}) for i, by in moved
         ]
-        led = [[Led(server.leads_to(start, u), *server.start_of(start, u.site))] for u in sent]
+        led = [
+            [CandidateModel(server.resulting_model(start, u), *server.initial_model(start, u.site))]
+            for u in sent
+        ]
         return [verdict.reason for verdict in judge.judge(led)]
 
     assert reasons((0, 1.0), (1, 60.0), (0, 2.0), (2, 60.0)) == [None] * 4
-    said = reasons((0, 60.0), (1, 60.0), (0, 2.0), (2, 60.0))
-    assert [reason is None for reason in said] == [False, True, True, True]
-    assert f"10 times the {2 * unit:.2g} that is usual" in str(said[0])
+    message = reasons((0, 60.0), (1, 60.0), (0, 2.0), (2, 60.0))
+    assert [reason is None for reason in message] == [False, True, True, True]
+    assert f"10 times the {2 * unit:.2g} that is usual" in str(message[0])
 
 
 def changed(server: FedDGM, start: Weights, site: Site, length: float) -> Weights:
     """Return what a site began with, its first weight moved by so much."""
-    began, _ = server.start_of(start, site)
+    began, _ = server.initial_model(start, site)
     tensors = {name: tensor.clone() for name, tensor in began.tensors.items()}
     next(iter(tensors.values())).view(-1)[0] += length
     return Weights(tensors)

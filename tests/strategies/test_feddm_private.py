@@ -44,7 +44,7 @@ def client(config: dict[str, Any], *, own: bool = False) -> FedDMClient:
     images = torch.randn(24, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     none = Samples.of(images[:0], labels[:0])
     state = ContextState(RecordDict())
-    return FedDMClient(run_, "a", Samples.of(images, labels), none, state, own_data=own)
+    return FedDMClient(run_, "a", Samples.of(images, labels), none, state, user_data=own)
 
 
 def reply(device: FedDMClient, server_round: int = 1, taken: int = 0) -> tuple[Any, dict[str, Any]]:

@@ -87,10 +87,10 @@ def test_the_record_says_who_helped_whom_and_what_it_cost(small: Small) -> None:
     assert list(third) == ["privacy", "spent"]
     assert list(fourth) == ["matches", "spent"]
     assert len(third["privacy"]) == 3
-    for said in third["privacy"].values():
-        assert said["seeded"]
-        assert (said["releases"], said["delta"]) == (1, 1e-5)
-        assert said["epsilon"] > 0
+    for message in third["privacy"].values():
+        assert message["seeded"]
+        assert (message["releases"], message["delta"]) == (1, 1e-5)
+        assert message["epsilon"] > 0
     for site, spent in third["spent"].items():
         noise = third["privacy"][site]["noise-multiplier"]
         charged = Event(MECHANISM, noise, adjacency="replace-one")
@@ -235,19 +235,19 @@ def test_a_spoilt_reply_is_as_if_the_site_had_not_been_asked(small: Small) -> No
 
     config = small(method="feddpms", rounds=7, set=DPMS)
     record = run(config, TamperedGrid, tampers={1: sometimes})
-    said = notes(record)
+    message = notes(record)
     assert [list(n["rejected"]) for n in record.metrics()][3:7] == [
         ["partition-1"],
         [],
         ["partition-1"],
         [],
     ]
-    assert set(said[3]["privacy"]) == {"partition-0", "partition-2"}
-    assert set(said[4]["privacy"]) == {"partition-1"}
+    assert set(message[3]["privacy"]) == {"partition-0", "partition-2"}
+    assert set(message[4]["privacy"]) == {"partition-1"}
     assert (
-        said[4]["privacy"]["partition-1"]["releases"] == 2
+        message[4]["privacy"]["partition-1"]["releases"] == 2
     )  # the first ones were released as well
-    helped = {site: r for r, n in enumerate(said) for site in n.get("matches", {})}
+    helped = {site: r for r, n in enumerate(message) for site in n.get("matches", {})}
     assert helped == {"partition-0": 5, "partition-1": 6, "partition-2": 4}
 
 
@@ -260,10 +260,10 @@ def test_sites_that_miss_rounds_join_late_and_are_matched_at_their_next(small: S
         absent=away,
         lost={("partition-0", 4)},
     )
-    said = notes(record)
-    assert set(said[3]["privacy"]) == {"partition-0", "partition-1"}
-    assert set(said[4]["privacy"]) == {"partition-2"}
-    helped = {site: r for r, n in enumerate(said) for site in n.get("matches", {})}
+    message = notes(record)
+    assert set(message[3]["privacy"]) == {"partition-0", "partition-1"}
+    assert set(message[4]["privacy"]) == {"partition-2"}
+    helped = {site: r for r, n in enumerate(message) for site in n.get("matches", {})}
     assert helped == {"partition-1": 4, "partition-0": 5, "partition-2": 5}
 
 

@@ -259,11 +259,11 @@ def test_record_and_report_state_one_epsilon(small: Small) -> None:
     notes = record.metrics()[-1]["notes"]
     assert "privacy" not in notes
     found = [told["epsilon"] for told in notes["spent"].values()]
-    said = " ".join(exposed(View(RunRecord.open(record.directory))))
-    assert f"has an epsilon of {min(found):.3g} to {max(found):.3g} at delta 1e-05" in said
-    assert said.count("an epsilon of") == 1
-    assert "means alone" not in said
-    assert "Nothing here is differentially private." not in said
+    message = " ".join(exposed(View(RunRecord.open(record.directory))))
+    assert f"has an epsilon of {min(found):.3g} to {max(found):.3g} at delta 1e-05" in message
+    assert message.count("an epsilon of") == 1
+    assert "means alone" not in message
+    assert "Nothing here is differentially private." not in message
 
 
 @pytest.mark.parametrize(

@@ -284,7 +284,7 @@ def test_rows_of_one_table_train_their_generators_once(
     def never(*_: Any) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(client_app.synthesis.Training, "run", never)
+    monkeypatch.setattr(client_app.synthesis.DiffusionTraining, "run", never)
     again = run(small(method="fedssyn", rounds=2, set=f"{TINY} fedssyn.inner=scaffold"))
     pools = [Checkpoint.load(r.last).strategy["pool"]["images"][""] for r in (first, again)]
     assert torch.equal(*pools)
@@ -318,7 +318,7 @@ def test_a_training_that_is_killed_goes_on_to_the_bit(
             raise _Killed
         real(self, *rest)
 
-    monkeypatch.setattr(client_app.synthesis.Training, "_take_step", dying)
+    monkeypatch.setattr(client_app.synthesis.DiffusionTraining, "_take_step", dying)
     other = small(method="fedssyn", rounds=2, set=TINY) | {"output-dir": str(tmp_path / "other")}
     broken = run(other)
     assert "_Killed" in broken.metrics()[1]["rejected"]["partition-0"]

@@ -209,8 +209,8 @@ def test_a_value_beyond_what_images_have_is_refused_with_the_makers_reason(small
     record = run(small(method="fedssyn", rounds=3, set=STARTED), TamperedGrid, tampers={1: once})
     (site,) = record.metrics()[1]["rejected"]
     assert site == "partition-1"
-    said = record.metrics()[1]["rejected"][site]
-    assert "its part 'images': its images hold a value of" in said
+    message = record.metrics()[1]["rejected"][site]
+    assert "its part 'images': its images hold a value of" in message
     assert list(record.metrics()[2]["bytes"]["up"]) == ["partition-1"], "it is asked again"
     assert losses(record)[1] == losses(record)[0], "the start waits for all images"
     assert losses(record)[2] != losses(record)[1]
@@ -295,7 +295,7 @@ def test_nor_does_a_site_with_data_of_its_own_send_them(
     here = Division(load(small(method="fedssyn", set=words))).run
     own = Samples.of(torch.zeros(4, 1, 8, 8), torch.arange(4) % 2)
     state = DirectoryState(tmp_path, "record", "site")
-    client = FedssynClient(here, "a", own, own, state, own_data=True)
+    client = FedssynClient(here, "a", own, own, state, user_data=True)
     work, _ = client.phase_named(phase)
     with pytest.raises(FederationError, match="this site's are its own, and stay"):
         work(Weights.of(here.build_model()))

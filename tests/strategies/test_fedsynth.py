@@ -173,10 +173,10 @@ def test_too_few_sets_that_lead_anywhere_end_the_run_with_the_reasons(
             TamperedGrid,
             tampers=dict.fromkeys(range(bad), beyond),
         )
-    said = str(ended.value)
-    assert f"round 1 has {3 - bad} valid replies" in said
-    assert said.count("lower fedsynth.step_size or fedsynth.synthetic_lr") == bad
-    assert "partition-0: its synthetic batches lead to a weight 'features.1.weight'" in said
+    message = str(ended.value)
+    assert f"round 1 has {3 - bad} valid replies" in message
+    assert message.count("lower fedsynth.step_size or fedsynth.synthetic_lr") == bad
+    assert "partition-0: its synthetic batches lead to a weight 'features.1.weight'" in message
 
 
 def test_the_quorum_holds_for_what_a_method_inside_another_rejects(small: Small) -> None:
@@ -305,12 +305,12 @@ def test_the_largest_rate_that_a_refusal_names_is_possible_and_a_tenth_more_is_n
     given_ = {"steps": m, "labels": labels, "learn_step": learn}
     with pytest.raises(ConfigError) as refused:
         spec_of(budget(total, example, rate=1e9, **given_))
-    said = str(refused.value)
+    message = str(refused.value)
     each = example + (10 if labels == "trained" else 0)
     if m * each + learn > total:
-        assert "no rate would" in said
+        assert "no rate would" in message
         return
-    named = said.removesuffix(".").rpartition(" ")[2]
+    named = message.removesuffix(".").rpartition(" ")[2]
     assert spec_of(budget(total, example, rate=float(named), **given_)).b == 1
     more = float(Fraction(named) + Fraction(1, 10))
     with pytest.raises(ConfigError):

@@ -236,7 +236,7 @@ def aggregated(
     strategy = make_strategy(made)
     assert isinstance(strategy, ForeignStrategy)
     strategy.members.sites = [Site("site-0", 1, 1), Site("site-1", 2, 3)]
-    strategy.leads_to = lambda weights, upload: None  # type: ignore[method-assign,assignment,return-value]
+    strategy.resulting_model = lambda weights, upload: None  # type: ignore[method-assign,assignment,return-value]
     start = ArrayRecord(made.build_model().state_dict())
     replies = []
     said = {"train-loss": (1.0, 4.0), **(figures or {})}

@@ -98,7 +98,7 @@ def test_it_sees_updates_that_are_not_held_against_the_others(
 ) -> None:
     monkeypatch.setattr(judging, "too_long", unbounded)
     monkeypatch.setattr(judging, "shares_kept", unshortened)
-    monkeypatch.setattr(judging.Trial, "gives_numbers", lambda *_: True)
+    monkeypatch.setattr(judging.FiniteCheck, "gives_numbers", lambda *_: True)
     fuzzer = fuzzing_rounds.RoundsFuzzer(1, lambda said: None)
     for number in some("fedavg"):
         fuzzer.sequence(number)

@@ -149,9 +149,9 @@ def test_a_class_of_the_run_is_the_files_class_of_that_number(small: Small, tmp_
 
 def test_without_the_switch_nothing_is_opened(small: Small, bomb: tuple[Standin, Path]) -> None:
     file, mark = bomb
-    said = refusal(small, file.settings("feddgm.unpickle=off"))
-    assert said.startswith("feddgm.generator=stylegan-xl opens a pickle, which runs any code")
-    assert "set feddgm.unpickle=on if you trust" in said
+    message = refusal(small, file.settings("feddgm.unpickle=off"))
+    assert message.startswith("feddgm.generator=stylegan-xl opens a pickle, which runs any code")
+    assert "set feddgm.unpickle=on if you trust" in message
     assert not mark.exists()
 
 
@@ -160,8 +160,8 @@ def test_a_setting_that_is_missing_is_named(
     small: Small, bomb: tuple[Standin, Path], key: str
 ) -> None:
     file, mark = bomb
-    said = refusal(small, file.settings(f"feddgm.{key}="))
-    assert said.startswith(f"feddgm.generator=stylegan-xl needs feddgm.{key}: ")
+    message = refusal(small, file.settings(f"feddgm.{key}="))
+    assert message.startswith(f"feddgm.generator=stylegan-xl needs feddgm.{key}: ")
     assert not mark.exists()
 
 
@@ -170,8 +170,8 @@ def test_another_file_than_was_meant_is_not_opened(
 ) -> None:
     file, mark = bomb
     meant = file.sha256[::-1]
-    said = refusal(small, file.settings(f"feddgm.generator_sha256={meant}"))
-    assert said == (
+    message = refusal(small, file.settings(f"feddgm.generator_sha256={meant}"))
+    assert message == (
         f"feddgm.stylegan={file.file} was not opened: its SHA-256 begins with {file.sha256[:16]} and "
         f"feddgm.generator_sha256 with {meant[:16]}, so it is damaged or another file"
     )
@@ -224,8 +224,8 @@ def test_a_file_of_other_images_is_refused(small: Small, official: Standin) -> N
 def test_a_file_of_other_classes_asks_which_of_them_the_runs_are(
     small: Small, tmp_path: Path
 ) -> None:
-    said = refusal(small, standin(tmp_path, classes=7).settings())
-    assert "knows 7 classes, and the run has 10: set feddgm.stylegan_classes" in said
+    message = refusal(small, standin(tmp_path, classes=7).settings())
+    assert "knows 7 classes, and the run has 10: set feddgm.stylegan_classes" in message
 
 
 def test_a_file_without_classes_is_refused(small: Small, tmp_path: Path) -> None:
@@ -263,8 +263,8 @@ def test_a_module_that_the_code_needs_and_is_not_there_is_named(
     code = stylegan_repository.repository(tmp_path)
     loader = code / "legacy.py"
     loader.write_text("import no_such_dill\n" + loader.read_text())
-    said = refusal(small, official.settings(f"feddgm.stylegan_code={code}"))
-    assert "without the Python module no_such_dill, which its code imports: install it" in said
+    message = refusal(small, official.settings(f"feddgm.stylegan_code={code}"))
+    assert "without the Python module no_such_dill, which its code imports: install it" in message
 
 
 @pytest.mark.parametrize(
@@ -321,6 +321,6 @@ def test_a_pickle_in_its_place_is_read_as_text_and_never_run(small: Small, tmp_p
     file, mark = tmp_path / "prior.json", tmp_path / "it went off"
     file.write_bytes(pickle.dumps(Bomb(mark)))
     sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
-    said = refusal(small, f"feddgm.generator={file} feddgm.generator_sha256={sha256}")
-    assert "holds no generator: these are not a generator's weights" in said
+    message = refusal(small, f"feddgm.generator={file} feddgm.generator_sha256={sha256}")
+    assert "holds no generator: these are not a generator's weights" in message
     assert not mark.exists()

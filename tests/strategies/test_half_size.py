@@ -100,8 +100,8 @@ def test_a_reply_of_the_wrong_sides_is_that_sites_rejection(small: Small, wire: 
     config = small(method="feddm", rounds=1, set=f"{HALF} wire.images={wire}")
     line = run(config, TamperedGrid, tampers={1: with_arrays(larger)}).metrics()[1]
     assert list(line["rejected"]) == ["partition-1"]
-    said = line["rejected"]["partition-1"]
-    assert ", 1, 4, 4) was expected" in said if wire == "float32" else "pixels wide" in said
+    message = line["rejected"]["partition-1"]
+    assert ", 1, 4, 4) was expected" in message if wire == "float32" else "pixels wide" in message
     assert len(line["accepted"]) == 2
 
 

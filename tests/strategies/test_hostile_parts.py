@@ -22,9 +22,9 @@ from common.wire.weights import Weights
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from strategies.base import Instruction, Strategy
-from strategies.exchange.judging import Shortening, shares_kept
+from strategies.exchange.judging import Clipping, shares_kept
 from strategies.exchange.replies import Upload
-from strategies.exchange.rules import Bound, require_believable
+from strategies.exchange.rules import Rule, require_valid
 from strategies.fedavg import FedAvg
 from strategies.sparse import SparseAverage
 
@@ -331,7 +331,7 @@ def test_the_share_that_is_kept_is_worked_out_by_hand() -> None:
 def test_a_share_of_a_way_ends_on_it() -> None:
     start = Weights({"w": torch.tensor([1.0, 2.0]), "count": torch.tensor(3)})
     ended = Weights({"w": torch.tensor([5.0, -2.0]), "count": torch.tensor(7)})
-    nearer = Shortening("", start, 0.25).of(ended)
+    nearer = Clipping("", start, 0.25).of(ended)
     assert torch.equal(nearer.tensors["w"], torch.tensor([2.0, 1.0]))
     assert nearer.tensors["count"] == 7
 
@@ -341,7 +341,7 @@ def test_a_share_of_a_way_ends_on_it() -> None:
 
 def test_a_method_that_does_not_say_what_it_believes_is_refused_when_its_class_is_made() -> None:
     with pytest.raises(
-        TypeError, match=r"Silent does not say what of a reply is believed: write bounds"
+        TypeError, match=r"Silent has no rules for its replies: write validation_rules"
     ):
 
         class Silent(Strategy):
@@ -356,14 +356,33 @@ def test_a_method_that_does_not_say_what_it_believes_is_refused_when_its_class_i
                 return weights
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("bounds", "validation_rules"),
+        ("leads_to", "resulting_model"),
+        ("shortened", "clipped"),
+        ("start_of", "initial_model"),
+        ("learned", "global_models"),
+        ("beside", "extra_models"),
+    ],
+)
+def test_a_hook_of_an_earlier_name_is_refused_with_its_name_of_today(old: str, new: str) -> None:
+    assert hasattr(Strategy, new)
+    with pytest.raises(
+        TypeError, match=rf"Mine\.{old} is never called: the hook is named {new} now"
+    ):
+        type("Mine", (FedAvg,), {old: lambda self: None})
+
+
 def test_a_part_of_which_no_bound_speaks_is_not_asked_for(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def nothing(self: FedAvg) -> Mapping[str, Bound]:
+    def nothing(self: FedAvg) -> Mapping[str, Rule]:
         return {}
 
-    monkeypatch.setattr(FedAvg, "bounds", nothing)
-    with pytest.raises(ConfigError, match=r"FedAvg\.bounds says nothing"):
+    monkeypatch.setattr(FedAvg, "validation_rules", nothing)
+    with pytest.raises(ConfigError, match=r"without a rule in FedAvg\.validation_rules: add"):
         run(small(method="fedavg", rounds=1))
 
 
@@ -395,20 +414,20 @@ def test_a_long_update_of_a_method_inside_another_is_shortened_as_that_method_do
 def test_an_update_that_nobody_can_shorten_costs_its_site_its_place(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SparseAverage, "shortened", Strategy.shortened)
+    monkeypatch.setattr(SparseAverage, "clipped", Strategy.clipped)
     config = small(method="masking", rounds=1, set=f"{FIVE} federation.max_update=0")
     record = run(config, TamperedGrid, tampers={1: with_part("", times(40.0))})
-    assert "Masking.shortened does not shorten it" in record.metrics()[1]["rejected"][HOSTILE]
+    assert "Masking.clipped does not shorten it" in record.metrics()[1]["rejected"][HOSTILE]
 
 
 def test_a_bound_holds_for_every_part_of_the_bundle_that_it_names() -> None:
     def never(*_: Any) -> None:
         raise PayloadError("no")
 
-    wide, own = Bound("", "", "", require=never), Bound("", "", "")
+    wide, own = Rule("", "", "", require=never), Rule("", "", "")
     weights = Weights({"w": torch.ones(1)})
     inside = Bundle({"a": Bundle({"b": weights, "c": weights})})
     upload = Upload(Site("north", 1, 1), inside, 1, {})
     with pytest.raises(PayloadError, match="its part 'a/b': no"):
-        require_believable({"a": wide}, WireSettings(), weights, upload)
-    require_believable({"a": wide, "a/b": own, "a/c": own}, WireSettings(), weights, upload)
+        require_valid({"a": wide}, WireSettings(), weights, upload)
+    require_valid({"a": wide, "a/b": own, "a/c": own}, WireSettings(), weights, upload)

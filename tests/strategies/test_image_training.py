@@ -23,7 +23,7 @@ from common.learning.training import Local, train
 from common.samples.inputs import Samples
 from common.settings.sections import ImageTrainingSettings
 from common.settings.training import TrainingSettings
-from strategies.surrogate import TailAverage, each, into_ball, rate, siamese, train_on_images
+from strategies.surrogate import TailAverage, call_all, into_ball, rate, siamese, train_on_images
 from synth import augmentation
 
 Small = Callable[..., dict[str, Any]]
@@ -98,7 +98,7 @@ def test_what_is_averaged_was_in_the_ball() -> None:
     """Each of three steps of (-1, -1) ends on the ball of radius sqrt(2) / 2, at (-.5, -.5), and so does their mean."""
     model, samples = line()
     average = TailAverage(model, 3, 1.0)
-    local = Local(objective=slope, after_step=each(into_ball(model, 2**0.5 / 2), average))
+    local = Local(objective=slope, after_step=call_all(into_ball(model, 2**0.5 / 2), average))
     settings, draws = TrainingSettings(lr=1.0, batch=2), torch.Generator().manual_seed(0)
     train(model, samples, settings, Classification(1), draws, local=local, steps=3)
     average.copy_to(model)
@@ -108,8 +108,11 @@ def test_what_is_averaged_was_in_the_ball() -> None:
 def test_without_a_radius_there_is_no_ball() -> None:
     model, _ = line()
     assert into_ball(model, 0.0) is None
-    assert each(None, None) is None
-    assert descend(Local(objective=slope, after_step=each(into_ball(model, 0.0))), 3) == [-3, -3]
+    assert call_all(None, None) is None
+    assert descend(Local(objective=slope, after_step=call_all(into_ball(model, 0.0))), 3) == [
+        -3,
+        -3,
+    ]
 
 
 # ---- what a step does to its images

@@ -30,7 +30,7 @@ def test_two_rounds_with_partial_participation_and_a_spoilt_reply() -> None:
     for site in ("a", "b"):
         assert exchange.match(site) is None
         assert exchange.ask(site)
-    came = exchange.settle(
+    came = exchange.confirm(
         outcome("a"), {"a": means(0, 1), "b": means(2, 3)}, {"a": (2, 3), "b": (0, 1)}
     )
     assert came == {}
@@ -38,7 +38,7 @@ def test_two_rounds_with_partial_participation_and_a_spoilt_reply() -> None:
 
     assert [exchange.match(site) for site in ("a", "b", "c")] == [None, None, None]
     assert [exchange.ask(site) for site in ("a", "b", "c")] == [False, True, True]
-    exchange.settle(
+    exchange.confirm(
         outcome("b", "c"), {"b": means(2, 3), "c": means(2, 4)}, {"b": (0, 1), "c": (0, 5)}
     )
     assert exchange.asked == {"a": 1, "b": 2, "c": 1}  # b's first means have left it all the same
@@ -46,34 +46,34 @@ def test_two_rounds_with_partial_participation_and_a_spoilt_reply() -> None:
     assert [exchange.match(site) for site in ("a", "b", "c")] == ["b", "a", "a"]
     assert not any(exchange.ask(site) for site in ("a", "b", "c"))
     # b's reply is spoilt: it keeps no images, and is matched again
-    assert exchange.settle(outcome("a", "c"), {}, {}) == {"a": "b", "c": "a"}
+    assert exchange.confirm(outcome("a", "c"), {}, {}) == {"a": "b", "c": "a"}
     assert [exchange.match(site) for site in ("a", "b", "c")] == [None, "a", None]
-    assert exchange.settle(outcome("a", "b", "c"), {}, {}) == {"b": "a"}
+    assert exchange.confirm(outcome("a", "b", "c"), {}, {}) == {"b": "a"}
     assert exchange.scarce == {}
 
 
 def test_a_site_that_lost_its_memory_is_helped_again_once_it_has_told_what_it_lacks() -> None:
     exchange = LatentExchange()
-    exchange.settle(outcome("a", "b"), {"a": means(0)}, {"b": (0, 1)})
+    exchange.confirm(outcome("a", "b"), {"a": means(0)}, {"b": (0, 1)})
     assert exchange.match("b") == "a"
-    exchange.settle(outcome("b"), {}, {})
+    exchange.confirm(outcome("b"), {}, {})
     assert exchange.match("b") is None
-    exchange.settle(outcome("b", lost=("b",)), {}, {"b": (0, 1)})
+    exchange.confirm(outcome("b", lost=("b",)), {}, {"b": (0, 1)})
     assert exchange.match("b") == "a"
 
 
 def test_means_that_came_in_the_reply_of_a_site_whose_images_were_lost_with_it() -> None:
     """It is matched in the very round in which it says that its memory is gone: what it was just sent is there."""
     exchange = LatentExchange()
-    exchange.settle(outcome("a", "b"), {"a": means(0)}, {"b": (0, 1)})
+    exchange.confirm(outcome("a", "b"), {"a": means(0)}, {"b": (0, 1)})
     exchange.match("b")
-    assert exchange.settle(outcome("b", lost=("b",)), {}, {}) == {"b": "a"}
+    assert exchange.confirm(outcome("b", lost=("b",)), {}, {}) == {"b": "a"}
     assert exchange.match("b") is None
 
 
 def test_a_site_without_a_class_large_enough_has_shared_and_helps_nobody() -> None:
     exchange = LatentExchange()
-    exchange.settle(outcome("a", "b"), {"a": means()}, {"b": (0, 1)})
+    exchange.confirm(outcome("a", "b"), {"a": means()}, {"b": (0, 1)})
     assert not exchange.ask("a")
     assert exchange.match("b") is None
 
@@ -83,7 +83,7 @@ def test_the_overall_mean_stands_for_each_class_of_the_helper() -> None:
     exchange = LatentExchange()
     one = latent_means(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([5, 7]))
     other = latent_means(torch.tensor([[8.0, 0.0]]), torch.tensor([5]))
-    exchange.settle(outcome("a", "b"), {"a": one, "b": other}, {})
+    exchange.confirm(outcome("a", "b"), {"a": one, "b": other}, {})
     handed_on = exchange.overall("a")
     assert handed_on[VECTORS].tolist() == [[4.0, 2.0], [4.0, 2.0]]
     assert handed_on[LABELS].tolist() == [5, 7]
@@ -93,7 +93,7 @@ def test_the_overall_mean_stands_for_each_class_of_the_helper() -> None:
 def test_it_is_the_same_from_a_checkpoint() -> None:
     first = LatentExchange()
     first.ask("a")
-    first.settle(outcome("a", "b"), {"a": means(0, 1)}, {"b": (0, 1), "a": (4, 5)})
+    first.confirm(outcome("a", "b"), {"a": means(0, 1)}, {"b": (0, 1), "a": (4, 5)})
     again = LatentExchange()
     again.load_state_dict(first.state_dict())
     assert again.match("b") == "a"

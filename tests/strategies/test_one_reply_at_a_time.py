@@ -110,7 +110,7 @@ def test_weights_that_travel_as_the_round_has_them_are_in_memory_once() -> None:
 
 def test_a_model_that_tries_uploads_keeps_none(small: Small) -> None:
     made = Division(load(small())).run
-    trial = judging.Trial(made)
+    trial = judging.FiniteCheck(made)
     trial.prepare()
     weights = Weights.of(made.build_model())
     assert trial.gives_numbers(weights)

@@ -23,8 +23,8 @@ from strategies.exchange.judging import (
     TOGETHER,
     _median_of_the_others,
     length_of,
-    own_length,
     too_long,
+    weights_length,
 )
 from strategies.exchange.replies import Upload, read_upload
 
@@ -126,8 +126,8 @@ def test_the_round_is_judged_in_groups_so_that_memory_is_flat_in_sites(
 def test_the_bound_is_wide_robust_to_idle_sites_and_holds_for_a_lone_one() -> None:
     assert too_long([1.0, 99.0], own=10.0, factor=100.0) == [None, None]
     assert too_long([0.0, 9.0], own=10.0, factor=100.0) == [None, None]  # one did nothing
-    assert [bool(said) for said in too_long([1.0, 1e20], 10.0, 100.0)] == [False, True]
-    assert [bool(said) for said in too_long([1.0, 1.0, float("inf")], 10.0, 100.0)][2]
+    assert [bool(message) for message in too_long([1.0, 1e20], 10.0, 100.0)] == [False, True]
+    assert [bool(message) for message in too_long([1.0, 1.0, float("inf")], 10.0, 100.0)][2]
     assert too_long([1e20], 10.0, 100.0)[0]
     assert too_long([900.0], 10.0, 100.0) == [None]
     assert too_long([1e20], 10.0, 0.0) == [None]
@@ -141,15 +141,17 @@ def test_an_update_is_held_against_the_lower_median_of_the_others(count: int) ->
         lengths = torch.randint(1, 6, (count,), generator=drawn).float().pow(3).tolist()
         usual = [median_low(lengths[:i] + lengths[i + 1 :]) for i in range(count)]
         plain = [length > 2 * u for length, u in zip(lengths, usual, strict=True)]
-        assert [said is not None for said in too_long(lengths, 0.0, 2.0)] == plain
-        assert [said is not None for said in too_long(lengths, 0.0, 2.0, known=1)] == plain[1:]
+        assert [message is not None for message in too_long(lengths, 0.0, 2.0)] == plain
+        assert [message is not None for message in too_long(lengths, 0.0, 2.0, known=1)] == plain[
+            1:
+        ]
 
 
 def test_the_length_of_an_update_with_a_large_layer_is_that_of_its_values() -> None:
     old = Weights({"a": torch.zeros(700, 1000), "b": torch.zeros(2)})
     new = Weights({"a": torch.full((700, 1000), 2.0), "b": torch.tensor([3.0, 0.0])})
     assert length_of(new, old) == pytest.approx((4 * 700_000 + 9) ** 0.5, rel=1e-12)
-    assert own_length(new) == pytest.approx((4 * 700_000 + 9) ** 0.5, rel=1e-12)
+    assert weights_length(new) == pytest.approx((4 * 700_000 + 9) ** 0.5, rel=1e-12)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "feddm"])
@@ -179,4 +181,4 @@ def test_it_is_said_from_the_first_that_is_asked_about() -> None:
         too_long(lengths, own=1.0, factor=100.0, known=3)
         == (too_long(lengths, own=1.0, factor=100.0)[3:])
     )
-    assert [bool(said) for said in too_long(lengths, 1.0, 100.0)] == [0, 0, 0, 1, 0]
+    assert [bool(message) for message in too_long(lengths, 1.0, 100.0)] == [0, 0, 0, 1, 0]

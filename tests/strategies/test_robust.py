@@ -23,7 +23,7 @@ from common.settings.sections import FederationSettings
 from common.sites import Site
 from common.wire.weights import Weights
 from server_app.record import Record
-from strategies.averaging import RobustMean, median, nearest, squared_distances, trimmed_mean
+from strategies.averaging import RobustMean, krum_order, median, squared_distances, trimmed_mean
 from strategies.base import strategy_class
 from strategies.exchange.replies import Upload
 
@@ -75,15 +75,15 @@ def test_krum_is_worked_out_by_hand() -> None:
     distances = squared_distances(held, ["w"])
     assert distances[0].tolist() == [0.0, 1.0, 9.0, 12.25, 10_000.0]
     # 1 + 9, 1 + 4, .25 + 4, .25 + 6.25, and of the last 96.5^2 + 97^2
-    assert nearest(distances, byzantine=1, kept=4) == [2, 1, 3, 0]
-    assert nearest(distances, byzantine=1, kept=9) == [2, 1, 3, 0], "all but f at the most"
+    assert krum_order(distances, byzantine=1, kept=4) == [2, 1, 3, 0]
+    assert krum_order(distances, byzantine=1, kept=9) == [2, 1, 3, 0], "all but f at the most"
     assert combined(rows, robust="krum", byzantine=1).tolist() == [3.0]
     assert combined(rows, robust="krum", byzantine=1, kept=3).tolist() == [2.5]
 
 
 def test_of_equal_replies_the_first_is_kept() -> None:
     distances = squared_distances([{"w": torch.ones(2)}] * 7, ["w"])
-    assert nearest(distances, byzantine=2, kept=2) == [0, 1]
+    assert krum_order(distances, byzantine=2, kept=2) == [0, 1]
 
 
 def test_beside_a_huge_reply_small_distances_keep_their_digits() -> None:

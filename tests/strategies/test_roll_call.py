@@ -15,7 +15,7 @@ from small import Small
 
 from client_app.app import app as client_app
 from common.errors import FederationError
-from common.privacy.ledger import Head
+from common.privacy.ledger import LedgerTip
 from nectar.engines.local_grid import LocalGrid
 from strategies.exchange import roll_call
 from strategies.exchange.roll_call import Question, wait_for_sites
@@ -44,9 +44,9 @@ def sizes(**values: Any) -> Answer:
     """Return an answer whose sizes are ``values``, underscores read as dashes."""
 
     def change(asked: Message, reply: Message) -> Message:
-        said = reply.content.metric_records["sizes"]
+        message = reply.content.metric_records["sizes"]
         changed = {key.replace("_", "-"): value for key, value in values.items()}
-        content = {"about": reply.content["about"], "sizes": MetricRecord({**said, **changed})}
+        content = {"about": reply.content["about"], "sizes": MetricRecord({**message, **changed})}
         return Message(RecordDict(content), reply_to=asked)
 
     return change
@@ -70,8 +70,8 @@ def fails(asked: Message, reply: Message) -> Message:
 
 def runs_another_app(asked: Message, reply: Message) -> Message:
     """Say what Flower makes of a pinned site's refusal."""
-    said = "<class 'PermissionError'>:<'this site runs the app d894 and no other'>"
-    return Message(Error(code=2, reason=said), reply_to=asked)
+    message = "<class 'PermissionError'>:<'this site runs the app d894 and no other'>"
+    return Message(Error(code=2, reason=message), reply_to=asked)
 
 
 def empty(asked: Message, reply: Message) -> Message:
@@ -126,7 +126,7 @@ NONSENSE = {
 def test_a_site_that_answers_nonsense_is_left_out_by_name(
     small: Small, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
-    answer, said = NONSENSE[kind]
+    answer, message = NONSENSE[kind]
     with caplog.at_level("WARNING", logger="flwr"):
         record = run(
             small(method="fedavg", rounds=1, set=QUICK), AnsweringGrid, answers={1: answer}
@@ -135,7 +135,7 @@ def test_a_site_that_answers_nonsense_is_left_out_by_name(
     partition = json.loads((record.directory / "partition.json").read_text())
     assert list(partition["sites"]) == ["partition-0", "partition-2"]
     (reason,) = partition["left_out"].values()
-    assert re.search(said, reason)
+    assert re.search(message, reason)
     assert reason in caplog.text
 
 
@@ -171,8 +171,8 @@ def test_who_takes_the_name_of_another_begins_no_run_and_ends_none(small: Small)
 
 def test_fewer_than_the_quorum_end_the_run_at_once_with_the_reasons(small: Small) -> None:
     config = small(set="federation.min_replies=3")
-    said = r"2 of 3 sites can take part .*min_replies asks for 3 \(node .*images are not there\)"
-    with pytest.raises(FederationError, match=said):
+    message = r"2 of 3 sites can take part .*min_replies asks for 3 \(node .*images are not there\)"
+    with pytest.raises(FederationError, match=message):
         run(config, AnsweringGrid, answers={2: fails})
 
 
@@ -252,13 +252,13 @@ def test_all_are_asked_with_one_content_and_heads_are_written_once(
 
     def write(heads: Any) -> str:
         written.append(len(heads))
-        return all_written(heads)
+        return tips_to_text(heads)
 
-    all_written = roll_call.all_written
-    monkeypatch.setattr(roll_call, "all_written", write)
-    heads = {f"partition-{i}": Head(1, "a" * 64) for i in range(NODES)}
+    tips_to_text = roll_call.tips_to_text
+    monkeypatch.setattr(roll_call, "tips_to_text", write)
+    heads = {f"partition-{i}": LedgerTip(1, "a" * 64) for i in range(NODES)}
     grid = federation(small)
-    question = Question(0, held_out=False, max_examples=10**6, heads=heads)
+    question = Question(0, held_out=False, max_examples=10**6, ledger_tips=heads)
     there = wait_for_sites(grid, NODES, question, deadline=600.0, min_replies=1)
     assert len(there.sites) == NODES == len(grid.pushed)
     assert written == [NODES]
@@ -292,7 +292,9 @@ def test_of_many_that_are_there_twenty_are_named(small: Small) -> None:
     question = Question(0, held_out=False, max_examples=10**6)
     with pytest.raises(FederationError) as caught:
         wait_for_sites(grid, NODES, question, deadline=0.3, min_replies=NODES)
-    said = str(caught.value)
-    assert said.startswith("39 of 40 sites were there after 0.3 s (partition-1, partition-2, ")
-    assert "partition-20 and 19 more; online and busy or not answering: partition-0 (node" in said
-    assert "partition-21" not in said
+    message = str(caught.value)
+    assert message.startswith("39 of 40 sites were there after 0.3 s (partition-1, partition-2, ")
+    assert (
+        "partition-20 and 19 more; online and busy or not answering: partition-0 (node" in message
+    )
+    assert "partition-21" not in message

@@ -10,10 +10,10 @@ import pytest
 from common.errors import PayloadError
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event
-from common.privacy.ledger import MOST_EVENTS, Told
+from common.privacy.ledger import MOST_EVENTS, PrivacyReport
 from server_app import recorder as module
-from server_app.recorder import lines_of
-from strategies.exchange.replies import Spending
+from server_app.recorder import spending_lines
+from strategies.exchange.replies import PrivacyBudgetUsage
 
 DELTA = 1e-5
 
@@ -24,18 +24,18 @@ def kinds(count: int, first: int = 1, noise: float = 1.1, steps: int = 10) -> tu
 
 
 def test_a_site_cannot_tell_of_other_events_with_each_reply() -> None:
-    spending = Spending()
-    spending.take("a", Told(kinds(MOST_EVENTS)))
-    spending.take("a", Told(kinds(MOST_EVENTS)))
+    spending = PrivacyBudgetUsage()
+    spending.take("a", PrivacyReport(kinds(MOST_EVENTS)))
+    spending.take("a", PrivacyReport(kinds(MOST_EVENTS)))
     assert len(spending.events["a"]) == MOST_EVENTS
     assert {event.steps for event in spending.events["a"]} == {20}
     known = spending.events["a"]
     with pytest.raises(
         PayloadError, match=r"charged for 65 kinds of events .* where 64 is the most"
     ):
-        spending.take("a", Told(kinds(1, first=900)))
+        spending.take("a", PrivacyReport(kinds(1, first=900)))
     assert spending.events["a"] == known
-    spending.take("a", Told(kinds(1, first=900), whole=True))
+    spending.take("a", PrivacyReport(kinds(1, first=900), whole=True))
     assert spending.events["a"] == kinds(1, first=900)
 
 
@@ -48,34 +48,34 @@ def test_no_events_hold_a_round_up(monkeypatch: pytest.MonkeyPatch) -> None:
         return epsilon(events, delta, most_places=most_places)
 
     monkeypatch.setattr(module, "epsilon", counted)
-    spending, begun = Spending(), time.process_time()
+    spending, begun = PrivacyBudgetUsage(), time.process_time()
     for server_round, site in itertools.product(range(2), range(5)):
         first = 1 + 1000 * server_round + 100 * site
         events = kinds(MOST_EVENTS if site else 1, first, 4.0, 10**5)
-        spending.take(f"site-{site}", Told(events, whole=True))
+        spending.take(f"site-{site}", PrivacyReport(events, whole=True))
         if site == 4:
-            assert all(line["epsilon"] for line in lines_of(spending, DELTA).values())
+            assert all(line["epsilon"] for line in spending_lines(spending, DELTA).values())
     assert len(asked) == 10
     assert sum(asked[:5]) <= module._PLACES
     assert time.process_time() - begun < 60
 
 
 def test_in_a_crowd_who_tells_of_many_kinds_has_no_epsilon_and_the_others_have_theirs() -> None:
-    spending = Spending()
+    spending = PrivacyBudgetUsage()
     for i in range(1000):
-        spending.take(f"site-{i}", Told(kinds(2, first=1 + i)))
-    spending.take("site-7", Told(kinds(MOST_EVENTS), whole=True))
-    lines = lines_of(spending, DELTA)
+        spending.take(f"site-{i}", PrivacyReport(kinds(2, first=1 + i)))
+    spending.take("site-7", PrivacyReport(kinds(MOST_EVENTS), whole=True))
+    lines = spending_lines(spending, DELTA)
     assert {site for site, line in lines.items() if line["epsilon"] is None} == {"site-7"}
-    assert lines_of(spending, DELTA, {"site-7"})["site-7"]["epsilon"] is not None
+    assert spending_lines(spending, DELTA, {"site-7"})["site-7"]["epsilon"] is not None
 
 
 def test_sites_that_tell_the_same_are_one_computation() -> None:
     """A share is of those that differ: a thousand alike have the epsilon that one alone has."""
-    alone, crowd = Spending(), Spending()
+    alone, crowd = PrivacyBudgetUsage(), PrivacyBudgetUsage()
     for site in range(1000):
-        crowd.take(f"site-{site}", Told(kinds(1, first=500)))
-    alone.take("site-0", Told(kinds(1, first=500)))
-    found = {line["epsilon"] for line in lines_of(crowd, DELTA).values()}
-    assert found == {lines_of(alone, DELTA)["site-0"]["epsilon"]}
+        crowd.take(f"site-{site}", PrivacyReport(kinds(1, first=500)))
+    alone.take("site-0", PrivacyReport(kinds(1, first=500)))
+    found = {line["epsilon"] for line in spending_lines(crowd, DELTA).values()}
+    assert found == {spending_lines(alone, DELTA)["site-0"]["epsilon"]}
     assert found == {epsilon(kinds(1, first=500), DELTA).value}

@@ -218,8 +218,8 @@ def test_who_is_left_out_for_length_judges_the_weights_and_who_sends_no_numbers_
         mean = sum(f["examples"] * f["accuracy"] for f in held) / sum(f["examples"] for f in held)
         assert line["sites"]["accuracy"] == pytest.approx(mean)
         assert f"round {line['round']}/2: at the sites accuracy {mean:.4f}, loss " in caplog.text
-    said = [r.getMessage() for r in caplog.records if r.getMessage().startswith("round 2/2: ")]
-    trained, judged = said
+    message = [r.getMessage() for r in caplog.records if r.getMessage().startswith("round 2/2: ")]
+    trained, judged = message
     assert "3 of 5 sites," in trained
     assert judged.endswith(", 4 of 5 sites")
 
@@ -270,9 +270,9 @@ def test_a_run_that_learned_nothing_looks_to_what_was_rejected_first(
 ) -> None:
     words = f"{rows_of(tmp_path)} {FIVE} fedavg.lr=30"
     run(config(tmp_path, words, rounds=2), TamperedGrid, tampers={1: NAN})
-    (said,) = (r.getMessage() for r in caplog.records if "learned nothing" in r.getMessage())
-    rejections = said.index("see to the replies that 2 of 2 rounds rejected (partition-1: the ")
-    assert rejections < said.index("then try a lower learning rate (fedavg.lr=30)")
+    (message,) = (r.getMessage() for r in caplog.records if "learned nothing" in r.getMessage())
+    rejections = message.index("see to the replies that 2 of 2 rounds rejected (partition-1: the ")
+    assert rejections < message.index("then try a lower learning rate (fedavg.lr=30)")
 
 
 def test_lengths_are_kept_by_architecture_and_part(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from common.models import build
 from synth.aggregation_free import (
-    class_means,
     directions,
     knowledge_gap,
+    mean_rows,
     mixed_weights,
     softened,
     towards_others,
@@ -76,7 +76,7 @@ def test_a_class_of_which_nobody_knows_counts_nothing_and_has_no_gradient() -> N
 
 def test_class_means_are_of_the_classes_that_there_are() -> None:
     rows = torch.tensor([[1.0, 0.0], [3.0, 2.0], [5.0, 5.0]])
-    there, means = class_means(rows, torch.tensor([2, 2, 0]), 4)
+    there, means = mean_rows(rows, torch.tensor([2, 2, 0]), 4)
     assert there.tolist() == [0, 2]
     torch.testing.assert_close(means, torch.tensor([[5.0, 5.0], [2.0, 1.0]]))
 

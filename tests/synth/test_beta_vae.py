@@ -10,8 +10,8 @@ from seeds import rng
 from sprites import ELLIPSE, SQUARE, sprites
 from torch import Tensor, nn
 
-from synth.beta_vae import BetaVAE, Training, codes, draw_images, negative_elbo, start
-from synth.latent_sharing import class_means
+from synth.beta_vae import BetaVAE, VAETraining, codes, draw_images, negative_elbo, start
+from synth.latent_sharing import mean_codes
 
 
 def test_the_network_is_that_of_burgess_et_al() -> None:
@@ -108,9 +108,9 @@ def scene() -> tuple[Tensor, Tensor]:
     return torch.from_numpy(images)[:, None].float(), labels
 
 
-def training(images: Tensor, seed: int = 0) -> tuple[BetaVAE, Training]:
+def training(images: Tensor, seed: int = 0) -> tuple[BetaVAE, VAETraining]:
     model = start((1, 16, 16), rng(1))
-    how = Training(
+    how = VAETraining(
         model,
         images.__getitem__,
         len(images),
@@ -151,7 +151,7 @@ def test_an_epoch_steps_through_every_image_once() -> None:
         seen.append(at)
         return images[at]
 
-    how = Training(model, inputs, 256, rng, batch=60)
+    how = VAETraining(model, inputs, 256, rng, batch=60)
     how.train_epoch()
     assert [len(at) for at in seen] == [60, 60, 60, 60, 16]
     assert torch.cat(seen).sort().values.tolist() == list(range(256))
@@ -172,7 +172,7 @@ def test_what_is_drawn_around_a_classs_mean_lies_where_the_class_does() -> None:
     model, how = training(images)
     losses = [how.train_epoch() for _ in range(20)]
     assert losses[-1] < 0.5 * losses[0]
-    means = class_means(codes(model, images.__getitem__, 256, batch=100), labels, [0, 1])
+    means = mean_codes(codes(model, images.__getitem__, 256, batch=100), labels, [0, 1])
     expected = torch.stack([model.encode(images[labels == c])[0].mean(0) for c in (0, 1)])
     torch.testing.assert_close(means, expected, rtol=1e-4, atol=1e-5)
 

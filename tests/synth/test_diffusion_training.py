@@ -11,7 +11,7 @@ from seeds import rng
 from torch import Tensor
 
 from synth.diffusion import Schedule, denoising_losses, sample
-from synth.diffusion_training import Plan, Training, flipped
+from synth.diffusion_training import DiffusionTraining, Plan, flipped
 from synth.unet import UNet
 
 SCHEDULE = Schedule.cosine(100)
@@ -34,8 +34,10 @@ def halves(n: int) -> tuple[Tensor, Tensor]:
 PLAN = Plan(batch=4, lr=1e-3, warmup=3, decay=0.9, flip=True)
 
 
-def training(plan: Plan = PLAN, n: int = 10) -> Training:
-    return Training(tiny(), SCHEDULE, *halves(n), generators=lambda e: rng(100 + e), plan=plan)
+def training(plan: Plan = PLAN, n: int = 10) -> DiffusionTraining:
+    return DiffusionTraining(
+        tiny(), SCHEDULE, *halves(n), generators=lambda e: rng(100 + e), plan=plan
+    )
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
@@ -74,7 +76,7 @@ def test_every_draw_comes_from_the_epochs_generator() -> None:
     torch.manual_seed(3)
     untouched = torch.get_rng_state()
     one, two = training(), training()
-    other = Training(tiny(), SCHEDULE, *halves(10), lambda e: rng(200 + e), PLAN)
+    other = DiffusionTraining(tiny(), SCHEDULE, *halves(10), lambda e: rng(200 + e), PLAN)
     losses = [list(t.run(1)) for t in (one, two, other)]
     assert losses[0] == losses[1] != losses[2]
     assert torch.equal(torch.get_rng_state(), untouched)
@@ -114,7 +116,7 @@ def distance_to_the_classes(labels: Tensor) -> tuple[float, float]:
     """Train for some seconds; return the last loss and how far the images' means lie from their classes', squared."""
     images, truth = halves(64)
     plan = Plan(batch=32, lr=3e-3, decay=0.99, warmup=10)
-    trained = Training(tiny(dropout=0.0), SCHEDULE, images, labels, lambda e: rng(e), plan)
+    trained = DiffusionTraining(tiny(dropout=0.0), SCHEDULE, images, labels, lambda e: rng(e), plan)
     losses = list(trained.run(80))
     trained.average.copy_to(trained.model)
     wanted = torch.arange(2).repeat_interleave(32)
@@ -185,11 +187,11 @@ def test_images_without_labels_are_refused() -> None:
     images, labels = halves(4)
     for given in ((images, labels[:3]), (images[:0], labels[:0])):
         with pytest.raises(ValueError, match="do not go with"):
-            Training(tiny(), SCHEDULE, *given, generators=rng, plan=PLAN)
+            DiffusionTraining(tiny(), SCHEDULE, *given, generators=rng, plan=PLAN)
 
 
 def test_a_loss_that_is_no_number_ends_the_training() -> None:
     images, labels = halves(4)
-    trained = Training(tiny(), SCHEDULE, images * float("nan"), labels, rng, PLAN)
+    trained = DiffusionTraining(tiny(), SCHEDULE, images * float("nan"), labels, rng, PLAN)
     with pytest.raises(FloatingPointError, match="epoch 1"):
         list(trained.run(1))

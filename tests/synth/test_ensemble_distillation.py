@@ -24,8 +24,8 @@ from synth.ensemble_distillation import (
     Plan,
     adversarial_loss,
     crop_flip,
-    divergence,
     generator_loss,
+    kl_to_ensemble,
     start,
     statistics_distance,
 )
@@ -220,10 +220,10 @@ def test_the_divergences_direction_and_temperature_by_hand() -> None:
     geometric mean of 1 and sqrt 3.
     """
     student, ensemble = logs([0.25, 0.75]), logs([0.5, 0.5])
-    assert divergence(student, ensemble).tolist() == pytest.approx([math.log(2 / math.sqrt(3))])
+    assert kl_to_ensemble(student, ensemble).tolist() == pytest.approx([math.log(2 / math.sqrt(3))])
     root = math.sqrt(3)
     expected = 4 * math.log((1 + root) / 2 / math.sqrt(root))
-    assert divergence(student, ensemble, 2.0).tolist() == pytest.approx([expected])
+    assert kl_to_ensemble(student, ensemble, 2.0).tolist() == pytest.approx([expected])
 
 
 def test_the_adversarial_loss_counts_where_the_two_decide_otherwise() -> None:

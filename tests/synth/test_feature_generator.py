@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from synth.feature_generator import (
     FeatureGenerator,
-    Training,
+    GeneratorTraining,
     class_shares,
     device_loss,
     device_weight,
@@ -24,7 +24,7 @@ from synth.feature_generator import (
     start,
     teacher_loss,
 )
-from synth.generators.latents import ImageGenerator, Latents, Pixels
+from synth.generators.latents import ImageGenerator, Latents, PixelGenerator
 
 
 def doubles(*rows: object) -> Tensor:
@@ -260,7 +260,7 @@ def test_the_generator_learns_what_the_heads_take_for_a_class_and_leaves_the_hea
     weights, biases = linear(1)
     weights.requires_grad_()
     model = start(rng(2), 4, 6, hidden=32, noise=4)
-    training = Training(model, lr=1e-2)
+    training = GeneratorTraining(model, lr=1e-2)
     losses = [
         training.train_round(linear_heads(weights, biases), COUNTS, rng(10 + r), batch=64)
         for r in range(3)
@@ -282,7 +282,7 @@ def test_only_classes_that_a_device_has_are_drawn() -> None:
     weights, biases = linear(1)
     model = start(rng(2), 4, 6, hidden=8, noise=2)
     before = model.layers[0].weight.detach().clone()
-    Training(model, weight_decay=0).train_round(
+    GeneratorTraining(model, weight_decay=0).train_round(
         linear_heads(weights, biases), COUNTS, rng(3), steps=5
     )
     moved = (model.layers[0].weight.detach() != before).any(0)
@@ -291,7 +291,7 @@ def test_only_classes_that_a_device_has_are_drawn() -> None:
 
 def test_no_examples_are_refused() -> None:
     with pytest.raises(ValueError, match="no device has an example"):
-        Training(start(rng(), 4, 6)).train_round(
+        GeneratorTraining(start(rng(), 4, 6)).train_round(
             linear_heads(*linear(1)), torch.zeros(3, 4, dtype=torch.int64), rng()
         )
 
@@ -303,7 +303,7 @@ def test_a_round_is_adam_on_the_loss_with_moments_kept_and_the_rate_falling_from
     weights, biases = linear(1)
     heads, counts = linear_heads(weights, biases), COUNTS
     ours, theirs = (start(rng(2), 4, 6, hidden=8, noise=2) for _ in range(2))
-    training = Training(ours, lr=0.01, weight_decay=0.1, decay=0.5)
+    training = GeneratorTraining(ours, lr=0.01, weight_decay=0.1, decay=0.5)
     moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in theirs.parameters()]
     theirs.train()
     present = torch.tensor([0, 2, 3])
@@ -339,17 +339,17 @@ def test_a_training_that_was_restored_ends_with_the_bits_of_an_unbroken_one() ->
     def model() -> FeatureGenerator:
         return start(rng(2), 4, 6, hidden=8, noise=2)
 
-    def round_of(training: Training, r: int) -> float:
+    def round_of(training: GeneratorTraining, r: int) -> float:
         return training.train_round(linear_heads(*linear(r)), COUNTS, rng(50 + r), steps=4)
 
-    whole = Training(unbroken := model())
+    whole = GeneratorTraining(unbroken := model())
     losses = [round_of(whole, r) for r in range(4)]
-    first = Training(model())
+    first = GeneratorTraining(model())
     for r in range(2):
         round_of(first, r)
     state = first.state()
     round_of(first, 2)  # what goes on moves no state that was taken
-    second = Training(restored := start(rng(9), 4, 6, hidden=8, noise=2))
+    second = GeneratorTraining(restored := start(rng(9), 4, 6, hidden=8, noise=2))
     second.restore(state)
     assert second.round == 2
     assert [round_of(second, r) for r in (2, 3)] == losses[2:]
@@ -361,7 +361,7 @@ def test_a_training_that_was_restored_ends_with_the_bits_of_an_unbroken_one() ->
 def test_a_loss_that_is_no_number_is_told() -> None:
     weights, biases = linear(1)
     with pytest.raises(FloatingPointError, match="round 1: lower its learning rate"):
-        Training(start(rng(), 4, 6)).train_round(
+        GeneratorTraining(start(rng(), 4, 6)).train_round(
             linear_heads(weights * math.nan, biases), COUNTS, rng(), steps=1
         )
 
@@ -401,7 +401,7 @@ def test_latents_of_other_values_keep_their_rates() -> None:
 @settings(deadline=None)  # a busy machine is no failure
 @given(st.integers(0, 5), st.integers(1, 3), st.integers(1, 9), st.integers(0, 2**32))
 def test_pixels_go_to_images_and_back(n: int, channels: int, side: int, seed: int) -> None:
-    pixels: ImageGenerator = Pixels((channels, side, side))
+    pixels: ImageGenerator = PixelGenerator((channels, side, side))
     start = pixels.latents(torch.zeros(n, dtype=torch.int64), rng(seed))
     images = pixels.images(start)
     assert images.shape == (n, channels, side, side)
@@ -411,7 +411,7 @@ def test_pixels_go_to_images_and_back(n: int, channels: int, side: int, seed: in
 def test_pixels_begin_with_standard_noise_from_the_generator_alone() -> None:
     labels, before = torch.arange(10).repeat(20), torch.get_rng_state()
     first, again, other = (
-        Pixels((1, 8, 8), rate=3.0).latents(labels, rng(seed)) for seed in (1, 1, 2)
+        PixelGenerator((1, 8, 8), rate=3.0).latents(labels, rng(seed)) for seed in (1, 1, 2)
     )
     assert torch.equal(before, torch.get_rng_state())
     assert torch.equal(first.tensors[0], again.tensors[0])

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from synth.beta_vae import auto_encoding_loss, divergence, sampled
+from synth.beta_vae import auto_encoding_loss, kl_to_prior, sampled
 from synth.latent_sharing import (
     accepted_copies,
     best_match,
-    class_means,
+    mean_codes,
     mean_steps,
     most_abundant,
     scarcest,
@@ -71,7 +71,7 @@ def test_no_site_would_have_been_a_better_match(
 def test_a_mean_is_taken_dimension_by_dimension() -> None:
     """Class 2: (1, 10) and (3, 30) give (2, 20); class 0: (5, 7) alone. Not one scalar for all dimensions."""
     codes = torch.tensor([[1.0, 10.0], [5.0, 7.0], [3.0, 30.0], [9.0, 9.0]])
-    found = class_means(codes, torch.tensor([2, 0, 2, 1]), [2, 0])
+    found = mean_codes(codes, torch.tensor([2, 0, 2, 1]), [2, 0])
     assert found.tolist() == [[2.0, 20.0], [5.0, 7.0]]
 
 
@@ -138,7 +138,7 @@ def test_the_divergence_is_that_of_torchs_normals_summed_over_dimensions() -> No
     q = torch.distributions.Normal(mu, torch.exp(0.5 * log_variance))
     p = torch.distributions.Normal(torch.zeros_like(mu), torch.ones_like(mu))
     expected = torch.distributions.kl_divergence(q, p).sum(1)
-    assert torch.allclose(divergence(mu, log_variance), expected, rtol=1e-12)
+    assert torch.allclose(kl_to_prior(mu, log_variance), expected, rtol=1e-12)
 
 
 def test_the_loss_by_hand() -> None:

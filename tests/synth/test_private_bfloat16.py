@@ -20,12 +20,12 @@ from torch import Tensor, nn
 
 from common.draws.private_draws import SeededRows
 from common.learning.compute import autocast
-from common.learning.private_training import dp_sgd
+from common.learning.dp_sgd import dp_sgd
 from common.learning.training import Gradients, train
 from common.models import build
 from common.settings.fedavg import FedAvgSettings
 from synth.diffusion import Schedule
-from synth.diffusion_training import Plan, PrivateDescent, Training
+from synth.diffusion_training import DiffusionTraining, Plan, PrivateDescent
 from synth.private_matching import Mechanism, PoissonClasses
 from synth.private_release import Gaussian, clipped_sum
 from synth.unet import UNet
@@ -143,7 +143,7 @@ def gradients_of_a_step(precision: torch.dtype, count: int) -> dict[str, Tensor]
     )
     plan = Plan(batch=1, lr=1e-3, precision=precision)
     schedule = Schedule.cosine(100)
-    training = Training(model, schedule, x, y, lambda e: rng(100 + e), plan, private)
+    training = DiffusionTraining(model, schedule, x, y, lambda e: rng(100 + e), plan, private)
     found: list[dict[str, Tensor]] = []
 
     def keep() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from common.draws.private_draws import SeededRows
 from synth.diffusion import Schedule, denoising_losses
-from synth.diffusion_training import Plan, PrivateDescent, Training, steps_of
+from synth.diffusion_training import DiffusionTraining, Plan, PrivateDescent, steps_of
 from synth.private_release import Gaussian
 from synth.unet import UNet
 
@@ -91,7 +91,9 @@ def test_a_training_takes_the_steps_that_it_is_charged_for() -> None:
 
     plan = Plan(batch=4, lr=1e-3, flip=True)
     private = descent(0.5, sample=sample)
-    training = Training(tiny(), SCHEDULE, *images(10), lambda e: rng(100 + e), plan, private)
+    training = DiffusionTraining(
+        tiny(), SCHEDULE, *images(10), lambda e: rng(100 + e), plan, private
+    )
     ends = []
     for loss in training.run(4):
         assert math.isnan(loss), "the loss is private"
@@ -105,7 +107,7 @@ def test_a_training_takes_the_steps_that_it_is_charged_for() -> None:
 def test_one_that_is_broken_off_goes_on_with_the_step_that_was_next() -> None:
     """To the bit, where its draws are the steps' own."""
 
-    def new() -> Training:
+    def new() -> DiffusionTraining:
         private = descent(
             0.5,
             sample=lambda step, rate: (
@@ -116,7 +118,9 @@ def test_one_that_is_broken_off_goes_on_with_the_step_that_was_next() -> None:
             ),
         )
         plan = Plan(batch=4, lr=1e-3)
-        return Training(tiny(), SCHEDULE, *images(10), lambda e: rng(100 + e), plan, private)
+        return DiffusionTraining(
+            tiny(), SCHEDULE, *images(10), lambda e: rng(100 + e), plan, private
+        )
 
     whole = new()
     states: list[dict[str, Tensor]] = []

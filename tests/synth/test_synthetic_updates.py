@@ -17,7 +17,7 @@ from seeds import rng
 from torch import Tensor, nn
 
 from synth.descent import SGD, Adam
-from synth.starts import class_means, draw_labels, label_logits, noise
+from synth.starts import draw_labels, label_logits, mean_inputs, noise
 from synth.synthetic_updates import (
     Batches,
     both,
@@ -303,10 +303,10 @@ def test_a_labels_logits_lean_to_it() -> None:
 
 def test_class_means_are_those_of_each_class_for_images_and_for_text() -> None:
     images = torch.tensor([[1.0, 2], [3, 4], [10, 20]])
-    means = class_means(images, torch.tensor([1, 1, 3]), 4)
+    means = mean_inputs(images, torch.tensor([1, 1, 3]), 4)
     assert means.tolist() == [[0, 0], [2, 3], [0, 0], [10, 20]]
     vectors = torch.tensor([[[1.0], [2]], [[3], [6]]])
-    assert class_means(vectors, torch.tensor([[0, 1], [1, 1]]), 2).tolist() == [
+    assert mean_inputs(vectors, torch.tensor([[0, 1], [1, 1]]), 2).tolist() == [
         [1.0],
         [pytest.approx(11 / 3)],
     ]

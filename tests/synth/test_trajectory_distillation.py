@@ -11,7 +11,14 @@ from torch import Tensor
 from common.data.published.sources import read_digits
 from common.models import build
 from synth.synthetic_updates import Loss, Parameters, loss_of
-from synth.trajectory_matching import Distilled, InnerTraining, Segment, distil, pull_back, render
+from synth.trajectory_matching import (
+    InnerTraining,
+    MatchedTrajectory,
+    Segment,
+    distil,
+    pull_back,
+    render,
+)
 
 LABELS = torch.zeros(1, dtype=torch.int64)
 TWO_STEPS = InnerTraining(2)
@@ -48,7 +55,7 @@ def by_hand(z: float, eta: float, lr: float, step_lr: float, count: int) -> list
 
 def moved(
     z: Tensor, eta: Tensor, count: int, segment: Segment = SEGMENT, step_lr: float = 0.01
-) -> Distilled:
+) -> MatchedTrajectory:
     return distil(
         quadratic,
         segment,
@@ -182,7 +189,7 @@ def client_segment() -> tuple[Loss, Segment]:
     return loss_of(model, F.cross_entropy), Segment(start, end)
 
 
-def digits(seed: int, iterations: int) -> Distilled:
+def digits(seed: int, iterations: int) -> MatchedTrajectory:
     """Distil the client's training into two images of each of the ten classes."""
     loss, segment = client_segment()
     return distil(

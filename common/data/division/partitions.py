@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # A rule returns (order, owner): the image order[i] goes to the client owner[i].
 Assignment = tuple[Indices, Indices]
-Rule = Callable[[Labels, int, "PartitionSettings", np.random.Generator], Assignment]
+Divider = Callable[[Labels, int, "PartitionSettings", np.random.Generator], Assignment]
 
 
 def partition(
@@ -221,7 +221,7 @@ def _shards(
     return order, (rng.permutation(shards) % clients)[shard]
 
 
-_RULES: dict[str, Rule] = {
+_RULES: dict[str, Divider] = {
     "iid": _iid,
     "dirichlet": _dirichlet_per_class,
     "by_class": _by_class,

@@ -35,7 +35,7 @@ def validation_split(
     seed
         the run's seed; the same labels, share and seed give the same cut.
     groups
-        int64 [n], which samples belong together; None where each is for itself.
+        int64 [n], which samples belong together; None if each is for itself.
     least
         how many of each class are held back at least, where it has more than that and anything is.
 

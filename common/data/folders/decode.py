@@ -45,7 +45,7 @@ class Unreadable(Exception):
 
 @cache
 def reads_heif() -> bool:
-    """Whether pillow-heif is installed; it tells Pillow how such files are read."""
+    """Return whether pillow-heif is installed; it tells Pillow how such files are read."""
     try:
         importlib.import_module("pillow_heif").register_heif_opener()
     except (ImportError, OSError):  # one that is there may lack a library of the system's
@@ -99,7 +99,7 @@ def read_image(
 
 
 def _is_cut(image: Image.Image, path: Path) -> bool:
-    """Whether a JPEG's scan ends early although its end is marked: the decoder leaves what is missing grey.
+    """Return whether a JPEG's scan ends early although its end is marked: the decoder leaves what is missing grey.
 
     Bytes that follow the end of a whole scan change nothing.
     """

@@ -1,4 +1,4 @@
-"""What lies in a folder of images: which files are whose class, which are no images, which are held out."""
+"""What is in a folder of images: which files are whose class, which are no images, which are held out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from common.data.division.stratify import Indices, validation_split
 from common.data.folders.decode import ENDINGS, HEIF_ENDINGS, reads_heif
-from common.data.store import Contents, Stored, digest_of, shared
+from common.data.store import Contents, Stored, digest_of, shared_store
 from common.draws.seeding import derive
 from common.errors import DataError
 from common.samples.dataset import Skipped, Split
@@ -140,7 +140,7 @@ def list_split(folder: Path, split: str, classes: Sequence[str], group: str = ""
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Return what lies in ``folder``, sorted by name, without what systems leave behind."""
+    """Return what is in ``folder``, sorted by name, without what systems leave behind."""
     try:
         found = sorted(folder.iterdir(), key=lambda path: os.fsencode(path.name))
     except OSError as error:
@@ -231,7 +231,7 @@ _CUT = 2  # another number makes every cut be made again
 
 @dataclass(frozen=True)
 class Holdout:
-    """What share of the training images becomes the test split where there is none, and the run's seed."""
+    """What share of the training images becomes the test split if there is none, and the run's seed."""
 
     share: float = 0.0
     seed: int = 0
@@ -260,7 +260,7 @@ def with_test(
         held_out = Split(held_out.images, held_out.labels)  # whose groups are nobody's
         return Contents(learned, held_out, stored.skipped, stored.about)
 
-    return shared(f"{name}-test-{source[:8]}", roots, source, cut, mode)
+    return shared_store(f"{name}-test-{source[:8]}", roots, source, cut, mode)
 
 
 def test_split(train: Split, holdout: Holdout) -> tuple[Indices, Indices]:

@@ -26,7 +26,7 @@ from common.data.folders.folder import (
     with_test,
 )
 from common.data.folders.pictures import most_pixels
-from common.data.store import Contents, Stored, digest_of, shared, store_roots
+from common.data.store import Contents, Stored, digest_of, shared_store, store_roots
 from common.errors import DataError
 from common.samples.dataset import Dataset, DatasetInfo, Skipped, Split
 from common.settings.images import ImagesSettings
@@ -52,7 +52,7 @@ def read_central(
     ------
     DataError
         there is no such folder, it holds a class that is not in the list, or too many
-        files that cannot be used; it lies out of ``bounds``.
+        files that cannot be used; it lies out of ``validation_rules``.
     """
     if not settings.folder:
         raise DataError(
@@ -87,7 +87,7 @@ def read_central(
 def read_folder(
     folder: Path, places: tuple[str | None, str | None], settings: ImagesSettings
 ) -> list[tuple[Split, list[str]]]:
-    """Return the splits that lie at ``places`` below ``folder``, each with its pictures' paths, without a store.
+    """Return the splits that are at ``places`` below ``folder``, each with its pictures' paths, without a store.
 
     Raises
     ------
@@ -179,7 +179,7 @@ def _stored(
     settings: ImagesSettings,
     roots: Sequence[Path],
 ) -> Stored:
-    """Return the folder's store, built where there is none; refuse a folder with too much that is no image."""
+    """Return the folder's store, built if there is none; refuse a folder with too much that is no image."""
     fingerprints = [listing.fingerprint() for listing in listings]
     source = digest_of([_DECODER, _form(settings), *fingerprints])
 
@@ -187,7 +187,7 @@ def _stored(
         scratch = next((root for root in roots if os.access(root, os.W_OK)), None)
         return _decoded(folder, listings, settings, scratch)
 
-    stored = shared(name, roots, source, read_source, mode=_mode(folder))
+    stored = shared_store(name, roots, source, read_source, mode=_mode(folder))
     _tolerate(folder, stored, settings.max_bad)
     return stored
 

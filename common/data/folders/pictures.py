@@ -32,7 +32,7 @@ def most_pixels() -> int:
 
 
 def memory_bytes() -> int | None:
-    """Return the memory of this machine, or of the container that the process is in; None where nothing tells."""
+    """Return the memory of this machine, or of the container that the process is in; None if nothing tells."""
     found = []
     with suppress(AttributeError, OSError, ValueError):  # not of this system
         found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))

@@ -92,7 +92,7 @@ def describe(name: str, images: ImagesSettings | None = None) -> DatasetInfo:
     name
         one of ``NAMES``; any other one where ``images`` describes a folder of images.
     images
-        the run's settings of that name; None where there can only be a name.
+        the run's settings of that name; None if there can only be a name.
 
     Raises
     ------

@@ -19,7 +19,7 @@ class SourceFile:
     Attributes
     ----------
     path
-        where it lies below the data directory (torchvision's layout).
+        where it is below the data directory (torchvision's layout).
     split
         the part of the data set it belongs to.
     md5
@@ -35,7 +35,7 @@ class SourceFile:
 
 
 @dataclass(frozen=True)
-class Source:
+class DownloadSource:
     """Where a data set comes from.
 
     Attributes
@@ -57,7 +57,7 @@ class Source:
         return [data_dir / file.path for file in self.files]
 
     def missing(self, data_dir: Path) -> list[SourceFile]:
-        """Return the files that do not lie below ``data_dir``."""
+        """Return the files that are not below ``data_dir``."""
         return [file for file in self.files if not (data_dir / file.path).is_file()]
 
     def splits(self, data_dir: Path) -> tuple[Split, Split]:

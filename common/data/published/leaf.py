@@ -50,7 +50,7 @@ class LeafSource:
         return [*shards, *(data_dir / path for path in self.extra)]
 
     def missing(self, data_dir: Path) -> list[SourceFile]:
-        """Return what does not lie below ``data_dir``; a part's shards count as one file."""
+        """Return what is not below ``data_dir``; a part's shards count as one file."""
         absent = [
             SourceFile(f"{FOLDER}/{self.folder}/{part}/*.json", part, "", _PUBLISHER)
             for part in _PARTS

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.data.division.stratify import stratified_mask
-from common.data.published.files import Source, SourceFile, read_verified
+from common.data.published.files import DownloadSource, SourceFile, read_verified
 from common.data.published.leaf import FREQUENT, VOCABULARY, LeafSource, read_femnist, read_reddit
 from common.draws.seeding import derive
 from common.errors import DataError
@@ -114,7 +114,7 @@ class SpritesSource:
         return sorted((data_dir / FOLDER).glob("*.npz"))
 
     def missing(self, data_dir: Path) -> list[SourceFile]:
-        """Return what does not lie below ``data_dir``."""
+        """Return what is not below ``data_dir``."""
         there = self.paths(data_dir)
         return [] if there else [SourceFile(f"{FOLDER}/*.npz", "train", "", _PUBLISHER)]
 
@@ -207,15 +207,15 @@ def _check(
 
 
 def _client(labels: Labels, values: NDArray[np.floating[Any]]) -> Labels:
-    """Return whose each image is: the quarter its sprite lies in, and its shape."""
+    """Return whose each image is: the quarter its sprite is in, and its shape."""
     right, low = ((values[:, axis] >= 0.5).astype(np.int64) for axis in (_X, _Y))
     return labels * _QUARTERS + right + 2 * low
 
 
 # ---- every data set's files ----------------------------------------------------------------------
 
-SOURCES: dict[str, Source | LeafSource | SpritesSource] = {
-    "mnist": Source(
+SOURCES: dict[str, DownloadSource | LeafSource | SpritesSource] = {
+    "mnist": DownloadSource(
         "MNIST",
         _idx(
             "MNIST/raw",
@@ -229,7 +229,7 @@ SOURCES: dict[str, Source | LeafSource | SpritesSource] = {
         ),
         read_idx_splits,
     ),
-    "fashionmnist": Source(
+    "fashionmnist": DownloadSource(
         "FashionMNIST",
         _idx(
             "FashionMNIST/raw",
@@ -243,7 +243,7 @@ SOURCES: dict[str, Source | LeafSource | SpritesSource] = {
         ),
         read_idx_splits,
     ),
-    "cifar10": Source(
+    "cifar10": DownloadSource(
         "CIFAR10",
         _cifar(
             "cifar-10-batches-py",
@@ -259,7 +259,7 @@ SOURCES: dict[str, Source | LeafSource | SpritesSource] = {
         ),
         read_cifar10,
     ),
-    "cifar100": Source(
+    "cifar100": DownloadSource(
         "CIFAR100",
         _cifar(
             "cifar-100-python",
@@ -425,7 +425,9 @@ def parse_idx(content: bytes, path: Path) -> NDArray[np.uint8]:
 log = logging.getLogger("flwr")
 
 
-def ensure_files(name: str, source: Source, data_dir: Path, bounds: Bounds = ANYWHERE) -> None:
+def ensure_files(
+    name: str, source: DownloadSource, data_dir: Path, bounds: Bounds = ANYWHERE
+) -> None:
     """Download what is missing below ``data_dir``; without a network say what to put where.
 
     The caller holds the data set's lock, so that one process downloads and the others wait.
@@ -455,7 +457,7 @@ def ensure_files(name: str, source: Source, data_dir: Path, bounds: Bounds = ANY
         ) from error
 
 
-def _download(name: str, source: Source, data_dir: Path) -> None:
+def _download(name: str, source: DownloadSource, data_dir: Path) -> None:
     """Let torchvision download into a folder of its own, and move what checks to its place.
 
     A download that breaks off leaves nothing that looks like a file of the data set.

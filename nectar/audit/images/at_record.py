@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from common.config.own_parts import Judge
+from common.config.user_parts import ImportPolicy
 from common.data.folders.decode import Unreadable, read_image
 from common.data.folders.folder import class_folders, list_split, split_folders
 from common.data.folders.pictures import most_pixels
@@ -53,7 +53,7 @@ MOST_CONTROLS = 10_000
 _POOL = "pool"
 
 
-def audit_record(directory: Path, judge: Judge | None = None) -> dict[str, Any]:
+def audit_record(directory: Path, policy: ImportPolicy | None = None) -> dict[str, Any]:
     """Audit the record in ``directory``, write the outcome into it, and return it.
 
     Raises
@@ -63,7 +63,7 @@ def audit_record(directory: Path, judge: Judge | None = None) -> dict[str, Any]:
     FederationError
         If the run stopped before its first round was done, or a file of it is damaged.
     """
-    past = RunRecord.open(directory, judge)
+    past = RunRecord.open(directory, policy)
     use_threads(past.config.compute.server_cores)
     division = Division(past.config.with_sites(len(past.sites)))
     if not division.run.info.has_images:
@@ -270,7 +270,7 @@ def _pictures(folder: Path) -> list[Path]:
 
 
 def _form(picture: Path) -> ImagesSettings:
-    """Return how images are read to be held against the pictures."""
+    """Return how images are read to be compared with the pictures."""
     try:
         with Image.open(picture, formats=["PNG"]) as image:
             return ImagesSettings(size=image.height, channels=1 if image.mode == "L" else 3)

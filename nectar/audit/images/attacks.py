@@ -194,7 +194,7 @@ def figures(members: Scored, fitted: Scored, counted: Scored) -> Found | None:
     Returns
     -------
     Found or None
-        None where no member is of a class that both halves have.
+        None if no member is of a class that both halves have.
     """
     both = fitted.labels[torch.isin(fitted.labels, counted.labels)]
     members = members.at(torch.isin(members.labels, both))

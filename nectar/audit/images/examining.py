@@ -38,7 +38,7 @@ _CHUNK = 1000
 
 
 @dataclass(frozen=True)
-class Nearest:
+class NearestSearch:
     """How near the images that a site sent come to real ones of their class, root of the mean squared difference.
 
     Parameters
@@ -57,8 +57,8 @@ class Nearest:
     nearer_by_chance: float | None = None
 
     @classmethod
-    def of(cls, own: Tensor, other: Tensor, by_chance: Tensor) -> Nearest:
-        """Sum up images whose distances are ``own`` and ``other``, float [m], infinite where there is nothing."""
+    def of(cls, own: Tensor, other: Tensor, by_chance: Tensor) -> NearestSearch:
+        """Sum up images whose distances are ``own`` and ``other``, float [m], infinite if there is nothing."""
         judged = own.isfinite() & other.isfinite()
         if not judged.any():
             return cls()
@@ -77,12 +77,12 @@ class Examined:
     attacks : mapping of str to Found
         By the attack's name.
     nearest : Nearest or None
-        None where it sent no images, and for all sites unless what they sent is known for all together only.
+        None if it sent no images, and for all sites unless what they sent is known for all together only.
     """
 
     images: int
     attacks: Mapping[str, Found]
-    nearest: Nearest | None = None
+    nearest: NearestSearch | None = None
 
     @property
     def strongest(self) -> str:
@@ -111,7 +111,7 @@ def examined(
         each = {name: _figures(evidence, members, score) for name, score in scores.items()}
         attacks = {name: figure for name, figure in each.items() if figure is not None}
         apart = search.apart.get(who)
-        return Examined(images, attacks, None if apart is None else Nearest.of(*apart))
+        return Examined(images, attacks, None if apart is None else NearestSearch.of(*apart))
 
     sent = {site: len(one) for site, one in evidence.sent.items()}
     sites = {
@@ -130,7 +130,7 @@ def attacks_on(evidence: Evidence) -> list[str]:
 
 
 def notes_of(evidence: Evidence) -> list[str]:
-    """Say what was not examined, and why."""
+    """Describe what was not examined, and why."""
     notes = []
     if attacks_on(evidence) and "unmixing" not in attacks_on(evidence):
         notes.append(
@@ -428,16 +428,16 @@ def sentence(content: Mapping[str, Any]) -> str:
     whole = content["all"]
     found = whole["attacks"].get(whole["strongest"])
     members = f"{found['members']:,} members" if found else "No members"
-    said = [f"{members} (all images that sites train on); controls: {controls}."]
+    message = [f"{members} (all images that sites train on); controls: {controls}."]
     after = f" after round {content['round']}" if "round" in content else ""
-    said.append(f"{whole['images']:,} images that were sent were read{after}.")
+    message.append(f"{whole['images']:,} images that were sent were read{after}.")
     if found:
-        said.append(
+        message.append(
             f"The strongest attack, {whole['strongest']}, finds {plus_minus(found, 'found')} of the members where "
             f"{plus_minus(found, 'false_alarms')} of the controls are taken for some; area "
             f"{found['area']:.3f} ± {found['area_error']:.3f}."
         )
-    return " ".join(said)
+    return " ".join(message)
 
 
 _NOTHING = "–"

@@ -73,7 +73,7 @@ def app_folder() -> Path:
 def copy_bundled(app: Path, folder: Path) -> None:
     """Copy the files of the app in ``app`` that its bundle takes, and what says which, to ``folder``.
 
-    Flower searches all that lies beside an app for them, in a clone for seconds; the bundle of the copy is the same.
+    Flower searches all that is beside an app for them, in a clone for seconds; the bundle of the copy is the same.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def copy_bundled(app: Path, folder: Path) -> None:
 
 
 def require_app(folder: Path) -> None:
-    """Check that a Flower app lies in ``folder``; LaunchError without its pyproject.toml and components."""
+    """Check that a Flower app is in ``folder``; LaunchError without its pyproject.toml and components."""
     _read(folder / _PROJECT)
 
 
@@ -119,7 +119,7 @@ def _fingerprint(root: Path, files: list[Path], described: Path) -> str:
 
 
 def _is_whole(folder: Path, name: str) -> bool:
-    """Tell whether a folder laid out earlier still holds what its name says, and nothing more."""
+    """Return whether a folder laid out earlier still holds what its name says, and nothing more."""
     described = folder / _PROJECT
     with suppress(OSError, LaunchError):
         return (
@@ -145,7 +145,7 @@ def _lay_out(files: list[Path], folder: Path) -> None:
 
 
 def _copy(files: list[Path], root: Path, folder: Path) -> None:
-    """Copy files that lie below ``root`` to the same places below ``folder``."""
+    """Copy files that are below ``root`` to the same places below ``folder``."""
     for file in files:
         to = folder / file.relative_to(root)
         to.parent.mkdir(parents=True, exist_ok=True)

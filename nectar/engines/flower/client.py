@@ -17,16 +17,16 @@ from typing import Any, TextIO
 
 from common.config.keys import TYPED
 from common.errors import NectarError
+from nectar.arguments import to_flwr
 from nectar.engines import processes
-from nectar.words import to_flwr
-from server_app.sending import is_marked, told
+from server_app.sending import is_marked, marked_content
 
 SUBMIT_SECONDS = 300.0
 _LIST_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CommandOutcome:
     """How a run stands: Flower's status and its details."""
 
     status: str
@@ -53,7 +53,7 @@ class LaunchError(NectarError):
     """A simulation could not be started, or ended without an outcome."""
 
 
-class Refused(LaunchError):
+class CommandRefused(LaunchError):
     """Flower's client gave an answer, and the answer is no; the sentence holds its reason."""
 
 
@@ -134,12 +134,12 @@ class Client:
             raise _failed("log", done)
         return done.stdout
 
-    def outcome(self, run: str) -> Outcome:
+    def outcome(self, run: str) -> CommandOutcome:
         """Ask how the run stands; LaunchError if the SuperLink is gone or gives no sensible answer."""
         answer = self.ask(["list", self.connection, "--run-id", run], _LIST_SECONDS)
         try:
             entry = answer["runs"][0]
-            return Outcome(str(entry["status"]), str(entry["status-details"]))
+            return CommandOutcome(str(entry["status"]), str(entry["status-details"]))
         except (KeyError, IndexError, TypeError):
             raise LaunchError(
                 f"The run's outcome is unknown, Flower answered {json.dumps(answer)}"
@@ -190,7 +190,7 @@ def run_number(done: subprocess.CompletedProcess[str]) -> str:
     """Read the run's number from what ``flwr run`` answered; LaunchError with Flower's reason if it refuses."""
     try:
         answer = _answer("run", done)
-    except Refused as refusal:
+    except CommandRefused as refusal:
         raise LaunchError(f"Flower did not start the run: {refusal}") from None
     if not answer.get("run-id"):
         raise LaunchError(f"Flower did not start the run, it answered {json.dumps(answer)}")
@@ -211,13 +211,13 @@ def _answer(program: str, done: subprocess.CompletedProcess[str]) -> dict[str, A
         raise _failed(program, done) from None
     # What fails prints success: false, and may exit with 0 all the same.
     if answer.get("success") is False:
-        raise Refused(_refusal(answer))
+        raise CommandRefused(_refusal(answer))
     return answer
 
 
 def _failed(program: str, done: subprocess.CompletedProcess[str]) -> LaunchError:
-    said = " ".join((done.stdout + done.stderr).split()) or "nothing"
-    return LaunchError(f"`flwr {program}` failed (exit code {done.returncode}), it said: {said}")
+    message = " ".join((done.stdout + done.stderr).split()) or "nothing"
+    return LaunchError(f"`flwr {program}` failed (exit code {done.returncode}), it said: {message}")
 
 
 def _refusal(answer: Mapping[str, Any]) -> str:
@@ -276,7 +276,7 @@ class NoiseFilter:
         self._after_warning = False
 
     def shows(self, line: str) -> bool:
-        """Tell whether `line` (with or without its line end and colours) carries information."""
+        """Return whether `line` (with or without its line end and colours) carries information."""
         text = plain(line).rstrip()
         source_line = self._after_warning and _WARNING_SOURCE.match(text) is not None
         idle = source_line or _IDLE.match(text) is not None
@@ -304,7 +304,7 @@ class Screen:
 
         Behind the sentence that says why a run stopped Flower says it again, as a traceback.
         """
-        self._explained = self._explained or bool(told(line, "stopped"))
+        self._explained = self._explained or bool(marked_content(line, "stopped"))
         if is_marked(line):
             return
         if self._verbose or (self._noise.shows(line) and not self._explained):
@@ -316,14 +316,16 @@ class Screen:
         self._out.write(f"{sentence}\n")
         self._out.flush()
 
-    def say_failed(self, outcome: Outcome) -> None:
+    def say_failed(self, outcome: CommandOutcome) -> None:
         """Show that a run did not complete, with Flower's reason unless the log has said it."""
         self.say("The run did not complete." if self._explained else outcome.reason)
 
 
 def follow_lines(
-    lines: Callable[[], Iterator[str]], outcome: Callable[[], Outcome], see: Callable[[str], object]
-) -> Outcome:
+    lines: Callable[[], Iterator[str]],
+    outcome: Callable[[], CommandOutcome],
+    see: Callable[[str], object],
+) -> CommandOutcome:
     """Read a run's log, each line once, until the run is over.
 
     Parameters

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.config.keys import nearest
+from common.config.keys import closest_word
 from common.config.text import from_home
 from nectar.engines.flower.client import Client, LaunchError, scripts_directory
 
@@ -220,7 +220,7 @@ def _named(name: str, insecure: bool) -> Connection:
         raise LaunchError(f"Flower's configuration {file} cannot be read: {error}") from None
     known = [key for key, value in content.items() if isinstance(value, dict)]
     if name not in known:
-        guess = nearest(name, known)
+        guess = closest_word(name, known)
         hint = f"did you mean {guess}? " if guess else ""
         raise LaunchError(
             f"There is no connection {name!r} in {file}: {hint}Add [superlink.{name}] with address and "

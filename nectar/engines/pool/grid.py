@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 
 from common.code.fingerprint import source_fingerprint
 from common.code.imports import HERE
-from common.config.code_fingerprint import parts_of
+from common.config.code_fingerprint import user_modules_of
 from common.config.resolved import Config
 from common.learning.compute import torch_device
 from nectar.engines.cores import available_cores, granted_cores
@@ -47,7 +47,7 @@ def local_federation(
         Told (messages carried out, messages pushed together) after each one.
     """
     # What the running program defines is in no other process.
-    processes = 1 if HERE in parts_of(config) else most_processes(config)
+    processes = 1 if HERE in user_modules_of(config) else most_processes(config)
     if processes == 1:
         clients, run_config = config.federation.sites, config.to_run_config()
         yield LocalGrid(
@@ -243,5 +243,5 @@ class Forecast:
 
 
 def _is_work(message: Message) -> bool:
-    """Whether it is worth a worker: who a node is, it says here."""
+    """Return whether it is worth a worker: who a node is, it says here."""
     return message.metadata.message_type in (MessageType.TRAIN, MessageType.EVALUATE)

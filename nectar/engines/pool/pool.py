@@ -217,7 +217,7 @@ class WorkerPool:
         return None
 
     def _choose(self, index: int) -> _Job | None:
-        """Take from what waits the worker's own, else nobody's, else the first one; None where it is to wait."""
+        """Take from what waits the worker's own, else nobody's, else the first one; None if it is to wait."""
         near = [*islice(self._waiting, _LOOKED_THROUGH)]
         if self._held >= _HELD:
             near = [job for job in near if job.position < self._taken + 2 * self._size]
@@ -295,10 +295,10 @@ class Worker:
     def greet(self) -> None:
         """Wait until the worker has imported and resolved what the run needs; WorkerError if it cannot."""
         self._send(self._setup)
-        kind, said = self._answer("ready", "failed")
+        kind, message = self._answer("ready", "failed")
         if kind == "failed":
-            raise WorkerError(said)
-        if said != self._setup.source:
+            raise WorkerError(message)
+        if message != self._setup.source:
             raise WorkerError("it found other source files than this process has imported")
 
     def carry_out(self, message: Message) -> RecordDict | Error:
@@ -344,10 +344,10 @@ class Worker:
             of = getattr(builtins, category, UserWarning)
             warnings.warn_explicit(text, of, filename, line, registry=self._shown)
         elif kind == "steps":
-            steps.tell(f"worker {self._process.pid}", *said)
+            steps.report_progress(f"worker {self._process.pid}", *said)
 
     def _how_it_ended(self) -> str:
-        """Say how the worker ended, whose end of the pipe is closed."""
+        """Describe how the worker ended, whose end of the pipe is closed."""
         try:
             code = self._process.wait(processes.STEPS[0][1])
         except subprocess.TimeoutExpired:

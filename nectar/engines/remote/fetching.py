@@ -15,10 +15,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from nectar.arguments import to_flwr
 from nectar.engines.flower.client import Client, LaunchError
 from nectar.engines.flower.connection import Connection
 from nectar.engines.remote.order import follow
-from nectar.words import to_flwr
 from server_app.record import Record
 from server_app.run_directory import COMPLETED, RunDirectory
 from server_app.sending import (
@@ -26,10 +26,10 @@ from server_app.sending import (
     NAME,
     Arrival,
     FetchError,
+    FetchRequest,
     Pack,
-    Request,
     checked_record,
-    told,
+    marked_content,
     within,
 )
 from server_app.writer import LOCK
@@ -53,7 +53,7 @@ class Fetched:
 def fetch(
     connection: Connection,
     app: Path,
-    request: Request,
+    request: FetchRequest,
     output: Path,
     *,
     server_output: str = "",
@@ -73,13 +73,15 @@ def fetch(
     NectarError
         If there is no such record, it did not come whole, or it cannot be written.
     """
-    sent = ask(connection, app, request, server_output)
+    sent = request_record(connection, app, request, server_output)
     target = output / checked_record(sent.record)
     written = unpack(sent.content, target, replace=replace, without=request.without)
     return Fetched(target, written, sent.left_out)
 
 
-def ask(connection: Connection, app: Path, request: Request, server_output: str = "") -> Pack:
+def request_record(
+    connection: Connection, app: Path, request: FetchRequest, server_output: str = ""
+) -> Pack:
     """Let the server send a record, and return what came.
 
     Raises
@@ -114,7 +116,7 @@ def _read(connection: Connection, run: str) -> Arrival:
     arrival, reasons = Arrival(), list[str]()
 
     def see(line: str) -> None:
-        if not arrival.take(line) and (reason := told(line, "stopped").get("reason")):
+        if not arrival.take(line) and (reason := marked_content(line, "stopped").get("reason")):
             reasons.append(str(reason))
 
     outcome = follow(connection, run, see)
@@ -154,7 +156,7 @@ def unpack(
 ) -> bool:
     """Unpack an archive as the directory ``target``.
 
-    What lies there and is none of the archive's files stays: a report, a file that was fetched before. Where the
+    What is there and is none of the archive's files stays: a report, a file that was fetched before. Where the
     record has gone on since, a copy of a run that had not completed, nothing is asked.
 
     Parameters
@@ -236,13 +238,13 @@ def _is_same(archive: zipfile.ZipFile, member: zipfile.ZipInfo, target: Path) ->
 
 
 def _is_unfinished(target: Path) -> bool:
-    """Whether the copy at home is of a run that went on, or failed, when it was fetched."""
+    """Return whether the copy at home is of a run that went on, or failed, when it was fetched."""
     stated = RunDirectory(target).stated()
     return stated is not None and stated.get("outcome") != COMPLETED
 
 
 def _is_own(target: Path) -> bool:
-    """Whether a run on this machine wrote it: a copy that came has no lock, and what another wrote it may not touch."""
+    """Return whether this machine wrote it: a copy that came has no lock, and another machine's is not touched."""
     return os.path.lexists(target / LOCK)
 
 

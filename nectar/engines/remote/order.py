@@ -13,10 +13,10 @@ from common.config.keys import PATH_KEYS, ROUND
 from common.config.loading import load
 from common.config.resolved import Config
 from common.errors import ConfigError
-from nectar.engines.flower.client import LaunchError, Outcome, follow_lines
+from nectar.arguments import RunConfig, parse_arguments, refuse_nothing, refuse_repeats
+from nectar.engines.flower.client import CommandOutcome, LaunchError, follow_lines
 from nectar.engines.flower.connection import Connection
 from nectar.records.outputs import over_recorded
-from nectar.words import RunConfig, parse_words, refuse_nothing, refuse_repeats
 
 RESUME, OUTPUT, DATA = "resume", "output-dir", "data-dir"
 
@@ -89,7 +89,7 @@ def order_of(
                 "its node config, data='/abs/folder'"
             )
         rest.append(word)
-    run_config = (typed or {}) | parse_words(rest, file=file)
+    run_config = (typed or {}) | parse_arguments(rest, file=file)
     run_config |= {key: value for key, value in paths.items() if value}
     # A record is named by its id too: which settings it was run with, only the server knows.
     unknown = (RESUME, ROUND) if RESUME in run_config else ()
@@ -103,7 +103,7 @@ def resumed(order: Order, directory: str, recorded: RunConfig) -> Order:
     Parameters
     ----------
     directory : str
-        Where the record lies on the server.
+        Where the record is on the server.
     recorded : dict
         The run config in its provenance; what was typed stands over it. Its data-dir is the server's and no site's,
         so it is left out.
@@ -115,7 +115,7 @@ def resumed(order: Order, directory: str, recorded: RunConfig) -> Order:
 
 
 def described(order: Order) -> str:
-    """Say what is submitted, and whose paths count."""
+    """Describe what is submitted, and whose paths count."""
     config = order.config
     unstated = {OUTPUT: "the server's own", DATA: "each machine's own"}
     whose = "".join(f"; {key}: {own}" for key, own in unstated.items() if key not in order.typed)
@@ -151,7 +151,7 @@ _GONE_SECONDS = 45.0
 _RETRY_SECONDS = 2.0
 
 
-def follow(connection: Connection, run: str, see: Callable[[str], object]) -> Outcome:
+def follow(connection: Connection, run: str, see: Callable[[str], object]) -> CommandOutcome:
     """Show every line of a run's log once, until the run is over, and return its outcome.
 
     Parameters
@@ -183,7 +183,7 @@ def _watch(connection: Connection, over: threading.Event) -> None:
         failures = failures + 1 if connection.health() else 0
 
 
-def _outcome(connection: Connection, run: str) -> Outcome:
+def _outcome(connection: Connection, run: str) -> CommandOutcome:
     deadline = time.monotonic() + _GONE_SECONDS
     while True:
         try:

@@ -10,12 +10,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TextIO
 
-from nectar.engines.flower.client import LaunchError, Outcome, Screen
+from nectar.arguments import format_duration
+from nectar.engines.flower.client import CommandOutcome, LaunchError, Screen
 from nectar.engines.flower.connection import Connection
 from nectar.engines.processes import Interrupted, Interrupts
+from nectar.engines.remote.federation_status import Reading
 from nectar.engines.remote.order import follow
-from nectar.engines.remote.standing import Reading
-from nectar.words import spoken
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Watched:
         The signal that ended the watching, 0 if none did.
     """
 
-    outcome: Outcome | None
+    outcome: CommandOutcome | None
     record: str
     output_dir: str
     signal: int = 0
@@ -58,7 +58,7 @@ def watch(connection: Connection, run: str, *, verbose: bool, out: TextIO | None
     return Watched(outcome, record, output_dir, signal)
 
 
-def _undisturbed(work: Callable[[], Outcome]) -> tuple[Outcome | None, int]:
+def _undisturbed(work: Callable[[], CommandOutcome]) -> tuple[CommandOutcome | None, int]:
     interrupts = Interrupts()
     try:
         with interrupts:
@@ -106,15 +106,15 @@ def breaking_silence(
         state["heard"] = time.monotonic()
 
     def listen() -> None:
-        said = began
+        message = began
         while not over.wait(every):
-            silent, said = state["heard"] <= said, time.monotonic()
+            silent, message = state["heard"] <= message, time.monotonic()
             # Whether the SuperLink is still there is seen elsewhere.
             with suppress(LaunchError):
                 if silent:
-                    sentence = _sentence(connection, run, reading, said - began)
+                    sentence = _sentence(connection, run, reading, message - began)
                 elif reading.left:
-                    sentence = f"({said - began:.0f} s{_until(reading)})"
+                    sentence = f"({message - began:.0f} s{_until(reading)})"
                 else:
                     continue
                 if not over.is_set():
@@ -147,4 +147,4 @@ def _sentence(connection: Connection, run: str, reading: Reading, seconds: float
 def _until(reading: Reading) -> str:
     if not reading.left:
         return ""
-    return f"; about {spoken(reading.left)} more after round {reading.reached} of {reading.rounds}"
+    return f"; about {format_duration(reading.left)} more after round {reading.reached} of {reading.rounds}"

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO
 
+from nectar.arguments import next_step
 from nectar.engines.flower.app import require_app
-from nectar.engines.flower.client import Job, LaunchError, Outcome, Screen, follow_lines
+from nectar.engines.flower.client import CommandOutcome, Job, LaunchError, Screen, follow_lines
 from nectar.engines.processes import Interrupted, Interrupts
 from nectar.engines.simulation import superlink as bytecode
 from nectar.engines.simulation.superlink import SuperLink
 from nectar.engines.simulation.workspace import Workspace, sweep
-from nectar.words import next_step
-from server_app.sending import told
+from server_app.sending import marked_content
 
 
 def simulate(
@@ -59,7 +59,7 @@ def simulate(
                     screen.say("Removed what an earlier, killed simulation had left behind.")
                 workspace = Workspace()
                 superlink = SuperLink(workspace.directory, job.resources.cluster)
-                with bytecode.shared(workspace.directory):
+                with bytecode.shared_bytecode(workspace.directory):
                     check()
                 outcome, record = _run(superlink, job, screen)
                 completed = outcome.completed
@@ -78,7 +78,7 @@ def simulate(
         interrupts.restore()
 
 
-def _run(superlink: SuperLink, job: Job, screen: Screen) -> tuple[Outcome, str]:
+def _run(superlink: SuperLink, job: Job, screen: Screen) -> tuple[CommandOutcome, str]:
     """Return the run's outcome and its record, empty if it came to none."""
     run = superlink.submit(job)
     records: list[str] = []
@@ -89,23 +89,23 @@ def _run(superlink: SuperLink, job: Job, screen: Screen) -> tuple[Outcome, str]:
         for line in superlink.log_lines():
             yield line
             # What is left is the end of Ray's and Flower's processes, which go with the run's directory.
-            if completed := bool(told(line, "completed")):
+            if completed := bool(marked_content(line, "completed")):
                 return
 
     def see(line: str) -> None:
-        if directory := str(told(line, "record").get("directory", "")):
+        if directory := str(marked_content(line, "record").get("directory", "")):
             if not records:
                 superlink.tidy()
             records.append(directory)
         screen.show(line)
 
-    def outcome() -> Outcome:
-        return Outcome("finished:completed", "") if completed else superlink.outcome(run)
+    def outcome() -> CommandOutcome:
+        return CommandOutcome("finished:completed", "") if completed else superlink.outcome(run)
 
     return follow_lines(lines, outcome, see), next(iter(records), "")
 
 
-def _report(outcome: Outcome, record: str, screen: Screen) -> int:
+def _report(outcome: CommandOutcome, record: str, screen: Screen) -> int:
     if outcome.completed:
         if record:
             screen.say(next_step(Path(record)))

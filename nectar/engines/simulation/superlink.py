@@ -25,9 +25,9 @@ from nectar.engines.flower.client import (
     RAY_ADDRESS,
     SUBMIT_SECONDS,
     Client,
+    CommandOutcome,
     Job,
     LaunchError,
-    Outcome,
     plain,
     run_number,
     run_words,
@@ -91,8 +91,8 @@ class SuperLink:
             code = self._flwr.process.wait(SUBMIT_SECONDS)
         except subprocess.TimeoutExpired:
             raise silent("run", SUBMIT_SECONDS, self._superlink.last_words()) from None
-        said = self._flwr.log.read_text(encoding="utf-8", errors="replace")
-        return run_number(subprocess.CompletedProcess(["flwr"], code, said, ""))
+        message = self._flwr.log.read_text(encoding="utf-8", errors="replace")
+        return run_number(subprocess.CompletedProcess(["flwr"], code, message, ""))
 
     def log_lines(self) -> Iterator[str]:
         """Yield the run's log as it is written, from its first line to the end of the simulation's process."""
@@ -109,20 +109,22 @@ class SuperLink:
                 return
             time.sleep(_POLL_SECONDS)
 
-    def outcome(self, run: str) -> Outcome:
+    def outcome(self, run: str) -> CommandOutcome:
         """Ask how the run stands; LaunchError if the SuperLink is gone or gives no sensible answer."""
         code = self._simulation.process.poll()
         # Flower's simulation exits with 0 only after a run that completed.
         if code == 0:
-            return Outcome("finished:completed", "")
+            return CommandOutcome("finished:completed", "")
         for name, program in self._serving().items():
             if program.ended:
                 raise LaunchError(f"Flower's {name} ended before the run{program.last_words()}")
         found = self._client().outcome(run)
         if code is None or found.finished:
             return found
-        said = self._simulation.last_words()
-        return Outcome("finished:failed", f"its process ended with exit code {code}{said}")
+        message = self._simulation.last_words()
+        return CommandOutcome(
+            "finished:failed", f"its process ended with exit code {code}{message}"
+        )
 
     def tidy(self) -> None:
         """Delete, beside the run, what only its start needed: thousands of small files, for seconds on a slow disk."""
@@ -167,7 +169,7 @@ class SuperLink:
         )
 
     def _wait(self) -> None:
-        """Wait until the SuperLink answers; start it anew, on another port, if it ends instead."""
+        """Wait until the SuperLink answers; start it again, on another port, if it ends instead."""
         for attempt in range(1, _ATTEMPTS + 1):
             if self._answers():
                 return
@@ -177,8 +179,8 @@ class SuperLink:
                     f"{_START_SECONDS:.0f} seconds{self._superlink.last_words()}"
                 )
             if attempt == _ATTEMPTS:
-                said = self._superlink.last_words()
-                raise LaunchError(f"Flower's SuperLink ended at its start{said}")
+                message = self._superlink.last_words()
+                raise LaunchError(f"Flower's SuperLink ended at its start{message}")
             self._port = _free_port()
             self._superlink = self._start_superlink()
 
@@ -296,8 +298,8 @@ class Program:
             lines = plain(self.log.read_text(encoding="utf-8", errors="replace")).split("\n")
         except OSError:
             return "."
-        said = [line.strip() for line in lines if line.strip()]
-        return f"; its log ends: {' | '.join(said[-5:])}" if said else "; it wrote no log."
+        message = [line.strip() for line in lines if line.strip()]
+        return f"; its log ends: {' | '.join(message[-5:])}" if message else "; it wrote no log."
 
 
 @dataclass(frozen=True)
@@ -373,7 +375,7 @@ def bytecode_variables(directory: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def shared(directory: Path) -> Iterator[None]:
+def shared_bytecode(directory: Path) -> Iterator[None]:
     """Let what this process imports within share the bytecode of the run's processes."""
     before = sys.dont_write_bytecode, sys.pycache_prefix
     if _lacking():
@@ -390,7 +392,7 @@ def bytecode_folder(directory: Path) -> Path:
 
 
 def _lacking() -> bool:
-    """Whether Python may write no bytecode, and one of the packages that take longest was installed without."""
+    """Return whether Python may write no bytecode, and one of the packages that take longest was installed without."""
     return sys.dont_write_bytecode and not all(map(_compiled, _LARGE))
 
 

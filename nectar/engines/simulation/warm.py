@@ -15,7 +15,7 @@ def main() -> None:
     """Run a console script with the words that a file will hold, NUL-terminated.
 
     The process's arguments are the number of the process that started it, the script, that file, a log, and two lists
-    of modules with commas between them. The first modules are imported at once; when something stands in the log, the
+    of modules with commas between them. The first modules are imported at once; when something is in the log, the
     script and the other modules are. If the process that started this one ends before the words are there, so does
     this one.
     """

@@ -166,7 +166,7 @@ def _mark_of(pid: int) -> str | None:
 
 
 def _works_in(process: psutil.Process, directory: str) -> bool:
-    """Whether a process works in a run's directory, deleted or not, and nobody types into it."""
+    """Return whether a process works in a run's directory, deleted or not, and nobody types into it."""
     with contextlib.suppress(psutil.Error, OSError):
         there = str(Path(f"/proc/{process.pid}/cwd").readlink()).removesuffix(" (deleted)")
         same = there == directory and _namespace(process.pid) == _namespace("self")

@@ -28,7 +28,7 @@ from nectar.engines.site.parent import Parent
 from nectar.engines.site.place import Place, place
 
 if TYPE_CHECKING:
-    from nectar.engines.site.forks import Request
+    from nectar.engines.site.forks import ForkRequest
 
 #: The SuperNode's SuperExec looks for a task this often: Flower's default of a second is for what starts slowly.
 _POLL = ("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.1")
@@ -89,7 +89,9 @@ def _preload(pin: clientapp.Pin | None) -> None:
     )
 
 
-def _run(request: Request, pin: clientapp.Pin | None, fleet: clientapp.Fleet | None) -> NoReturn:
+def _run(
+    request: ForkRequest, pin: clientapp.Pin | None, fleet: clientapp.Fleet | None
+) -> NoReturn:
     """Be the ClientApp, and end as a process of its own would, without what the parent has to do at its exit."""
     code = 1
     try:

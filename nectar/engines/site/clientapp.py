@@ -115,7 +115,7 @@ class Fleet:
 
 
 def fleet_of(words: Sequence[str]) -> Fleet | None:
-    """Read a SuperNode's options; None where the node has no key, which Flower lets nobody else speak for."""
+    """Read a SuperNode's options; None if the node has no key, which Flower lets nobody else speak for."""
     parser = ArgumentParser(allow_abbrev=False, add_help=False, exit_on_error=False)
     for option in ("superlink", "root-certificates", "auth-supernode-private-key"):
         parser.add_argument(f"--{option}")

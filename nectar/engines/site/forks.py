@@ -26,7 +26,7 @@ _LENGTH = 8
 
 
 @dataclass(frozen=True)
-class Request:
+class ForkRequest:
     """A process that somebody asked for.
 
     Attributes
@@ -56,7 +56,7 @@ class Request:
         sys.argv = [*program, *self.words]
 
 
-def received(asker: socket.socket) -> Request:
+def received(asker: socket.socket) -> ForkRequest:
     """Read a request, as :func:`nectar.engines.site.stub.hand_over` writes it.
 
     Raises
@@ -82,7 +82,7 @@ def received(asker: socket.socket) -> Request:
         raise
     pairs = (variable.partition(b"=") for variable in variables)
     environment = {name: value for name, _, value in pairs}
-    return Request([os.fsdecode(word) for word in words], folder, environment, files)
+    return ForkRequest([os.fsdecode(word) for word in words], folder, environment, files)
 
 
 def _missing(content: bytes) -> int:
@@ -103,7 +103,7 @@ class ForkServer:
     door : socket.socket
         Where those who ask are heard.
     open_door : callable
-        Returns the socket of the next one; None where there will be none any more.
+        Returns the socket of the next one; None if there will be none any more.
     grace : float
         Seconds that a fork has to end before it is killed.
     """
@@ -120,7 +120,7 @@ class ForkServer:
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _heard)
 
-    def serve(self, over: Callable[[], bool] = lambda: False) -> Request | None:
+    def serve(self, over: Callable[[], bool] = lambda: False) -> ForkRequest | None:
         """Answer until ``over``, or nobody can come; in a fork, return what it is to be, and None in this process."""
         while not over():
             for end in self._ready():
@@ -156,7 +156,7 @@ class ForkServer:
         asked = [asker for asker in self._askers.values() if asker.fileno() >= 0]
         return select.select([self._woken, self._door, *asked], [], [], seconds)[0]
 
-    def _fork(self, asker: socket.socket) -> Request | None:
+    def _fork(self, asker: socket.socket) -> ForkRequest | None:
         """Answer one who asks; return the request in the fork, and None in this process."""
         try:
             request = received(asker)
@@ -202,4 +202,4 @@ class ForkServer:
 
 
 def _heard(number: int, frame: FrameType | None) -> None:
-    """Do nothing: the signal's number lies in the wake-up socket."""
+    """Do nothing: the signal's number is in the wake-up socket."""

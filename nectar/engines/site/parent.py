@@ -16,7 +16,7 @@ from functools import partial
 from types import FrameType
 
 from nectar.engines import processes
-from nectar.engines.site.forks import ForkServer, Request
+from nectar.engines.site.forks import ForkRequest, ForkServer
 
 #: seconds that a ClientApp and the SuperNode have to end before they are killed
 _GRACE, _SUPERNODE_GRACE = 5.0, 30.0
@@ -57,7 +57,7 @@ class Parent:
         for number in self._heard:  # what the caller had ignored (nohup) stays ignored
             signal.signal(number, self._pass_on)
 
-    def serve(self) -> Request | int:
+    def serve(self) -> ForkRequest | int:
         """Fork a ClientApp for each stub until the SuperNode has ended.
 
         Returns

@@ -15,7 +15,7 @@ from common.sites import SUPERLINK, site_slug
 from nectar.engines.flower.client import LaunchError
 from nectar.engines.flower.connection import Connection
 from nectar.operate.doctor.checks import Found, Patient
-from nectar.operate.doctor.link import PROTOBUF, Answer, ask
+from nectar.operate.doctor.link import PROTOBUF, Answer, http_request
 from nectar.operate.keys.authority import (
     FOLDER,
     SUFFIX,
@@ -142,7 +142,7 @@ def registration(patient: Patient, connection: Connection) -> Found:
 
 
 def is_registered(connection: Connection, key: ec.EllipticCurvePrivateKey) -> bool | None:
-    """Tell whether the server knows a key; None where its answer does not tell, or nobody can be asked."""
+    """Return whether the server knows a key; None if its answer does not tell, or nobody can be asked."""
     try:
         return _told(_ask(connection, key).body)
     except LaunchError:
@@ -168,7 +168,7 @@ def _ask(connection: Connection, key: ec.EllipticCurvePrivateKey) -> Answer:
         "flwr-timestamp": now,
         "flwr-signature": base64.b64encode(signature).decode("ascii"),
     }
-    return ask(connection, "/v1/fleet/activate-node", PROTOBUF, _field(1, public), headers)
+    return http_request(connection, "/v1/fleet/activate-node", PROTOBUF, _field(1, public), headers)
 
 
 def _field(number: int, content: bytes) -> bytes:

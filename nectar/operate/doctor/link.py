@@ -83,14 +83,16 @@ def link(connection: Connection, *, site: bool) -> Iterator[Check]:
         return
     # An unsigned call is refused by a SuperLink itself, through a proxy or not.
     path, data = ("/v1/fleet/get-run", b"") if site else ("/health", None)
-    first = ask(connection, path, PROTOBUF, data)
+    first = http_request(connection, path, PROTOBUF, data)
     if not first.status:
         yield Check("server", "fail", f"no answer ({first.body}): is it Flower's SuperLink?")
         return
     yield Check("server", *(_fleet(first) if site else _health(first)))
     yield Check("clock", *_clock(first))
-    yield Check("flower there", *_version(ask(connection, "/openapi.json")))
-    yield Check("control api", *_control(ask(connection, "/v1/control/list-nodes", data=b""), site))
+    yield Check("flower there", *_version(http_request(connection, "/openapi.json")))
+    yield Check(
+        "control api", *_control(http_request(connection, "/v1/control/list-nodes", data=b""), site)
+    )
 
 
 def _certificate(secure: ssl.SSLSocket, connection: Connection) -> tuple[Level, str]:
@@ -117,7 +119,7 @@ def _tls_sentence(error: ssl.SSLError, connection: Connection) -> str:
     return f"no TLS there ({error.reason or error}): does the server run without it, or is the port another's?"
 
 
-def ask(
+def http_request(
     connection: Connection,
     path: str,
     content: str = "application/x-nectar-doctor",

@@ -17,13 +17,13 @@ from importlib import metadata
 from pathlib import Path
 
 from common.config.resolved import Config
-from common.data.published.files import Source
+from common.data.published.files import DownloadSource
 from common.data.published.sources import SOURCES
 from common.data.store import open_store, store_roots
 from common.division import Division
 from common.errors import DataError, NectarError
 from common.privacy.accounting import epsilon
-from common.privacy.ledger import Head, Ledger
+from common.privacy.ledger import Ledger, LedgerTip
 from common.samples.dataset import Dataset
 from common.settings.sections import kind_of
 from nectar.dataset.account import own
@@ -140,15 +140,15 @@ def ledger(patient: Patient) -> Found:
     delta = _number(patient.node.get("privacy-delta"), below=1.0) or patient.config.privacy.delta
     budget = _number(patient.node.get("privacy-epsilon"))
     lines = Ledger(patient.state).read()
-    if lines.head == Head():
+    if lines.head == LedgerTip():
         yield "ok", "nothing was released with noise: the ledger is empty"
         return
     spent = epsilon(lines.events, delta).value
-    said = f"{lines.head.length} charges, epsilon {spent:.3g} at delta {delta:g}"
+    message = f"{lines.head.length} charges, epsilon {spent:.3g} at delta {delta:g}"
     if budget is not None and spent > budget:
-        yield "warn", f"{said}, beyond the budget of {budget:g}: nothing is left"
+        yield "warn", f"{message}, beyond the budget of {budget:g}: nothing is left"
     else:
-        yield "ok", f"{said}; `nectar privacy {patient.state}` says on what"
+        yield "ok", f"{message}; `nectar privacy {patient.state}` says on what"
 
 
 def _number(given: object, below: float = math.inf) -> float | None:
@@ -222,7 +222,7 @@ def _read(config: Config, keep: Path) -> tuple[int, int, Dataset | None]:
         with suppress(OSError):
             stored = open_store(root / config.dataset, source.fingerprint(data_dir))
             return len(stored.train), len(stored.test), None
-    if isinstance(source, Source) and (missing := source.missing(data_dir)):
+    if isinstance(source, DownloadSource) and (missing := source.missing(data_dir)):
         raise DataError(
             f"{config.dataset}: {data_dir / missing[0].path} is missing: `nectar data dataset={config.dataset} "
             f"data-dir={data_dir}` fetches it where there is a network, or point data-dir or NECTAR_DATA to a folder "

@@ -1,4 +1,4 @@
-"""A site's node config, held against the run to come as the site itself does when it is asked to join."""
+"""A site's node config, compared with the run to come as the site itself does when it is asked to join."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from flwr.app import Context, RecordDict
 from common.config.resolved import Config
 from common.division import Division
 from common.errors import DataError, FederationError, NectarError
+from nectar.arguments import here
 from nectar.operate.doctor.checks import Check, Patient
 from nectar.operate.doctor.machine import quiet
-from nectar.words import here
 
 _SITE = "client_app.site"
 """The site's own side of a run, by its import path, as Flower reaches the ClientApp."""
@@ -80,7 +80,7 @@ def held_against(node: Node, run_config: Mapping[str, str | int | float | bool])
     context = _context(node, run_config)
     division: Division = site.division_of(context)
     run = division.run
-    name, folder = site.site_of(run, context), site.own_folder(run, context)
+    name, folder = site.site_of(run, context), site.user_folder(run, context)
     if folder is None:
         site.partition_of(context)
     elif "min-class" in node:

@@ -106,7 +106,7 @@ def read_certificate(path: Path) -> x509.Certificate:
 
 
 def read_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Return a private key in PEM form; KeysError if it is none, has a passphrase or is of another kind."""
+    """Return a private key in PEM form; KeysError if it is not one, has a passphrase or is of another kind."""
     try:
         key = serialization.load_pem_private_key(read(path), password=None)
     except (ValueError, TypeError):
@@ -282,7 +282,7 @@ def _write(path: Path, content: bytes, mode: int) -> None:
 
 
 def _is_same(path: Path, temporary: Path) -> bool:
-    """Whether both names are of one file, which is then ours and nobody else's."""
+    """Return whether both names are of one file, which is then ours and nobody else's."""
     try:
         return path.samefile(temporary)
     except OSError:
@@ -364,7 +364,7 @@ def read_public(path: Path) -> ec.EllipticCurvePublicKey:
 
 
 def read_private(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Return the site's own half; KeysError if it is none, or has a passphrase, which a SuperNode could not ask for."""
+    """Return the site's own half; KeysError if it is not one, or has a passphrase (a SuperNode cannot ask for it)."""
     try:
         key = serialization.load_ssh_private_key(read(path), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -399,7 +399,7 @@ def note_of(public_file: Path) -> Path:
 
 
 def noted(public_file: Path) -> tuple[str, str]:
-    """Return what stands in a public half's note: the node's number and the fingerprint of the key; empty if nothing.
+    """Return what is in a public half's note: the node's number and the fingerprint of the key; empty if nothing.
 
     Notes of earlier releases have the number alone.
     """
@@ -417,7 +417,7 @@ def noted_sites(directory: Path) -> dict[str, str]:
 
 
 def is_note(path: Path) -> bool:
-    """Whether a file is such a note."""
+    """Return whether a file is such a note."""
     return path.name.endswith(_NOTE)
 
 

@@ -1,6 +1,6 @@
 """A backup of the SuperLink's state as one file, and a restore that lets nobody back in who was unregistered.
 
-A backup is a tar file: ``about.json`` with a sum of each file, the database, and what lies in the directory of keys.
+A backup is a tar file: ``about.json`` with a sum of each file, the database, and what is in the directory of keys.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def write_backup(database: Path, keys: Path, target: Path | BinaryIO, *, authori
     database : Path
         What flower-superlink was given as --database.
     keys : Path
-        The directory of keys: all that lies below it, the list of revocations left out, since a restore must not
+        The directory of keys: all that is below it, the list of revocations left out, since a restore must not
         bring back an older one.
     target : Path or file
         A file that is not there yet.
@@ -228,7 +228,7 @@ def _unpack(source: BinaryIO, folder: Path) -> str:
 
 
 def _about(archive: tarfile.TarFile, entry: tarfile.TarInfo | None) -> dict[str, Any]:
-    """Return what a backup says of itself; ValueError, LookupError or TypeError if it is none."""
+    """Return what a backup says of itself; ValueError, LookupError or TypeError if it is not one."""
     if entry is None or entry.name != ABOUT or not entry.isreg() or entry.issparse():
         raise ValueError(ABOUT)
     file = archive.extractfile(entry)
@@ -321,7 +321,7 @@ def _unregister_again(database: Path, listed: Sequence[Revoked]) -> list[Revoked
 
 
 def _is_open(database: Path) -> bool:
-    """Tell whether a SuperLink has a database open: the last one to leave WAL mode has to be alone with it."""
+    """Return whether a SuperLink has a database open: the last one to leave WAL mode has to be alone with it."""
     with contextlib.closing(_connection(database)) as connection:
         try:
             connection.execute("PRAGMA journal_mode=DELETE").fetchone()

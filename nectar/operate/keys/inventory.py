@@ -1,4 +1,4 @@
-"""What lies in a directory of keys: fingerprints, validity, and modes that are too open."""
+"""What is in a directory of keys: fingerprints, validity, and modes that are too open."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Entry:
 
 
 def inventory(directory: Path) -> list[Entry]:
-    """Return what lies in ``directory``: authority, server's certificate and others, sites' pairs; in this order.
+    """Return what is in ``directory``: authority, server's certificate and others, sites' pairs; in this order.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def inventory(directory: Path) -> list[Entry]:
 
 
 def certificate_problems(directory: Path) -> list[str]:
-    """Say which certificates of a directory of keys have ended or end soon, each in a sentence."""
+    """Describe which certificates of a directory of keys have ended or end soon, each in a sentence."""
     try:
         entries = inventory(directory)
     except KeysError:
@@ -125,7 +125,7 @@ def host_names(certificate: x509.Certificate) -> list[str]:
 
 
 def certificate_text(certificate: x509.Certificate) -> str:
-    """Say what a certificate is: whose, valid how long, its fingerprint."""
+    """Describe what a certificate is: whose, valid how long, its fingerprint."""
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     name = str(names[0].value) if names else "unnamed"
     hosts = host_names(certificate)

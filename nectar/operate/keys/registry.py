@@ -11,7 +11,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from common.storage.files import write_text
-from nectar.engines.flower.client import Refused
+from nectar.engines.flower.client import CommandRefused
 from nectar.engines.flower.connection import Connection
 from nectar.operate.keys.authority import (
     FOLDER,
@@ -78,7 +78,7 @@ def register(
                 problems.append(f"{site}: {problem}")
                 continue
             standing = "stays out, since it was unregistered; with a new pair it can come back"
-        except (KeysError, Refused) as problem:
+        except (KeysError, CommandRefused) as problem:
             problems.append(f"{site}: {problem}")
             continue
         print(f"{site}: {standing} ({fingerprint(key)})", flush=True)
@@ -116,7 +116,7 @@ def _nodes(connection: Connection) -> dict[str, str]:
 
 
 def _standing(path: Path, key: ec.EllipticCurvePublicKey, nodes: Mapping[str, str]) -> str:
-    """Say how a key stands that was noted as one of ``nodes``, if it is one; KeysError if it was unregistered."""
+    """Describe how a key stands that was noted as one of ``nodes``, if it is one; KeysError if it was unregistered."""
     node, of = noted(path)
     return _how(path, node, nodes) if of == fingerprint(key) else ""
 
@@ -137,7 +137,7 @@ def _registered(
     words = ["supernode", "register", str(path.absolute()), connection.name, "--name", site]
     try:
         node = str(connection.client().ask(words, _SECONDS)["node-id"])
-    except Refused as refusal:
+    except CommandRefused as refusal:
         if _KNOWN not in str(refusal):
             raise
         return _known(path, key, nodes)
@@ -146,7 +146,7 @@ def _registered(
 
 
 def _known(path: Path, key: ec.EllipticCurvePublicKey, nodes: Mapping[str, str]) -> str:
-    """Say how a key stands that Flower knows, and of which no note says so for certain."""
+    """Describe how a key stands that Flower knows, and of which no note says so for certain."""
     node, of = noted(path)
     if not of and (standing := _how(path, node, nodes)):
         _note(path, node, key)  # an earlier release noted the number alone
@@ -262,7 +262,7 @@ class Revoked:
     day: str = ""
 
     def is_of(self, node: str, fingerprint: str) -> bool:
-        """Whether a key of this fingerprint, registered as this node, is meant."""
+        """Return whether a key of this fingerprint, registered as this node, is meant."""
         return node == self.node != "" or fingerprint == self.fingerprint != ""
 
 
@@ -273,7 +273,7 @@ def list_for(public_file: Path) -> Path:
 
 
 def revoked(path: Path) -> list[Revoked]:
-    """Return what is on the list; nothing where there is none.
+    """Return what is on the list; nothing if there is none.
 
     Raises
     ------

@@ -6,17 +6,17 @@ import re
 from collections.abc import Callable, Mapping
 
 from common.code.imports import is_import_path
-from common.config.keys import RUN_KEYS, STRATEGY, Leaf, nearest, show, where_phrase
+from common.config.keys import RUN_KEYS, STRATEGY, Leaf, closest_word, show, where_phrase
 from common.errors import ConfigError
-from common.methods import METHODS, Method, own_method
+from common.methods import METHODS, Method, user_method
 from common.models.registry import MODELS
 from common.settings.sections import SECTIONS, module_of
 
-Judge = Callable[[str, str], None]
+ImportPolicy = Callable[[str, str], None]
 """Raises if a setting, by its key, may not name an import path."""
 
 PART = "a part of its method"
-"""What a judge is told where the key would be, of the client and the settings that a method names."""
+"""What an import policy is given as the key, of the client and the settings that a method names."""
 
 _NAMING = ("method", "model.name", "features.name", "dataset")
 """The settings that may be import paths."""
@@ -24,8 +24,8 @@ _NAMING = ("method", "model.name", "features.name", "dataset")
 _TAKEN = {*METHODS, *SECTIONS, *RUN_KEYS, STRATEGY, "run", "base"}
 
 
-def judge_all(leaves: Mapping[str, Leaf], judge: Judge) -> None:
-    """Put every import path that is named before ``judge``; nothing is imported."""
+def require_allowed(leaves: Mapping[str, Leaf], policy: ImportPolicy) -> None:
+    """Put every import path that is named before ``policy``; nothing is imported."""
     for key in _NAMING:
         value = leaves[key].value if key in leaves else ""
         if not isinstance(value, str) or not is_import_path(value):
@@ -34,10 +34,10 @@ def judge_all(leaves: Mapping[str, Leaf], judge: Judge) -> None:
             value
         ):  # torchvision's sets and the hub's are no modules of anybody's
             continue
-        judge(key, value)
+        policy(key, value)
 
 
-def chosen_method(leaves: Mapping[str, Leaf], judge: Judge | None = None) -> Method | None:
+def chosen_method(leaves: Mapping[str, Leaf], policy: ImportPolicy | None = None) -> Method | None:
     """Return the method of the user's own that is chosen; None for one of Nectar's and for a Flower strategy.
 
     Raises
@@ -50,7 +50,7 @@ def chosen_method(leaves: Mapping[str, Leaf], judge: Judge | None = None) -> Met
         return None
     where = where_phrase(leaf.where)
     try:
-        found = own_method(leaf.value)
+        found = user_method(leaf.value)
     except ConfigError as error:
         if not leaf.value.startswith("flwr."):
             raise ConfigError(f"method {where}: {error}") from error
@@ -63,8 +63,8 @@ def chosen_method(leaves: Mapping[str, Leaf], judge: Judge | None = None) -> Met
             f"method={leaf.value!r} {where} calls itself {found.name!r}, which {why}: choose another name, of small "
             "letters, digits and underscores."
         )
-    for part in (found.client, found.settings) if judge else ():
-        judge(PART, part)  # type: ignore[misc]
+    for part in (found.client, found.settings) if policy else ():
+        policy(PART, part)  # type: ignore[misc]
     return found
 
 
@@ -77,7 +77,7 @@ def model_problems(leaves: Mapping[str, Leaf]) -> list[str]:
             continue
         if leaf.value in MODELS or (key == "features.name" and not leaf.value):
             continue
-        guess = nearest(leaf.value, MODELS)
+        guess = closest_word(leaf.value, MODELS)
         hint = f", the nearest is {guess}" if guess else ""
         problems.append(
             f"{key}={show(leaf.value)} {where_phrase(leaf.where)} is unknown{hint}: there are "

@@ -10,7 +10,7 @@ from typing import Any
 
 from nectar.engines.flower.client import Client, plain
 from nectar.engines.flower.connection import Connection
-from server_app.sending import is_marked, told
+from server_app.sending import is_marked, marked_content
 from strategies.exchange.roll_call import silent_in
 
 _SECONDS = 120.0
@@ -23,7 +23,7 @@ _READ = 4
 
 
 @dataclass(frozen=True)
-class Progress:
+class RunStatus:
     """A run that is not over.
 
     Attributes
@@ -61,7 +61,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Member:
+class SiteStatus:
     """A registered site.
 
     Attributes
@@ -89,11 +89,11 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Standing:
+class FederationStatus:
     """The federation now."""
 
-    members: list[Member]
-    runs: list[Progress]
+    members: list[SiteStatus]
+    runs: list[RunStatus]
 
     @property
     def well(self) -> bool:
@@ -101,7 +101,7 @@ class Standing:
         return bool(self.members) and all(member.status == "online" for member in self.members)
 
 
-def standing(connection: Connection, names: Mapping[str, str]) -> Standing:
+def federation_status(connection: Connection, names: Mapping[str, str]) -> FederationStatus:
     """Ask a SuperLink for its nodes and runs, and read the logs of those that are not over.
 
     Parameters
@@ -126,21 +126,21 @@ def standing(connection: Connection, names: Mapping[str, str]) -> Standing:
             if not str(entry.get("status", "")).startswith(_OVER)
         ]
         runs = list(pool.map(lambda entry: _progress(client, entry), going[:_READ]))
-        return Standing(_members(nodes.result().get("nodes", []), runs, names), runs)
+        return FederationStatus(_members(nodes.result().get("nodes", []), runs, names), runs)
 
 
-def _progress(client: Client, entry: Mapping[str, Any]) -> Progress:
+def _progress(client: Client, entry: Mapping[str, Any]) -> RunStatus:
     run, status = str(entry["run-id"]), str(entry["status"])
     reading = Reading()
     if status == "running":
         for line in client.log_so_far(run).splitlines():
             reading.see(line)
-    return Progress(run, status, float(entry.get("elapsed", 0)), **vars(reading))
+    return RunStatus(run, status, float(entry.get("elapsed", 0)), **vars(reading))
 
 
 @dataclass
 class Reading:
-    """What a run's log has told so far; the fields are those of :class:`Progress`."""
+    """What a run's log has told so far; the fields are those of :class:`RunStatus`."""
 
     reached: int = -1
     rounds: int = 0
@@ -153,11 +153,11 @@ class Reading:
     def see(self, line: str) -> None:
         """Read one more line."""
         text = plain(line).strip()
-        if found := told(text, "sites"):
+        if found := marked_content(text, "sites"):
             self.nodes, self.silent = dict(found.get("nodes", {})), ()
-        elif found := told(text, "record"):
+        elif found := marked_content(text, "record"):
             self.record = self.record or str(found.get("directory", ""))
-        elif found := told(text, "round"):
+        elif found := marked_content(text, "round"):
             self.reached, self.rounds = int(found.get("reached", -1)), int(found.get("of", 0))
             left = found.get("left")
             self.left = left if isinstance(left, float) and math.isfinite(left) else 0.0
@@ -168,9 +168,9 @@ class Reading:
 
 
 def _members(
-    nodes: list[Mapping[str, Any]], runs: list[Progress], names: Mapping[str, str]
-) -> list[Member]:
-    said = {node: site for run in runs for site, node in (run.nodes or {}).items()}
+    nodes: list[Mapping[str, Any]], runs: list[RunStatus], names: Mapping[str, str]
+) -> list[SiteStatus]:
+    message = {node: site for run in runs for site, node in (run.nodes or {}).items()}
     members = []
     for entry in nodes:
         node, status = str(entry["node-id"]), str(entry["status"])
@@ -178,12 +178,12 @@ def _members(
             continue
         since = str(entry.get("online-at" if status == "online" else "offline-at", "N/A"))
         run, work = _work(node, runs)
-        site = said.get(node) or names.get(node, "")
-        members.append(Member(site, node, status, "" if since == "N/A" else since, run, work))
+        site = message.get(node) or names.get(node, "")
+        members.append(SiteStatus(site, node, status, "" if since == "N/A" else since, run, work))
     return sorted(members, key=lambda member: (not member.site, member.site, member.node))
 
 
-def _work(node: str, runs: list[Progress]) -> tuple[str, str]:
+def _work(node: str, runs: list[RunStatus]) -> tuple[str, str]:
     for run in runs:
         if node in run.silent:
             return run.run, "silent"

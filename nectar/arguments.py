@@ -22,18 +22,18 @@ from common.config.keys import (
     RUN_KEYS,
     SHORT,
     TYPED,
-    nearest,
+    closest_word,
     nearest_key,
 )
 from common.config.layers import home_of
 from common.config.loading import load
-from common.config.own_parts import Judge
 from common.config.resolved import Config
 from common.config.tables import experiment_names
 from common.config.text import from_home, scalar, scalar_text
+from common.config.user_parts import ImportPolicy
 from common.errors import ConfigError
 from common.methods import METHODS
-from common.settings.sections import is_somebodys_own, kind_of
+from common.settings.sections import is_user_data, kind_of
 
 RunConfig = dict[str, str | int | float | bool]
 
@@ -41,16 +41,16 @@ _NUMBER_KEYS = ("rounds", "seed")
 
 
 def next_step(record: Path) -> str:
-    """Say what is done with a record that is there."""
+    """Describe what is done with a record that is there."""
     return f"`nectar report {shlex.quote(str(record))}` draws it."
 
 
-def typed(words: Iterable[str]) -> RunConfig:
+def typed_command(words: Iterable[str]) -> RunConfig:
     """Return what a run config holds of the words that were typed after ``nectar``."""
     return {TYPED: shlex.join(["nectar", *words])}
 
 
-def parse_words(
+def parse_arguments(
     words: Iterable[str], directory: Path | None = None, *, file: str | None = None
 ) -> RunConfig:
     """Read ``[EXPERIMENT | METHOD] [key=value ...]`` as a run config.
@@ -99,7 +99,7 @@ def parse_words(
         elif key == "set":
             assigned.append(value)
         else:
-            name = key_of(word)
+            name = key_of_argument(word)
             refuse_nothing(name, value)
             if name in ("experiment", "method") and name in run_config:
                 raise ConfigError(f"two {name}s, {run_config[name]} and {value}: name one.")
@@ -109,7 +109,7 @@ def parse_words(
     return run_config
 
 
-def key_of(word: str) -> str:
+def key_of_argument(word: str) -> str:
     """Return the key of a ``key=value`` as the run config spells it; empty for any other word."""
     key, equals, _ = word.partition("=")
     if not equals:
@@ -124,7 +124,7 @@ def refuse_repeats(words: Iterable[str]) -> None:
     """Refuse a key given twice, since only who typed it knows which was meant; ConfigError naming both values."""
     seen: dict[str, str] = {}
     for word in words:
-        key = key_of(word)
+        key = key_of_argument(word)
         if key and key in seen:
             raise ConfigError(f"{key} is given twice, {seen[key]} and {word}: leave one out.")
         seen[key] = word
@@ -165,15 +165,15 @@ def _refuse_commas(parts: list[str], directory: Path) -> None:
     """Refuse folders of sites where one is there whose name has a comma or two, which end a path; ConfigError."""
     for start, many in itertools.product(range(len(parts)), (2, 3)):
         folder = directory / from_home(",".join(parts[start : start + many]).strip())
-        if start + many <= len(parts) and is_folder(folder):
+        if start + many <= len(parts) and folder_exists(folder):
             raise ConfigError(
                 f"a comma in {SITES_KEY} ends a path, and {folder} has one in its name: rename the folder, or give a "
                 "link to it without one."
             )
 
 
-def is_folder(place: Path) -> bool:
-    """Whether a folder is there; not where none can have such a name."""
+def folder_exists(place: Path) -> bool:
+    """Return whether a folder is there; not where none can have such a name."""
     with suppress(OSError, ValueError):
         return place.is_dir()
     return False
@@ -187,7 +187,7 @@ def meant_by(name: str) -> str | None:
     known = known_keys()
     if name in (*run_keys, *known):
         return name
-    return home_of(name, known) or nearest(name, run_keys) or nearest_key(name, known)
+    return home_of(name, known) or closest_word(name, run_keys) or nearest_key(name, known)
 
 
 def completions(incomplete: str) -> list[str]:
@@ -312,8 +312,8 @@ Delta = Annotated[float, typer.Option(help="the delta at which an epsilon is mea
 
 
 def is_place(word: str) -> bool:
-    """Whether a word names a path: it has no ``=`` before its first slash, or a folder has that name."""
-    return "=" not in word.partition("/")[0] or is_folder(Path(word))
+    """Return whether a word names a path: it has no ``=`` before its first slash, or a folder has that name."""
+    return "=" not in word.partition("/")[0] or folder_exists(Path(word))
 
 
 def here(word: str) -> Path:
@@ -337,35 +337,35 @@ CLASSES_KEY = "images.classes"
 
 
 def with_class_list(
-    run_config: Mapping[str, str | int | float | bool], judge: Judge | None = None
+    run_config: Mapping[str, str | int | float | bool], policy: ImportPolicy | None = None
 ) -> RunConfig:
     """Return ``run_config`` with the classes stated, as `resolved` states them."""
-    return _with_class_list(run_config, load(run_config, judge=judge))
+    return _with_class_list(run_config, load(run_config, policy=policy))
 
 
 def resolved(
-    run_config: Mapping[str, str | int | float | bool], judge: Judge | None = None
+    run_config: Mapping[str, str | int | float | bool], policy: ImportPolicy | None = None
 ) -> Config:
     """Resolve ``run_config``; where it names folders of images but not their classes, with the classes stated.
 
     For a simulation alone: all its processes are then told the list. Real sites must agree on one before they read
-    anything, so a run on them states it itself. What is named by import path is put before ``judge`` first.
+    anything, so a run on them states it itself. What is named by import path is put before ``policy`` first.
 
     Raises
     ------
     ConfigError
         If the configuration is not valid.
     """
-    config = load(run_config, judge=judge)
+    config = load(run_config, policy=policy)
     stated = _with_class_list(run_config, config)
-    return config if stated == run_config else load(stated, judge=judge)
+    return config if stated == run_config else load(stated, policy=policy)
 
 
 def _with_class_list(
     run_config: Mapping[str, str | int | float | bool], config: Config
 ) -> RunConfig:
     images = config.images
-    of_folders = is_somebodys_own(config.dataset) and not kind_of(config.dataset)
+    of_folders = is_user_data(config.dataset) and not kind_of(config.dataset)
     if images.classes or not of_folders or not (images.folder or images.sites):
         return dict(run_config)
     folders = [*images.site_folders]
@@ -410,7 +410,7 @@ def _classes_in(folder: Path, *, alone: bool) -> list[str]:
 # Spans of time in words.
 
 
-def spoken(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return a span as a person says it: ``0.3 s``, ``42 s``, ``3 min 20 s``, ``12 h 36 min``."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"

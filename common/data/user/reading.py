@@ -14,7 +14,16 @@ import numpy as np
 from common.data.division.stratify import warn_of_shared
 from common.data.folders.folder import Holdout, with_test
 from common.data.folders.pictures import bounded
-from common.data.own.arrays import (
+from common.data.store import (
+    Contents,
+    Stored,
+    checksum_of,
+    digest_of,
+    open_store,
+    shared_store,
+    store_roots,
+)
+from common.data.user.arrays import (
     ON_BOTH_SIDES,
     check_classes,
     contents_of,
@@ -22,17 +31,8 @@ from common.data.own.arrays import (
     read_function,
     read_npz,
 )
-from common.data.own.hub import read_hub, read_torchvision
-from common.data.own.rows import info_of_rows, read_table
-from common.data.store import (
-    Contents,
-    Stored,
-    checksum_of,
-    digest_of,
-    open_store,
-    shared,
-    store_roots,
-)
+from common.data.user.hub import read_hub, read_torchvision
+from common.data.user.rows import info_of_rows, read_rows
 from common.errors import DataError
 from common.samples.dataset import Dataset, DatasetInfo, number_of
 from common.settings.images import ImagesSettings
@@ -57,7 +57,7 @@ _PUBLISHED: Mapping[str, tuple[str, Callable[[str, Path, int, Bounds], dict[str,
 """Sets that a package fetches: the package, whose version tells stores apart, and the reader."""
 
 
-def read_own(
+def read_user_data(
     name: str,
     data_dir: Path,
     images: ImagesSettings,
@@ -91,7 +91,7 @@ def read_own(
     spoken, store, source, read = _source(name, data_dir, data, bounds)
     roots = store_roots(data_dir, bounds=bounds)
     with bounded(spoken):
-        stored = shared(store, roots, source, read, _PRIVATE)
+        stored = shared_store(store, roots, source, read, _PRIVATE)
     if size and stored.train.images.shape[2:] != (size, size):
         raise DataError(
             f"data.size={size} is for sets of pictures; {spoken} brings arrays of "
@@ -109,7 +109,7 @@ def read_own(
 
 
 def is_at_hand(name: str, data_dir: Path, size: int) -> bool:
-    """Whether reading the set would fetch nothing."""
+    """Return whether reading the set would fetch nothing."""
     if kind_of(name) not in _PUBLISHED:
         return True
     _, store, source, _ = _source(name, data_dir, DataSettings(size=size), ANYWHERE)
@@ -158,7 +158,7 @@ def _source(
 
 def _read_file(path: Path, data: DataSettings) -> dict[str, Any]:
     if path.suffix == TABLE_ENDING:
-        return read_table(path, data.label, data.group, named=data.header == "first")
+        return read_rows(path, data.label, data.group, named=data.header == "first")
     return read_npz(path)
 
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from common.learning.training import Objective, Rule
+from common.learning.training import GradientRule, Objective
 from common.settings.sections import PrivacySettings
 from common.settings.training import TrainingSettings
 from synth.private_release import Gaussian, clipped_sum, noisy_mean
 from synth.row_draws import Layers, RowDraws
 
 
-def dp_sgd(gaussian: Gaussian, expected: float) -> Rule:
+def dp_sgd(gaussian: Gaussian, expected: float) -> GradientRule:
     """Return what leaves a batch's noisy mean gradient in ``grad``; the mean loss, which is private, is NaN.
 
     Parameters
@@ -51,7 +51,7 @@ def dp_sgd(gaussian: Gaussian, expected: float) -> Rule:
 
 
 @dataclass(frozen=True)
-class PrivateSteps:
+class DPSGDSteps:
     """How many private steps a training takes, and with which chance each of them draws an example.
 
     Whoever knows the numbers that it was planned with knows these; nothing else decides them.
@@ -71,7 +71,7 @@ class PrivateSteps:
     expected: int
 
     @classmethod
-    def plan(cls, batch: int, epochs: int, pool: int, drawn: int = 0) -> PrivateSteps:
+    def plan(cls, batch: int, epochs: int, pool: int, drawn: int = 0) -> DPSGDSteps:
         """Return the steps in which as many examples are drawn, in the mean, as plain passes have.
 
         With q = B / n over all of n examples these are ceil(epochs / q).
@@ -92,7 +92,7 @@ class PrivateSteps:
         return cls.of(size, -(-epochs * a_pass // size), pool)
 
     @classmethod
-    def of(cls, batch: int, steps: int, pool: int) -> PrivateSteps:
+    def of(cls, batch: int, steps: int, pool: int) -> DPSGDSteps:
         """Return ``steps`` steps that draw ``batch`` of ``pool`` examples in the mean, or all of a smaller pool."""
         expected = min(batch, pool)
         return cls(expected / pool, steps, expected)
@@ -100,7 +100,7 @@ class PrivateSteps:
 
 def planned(
     privacy: PrivacySettings, settings: TrainingSettings, pool: int, drawn: int = 0, held: float = 0
-) -> PrivateSteps:
+) -> DPSGDSteps:
     """Return the steps of a site's local training on ``pool`` examples of which a pass draws ``drawn``.
 
     Where the run keeps counts private these enter nothing: every site has the steps of ``privacy.examples``, less the
@@ -108,7 +108,7 @@ def planned(
     """
     if privacy.counts == "one":
         pool, drawn = max(1, round(privacy.examples * (1 - held))), 0
-    return PrivateSteps.plan(settings.batch, settings.epochs, pool, drawn)
+    return DPSGDSteps.plan(settings.batch, settings.epochs, pool, drawn)
 
 
 def local_steps(

@@ -20,8 +20,8 @@ from PIL import Image, ImageOps
 from common.code.imports import load
 from common.data.division.stratify import group_ids, on_both_sides
 from common.data.folders.decode import FILTER, on_white
-from common.data.own.rows import check_printed, columns_of, rows_of
 from common.data.store import Contents
+from common.data.user.rows import check_printed, columns_of, rows_of
 from common.errors import DataError, NectarError
 from common.samples.dataset import Images, Labels, Split
 from common.settings.images import class_name
@@ -192,7 +192,7 @@ def _coded(named: dict[str, Any], what: str) -> dict[str, Any]:
 
 
 def _texts(labels: Any) -> list[str] | None:
-    """Return labels that are text, one a sample; None where they are something else."""
+    """Return labels that are text, one a sample; None if they are something else."""
     array = np.asarray(labels) if not isinstance(labels, torch.Tensor) else None
     if array is not None and array.ndim == 1 and _is_measured(array):
         return [repr(float(value)) for value in array]
@@ -204,7 +204,7 @@ def _texts(labels: Any) -> list[str] | None:
 
 
 def _is_measured(array: NDArray[Any]) -> bool:
-    """Whether labels are numbers with a fraction, each of which is then a name."""
+    """Return whether labels are numbers with a fraction, each of which is then a name."""
     return array.dtype.kind == "f" and bool(np.isfinite(array).all() and (array % 1).any())
 
 
@@ -215,12 +215,12 @@ def _split(
     kind: Literal["images", "table", "series"],
     axes: str,
 ) -> tuple[Split, float]:
-    said = f"{what}: {part}_images"
+    message = f"{what}: {part}_images"
     images: Images
     if kind == "images":
-        images, scale = _pixels(named[f"{part}_images"], said)
+        images, scale = _pixels(named[f"{part}_images"], message)
     else:
-        images, scale = rows_of(numbers(named[f"{part}_images"], said), kind, said, axes), 1.0
+        images, scale = rows_of(numbers(named[f"{part}_images"], message), kind, message, axes), 1.0
     labels = _labels(named[f"{part}_labels"], f"{what}: {part}_labels")
     if len(images) != len(labels):
         raise DataError(f"{what}: {len(images)} {part}_images with {len(labels)} {part}_labels")
@@ -390,9 +390,9 @@ def read_function(path: str, data_dir: Path, size: int) -> Mapping[str, Any]:
     ----------
     path : str
         ``package.module:callable``. One that needs an argument is given the data directory. It returns a mapping as
-        :func:`common.data.own.arrays.contents_of` takes it, or data sets as torch has them: (train, test), or one.
+        :func:`common.data.user.arrays.contents_of` takes it, or data sets as torch has them: (train, test), or one.
     size : int
-        As in :func:`common.data.own.arrays.arrays_of`.
+        As in :func:`common.data.user.arrays.arrays_of`.
 
     Raises
     ------
@@ -428,7 +428,7 @@ def of_item_sets(splits: Mapping[str, Any], size: int, what: str) -> dict[str, A
     named: dict[str, Any] = {}
     for part, items in splits.items():
         named[f"{part}_images"], named[f"{part}_labels"] = arrays_of(
-            each(items), len(items), size, f"{what} ({part})"
+            samples_in_order(items), len(items), size, f"{what} ({part})"
         )
     classes = getattr(splits["train"], "classes", None)
     if classes is not None:
@@ -437,7 +437,7 @@ def of_item_sets(splits: Mapping[str, Any], size: int, what: str) -> dict[str, A
 
 
 def _takes_directory(function: Callable[..., Any], path: str) -> bool:
-    """Whether the function needs an argument."""
+    """Return whether the function needs an argument."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # one written in C may not tell
@@ -461,7 +461,7 @@ _COLOUR = ("P", "PA", "RGB", "RGBA", "RGBa", "CMYK", "YCbCr", "HSV", "LAB")
 
 
 def is_item_set(value: object) -> bool:
-    """Whether ``value`` gives samples by position, as a data set of torch's does."""
+    """Return whether ``value`` gives samples by position, as a data set of torch's does."""
     return hasattr(value, "__getitem__") and hasattr(value, "__len__") and not _is_plain(value)
 
 
@@ -469,7 +469,7 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, (np.ndarray, str, bytes, dict, list, tuple)) or hasattr(value, "numpy")
 
 
-def each(items: Any) -> Iterator[Any]:
+def samples_in_order(items: Any) -> Iterator[Any]:
     """Yield a data set's samples by position: not every one that has a length can be iterated over."""
     return (items[i] for i in range(len(items)))
 

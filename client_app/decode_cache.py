@@ -27,7 +27,7 @@ class _Kept:
     weights: Weights
 
     def are_of(self, arrays: NDArrays, spec: WeightsSpec) -> bool:
-        """Whether ``arrays`` decode to these weights."""
+        """Return whether ``arrays`` decode to these weights."""
         return (
             len(arrays) == len(self.arrays)
             and all(map(_same, arrays, self.arrays))
@@ -36,7 +36,7 @@ class _Kept:
 
 
 def _same(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
-    """Whether two views of bytes are of the same values; in the server's own process they are of the same bytes."""
+    """Return whether two views of bytes are of the same values; in the server's own process, of the same bytes."""
     if one is other:
         return True
     if one.dtype != other.dtype or one.shape != other.shape or one.strides != other.strides:
@@ -48,7 +48,7 @@ def _same(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
 
 
 def _seen(view: np.ndarray[Any, Any]) -> tuple[int, bytes] | None:
-    """Return where in which bytes a view begins, to be compared without copying them; None where it is of no bytes."""
+    """Return where in which bytes a view begins, to be compared without copying them; None if it is of no bytes."""
     source: Any = view
     while isinstance(source, np.ndarray):
         source = source.base
@@ -62,7 +62,7 @@ def _place(view: np.ndarray[Any, Any]) -> int:
     return place
 
 
-class Arrivals:
+class DecodeCache:
     """Decodes payloads, and keeps the weights of the last one for those who are sent the same.
 
     A device that writes to its weights writes to a copy of its own.
@@ -82,7 +82,7 @@ class Arrivals:
         return [view for _, view in self._read]
 
     def decode(self, arrays: NDArrays, spec: Spec) -> Payload:
-        """Return the payload that ``arrays`` are, by its specification; PayloadError if they are none."""
+        """Return the payload that ``arrays`` are, by its specification; PayloadError if they are not."""
         if isinstance(spec, BundleSpec):
             return Bundle.decode(arrays, spec, self._part)
         return self._part("", arrays, spec)
@@ -93,7 +93,7 @@ class Arrivals:
         return self.weights(arrays, spec, name)
 
     def weights(self, arrays: NDArrays, spec: WeightsSpec, name: str = "") -> Weights:
-        """Return the weights that ``arrays``, or a bundle's part ``name``, are; PayloadError if they are none."""
+        """Return the weights that ``arrays``, or a bundle's part ``name``, are; PayloadError if they are not."""
         if any(a.flags.writeable for a in arrays):
             return Weights.decode(arrays, spec)
         kept = self._kept.get(name)
@@ -104,8 +104,8 @@ class Arrivals:
         if kept.arrays is not arrays:  # by these the next device's are known at once
             kept = replace(kept, arrays=arrays)
         self._kept[name] = kept
-        return kept.weights.lent()
+        return kept.weights.copy_on_write()
 
 
-ARRIVALS = Arrivals()
+DECODE_CACHE = DecodeCache()
 """This process's."""

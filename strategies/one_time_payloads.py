@@ -8,7 +8,7 @@ from common.specs.updates import MEMORY_LOST
 from strategies.exchange.replies import Outcome
 
 
-class Parcels:
+class OneTimePayloads:
     """Keeps the edition that each site has, by the replies that were taken.
 
     A site that says that it lost its memory is sent the parcel again.
@@ -23,14 +23,14 @@ class Parcels:
         self.held = dict(held or {})
         self._out: dict[str, int] = {}
 
-    def owed(self, site: str, edition: int) -> bool:
-        """Tell whether ``site`` is to be sent ``edition`` with this round's instruction, and note that it is."""
+    def pending(self, site: str, edition: int) -> bool:
+        """Return whether ``site`` is to be sent ``edition`` with this round's instruction, and note that it is."""
         if self.held.get(site) == edition:
             return False
         self._out[site] = edition
         return True
 
-    def settle(self, outcome: Outcome) -> None:
+    def confirm(self, outcome: Outcome) -> None:
         """Note what the sites whose replies were taken now have."""
         for site, figures in outcome.accepted.items():
             if site in self._out:

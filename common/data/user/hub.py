@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from common.code.imports import constructor_parameters
-from common.data.own.arrays import arrays_of, of_item_sets
+from common.data.user.arrays import arrays_of, of_item_sets
 from common.errors import ConfigError, DataError
 from common.storage.limits import ANYWHERE, Bounds
 
@@ -29,7 +29,7 @@ def read_hub(dataset: str, data_dir: Path, size: int, bounds: Bounds = ANYWHERE)
     data_dir : Path
         Below which the hub's files are kept.
     size : int
-        As in :func:`common.data.own.arrays.arrays_of`.
+        As in :func:`common.data.user.arrays.arrays_of`.
     bounds : Bounds
         What this machine lets a run touch; without leave to download, the hub's library is not asked.
 
@@ -92,7 +92,7 @@ def of_split(split: Any, part: str, size: int, what: str) -> dict[str, Any]:
     part : str
         ``train`` or ``test``.
     size : int
-        As in :func:`common.data.own.arrays.arrays_of`.
+        As in :func:`common.data.user.arrays.arrays_of`.
     what : str
         What a message calls the set.
 
@@ -144,7 +144,7 @@ def read_torchvision(
     data_dir : Path
         The data directory, torchvision's ``root``.
     size : int
-        As in :func:`common.data.own.arrays.arrays_of`.
+        As in :func:`common.data.user.arrays.arrays_of`.
 
     Raises
     ------

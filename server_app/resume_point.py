@@ -27,7 +27,7 @@ logger = getLogger("flwr")
 
 
 @dataclass(frozen=True)
-class Standing:
+class ResumePoint:
     """Where a run goes on.
 
     Attributes
@@ -59,7 +59,7 @@ class Standing:
         return 1 if self.checkpoint is None else self.checkpoint.server_round + 1
 
 
-def standing_of(config: Config, strategy: Federated) -> Standing:
+def resume_point_of(config: Config, strategy: Federated) -> ResumePoint:
     """Return where the run of ``config`` goes on, with ``strategy`` put back to there; a new record if it begins.
 
     Raises
@@ -70,7 +70,7 @@ def standing_of(config: Config, strategy: Federated) -> Standing:
         has been changed then.
     """
     if not config.resume:
-        return Standing(Record.create(config))
+        return ResumePoint(Record.create(config))
     record = Record.open(config)
     try:
         began = recorded_data(record.stated() or {})
@@ -78,14 +78,14 @@ def standing_of(config: Config, strategy: Federated) -> Standing:
         standing = _taken_up(record, config)
         if standing.checkpoint is not None:
             strategy.restore(standing.checkpoint.strategy)
-            strategy.members.taken = dict(standing.checkpoint.taken)
+            strategy.members.last_accepted_round = dict(standing.checkpoint.last_accepted_round)
         if standing.checkpoint is not None and standing.checkpoint.line is not None:
             strategy.members.outcome = Outcome(rejected=dict(standing.checkpoint.line["rejected"]))
         last = standing.first_round - 1 if standing.checkpoint else -1
         with record.writing():
             collect_leftovers(record.directory)
             if config.round and standing.checkpoint is not None:
-                go_back(record, standing.checkpoint)
+                roll_back(record, standing.checkpoint)
             record.metrics_file.keep(last if standing.line is None else last - 1)
             record.note_continued(config)
     except BaseException:
@@ -96,10 +96,10 @@ def standing_of(config: Config, strategy: Federated) -> Standing:
     return standing
 
 
-def _taken_up(record: Record, config: Config) -> Standing:
+def _taken_up(record: Record, config: Config) -> ResumePoint:
     checkpoint = None
     if config.round:
-        checkpoint = chosen(record, config.round)
+        checkpoint = checkpoint_of_round(record, config.round)
     elif record.last.is_file():
         checkpoint = Checkpoint.load(record.last)
     best = best_until(record, checkpoint)
@@ -115,13 +115,13 @@ def _taken_up(record: Record, config: Config) -> Standing:
             f"{record.directory} stands at round {done}, and rounds={config.rounds} asks for fewer: give "
             f"rounds={done} or more, or leave rounds out"
         )
-    return Standing(
+    return ResumePoint(
         record, checkpoint, best, line, _has_diverged(line or record.metrics_file.line(done))
     )
 
 
 def _has_diverged(line: Mapping[str, Any]) -> bool:
-    """Whether a round's test loss was not finite: null in the file, as it was in a checkpoint."""
+    """Return whether a round's test loss was not finite: null in the file, as it was in a checkpoint."""
     test = line.get("test")
     loss = test.get("loss") if isinstance(test, Mapping) else 0.0
     return not (isinstance(loss, int | float) and math.isfinite(loss))
@@ -134,7 +134,7 @@ def _has_diverged(line: Mapping[str, Any]) -> bool:
 REMEMBERED = 3
 
 
-def chosen(record: Record, told: str) -> Checkpoint:
+def checkpoint_of_round(record: Record, told: str) -> Checkpoint:
     """Return the checkpoint of round ``told``, a number or ``best``; FederationError says which there are."""
     if told == BEST and record.best.is_file():
         return Checkpoint.load(record.best)
@@ -159,7 +159,7 @@ def best_until(record: Record, checkpoint: Checkpoint | None) -> float | None:
     return checkpoint.validation_accuracy if passed else best.validation_accuracy
 
 
-def go_back(record: Record, checkpoint: Checkpoint) -> None:
+def roll_back(record: Record, checkpoint: Checkpoint) -> None:
     """Make ``checkpoint`` the record's last one; the lines after it are set aside in a file of their own.
 
     Cut short anywhere, the same can be asked again.

@@ -21,7 +21,7 @@ from synth.row_draws import LayerDraws
 _ROWS = 2
 
 
-def require_private_step(run: Run) -> None:
+def require_dp_sgd_step(run: Run) -> None:
     """Refuse a model with whose examples a private run cannot do what it promises, naming the layer: ConfigError.
 
     Batch norm is looked for in every model; a step is taken by one of the user's own.

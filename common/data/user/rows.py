@@ -247,11 +247,11 @@ _NO_CLASS = ("", "NA", "NAN", "?")
 _TABLE_FILE_MISSING = (*_NO_CLASS, "N/A", "NULL", "NONE", "-")
 
 
-def read_table(path: Path, label: str, group: str = "", *, named: bool = True) -> dict[str, Any]:
+def read_rows(path: Path, label: str, group: str = "", *, named: bool = True) -> dict[str, Any]:
     """Return the rows, their classes' names and the columns' names.
 
     Cells are numbers with a decimal point, and anything in the column ``label``. What is wrong is told by its line
-    and column, never by what stands there.
+    and column, never by what is there.
 
     Parameters
     ----------
@@ -427,15 +427,15 @@ def _numbers(cells: list[str], columns: list[str], where: str) -> list[float]:
     if len(found) == len(cells) and np.isfinite(found).all() and "_" not in "".join(cells):
         return found
     for cell, column in zip(cells, columns, strict=True):
-        said = f"{where}, column {column!r}"
+        message = f"{where}, column {column!r}"
         if cell.strip().upper() in _TABLE_FILE_MISSING:
             raise DataError(
-                f"{said}: a value is missing: fill it in, or leave the row out, before (scikit-learn's SimpleImputer, "
-                "docs/data.md)"
+                f"{message}: a value is missing: fill it in, or leave the row out, before "
+                "(scikit-learn's SimpleImputer, docs/data.md)"
             )
         if number_of(cell) is None:
             raise DataError(
-                f"{said}: not a finite number: leave the column out, or write its categories as numbers before "
+                f"{message}: not a finite number: leave the column out, or write its categories as numbers before "
                 "(scikit-learn's OneHotEncoder, docs/data.md)"
             )
     raise AssertionError("a cell of the line was none")
