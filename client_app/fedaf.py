@@ -19,7 +19,7 @@ from common.settings.feddm import FedDMSettings
 from common.settings.training import TrainingSettings
 from common.specs.fedaf import IMAGES, LOGITS, OTHERS, SHARES, WEIGHTS, sent_spec
 from common.wire.bundle import Bundle
-from common.wire.tensors import LatentMeans
+from common.wire.tensors import LABELS, VECTORS, Tensors, latent_means
 from common.wire.weights import Weights
 from synth.aggregation_free import directions, mean_rows, mixed_weights, softened, towards_others
 from synth.distribution_matching import Extra, Matching, Shown
@@ -35,15 +35,15 @@ class FedAFClient(FedDMClient):
         """Return S_k, V_k at the round's weights, and R_k of the model that the site trains from them."""
         w = given.part(WEIGHTS, Weights)
         if OTHERS in given.parts:
-            self._others = self._rows_of(given.part(OTHERS, LatentMeans))
+            self._others = self._rows_of(given.part(OTHERS, Tensors))
         images = self.synthesize(w)
         return Bundle({IMAGES: images, LOGITS: self._logits(w), SHARES: self._shares(w)})
 
-    def _rows_of(self, means: LatentMeans) -> Tensor:
+    def _rows_of(self, means: Tensors) -> Tensor:
         """Return V, [classes, classes], with NaN in the row of a class of which nobody knows."""
         classes = len(self.run.info.classes)
         rows = torch.full((classes, classes), torch.nan, device=self.run.device)
-        rows[means.labels.to(rows.device)] = means.vectors.to(rows.device)
+        rows[means[LABELS].to(rows.device)] = means[VECTORS].to(rows.device)
         return rows
 
     def matching(self, settings: FedDMSettings) -> Matching:
@@ -75,10 +75,10 @@ class FedAFClient(FedDMClient):
 
         return fresh
 
-    def _logits(self, w: Weights) -> LatentMeans:
+    def _logits(self, w: Weights) -> Tensors:
         return self._means(self._outputs(self.model(w)))
 
-    def _shares(self, w: Weights) -> LatentMeans:
+    def _shares(self, w: Weights) -> Tensors:
         """Return the mean softened outputs on each class's images of a model trained on them from ``w``."""
         own = self.settings(FedAFSettings)
         model = self.model(w)
@@ -105,9 +105,9 @@ class FedAFClient(FedDMClient):
         parts = torch.split(places, self.run.config.evaluation.batch)
         return torch.cat([model(self.samples.inputs(part)).float() for part in parts])
 
-    def _means(self, rows: Tensor) -> LatentMeans:
+    def _means(self, rows: Tensor) -> Tensors:
         classes, means = mean_rows(rows, self.samples.labels, rows.shape[1])
-        return LatentMeans(means.cpu(), classes.cpu(), self.run.config.wire.latents)
+        return latent_means(means.cpu(), classes.cpu(), self.run.config.wire.latents)
 
 
 def _at_the_centre(centre: Tensor, _: torch.Generator, out: Tensor) -> None:

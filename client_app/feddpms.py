@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -10,7 +10,6 @@ from torch import Tensor
 from client_app.device import phase
 from client_app.fedvae import FedVAEClient
 from client_app.local_training import train_locally
-from client_app.state import Tensors
 from common.models import Classifier
 from common.models.encoder import Decoder, VAEEncoder
 from common.privacy.accounting import latent_sensitivity
@@ -30,7 +29,7 @@ from common.specs.feddpms import (
 from common.specs.fedvae import SECONDARY, shared_spec
 from common.wire.bundle import Bundle
 from common.wire.codec import Payload
-from common.wire.tensors import ClassList, LatentMeans
+from common.wire.tensors import LABELS, VECTORS, Tensors, class_list, latent_means
 from common.wire.weights import Weights
 from synth.latent_sharing import (
     accepted_copies,
@@ -77,18 +76,18 @@ class FedDPMSClient(FedVAEClient):
             WEIGHTS: Weights.of(model, w.codec).only(shared_spec(self.run))
         }
         if synthetic is None:
-            parts[SCARCE] = ClassList(scarcest(self._counts, self._settings.classes))
+            parts[SCARCE] = class_list(scarcest(self._counts, self._settings.classes))
         else:
             self.tell(synthetic=len(synthetic["labels"]))
         return parts, model, synthetic is not None
 
     # ---- a match's means become images ----------------------------------------------------------------
 
-    def _synthesis(self, w: Weights, given: Bundle) -> Tensors:
+    def _synthesis(self, w: Weights, given: Bundle) -> Mapping[str, Tensor]:
         """Return the images drawn of the means that were sent, with their labels, and remember them."""
-        means, decoder = given.part(MEANS, LatentMeans), self._received_decoder(given)
+        means, decoder = given.part(MEANS, Tensors), self._received_decoder(given)
         device = self.run.device
-        codes, labels = means.vectors.to(device), means.labels.to(device)
+        codes, labels = means[VECTORS].to(device), means[LABELS].to(device)
         if self._settings.mechanism != "paper":
             codes, labels = self._copies(codes, labels, decoder, self.model(w))
         with torch.no_grad():
@@ -121,7 +120,7 @@ class FedDPMSClient(FedVAEClient):
 
         return _accepted(spread_around, labels, decoder, judge, settings)
 
-    def _augmented(self, synthetic: Tensors | None) -> Samples | None:
+    def _augmented(self, synthetic: Mapping[str, Tensor] | None) -> Samples | None:
         """Return Dbar_i, or nothing where it is D_i."""
         if synthetic is None or not len(synthetic["labels"]):
             return None
@@ -132,7 +131,7 @@ class FedDPMSClient(FedVAEClient):
 
     # ---- the site's own means -------------------------------------------------------------------------
 
-    def _means(self, w: Weights, trained: Classifier, decoder: Decoder) -> LatentMeans:
+    def _means(self, w: Weights, trained: Classifier, decoder: Decoder) -> Tensors:
         """Return the means of the codes of the site's own images of its most abundant classes, with noise."""
         settings = self._settings
         classes = most_abundant(self._counts, settings.classes, settings.smallest)
@@ -141,7 +140,7 @@ class FedDPMSClient(FedVAEClient):
         codec = self.run.config.wire.latents
         if not classes:
             latent = self._latent(encoder)
-            return LatentMeans(torch.zeros(0, latent), labels.cpu(), codec)
+            return latent_means(torch.zeros(0, latent), labels.cpu(), codec)
         self._charge(classes, self._latent(encoder))
         codes, of = self._codes(encoder, labels), self._of_classes(labels)[1]
         gaussian = self.draws.gaussian("latent-means", settings.sigma, 1.0)
@@ -155,7 +154,7 @@ class FedDPMSClient(FedVAEClient):
             vectors, labels = _accepted(noisy, labels, decoder, trained, settings)
         else:
             vectors = noisy(torch.arange(len(steps), device=steps.device))
-        return LatentMeans(vectors.cpu(), labels.cpu(), codec)
+        return latent_means(vectors.cpu(), labels.cpu(), codec)
 
     def _charge(self, classes: tuple[int, ...], dimension: int) -> None:
         """Charge the means, and say how large the noise is beside what one image can change.

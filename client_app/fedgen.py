@@ -15,7 +15,7 @@ from common.models import Classifier
 from common.settings.fedgen import FedGENSettings
 from common.specs.fedgen import CLASSES, GENERATOR, WEIGHTS, new_generator, sent_spec
 from common.wire.bundle import Bundle
-from common.wire.tensors import ClassList
+from common.wire.tensors import CLASS_LIST, Tensors
 from common.wire.weights import Weights
 from synth.feature_generator import FeatureGenerator, device_loss, device_weight, latents_of
 from synth.row_draws import RowDraws, integers
@@ -35,7 +35,7 @@ class FedGENClient(DeviceClient):
     def _guided(self, given: Bundle) -> Local:
         settings, feature_generator = self.settings(FedGENSettings), new_generator(self.run)
         given.part(GENERATOR, Weights).load_into(feature_generator)
-        classes = torch.tensor(given.part(CLASSES, ClassList).classes, device=self.run.device)
+        classes = given.part(CLASSES, Tensors)[CLASS_LIST].to(self.run.device)
         # The released code counts rounds from 0.
         weight = device_weight(
             self.server_round - 1, settings.strength, decay=settings.strength_decay

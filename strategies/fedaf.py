@@ -15,7 +15,7 @@ from common.specs.fedaf import IMAGES, LOGITS, OTHERS, SHARES, WEIGHTS, reply_sp
 from common.wire.bundle import Bundle
 from common.wire.codec import Payload, Spec, require_shares
 from common.wire.synthetic_images import SyntheticImages
-from common.wire.tensors import LatentMeans
+from common.wire.tensors import LABELS, VECTORS, Tensors, latent_means
 from common.wire.weights import Weights
 from strategies.base import State
 from strategies.exchange.judging import CandidateModel
@@ -35,8 +35,8 @@ class FedAF(FedDM):
     def __init__(self, run: Run, record_id: str = "run") -> None:
         super().__init__(run, record_id)
         self._own = run.settings(FedAFSettings)
-        self._others: LatentMeans | None = None
-        self._shares: LatentMeans | None = None
+        self._others: Tensors | None = None
+        self._shares: Tensors | None = None
 
     def sends(self, weights: Weights) -> Payload:
         """Return w_r, and V from the second round."""
@@ -64,7 +64,7 @@ class FedAF(FedDM):
     def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
         """Refuse an upload whose three parts speak of different classes."""
         sent = upload.payload_as(Bundle)
-        spoken = {tuple(sent.part(name, LatentMeans).labels.tolist()) for name in (LOGITS, SHARES)}
+        spoken = {tuple(sent.part(name, Tensors)[LABELS].tolist()) for name in (LOGITS, SHARES)}
         shown = set(sent.part(IMAGES, SyntheticImages).labels.tolist())
         if len(spoken) > 1 or not shown <= set(*spoken):
             raise PayloadError("its images, mean logits and shares are of different classes")
@@ -78,8 +78,8 @@ class FedAF(FedDM):
         """Average V_k and R_k over the sites that hold a class, then train from w_r."""
         received = list(uploads)
         sent = [upload.payload_as(Bundle) for upload in received]
-        self._others = _average([bundle.part(LOGITS, LatentMeans) for bundle in sent])
-        self._shares = _average([bundle.part(SHARES, LatentMeans) for bundle in sent])
+        self._others = _average([bundle.part(LOGITS, Tensors) for bundle in sent])
+        self._shares = _average([bundle.part(SHARES, Tensors) for bundle in sent])
         return super().update(server_round, weights, received)
 
     def objective(self, each: Tensor) -> Objective:
@@ -88,7 +88,7 @@ class FedAF(FedDM):
         if not own.global_strength or self._shares is None:
             return super().objective(each)
         shares = torch.full((classes, classes), torch.nan, device=each.device)
-        shares[self._shares.labels.to(each.device)] = self._shares.vectors.to(each.device)
+        shares[self._shares[LABELS].to(each.device)] = self._shares[VECTORS].to(each.device)
 
         def objective(model: nn.Module, x: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
             logits = model(x)
@@ -102,32 +102,32 @@ class FedAF(FedDM):
         kept = super().state_dict()
         if self._others is None:
             return kept
-        return {**kept, _OTHERS: [self._others.vectors, self._others.labels]}
+        return {**kept, _OTHERS: [self._others[VECTORS], self._others[LABELS]]}
 
     def load_state_dict(self, state: State) -> None:
         """Take it back."""
         super().load_state_dict({name: kept for name, kept in state.items() if name != _OTHERS})
         if _OTHERS in state:
             vectors, labels = state[_OTHERS]
-            self._others = LatentMeans(vectors, labels, self.run.config.wire.latents)
+            self._others = latent_means(vectors, labels, self.run.config.wire.latents)
 
 
-def _average(each: Sequence[LatentMeans]) -> LatentMeans:
+def _average(each: Sequence[Tensors]) -> Tensors:
     """Return the mean vector of each class over those that hold it, every one counting as one."""
-    vectors = torch.cat([means.vectors for means in each])
+    vectors = torch.cat([means[VECTORS] for means in each])
     labels, owner, counts = torch.unique(
-        torch.cat([means.labels for means in each]), return_inverse=True, return_counts=True
+        torch.cat([means[LABELS] for means in each]), return_inverse=True, return_counts=True
     )
     sums = vectors.new_zeros(len(labels), vectors.shape[1]).index_add_(0, owner, vectors)
-    return LatentMeans(sums / counts[:, None], labels, each[0].codec)
+    return latent_means(sums / counts[:, None], labels, each[0].codec)
 
 
-def _length_of_a_row(_: Weights, __: Upload, sent: LatentMeans) -> CandidateModel:
+def _length_of_a_row(_: Weights, __: Upload, sent: Tensors) -> CandidateModel:
     """Hold the root mean square length of the rows against the others', however many classes each has."""
-    rows = sent.vectors / max(1, len(sent.vectors)) ** 0.5
+    rows = sent[VECTORS] / max(1, len(sent[VECTORS])) ** 0.5
     zeros = Weights({LOGITS: torch.zeros_like(rows)})
     return CandidateModel(Weights({LOGITS: rows}), zeros, part=LOGITS)
 
 
-def _shares_alone(_: Weights, __: Upload, sent: LatentMeans) -> None:
-    require_shares("its soft labels", sent.vectors)
+def _shares_alone(_: Weights, __: Upload, sent: Tensors) -> None:
+    require_shares("its soft labels", sent[VECTORS])

@@ -27,16 +27,15 @@ from common.specs.feddpms import (
     SYNTHETIC,
     WEIGHTS,
     handed_over_spec,
-    means_spec,
     most_synthetic,
     reply_spec,
     settings_of,
 )
-from common.specs.fedvae import SECONDARY, start_decoder
+from common.specs.fedvae import SECONDARY, initial_vae, start_decoder
 from common.specs.updates import MEMORY_LOST
 from common.wire.bundle import Bundle
 from common.wire.synthetic_images import SyntheticImages
-from common.wire.tensors import ClassList, LatentMeans
+from common.wire.tensors import CLASS_LIST, LABELS, VECTORS, Tensors, latent_means
 from common.wire.weights import Weights
 from strategies.averaging import Average
 from strategies.base import Instruction, State
@@ -61,12 +60,12 @@ class FedDPMS(FedVAE):
         self.exchange = LatentExchange()
         self._replies = {shares: reply_spec(run, shares=shares) for shares in (False, True)}
         self._handed_over = handed_over_spec(run)
-        self._means = means_spec(run)
+        self._latent = initial_vae(run).latent
         self._decoder: Weights | None = None
         self._parcels = OneTimePayloads()
         self._matches: dict[str, str] = {}
         self._decoders: Average | None = None
-        self._shared: dict[str, LatentMeans] = {}
+        self._shared: dict[str, Tensors] = {}
         self._scarce: dict[str, tuple[int, ...]] = {}
         self._sharers: dict[str, Mapping[str, float]] = {}
 
@@ -86,7 +85,7 @@ class FedDPMS(FedVAE):
 
     def _second_stage(self, site: str, weights: Weights) -> Instruction:
         helper, shares = self.exchange.match(site), self.exchange.ask(site)
-        parts: dict[str, Weights | LatentMeans] = {WEIGHTS: weights}
+        parts: dict[str, Weights | Tensors] = {WEIGHTS: weights}
         decodes = helper is not None or (shares and self.settings.mechanism == "paper")
         if decodes and self._decoder is not None and self._parcels.pending(site, 1):
             parts[DECODER] = self._decoder
@@ -100,7 +99,7 @@ class FedDPMS(FedVAE):
 
     def validation_rules(self) -> Mapping[str, Rule]:
         """Believe models and decoders beside the others', and latents as long as clip and noise allow."""
-        d, settings = self._means.dimension, self.settings
+        d, settings = self._latent, self.settings
         code = min(settings.clip or math.inf, math.sqrt(d))  # each number of a code lies in [0, 1]
         return {
             "": model_rule(),
@@ -140,7 +139,7 @@ class FedDPMS(FedVAE):
         payload, least = upload.payload, self._multiplier(1)
         if not isinstance(payload, Bundle) or MEANS not in payload.parts:
             return
-        told = len(payload.part(MEANS, LatentMeans).labels) or NOISE_MULTIPLIER in upload.metrics
+        told = len(payload.part(MEANS, Tensors)[LABELS]) or NOISE_MULTIPLIER in upload.metrics
         message = upload.metrics.get(NOISE_MULTIPLIER, math.nan if told else least)
         most = self._multiplier(max(1, upload.examples))
         if not least * (1 - 1e-6) <= message <= most * (1 + 1e-6):
@@ -152,7 +151,7 @@ class FedDPMS(FedVAE):
     def _multiplier(self, images: int) -> float:
         """Return sigma over what one of so many images of a class can change."""
         clip = self.settings.clip
-        return self.settings.sigma / latent_sensitivity(self._means.dimension, images, clip)
+        return self.settings.sigma / latent_sensitivity(self._latent, images, clip)
 
     def model_of(self, upload: Upload) -> Weights:
         """Return w_k."""
@@ -180,9 +179,9 @@ class FedDPMS(FedVAE):
             self._decoders.add(decoder, self.share(upload))
         if MEANS in parts:
             self._sharers[name] = upload.metrics
-            self._shared[name] = upload.payload.part(MEANS, LatentMeans)
+            self._shared[name] = upload.payload.part(MEANS, Tensors)
         if SCARCE in parts:
-            self._scarce[name] = upload.payload.part(SCARCE, ClassList).classes
+            self._scarce[name] = tuple(upload.payload.part(SCARCE, Tensors)[CLASS_LIST].tolist())
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Average the models, in the last preliminary round the decoders too, and settle who has what."""
@@ -234,13 +233,13 @@ class FedDPMS(FedVAE):
             return {}
         decoder = start_decoder(self.run)
         self._decoder.load_into(decoder)
-        shared = {site: means for site, means in self._shared.items() if len(means.labels)}
+        shared = {site: means for site, means in self._shared.items() if len(means[LABELS])}
         return {site: self._decoded(decoder, means) for site, means in shared.items()}
 
     @torch.no_grad()
-    def _decoded(self, decoder: Decoder, means: LatentMeans) -> SyntheticImages:
-        images = decoder.eval()(means.vectors.to(self.run.device)).cpu()
-        return SyntheticImages(images, means.labels)
+    def _decoded(self, decoder: Decoder, means: Tensors) -> SyntheticImages:
+        images = decoder.eval()(means[VECTORS].to(self.run.device)).cpu()
+        return SyntheticImages(images, means[LABELS])
 
     # ---- what is kept ---------------------------------------------------------------------------------
 
@@ -267,8 +266,8 @@ class LatentExchange:
 
     Attributes
     ----------
-    shared : dict of str to LatentMeans
-        Z_j of the sites that have shared (A); its labels are C_j.
+    shared : dict of str to Tensors
+        Latent means, Z_j of the sites that have shared (A); its labels are C_j.
     helped : dict of str to str
         Who helped each site that has been helped (B).
     scarce : dict of str to tuple of int
@@ -278,7 +277,7 @@ class LatentExchange:
     """
 
     def __init__(self) -> None:
-        self.shared: dict[str, LatentMeans] = {}
+        self.shared: dict[str, Tensors] = {}
         self.helped: dict[str, str] = {}
         self.scarce: dict[str, tuple[int, ...]] = {}
         self.asked: dict[str, int] = {}
@@ -303,18 +302,20 @@ class LatentExchange:
 
     def classes_of(self, site: str) -> list[int]:
         """Return C_j, as far as the site has sent a mean of them."""
-        return sorted(set(self.shared[site].labels.tolist()))
+        return sorted(set(self.shared[site][LABELS].tolist()))
 
-    def overall(self, site: str) -> LatentMeans:
+    def overall(self, site: str) -> Tensors:
         """Return what ``site`` shared with the mean over all that all sites shared instead of each vector."""
         told = self.shared[site]
-        everything = torch.cat([means.vectors for means in self.shared.values()])
-        return LatentMeans(everything.mean(0).repeat(len(told.labels), 1), told.labels, told.codec)
+        everything = torch.cat([means[VECTORS] for means in self.shared.values()])
+        return latent_means(
+            everything.mean(0).repeat(len(told[LABELS]), 1), told[LABELS], told.codec
+        )
 
     def confirm(
         self,
         outcome: Outcome,
-        shared: Mapping[str, LatentMeans],
+        shared: Mapping[str, Tensors],
         scarce: Mapping[str, tuple[int, ...]],
     ) -> dict[str, str]:
         """Take note of a round's accepted replies and return the matches that came about: helped site -> helper.
@@ -338,8 +339,8 @@ class LatentExchange:
     def state_dict(self) -> State:
         """Return it all, as a checkpoint holds it."""
         return {
-            "vectors": {site: means.vectors for site, means in self.shared.items()},
-            "labels": {site: means.labels for site, means in self.shared.items()},
+            "vectors": {site: means[VECTORS] for site, means in self.shared.items()},
+            "labels": {site: means[LABELS] for site, means in self.shared.items()},
             "helped": dict(self.helped),
             "scarce": {site: list(classes) for site, classes in self.scarce.items()},
             "asked": dict(self.asked),
@@ -348,6 +349,6 @@ class LatentExchange:
     def load_state_dict(self, state: State) -> None:
         """Take it back."""
         vectors, labels = state["vectors"], state["labels"]
-        self.shared = {site: LatentMeans(vectors[site], labels[site]) for site in vectors}
+        self.shared = {site: latent_means(vectors[site], labels[site]) for site in vectors}
         self.helped, self.asked = dict(state["helped"]), dict(state["asked"])
         self.scarce = {site: tuple(classes) for site, classes in state["scarce"].items()}

@@ -22,7 +22,7 @@ from common.specs.fedgen import (
     settings_of,
 )
 from common.wire.bundle import Bundle
-from common.wire.tensors import ClassList
+from common.wire.tensors import class_list
 from common.wire.weights import Weights
 from strategies.base import Instruction, State
 from strategies.exchange.replies import Upload
@@ -66,7 +66,7 @@ class FedGEN(FedAvg):
         if not self._classes:
             return Bundle({WEIGHTS: weights})
         learned = Weights.of(self._generator, self.run.config.wire.whole_weights)
-        classes = ClassList(tuple(sorted(self._classes)))
+        classes = class_list(sorted(self._classes))
         return Bundle({WEIGHTS: weights, GENERATOR: learned, CLASSES: classes})
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:

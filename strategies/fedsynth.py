@@ -16,7 +16,7 @@ from common.sites import Site
 from common.specs.fedsynth import as_batches, spec_of, step_loss
 from common.wire.synthetic_batches import SyntheticBatches
 from common.wire.synthetic_images import SyntheticImages
-from common.wire.weights import Weights
+from common.wire.weights import CODECS, Weights
 from strategies.averaging import share_of
 from strategies.base import Instruction, Strategy
 from strategies.exchange.replies import Upload
@@ -125,7 +125,7 @@ class FedSynth(Strategy):
 
         Read once a round, not once a site.
         """
-        if weights.codec == "float32":
+        if CODECS[weights.codec].dtype is None:
             return weights
         if self._read is None or self._read[0] is not weights:
             self._read = weights, Weights.decode(weights.encode(), self.run.spec)

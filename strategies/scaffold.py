@@ -18,7 +18,7 @@ from common.specs.scaffold import CONTROL, WEIGHTS, bundle_spec, control_spec
 from common.wire.bundle import Bundle
 from common.wire.codec import is_finite
 from common.wire.int8_update import LEVELS
-from common.wire.weights import Weights
+from common.wire.weights import CODECS, Weights
 from strategies.averaging import shares_of
 from strategies.base import Instruction, State
 from strategies.exchange.judging import CandidateModel, Clipping
@@ -31,8 +31,8 @@ logger = getLogger("flwr")
 #: the largest number of c that is kept: float16 reaches no further
 _MOST = 6e4
 
-#: how far (w_r - w_k) / (K eta) may be missed, as a share of it, and of weights by the codec that they travelled in
-_MISSED, _ROUNDED = 1e-3, {"float32": 1e-5, "float16": 2e-3}
+#: how far (w_r - w_k) / (K eta) may be missed, as a share of it
+_MISSED = 1e-3
 
 #: times half a level that a coded update may be off: its largest number is one of float32
 _SLACK = 1.01
@@ -107,7 +107,7 @@ class Scaffold(FedAvg):
             missed += float((told.double() + self._c.read_only[name] - there).square().sum())
             walked += float(there.square().sum())
             size += float(start[name].double().square().sum() + ended[name].double().square().sum())
-        rounded = _ROUNDED[weights.codec] * (1 + math.sqrt(size) / path)
+        rounded = CODECS[weights.codec].rounding * (1 + math.sqrt(size) / path)
         allowed = _MISSED * math.sqrt(walked) + rounded + self._coarseness(start, ended) / path
         if math.sqrt(missed) > allowed:
             raise PayloadError(
@@ -117,7 +117,7 @@ class Scaffold(FedAvg):
 
     def _coarseness(self, start: Mapping[str, Tensor], ended: Mapping[str, Tensor]) -> float:
         """Return how far w_k may be from the model that a site trained, by the levels of a coded update."""
-        if self.run.config.wire.weights != "int8":
+        if not self.run.config.wire.updates:
             return 0.0
         steps = (
             float((ended[name].double() - start[name].double()).abs().max()) / LEVELS

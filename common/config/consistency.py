@@ -28,6 +28,7 @@ from common.settings.sections import (
     is_user_data,
     kind_of,
 )
+from common.wire import image_codecs
 
 FILE_KEY, SITES_KEY = "data.file", "images.sites"
 
@@ -119,9 +120,10 @@ def check_wire(wire: WireSettings, method: str, sent: Disclosure | None) -> None
     if wire.pictures and sent is not None and sent.numbers:
         raise ConfigError(
             f"wire.images={wire.images} cannot hold under method={method}, whose sites send {sent.payload}: these are "
-            "no pictures, and would not be what was learned; set wire.images to float32, float16 or uint8."
+            "no pictures, and would not be what was learned; set wire.images to "
+            f"{image_codecs.names(image_codecs.numbers)}."
         )
-    if wire.error_feedback and wire.weights != "int8":
+    if wire.error_feedback and not wire.updates:
         raise ConfigError(
             f"wire.error_feedback=on is of updates that are coded, and wire.weights={wire.weights} codes none: set "
             "wire.weights=int8, or leave it out."
@@ -304,10 +306,11 @@ def check_taken(
             raise ConfigError(f"{misfit(model.name, kind)}.")
     if kind == "images":
         return
-    if wire.images not in ("float32", "float16"):
+    codec = image_codecs.find(wire.images)
+    if codec is None or not codec.rows:
         raise ConfigError(
             f"wire.images={wire.images} is a coding of pictures, and {named} is {KINDS[kind]}: set wire.images to "
-            "float32 or float16."
+            f"{image_codecs.names(lambda row: row.rows)}."
         )
     for name, settings in sections.items():
         for key, off in (("augment", "none"), ("dsa", ""), ("side", "full")):

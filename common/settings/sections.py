@@ -13,7 +13,7 @@ from pydantic import model_validator
 from common.models.registry import MODELS, names
 from common.settings.images import ImagesSettings, Listed
 from common.settings.section import Noise, Section, Switch, of_clip, of_noise, setting
-from common.wire.jpeg_file import PICTURE, quality_of
+from common.wire import image_codecs
 
 _PER_COLUMN = "a number, or one a column (of series, a channel) with commas between them"
 
@@ -309,11 +309,9 @@ class WireSettings(Section):
 
     images: str = setting(
         "float32",
-        "synthetic images; uint8: a byte a value between each channel's extremes; jpeg:QUALITY: one JPEG picture a "
-        "site, which cuts what is darker than black or brighter than white, and numbers are equal on one version of "
-        "Pillow",
-        pattern=rf"^(float32|float16|uint8|{PICTURE})$",
-        allowed="float32, float16, uint8, or jpeg:QUALITY with QUALITY from 1 to 95",
+        f"synthetic images; {image_codecs.meanings()}",
+        pattern=image_codecs.pattern(),
+        allowed=image_codecs.permitted(),
     )
     latents: Literal["float32", "float16"] = setting("float32", "noisy means of a latent space")
     weights: Literal["float32", "float16", "int8"] = setting(
@@ -332,18 +330,23 @@ class WireSettings(Section):
 
     @property
     def pictures(self) -> bool:
-        """Whether images travel as JPEG pictures."""
-        return quality_of(self.images) > 0
+        """Whether images travel in a codec of pictures."""
+        return image_codecs.is_picture(self.images)
 
     @property
     def pixels(self) -> str:
         """How images of a byte a value travel: as they are, or as pictures."""
-        return self.images if self.pictures else "uint8"
+        return self.images if self.pictures else image_codecs.BYTES
+
+    @property
+    def updates(self) -> bool:
+        """Whether models travel up as coded updates."""
+        return self.weights == "int8"
 
     @property
     def whole_weights(self) -> str:
         """How weights travel that are no update."""
-        return "float32" if self.weights == "int8" else self.weights
+        return "float32" if self.updates else self.weights
 
 
 class PrivacySettings(Section):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from common.learning.run import Run
 from common.wire.bundle import BundleSpec
 from common.wire.codec import Spec
-from common.wire.tensors import LatentMeansSpec
+from common.wire.tensors import TensorsSpec, latent_means_spec
 
 #: parts of an instruction: the weights, and from the second round V
 WEIGHTS, OTHERS = "weights", "others"
@@ -14,10 +14,10 @@ WEIGHTS, OTHERS = "weights", "others"
 IMAGES, LOGITS, SHARES = "images", "logits", "shares"
 
 
-def means_spec(run: Run) -> LatentMeansSpec:
+def means_spec(run: Run) -> TensorsSpec:
     """Return the form of one vector a class, as long as there are classes."""
     classes = len(run.info.classes)
-    return LatentMeansSpec(dimension=classes, classes=classes, each=1, kinds=classes)
+    return latent_means_spec(classes, classes, each=1, kinds=classes)
 
 
 def sent_spec(run: Run) -> BundleSpec:

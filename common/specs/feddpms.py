@@ -7,7 +7,7 @@ from common.settings.feddpms import FedDPMSSettings
 from common.specs.fedvae import decoder_spec, initial_vae, shared_spec
 from common.wire.bundle import BundleSpec
 from common.wire.codec import Spec
-from common.wire.tensors import ClassListSpec, LatentMeansSpec
+from common.wire.tensors import TensorsSpec, class_list_spec, latent_means_spec
 
 WEIGHTS, DECODER, SCARCE, MEANS = "weights", "decoder", "scarce", "means"
 
@@ -29,11 +29,11 @@ def settings_of(run: Run) -> FedDPMSSettings:
     return run.settings(FedDPMSSettings)
 
 
-def means_spec(run: Run) -> LatentMeansSpec:
+def means_spec(run: Run) -> TensorsSpec:
     """Return the form of a site's means: of each shared class one, or under ``paper`` as many as copies."""
     settings = settings_of(run)
     each = settings.copies if settings.mechanism == "paper" else 1
-    return LatentMeansSpec(initial_vae(run).latent, len(run.info.classes), each, settings.classes)
+    return latent_means_spec(initial_vae(run).latent, len(run.info.classes), each, settings.classes)
 
 
 def handed_over_spec(run: Run) -> BundleSpec:
@@ -53,7 +53,7 @@ def sent_spec(run: Run) -> BundleSpec:
 
 def reply_spec(run: Run, *, shares: bool) -> BundleSpec:
     """Return the form of what a site replies in the second stage; H_i comes until the site is helped."""
-    scarce = ClassListSpec(len(run.info.classes), settings_of(run).classes)
+    scarce = class_list_spec(len(run.info.classes), settings_of(run).classes)
     parts: dict[str, Spec] = {WEIGHTS: shared_spec(run), SCARCE: scarce}
     if shares:
         parts[MEANS] = means_spec(run)

@@ -14,7 +14,7 @@ from common.learning.run import Run
 from common.settings.fedgen import FedGENSettings
 from common.wire.bundle import BundleSpec
 from common.wire.codec import Spec
-from common.wire.tensors import ClassListSpec
+from common.wire.tensors import class_list_spec
 from common.wire.weights import Weights, WeightsSpec
 from synth.feature_generator import FeatureGenerator, start
 
@@ -87,6 +87,6 @@ def sent_spec(run: Run) -> BundleSpec:
     parts: dict[str, Spec] = {
         WEIGHTS: run.spec,
         GENERATOR: generator_spec(run),
-        CLASSES: ClassListSpec(classes, classes),
+        CLASSES: class_list_spec(classes, classes),
     }
     return BundleSpec(parts, optional=frozenset({GENERATOR, CLASSES}))

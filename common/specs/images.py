@@ -6,6 +6,7 @@ from torch import Tensor
 
 from common.errors import ConfigError, PayloadError
 from common.learning.run import Run
+from common.wire.image_codecs import coder_of
 from common.wire.synthetic_images import Constants, SyntheticImages, SyntheticImagesSpec
 
 
@@ -19,13 +20,13 @@ def images_spec(
     Raises
     ------
     ConfigError
-        If the data set is text, a side cannot be halved, or they are to travel as a JPEG picture and cannot.
+        If the data set is text, a side cannot be halved, or so many cannot travel in the run's codec.
     """
     shape = half_shape(run) if half else run.image_shape
     classes, constants = len(run.info.classes), picture_constants(run)
     spec = SyntheticImagesSpec(shape, classes, ipc, soft, fewest, *constants)
     try:
-        _ = spec.max_bytes
+        coder_of(run.config.wire.images).max_bytes((spec.max_images, *shape))
     except PayloadError as error:
         raise ConfigError(f"wire.images={run.config.wire.images} cannot hold: {error}") from None
     return spec

@@ -20,7 +20,7 @@ _MODEL = ("", "weights", "inner")
 
 def sends_updates(config: Config) -> bool:
     """Return whether sites send models as updates of a byte a number: by the run's setting, and as the method says."""
-    if config.wire.weights != "int8":
+    if not config.wire.updates:
         return False
     told = (settings.disclosure() for settings in config.methods.values())
     return any(one is not None and one.payload.startswith("weights") for one in told)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from io import BytesIO
-from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from common.errors import PayloadError
 from common.wire.compression import COMPRESSIONS, AnyArray, CompressedArray, arrivals, compress
+from common.wire.image_codecs import ImageCoder
 
 VERSION = 1
 MAX_HEADER_BYTES = 65_536
@@ -54,7 +55,10 @@ class Payload(Protocol):
     shapes, finiteness and limits are all as ``spec`` says.
     """
 
-    kind: ClassVar[str]
+    @property
+    def kind(self) -> str:
+        """What its header calls it."""
+        ...
 
     def encode(self, compression: str = "none") -> list[AnyArray]:
         """Return the arrays that travel, the header first."""
@@ -89,7 +93,7 @@ def frame(
     plain = [_header(header), *arrays]
     if compression == "none":
         return plain
-    entries, small = compress(arrays)
+    entries, small = compress(arrays, compression)
     compressed = [_header({**header, "compression": compression, "arrays": entries}), *small]
     return min(plain, compressed, key=lambda frame: sum(array.nbytes for array in frame))
 
@@ -124,8 +128,8 @@ def unframe(kind: str, arrays: Sequence[AnyArray]) -> tuple[dict[str, Any], list
     _require_native(kind, body)
     if "compression" not in header:
         return header, [CompressedArray(a.dtype, a.shape, a) for a in body]
-    choose(header, "compression", COMPRESSIONS[1:])
-    return header, arrivals(kind, header.get("arrays"), body)
+    compression = choose(header, "compression", COMPRESSIONS)
+    return header, arrivals(kind, header.get("arrays"), body, compression)
 
 
 def unframe_plain(
@@ -184,6 +188,26 @@ def require_count(kind: str, arrays: Sequence[CompressedArray], expected: int) -
         )
 
 
+def require_codec(part: Payload, wire: object, codec: str = "") -> None:
+    """PayloadError for values in another codec than the run's: what only a wider one holds could not be sent on.
+
+    Parameters
+    ----------
+    part : Payload
+        Its ``setting`` is the ``wire`` setting that says how it travels, and what of that section is then its codec.
+    wire : object
+        The run's ``wire`` section.
+    codec : str
+        What it is to come in, whatever that section says.
+    """
+    setting, which = getattr(part, "setting", ("", ""))
+    expected = codec or (getattr(wire, which) if which else "")
+    found = getattr(part, "codec", "") or expected
+    if expected and found != expected:
+        message = f"wire.{setting}={expected}" if setting and not codec else expected
+        raise PayloadError(f"it came as {found} where {message} was expected")
+
+
 def require_finite(name: str, tensor: torch.Tensor) -> None:
     """PayloadError if a value of ``tensor`` is not a finite number."""
     if not is_finite(tensor):
@@ -199,9 +223,9 @@ def is_finite(tensor: torch.Tensor) -> bool:
     return math.isfinite(tensor.sum()) or bool(torch.isfinite(tensor).all())
 
 
-def choose(header: Mapping[str, Any], key: str, allowed: Sequence[str]) -> str:
+def choose(header: Mapping[str, Any], key: str, allowed: Iterable[str]) -> str:
     """Return the header's ``key``; PayloadError unless it is one of ``allowed``."""
-    value = header.get(key)
+    value, allowed = header.get(key), tuple(allowed)
     if value not in allowed:
         raise PayloadError(
             f"the header says {key} {str(value)[:40]!r}, allowed are {', '.join(allowed)}"
@@ -209,12 +233,17 @@ def choose(header: Mapping[str, Any], key: str, allowed: Sequence[str]) -> str:
     return str(value)
 
 
-def as_half(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Return ``tensor`` as float16; PayloadError where its range does not reach, rather than sending infinities."""
-    half = tensor.to(torch.float16)
-    if bool(torch.isinf(half).any()) and not bool(torch.isinf(tensor).any()):
-        raise PayloadError(f"{name} exceeds what float16 holds (65504): send it as float32")
-    return half
+def narrowed(name: str, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return ``tensor`` as ``dtype``; PayloadError where a narrow one's range ends, rather than sending infinities."""
+    narrow = tensor.to(dtype)
+    if (
+        dtype.itemsize < 4
+        and bool(torch.isinf(narrow).any())
+        and not bool(torch.isinf(tensor).any())
+    ):
+        most = f"{str(dtype).removeprefix('torch.')} holds ({torch.finfo(dtype).max:g})"
+        raise PayloadError(f"{name} exceeds what {most}: send it as float32")
+    return narrow
 
 
 # ---- npy -----------------------------------------------------------------------------------------
@@ -340,25 +369,24 @@ def filled(record: R, values: Mapping[str, Any]) -> R:
 # ---- values --------------------------------------------------------------------------------------
 # How plain numbers travel: floats as float32, float16 or a byte between a group's extremes, classes as integers.
 
-FLOAT_CODECS = ("float32", "float16")
-CODECS = (*FLOAT_CODECS, "uint8")
+FLOAT_CODECS = {"float32": torch.float32, "float16": torch.float16}
+"""The codecs of floating numbers, and the dtypes in which these travel."""
 
 ROUNDED = 2e-3
 """How far rounding may take a value beyond its bound, as a share of it: float16 keeps eleven bits, bfloat16 eight."""
 
 
 def pack(name: str, values: Tensor, codec: str) -> AnyArray:
-    """Return floating ``values``, on any device, as an array of the dtype ``codec``, float32 or float16.
+    """Return floating ``values``, on any device, as an array of the dtype of ``codec``, one of `FLOAT_CODECS`.
 
     Raises
     ------
     PayloadError
-        If a value is not finite, or beyond what float16 holds.
+        If a value is not finite, or beyond what the dtype holds.
     """
     values = values.detach().cpu().contiguous()
     require_finite(name, values)
-    packed = as_half(name, values) if codec == "float16" else values.float()
-    return np.asarray(packed.numpy())
+    return np.asarray(narrowed(name, values, FLOAT_CODECS[codec]).numpy())
 
 
 def unpack(name: str, array: CompressedArray, shape: tuple[int, ...], codec: str) -> Tensor:
@@ -413,42 +441,67 @@ def require_shares(name: str, rows: Tensor) -> None:
         )
 
 
-def quantise(values: Tensor, axis: int) -> tuple[list[list[float]], AnyArray]:
-    """Return finite ``values`` in 256 levels between the extremes that each index along ``axis`` has.
+class Floats(ImageCoder):
+    """Images as floating numbers of the dtype that the codec names."""
 
-    Returns
-    -------
-    range : list of two lists of float
-        The minima and the maxima along ``axis``.
-    levels : uint8 array of the shape of ``values``
-        0 at the minimum, 255 at the maximum: the error is at most half of (hi - lo) / 255.
+    @staticmethod
+    def max_bytes(shape: tuple[int, ...]) -> int:
+        """Return the bytes of as many numbers in float32."""
+        return 4 * math.prod(shape)
+
+    def encode(self, images: Tensor) -> tuple[dict[str, Any], AnyArray]:
+        """Return the numbers in that dtype."""
+        return {}, pack(self.name, images, self.codec)
+
+    def decode(
+        self, array: CompressedArray, shape: tuple[int, ...], header: Mapping[str, Any]
+    ) -> Tensor:
+        """Return the numbers, float32."""
+        return unpack(self.name, array, shape, self.codec)
+
+
+class Levels(ImageCoder):
+    """Images in 256 levels between the extremes that each index along ``axis`` has.
+
+    The header's ``range`` has the minima and the maxima along ``axis``. A level is 0 at the minimum and 255 at the
+    maximum, so that a value is off by at most half of (hi - lo) / 255.
     """
-    others = [d for d in range(values.ndim) if d != axis]
-    lo = values.amin(dim=others, keepdim=True).double()
-    hi = values.amax(dim=others, keepdim=True).double()
-    step = ((hi - lo) / 255).clamp_min(torch.finfo(torch.float32).tiny)
-    levels = ((values.double() - lo) / step).round().clamp(0, 255)
-    return [lo.flatten().tolist(), hi.flatten().tolist()], levels.to(torch.uint8).numpy()
 
+    @staticmethod
+    def max_bytes(shape: tuple[int, ...]) -> int:
+        """Return the number of values, each of which takes a byte."""
+        return math.prod(shape)
 
-def dequantise(name: str, levels: AnyArray, header: Mapping[str, Any], axis: int) -> Tensor:
-    """Return float32 values from ``quantise``'s levels and the range that is in the header.
+    def encode(self, images: Tensor) -> tuple[dict[str, Any], AnyArray]:
+        """Return the range, and the levels, uint8."""
+        values = images.detach().cpu().contiguous()
+        require_finite(self.name, values)
+        others = [d for d in range(values.ndim) if d != self.axis]
+        lo = values.amin(dim=others, keepdim=True).double()
+        hi = values.amax(dim=others, keepdim=True).double()
+        step = ((hi - lo) / 255).clamp_min(torch.finfo(torch.float32).tiny)
+        levels = ((values.double() - lo) / step).round().clamp(0, 255)
+        extremes = [lo.flatten().tolist(), hi.flatten().tolist()]
+        return {"range": extremes}, levels.to(torch.uint8).numpy()
 
-    Raises
-    ------
-    PayloadError
-        If the header has no finite minimum and maximum for each index along ``axis``.
-    """
-    groups = levels.shape[axis]
-    problem = PayloadError(
-        f"{name} needs a range of {groups} finite minima and maxima in its header"
-    )
-    try:
-        bounds = torch.tensor(header.get("range"), dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        raise problem from None
-    if bounds.shape != (2, groups) or not bool(torch.isfinite(bounds).all()):
-        raise problem
-    along = [groups if d == axis else 1 for d in range(levels.ndim)]
-    lo, hi = bounds[0].view(along), bounds[1].view(along)
-    return (lo + torch.from_numpy(np.array(levels)).double() * ((hi - lo) / 255)).float()
+    def decode(
+        self, array: CompressedArray, shape: tuple[int, ...], header: Mapping[str, Any]
+    ) -> Tensor:
+        """Return the values of the levels, float32; PayloadError without finite extremes for each of them."""
+        require_shape(self.name, array, shape, "uint8")
+        groups = shape[self.axis]
+        problem = PayloadError(
+            f"{self.name} needs a range of {groups} finite minima and maxima in its header"
+        )
+        try:
+            bounds = torch.tensor(header.get("range"), dtype=torch.float64)
+        except (TypeError, ValueError, RuntimeError, OverflowError):
+            raise problem from None
+        if bounds.shape != (2, groups) or not bool(torch.isfinite(bounds).all()):
+            raise problem
+        along = [groups if d == self.axis else 1 for d in range(len(shape))]
+        lo, hi = bounds[0].view(along), bounds[1].view(along)
+        levels = torch.from_numpy(np.array(array.values())).double()
+        values = (lo + levels * ((hi - lo) / 255)).float()
+        require_finite(self.name, values)
+        return values

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +19,23 @@ from common.errors import PayloadError
 
 AnyArray = npt.NDArray[Any]
 
-COMPRESSIONS = ("none", "zlib")
-
 #: zlib's level: 9 saved nothing over 6, on distilled images and on weights
 _LEVEL = 6
+
+
+@dataclass(frozen=True)
+class Compression:
+    """How bytes are compressed, the class of a stream that expands them as `zlib.decompressobj` does, and its error."""
+
+    compress: Callable[[bytes], bytes]
+    stream: Callable[[], Any]
+    error: type[Exception]
+
+
+COMPRESSIONS = {
+    "zlib": Compression(lambda data: zlib.compress(data, _LEVEL), zlib.decompressobj, zlib.error)
+}
+"""The compressions by name, besides ``none``."""
 
 _DTYPES = {
     name: np.dtype(name).newbyteorder("<")
@@ -38,12 +51,12 @@ Entry = list[Any] | None
 
 @dataclass(frozen=True)
 class CompressedArray:
-    """An array that has arrived: ``data`` is the array itself, or its compressed bytes."""
+    """An array that has arrived: ``data`` is the array itself, or its bytes by a ``compression``."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     data: AnyArray
-    compressed: bool = False
+    compression: str = ""
 
     @property
     def ndim(self) -> int:
@@ -58,22 +71,26 @@ class CompressedArray:
         PayloadError
             If the compressed bytes are damaged, cut short, or hold more or less than dtype and shape say.
         """
-        return _expand(self.data, self.dtype, self.shape) if self.compressed else self.data
+        if not self.compression:
+            return self.data
+        return _expand(self.data, self.dtype, self.shape, COMPRESSIONS[self.compression])
 
 
-def compress(arrays: Sequence[AnyArray]) -> tuple[list[Entry], list[AnyArray]]:
+def compress(arrays: Sequence[AnyArray], compression: str) -> tuple[list[Entry], list[AnyArray]]:
     """Return the header's entries and the arrays that travel: compressed those that get smaller by it."""
     entries: list[Entry] = []
     travelling = []
     for array in arrays:
-        small = np.frombuffer(zlib.compress(_planes(array), _LEVEL), np.uint8)
+        small = np.frombuffer(COMPRESSIONS[compression].compress(_planes(array)), np.uint8)
         worth = small.nbytes < array.nbytes
         entries.append([array.dtype.name, list(array.shape)] if worth else None)
         travelling.append(small if worth else array)
     return entries, travelling
 
 
-def arrivals(kind: str, entries: object, arrays: Sequence[AnyArray]) -> list[CompressedArray]:
+def arrivals(
+    kind: str, entries: object, arrays: Sequence[AnyArray], compression: str
+) -> list[CompressedArray]:
     """Return ``arrays`` with the dtypes and shapes that the header's ``entries`` give them.
 
     Raises
@@ -86,10 +103,10 @@ def arrivals(kind: str, entries: object, arrays: Sequence[AnyArray]) -> list[Com
         raise PayloadError(
             f"the compressed '{kind}' describes {number} arrays in its header where {len(arrays)} came with it"
         )
-    return [_arrival(kind, e, a) for e, a in zip(entries, arrays, strict=True)]
+    return [_arrival(kind, e, a, compression) for e, a in zip(entries, arrays, strict=True)]
 
 
-def _arrival(kind: str, entry: object, array: AnyArray) -> CompressedArray:
+def _arrival(kind: str, entry: object, array: AnyArray, compression: str) -> CompressedArray:
     if entry is None:
         return CompressedArray(array.dtype, array.shape, array)
     match entry:
@@ -105,7 +122,7 @@ def _arrival(kind: str, entry: object, array: AnyArray) -> CompressedArray:
             f"the compressed '{kind}' holds {array.dtype} of shape {array.shape} where compressed bytes, uint8 of "
             "one dimension, were expected"
         )
-    return CompressedArray(_DTYPES[name], tuple(shape), array, compressed=True)
+    return CompressedArray(_DTYPES[name], tuple(shape), array, compression)
 
 
 def _is_length(number: object) -> bool:
@@ -122,12 +139,14 @@ def _planes(array: AnyArray) -> bytes:
     return little.view(np.uint8).reshape(-1, little.itemsize).T.tobytes()
 
 
-def _expand(data: AnyArray, dtype: np.dtype[Any], shape: tuple[int, ...]) -> AnyArray:
+def _expand(
+    data: AnyArray, dtype: np.dtype[Any], shape: tuple[int, ...], compression: Compression
+) -> AnyArray:
     size = math.prod(shape) * dtype.itemsize
-    stream = zlib.decompressobj()
+    stream = compression.stream()
     try:
-        content = stream.decompress(data.tobytes(), max_length=size + 1)
-    except zlib.error:
+        content: bytes = stream.decompress(data.tobytes(), size + 1)
+    except compression.error:
         raise PayloadError(
             f"compressed bytes are damaged where {dtype.name} of shape {shape} was expected"
         ) from None

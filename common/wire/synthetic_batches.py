@@ -5,29 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from torch import Tensor
 
 from common.errors import PayloadError
 from common.wire.codec import (
-    CODECS,
-    choose,
-    dequantise,
     encoded_bytes,
     frame,
     pack,
     pack_classes,
-    quantise,
     require_count,
-    require_finite,
-    require_shape,
     unframe,
     unpack,
     unpack_classes,
 )
 from common.wire.compression import AnyArray, CompressedArray
+from common.wire.image_codecs import coder_of, most_bytes, numbers, require
 
 INPUTS, LOGITS, LABELS, STEP_SIZE = (
     "the set of synthetic batches",
@@ -73,10 +68,10 @@ class SyntheticBatchesSpec:
 
     @property
     def max_bytes(self) -> int:
-        """The bytes of the inputs and logits in float32, or of the classes' numbers."""
-        examples = self.m * self.b
+        """The bytes of the inputs in the codec that takes most, and of logits in float32 or the classes' numbers."""
+        inputs = most_bytes((self.m, self.b, *self.shape), numbers)
         target = math.prod(self.targets) * (4 * self.classes if self.trained else 8)
-        return encoded_bytes(4 * examples * math.prod(self.shape), examples * target, 4)
+        return encoded_bytes(inputs, self.m * self.b * target, 4)
 
 
 @dataclass(frozen=True)
@@ -86,9 +81,8 @@ class SyntheticBatches:
     ``inputs`` are float32 [m, b, *shape]; ``labels`` int64 [m, b, *targets], or float32 logits
     [m, b, *targets, classes] where they are trained; ``step_size`` is a float32 scalar where it is learned.
 
-    The codec is that of the inputs. ``uint8`` sends one byte a value between each batch's own extremes, which the
-    header carries: the error of a value is at most half of (hi - lo) / 255. Logits travel as float32 beside float32
-    inputs and as float16 beside the others, the step size always as float32.
+    The codec is that of the inputs, one of `IMAGE_CODECS` that codes no pictures; ranges are each batch's own. Logits
+    travel as float32 beside float32 inputs and as float16 beside the others, the step size always as float32.
     """
 
     inputs: Tensor
@@ -97,6 +91,7 @@ class SyntheticBatches:
     codec: str = field(default="float32", compare=False)
 
     kind: ClassVar[str] = "synthetic-batches"
+    setting: ClassVar[tuple[str, str]] = ("images", "images")
 
     @property
     def examples(self) -> Tensor:
@@ -122,17 +117,11 @@ class SyntheticBatches:
         PayloadError
             If a value is not finite, or beyond what float16 holds.
         """
-        fields: dict[str, Any] = {"codec": self.codec}
-        if self.codec == "uint8":
-            inputs = self.inputs.detach().cpu().contiguous()
-            require_finite(INPUTS, inputs)
-            fields["range"], values = quantise(inputs, axis=0)
-        else:
-            values = pack(INPUTS, self.inputs, self.codec)
+        more, values = coder_of(self.codec, INPUTS, axis=0).encode(self.inputs)
         arrays = [values, self._packed_labels()]
         if self.step_size is not None:
             arrays.append(pack(STEP_SIZE, self.step_size, "float32"))
-        return frame(self.kind, fields, arrays, compression)
+        return frame(self.kind, {"codec": self.codec, **more}, arrays, compression)
 
     def _packed_labels(self) -> AnyArray:
         if self.trained:
@@ -143,15 +132,10 @@ class SyntheticBatches:
     def decode(cls, arrays: Sequence[AnyArray], spec: SyntheticBatchesSpec) -> Self:
         """Rebuild the batches; PayloadError if count, dtype, shape, labels, step or values break ``spec``."""
         header, body = unframe(cls.kind, arrays)
-        codec = choose(header, "codec", CODECS)
+        codec = require(header.get("codec"), numbers)
         require_count(cls.kind, body, 3 if spec.learned_step else 2)
         shape = (spec.m, spec.b, *spec.shape)
-        if codec == "uint8":
-            require_shape(INPUTS, body[0], shape, codec)
-            inputs = dequantise(INPUTS, body[0].values(), header, axis=0)
-            require_finite(INPUTS, inputs)
-        else:
-            inputs = unpack(INPUTS, body[0], shape, codec)
+        inputs = coder_of(codec, INPUTS, axis=0).decode(body[0], shape, header)
         targets = (spec.m, spec.b, *spec.targets)
         if spec.trained:
             labels = unpack(LOGITS, body[1], (*targets, spec.classes), _logit_codec(codec))

@@ -13,26 +13,31 @@ from torch import Tensor
 
 from common.errors import PayloadError
 from common.wire.codec import (
-    CODECS,
-    as_half,
-    choose,
-    dequantise,
     describe,
     encoded_bytes,
     frame,
     pack_classes,
-    quantise,
     require_count,
     require_finite,
+    require_shape,
     require_shares,
     unframe,
     unpack_classes,
 )
 from common.wire.compression import AnyArray, CompressedArray
-from common.wire.jpeg import Sheet, read_picture
-from common.wire.jpeg_file import quality_of
+from common.wire.image_codecs import (
+    BYTES,
+    ImageCodec,
+    coder_of,
+    is_picture,
+    most_bytes,
+    numbers,
+    require,
+)
 
 Constants = tuple[float, ...]
+
+IMAGES = "the set of synthetic images"
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class SyntheticImagesSpec:
     memory; ``soft`` says whether labels are shares of the classes, none below 0, together 1; ``fewest`` is the least
     number of images of a class that is sent at all. An image with a soft label is of the class of its largest share,
     and all of a set may be of one: whoever softens may be wrong about some. ``mean`` and ``std``, a channel each in
-    units of the brightest value, are the data set's public constants, without which none come as a JPEG picture.
+    units of the brightest value, are the data set's public constants, without which none come as a picture.
     """
 
     shape: tuple[int, ...]
@@ -66,22 +71,22 @@ class SyntheticImagesSpec:
 
     @property
     def max_bytes(self) -> int:
-        """The bytes of as many images as there may be, in float32 or as a picture, and of their labels."""
+        """The bytes of as many images as there may be, in the codec that takes most, and of their labels."""
         label = 4 * self.classes if self.soft else 8
-        images = 4 * self.max_images * math.prod(self.shape)
-        if self.mean:
-            images = max(images, Sheet.of(self.max_images, self.shape).max_bytes)
+        images = most_bytes((self.max_images, *self.shape), self.takes)
         return encoded_bytes(images, label * self.max_images)
+
+    def takes(self, row: ImageCodec) -> bool:
+        """Return whether images may come in a codec."""
+        return bool(self.mean) or numbers(row)
 
 
 @dataclass(frozen=True)
 class SyntheticImages:
     """Images float32 [n, C, H, W] in the model's normalised space, with labels int64 [n] or float32 [n, classes].
 
-    The codec ``uint8`` sends one byte a value between each channel's own extremes, which the header carries: the
-    error of a value is at most half of (hi - lo) / 255. The codec ``jpeg:Q`` sends one JPEG picture of quality Q that
-    shows all images as ``mean`` and ``std`` undo their normalisation: what is darker than black or brighter than white
-    is cut, besides what the quality costs.
+    The codec is one of `IMAGE_CODECS`. One of pictures shows the images as ``mean`` and ``std`` undo their
+    normalisation: what is darker than black or brighter than white is cut, besides what the codec costs.
     """
 
     images: Tensor
@@ -91,6 +96,7 @@ class SyntheticImages:
     std: Constants = field(default=(), compare=False)
 
     kind: ClassVar[str] = "synthetic-images"
+    setting: ClassVar[tuple[str, str]] = ("images", "images")
 
     @property
     def examples(self) -> Tensor:
@@ -104,31 +110,21 @@ class SyntheticImages:
 
     def encode(self, compression: str = "none") -> list[AnyArray]:
         """Return the header, the images and the labels, labels in the smallest integer type that holds them."""
-        fields: dict[str, Any] = {"codec": self.codec}
         images = self.images.detach().cpu().contiguous()
-        require_finite("the set of synthetic images", images)
-        if quality := quality_of(self.codec):
-            pixels = self._picture(images, quality)
-        elif self.codec == "uint8":
-            fields["range"], pixels = quantise(images, axis=1)
-        elif self.codec == "float16":
-            pixels = as_half("a synthetic image", images).numpy()
-        else:
-            pixels = images.float().numpy()
+        require_finite(IMAGES, images)
+        sent = self._levels(images) if is_picture(self.codec) else images
+        fields, pixels = coder_of(self.codec, IMAGES).encode(sent)
         labels = self.labels.detach().cpu()
-        if labels.is_floating_point():
-            return frame(self.kind, fields, [pixels, labels.float().numpy()], compression)
-        small = np.min_scalar_type(int(labels.max()) if len(labels) else 0)
-        return frame(self.kind, fields, [pixels, labels.numpy().astype(small)], compression)
+        packed = labels.float().numpy() if labels.is_floating_point() else pack_classes(labels)
+        return frame(self.kind, {"codec": self.codec, **fields}, [pixels, packed], compression)
 
-    def _picture(self, images: Tensor, quality: int) -> AnyArray:
+    def _levels(self, images: Tensor) -> Tensor:
         if not self.mean:
             raise PayloadError(
-                "these images cannot be sent as a JPEG picture without the data set's mean and std: make them with "
+                f"these images cannot be sent in {self.codec} without the data set's mean and std: make them with "
                 "common.specs.images.sent_images"
             )
-        levels = levels_of(images, self.mean, self.std)
-        return Sheet.of(len(levels), tuple(levels.shape[1:])).write(levels, quality)
+        return levels_of(images, self.mean, self.std)
 
     def at(self, positions: Tensor) -> Self:
         """Return the images at ``positions``, int64 [m]."""
@@ -138,54 +134,22 @@ class SyntheticImages:
     def decode(cls, arrays: Sequence[AnyArray], spec: SyntheticImagesSpec) -> Self:
         """Rebuild the set; PayloadError if count, dtype, shape, labels, number or values are not as ``spec`` allows."""
         header, body = unframe(cls.kind, arrays)
-        codec = _read_codec(header, spec)
+        codec = require(header.get("codec"), spec.takes)
         require_count(cls.kind, body, 2)
-        pixels, labels = body
-        if quality_of(codec):
-            levels = _decode_picture(pixels, labels, spec)
-            images = images_of(levels, spec.mean, spec.std)
-            hard_or_soft = _decode_labels(labels, len(levels), spec)
-            return cls(images, hard_or_soft, codec, spec.mean, spec.std)
-        n = _check_images(pixels, codec, spec)
-        if codec == "uint8":
-            images = dequantise("a uint8 set of synthetic images", pixels.values(), header, axis=1)
-        else:
-            images = torch.from_numpy(np.array(pixels.values())).float()
-        require_finite("the set of synthetic images", images)
-        return cls(images, _decode_labels(labels, n, spec), codec, spec.mean, spec.std)
+        n = _number_of("synthetic images", spec.max_images, *body)
+        images = coder_of(codec, IMAGES).decode(body[0], (n, *spec.shape), header)
+        if is_picture(codec):
+            images = images_of(images, spec.mean, spec.std)
+        return cls(images, _decode_labels(body[1], n, spec), codec, spec.mean, spec.std)
 
 
-def _read_codec(header: Mapping[str, Any], spec: SyntheticImagesSpec) -> str:
-    codec = header.get("codec")
-    if spec.mean and isinstance(codec, str) and quality_of(codec):
-        return codec
-    return choose(header, "codec", CODECS)
-
-
-def _decode_picture(
-    picture: CompressedArray, labels: CompressedArray, spec: SyntheticImagesSpec
-) -> Tensor:
-    """Return the images, uint8 [n, C, H, W], of a JPEG file that shows as many as there are labels."""
-    n = labels.shape[0] if labels.ndim else 0
-    _require_number(n, spec)
-    return read_picture(picture, n, spec.shape)
-
-
-def _check_images(pixels: CompressedArray, codec: str, spec: SyntheticImagesSpec) -> int:
-    if pixels.dtype.name != codec or pixels.ndim != 4 or pixels.shape[1:] != spec.shape:
-        raise PayloadError(
-            f"the synthetic images are {describe(pixels)} where {codec} of shape (n, "
-            f"{', '.join(map(str, spec.shape))}) was expected"
-        )
-    _require_number(pixels.shape[0], spec)
-    return pixels.shape[0]
-
-
-def _require_number(n: int, spec: SyntheticImagesSpec) -> None:
-    if not 1 <= n <= spec.max_images:
-        raise PayloadError(
-            f"{n} synthetic images were sent where 1 to {spec.max_images} are allowed"
-        )
+def _number_of(name: str, most: int, images: CompressedArray, labels: CompressedArray) -> int:
+    """Return how many images came, of an array or of a file with as many labels; PayloadError unless 1 to ``most``."""
+    counted = images if images.ndim > 1 else labels
+    n = counted.shape[0] if counted.ndim else 0
+    if not 1 <= n <= most:
+        raise PayloadError(f"{n} {name} were sent where 1 to {most} are allowed")
+    return n
 
 
 def _decode_labels(labels: CompressedArray, n: int, spec: SyntheticImagesSpec) -> Tensor:
@@ -199,16 +163,7 @@ def _decode_labels(labels: CompressedArray, n: int, spec: SyntheticImagesSpec) -
         require_shares("the soft labels", soft)
         _require_numbers(torch.bincount(soft.argmax(1)), n, spec)
         return soft
-    if labels.dtype.kind not in "iu" or labels.shape != (n,):
-        raise PayloadError(
-            f"the labels are {describe(labels)} where integers of shape {(n,)} were expected"
-        )
-    hard = torch.from_numpy(labels.values().astype(np.int64))
-    low, high = int(hard.min()), int(hard.max())
-    if low < 0 or high >= spec.classes:
-        raise PayloadError(
-            f"a label is {low if low < 0 else high} where 0 to {spec.classes - 1} are allowed"
-        )
+    hard = unpack_classes("the labels", labels, (n,), spec.classes)
     _require_numbers(torch.bincount(hard), spec.ipc, spec)
     return hard
 
@@ -229,13 +184,15 @@ def _require_numbers(sent: Tensor, allowed: int, spec: SyntheticImagesSpec) -> N
 # ---- pixels --------------------------------------------------------------------------------------
 # Labelled images of one byte a value, as image files hold them: what a generator of images gives.
 
+PIXELS = "the set of images"
+
 
 @dataclass(frozen=True)
 class PixelsSpec:
     """What a receiver of such images accepts: at most ``most`` of ``shape`` (C, H, W).
 
     ``mean`` and ``std``, a channel each in units of the brightest value, are the data set's public constants, by which
-    a model's inputs are made of them. ``pictures`` says whether they may come as a JPEG picture.
+    a model's inputs are made of them. ``pictures`` says whether they may come in a codec of pictures.
     """
 
     shape: tuple[int, ...]
@@ -253,26 +210,30 @@ class PixelsSpec:
     @property
     def max_bytes(self) -> int:
         """The bytes of as many images as there may be, as they are or as a picture, and of their labels."""
-        images = self.most * math.prod(self.shape)
-        if self.pictures:
-            images = max(images, Sheet.of(self.most, self.shape).max_bytes)
-        return encoded_bytes(images, 8 * self.most)
+        images = (self.most, *self.shape)
+        size = max(math.prod(images), most_bytes(images, self.takes))
+        return encoded_bytes(size, 8 * self.most)
+
+    def takes(self, row: ImageCodec) -> bool:
+        """Return whether images may come in a codec, besides as they are."""
+        return self.pictures and row.pictures
 
 
 @dataclass(frozen=True)
 class Pixels:
     """Images uint8 [n, C, H, W] with labels int64 [n]; ``mean`` and ``std`` make a model's inputs of them.
 
-    The codec is ``uint8``, which sends them as they are, or ``jpeg:Q``: one JPEG picture of quality Q that shows all.
+    The codec is ``uint8``, which sends them as they are, or one of pictures.
     """
 
     values: Tensor
     labels: Tensor
     mean: Constants
     std: Constants
-    codec: str = field(default="uint8", compare=False)
+    codec: str = field(default=BYTES, compare=False)
 
     kind: ClassVar[str] = "pixels"
+    setting: ClassVar[tuple[str, str]] = ("images", "pixels")
 
     @property
     def examples(self) -> Tensor:
@@ -291,40 +252,30 @@ class Pixels:
     def encode(self, compression: str = "none") -> list[AnyArray]:
         """Return the header, the images and the labels, labels in the smallest integer type that holds them."""
         levels, labels = self.values.detach().cpu().contiguous(), pack_classes(self.labels)
-        if quality := quality_of(self.codec):
-            picture = Sheet.of(len(levels), tuple(levels.shape[1:])).write(levels, quality)
-            return frame(self.kind, {"codec": self.codec}, [picture, labels], compression)
-        return frame(self.kind, {}, [np.asarray(levels.numpy()), labels], compression)
+        if self.codec == BYTES:
+            return frame(self.kind, {}, [np.asarray(levels.numpy()), labels], compression)
+        fields, picture = coder_of(self.codec, PIXELS).encode(levels)
+        return frame(self.kind, {"codec": self.codec, **fields}, [picture, labels], compression)
 
     @classmethod
     def decode(cls, arrays: Sequence[AnyArray], spec: PixelsSpec) -> Self:
         """Rebuild the images; PayloadError if count, dtype, shape, labels or number are not as ``spec`` allows."""
         header, body = unframe(cls.kind, arrays)
         require_count(cls.kind, body, 2)
-        sent, labels = body
-        codec = header.get("codec", "uint8")
-        if spec.pictures and isinstance(codec, str) and quality_of(codec):
-            n = labels.shape[0] if labels.ndim else 0
-            _pixels_require_number(n, spec)
-            values = read_picture(sent, n, spec.shape)
-            classes = unpack_classes("the labels", labels, (n,), spec.classes)
-            return cls(values, classes, spec.mean, spec.std, codec)
-        choose({"codec": codec}, "codec", ["uint8"])
-        if sent.dtype != np.uint8 or sent.ndim != 4 or sent.shape[1:] != spec.shape:
-            raise PayloadError(
-                f"the images are {describe(sent)} where uint8 of shape (n, {', '.join(map(str, spec.shape))}) was "
-                "expected"
-            )
-        n = sent.shape[0]
-        _pixels_require_number(n, spec)
-        classes = unpack_classes("the labels", labels, (n,), spec.classes)
-        values = torch.from_numpy(np.array(sent.values()))
-        return cls(values, classes, spec.mean, spec.std)
+        codec = require(header.get("codec", BYTES), spec.takes, BYTES)
+        n = _number_of("images", spec.most, *body)
+        values = _pixels_in(codec, body[0], (n, *spec.shape), header)
+        classes = unpack_classes("the labels", body[1], (n,), spec.classes)
+        return cls(values, classes, spec.mean, spec.std, codec)
 
 
-def _pixels_require_number(n: int, spec: PixelsSpec) -> None:
-    if not 1 <= n <= spec.most:
-        raise PayloadError(f"{n} images were sent where 1 to {spec.most} are allowed")
+def _pixels_in(
+    codec: str, sent: CompressedArray, shape: tuple[int, ...], header: Mapping[str, Any]
+) -> Tensor:
+    if codec != BYTES:
+        return coder_of(codec, PIXELS).decode(sent, shape, header)
+    require_shape(PIXELS, sent, shape, BYTES)
+    return torch.from_numpy(np.array(sent.values()))
 
 
 # ---- levels --------------------------------------------------------------------------------------

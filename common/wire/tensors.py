@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -24,7 +24,6 @@ from common.wire.codec import (
     require_finite,
     require_shape,
     unframe,
-    unpack,
     unpack_classes,
 )
 from common.wire.compression import AnyArray, CompressedArray
@@ -32,25 +31,31 @@ from common.wire.compression import AnyArray, CompressedArray
 DTYPES = (torch.float32, torch.float16, torch.float64, torch.int64, torch.uint8, torch.bool)
 """What a tensor can travel as."""
 
+KIND = "tensors"
+"""The kind of a payload whose header has the names, and whose tensors travel in their own dtypes."""
+
 
 @dataclass(frozen=True)
 class TensorSpec:
     """One tensor: its shape, the least and the largest value that it may hold, and its dtype, one of ``DTYPES``.
 
-    ``-math.inf`` and ``math.inf`` leave a float without a bound; it is finite in any case.
+    ``-math.inf`` and ``math.inf`` leave a float without a bound; it is finite in any case. Where the first dimension
+    ``varies``, the shape's is the most rows that may come, and all such tensors of a payload have as many.
     """
 
     shape: tuple[int, ...]
     least: float
     most: float
     dtype: torch.dtype = torch.float32
+    varies: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a form that nothing can have: a mistake of the method's, told where it is made."""
         if self.dtype not in DTYPES:
             names = ", ".join(str(one).removeprefix("torch.") for one in DTYPES)
             raise ValueError(f"a tensor travels as {names}, not as {self.dtype}")
-        if not self.least <= self.most or min(self.shape, default=0) < 0:
+        sides = min(self.shape, default=-1 if self.varies else 0)
+        if not self.least <= self.most or sides < 0:
             raise ValueError(f"no tensor is like this: {self}")
 
     @property
@@ -68,15 +73,22 @@ class TensorSpec:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its values."""
+        """The most bytes of its values."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
 class TensorsSpec:
-    """The tensors by name, in their order: all of them come, and nothing else."""
+    """The tensors by name, in their order: all of them come, and nothing else.
+
+    ``require`` raises PayloadError for tensors that are each as stated and do not go together. A form with a ``kind``
+    of its own is compact: int64 of it travel in the smallest type that holds them, floats in the codec that its header
+    says instead of names.
+    """
 
     tensors: Mapping[str, TensorSpec]
+    kind: str = KIND
+    require: Callable[[Tensors], None] | None = None
 
     @property
     def payload(self) -> type[Tensors]:
@@ -85,20 +97,25 @@ class TensorsSpec:
 
     @property
     def max_bytes(self) -> int:
-        """The bytes of all values and of the header."""
+        """The most bytes of all values and of the header."""
         return encoded_bytes(*(one.nbytes for one in self.tensors.values()))
 
 
 @dataclass(frozen=True)
 class Tensors:
-    """Tensors by name, in the spec's order."""
+    """Tensors by name, in the spec's order; ``kind`` is the spec's, and a compact one of floats has a ``codec``."""
 
     tensors: Mapping[str, Tensor]
-
-    kind: ClassVar[str] = "tensors"
+    kind: str = KIND
+    codec: str = field(default="", compare=False)
 
     def __getitem__(self, name: str) -> Tensor:
         return self.tensors[name]
+
+    @property
+    def setting(self) -> tuple[str, str]:
+        """What says how they travel: ``wire.latents`` where they have a codec."""
+        return ("latents", "latents") if self.codec else ("", "")
 
     @property
     def floats(self) -> int:
@@ -106,35 +123,79 @@ class Tensors:
         return sum(t.numel() for t in self.tensors.values() if t.is_floating_point())
 
     def encode(self, compression: str = "none") -> list[AnyArray]:
-        """Return the header, with the names, and each tensor's values; PayloadError if one is not finite."""
-        values = []
-        for name, tensor in self.tensors.items():
-            tensor = tensor.detach().cpu().contiguous()
-            require_finite(name, tensor)
-            values.append(tensor.numpy())
-        return frame(self.kind, {"names": ",".join(self.tensors)}, values, compression)
+        """Return the header and each tensor's values; PayloadError if one is not finite or cannot travel."""
+        fields = {"codec": self.codec} if self.codec else {}
+        if self.kind == KIND:
+            fields = {"names": ",".join(self.tensors)}
+        return frame(self.kind, fields, [*map(self._array, self.tensors.items())], compression)
+
+    def _array(self, item: tuple[str, Tensor]) -> AnyArray:
+        name, tensor = item
+        if self.codec and tensor.is_floating_point():
+            return pack(name, tensor, self.codec)
+        if self.kind != KIND and tensor.dtype == torch.int64:
+            return pack_classes(tensor)
+        tensor = tensor.detach().cpu().contiguous()
+        require_finite(name, tensor)
+        return np.asarray(tensor.numpy())
 
     @classmethod
     def decode(cls, arrays: Sequence[AnyArray], spec: TensorsSpec) -> Self:
-        """Rebuild the tensors; PayloadError unless names, dtypes and shapes are the spec's, and values in bounds."""
-        header, body = unframe(cls.kind, arrays)
-        if header.get("names") != ",".join(spec.tensors):
+        """Rebuild the tensors; PayloadError unless header, dtypes and shapes are the spec's, and values in bounds."""
+        header, body = unframe(spec.kind, arrays)
+        codec, names = "", ",".join(spec.tensors)
+        if spec.kind != KIND and any(t.dtype.is_floating_point for t in spec.tensors.values()):
+            codec = choose(header, "codec", FLOAT_CODECS)
+        elif spec.kind == KIND and header.get("names") != names:
             raise PayloadError(
-                f"it holds {str(header.get('names'))[:80]!r} where {','.join(spec.tensors)} was expected"
+                f"it holds {str(header.get('names'))[:80]!r} where {names} was expected"
             )
-        require_count(cls.kind, body, len(spec.tensors))
-        named = zip(spec.tensors.items(), body, strict=True)
-        return cls({name: _read(name, array, one) for (name, one), array in named})
+        require_count(spec.kind, body, len(spec.tensors))
+        rows: int | None = None
+        found = {}
+        for (name, one), array in zip(spec.tensors.items(), body, strict=True):
+            travels = _travels(one, codec, compact=spec.kind != KIND)
+            shape = one.shape
+            if one.varies:
+                rows = _rows(name, array, shape, travels) if rows is None else rows
+                shape = (rows, *shape[1:])
+            found[name] = _read(name, array, shape, one, travels)
+        made = cls(found, spec.kind, codec)
+        if spec.require is not None:
+            spec.require(made)
+        return made
 
 
-def _read(name: str, array: CompressedArray, spec: TensorSpec) -> Tensor:
+def _travels(spec: TensorSpec, codec: str, *, compact: bool) -> str:
+    """Return the dtype that a tensor travels in, or ``integers`` for any of these."""
+    if compact and spec.dtype == torch.int64:
+        return "integers"
+    return codec if codec and spec.dtype.is_floating_point else spec.name
+
+
+def _rows(name: str, array: CompressedArray, shape: tuple[int, ...], travels: str) -> int:
+    """Return how many rows came of a tensor whose first dimension varies."""
+    most, *others = shape
+    if array.ndim != len(shape) or [*array.shape[1:]] != others or array.shape[0] > most:
+        sides = ", ".join(["n", *map(str, others)]) if others else "n,"
+        raise PayloadError(
+            f"{name} is {describe(array)} where {travels} of shape ({sides}), n at most {most}, was expected"
+        )
+    return array.shape[0]
+
+
+def _read(
+    name: str, array: CompressedArray, shape: tuple[int, ...], spec: TensorSpec, travels: str
+) -> Tensor:
     """Return one tensor; its values are expanded once dtype and shape are right."""
-    require_shape(name, array, spec.shape, spec.name)
+    if travels == "integers":
+        return unpack_classes(name, array, shape, int(spec.most) + 1)
+    require_shape(name, array, shape, travels)
     values = array.values()
     if spec.dtype == torch.bool:
         # A byte that is neither 0 nor 1 would be true here and false there.
         values = values.view(np.uint8) != 0
-    tensor = torch.from_numpy(np.array(values))
+    tensor = torch.from_numpy(np.array(values)).to(spec.dtype)
     require_finite(name, tensor)
     if tensor.numel():
         low, high = tensor.min().item(), tensor.max().item()
@@ -149,60 +210,25 @@ def _read(name: str, array: CompressedArray, spec: TensorSpec) -> Tensor:
 # ---- class list ----------------------------------------------------------------------------------
 # Some of the classes in their sender's order, such as those that a site has fewest of, fewest first.
 
-CLASSES = "the list of classes"
+CLASS_LIST = "the list of classes"
 
 
-@dataclass(frozen=True)
-class ClassListSpec:
-    """What a receiver of a list of classes accepts: at most ``most`` of ``classes``, no one twice, possibly none."""
-
-    classes: int
-    most: int
-
-    @property
-    def payload(self) -> type[ClassList]:
-        """ClassList."""
-        return ClassList
-
-    @property
-    def max_bytes(self) -> int:
-        """The bytes of as many classes as there may be."""
-        return encoded_bytes(8 * self.most)
+def class_list_spec(classes: int, most: int) -> TensorsSpec:
+    """Return the form of a list of at most ``most`` of ``classes``, no one twice, possibly none."""
+    one = TensorSpec((most,), 0, classes - 1, torch.int64, varies=True)
+    return TensorsSpec({CLASS_LIST: one}, "class-list", _require_distinct)
 
 
-@dataclass(frozen=True)
-class ClassList:
-    """Distinct classes, in the sender's order."""
+def class_list(classes: Sequence[int]) -> Tensors:
+    """Return distinct classes, in the sender's order."""
+    return Tensors({CLASS_LIST: torch.tensor(classes, dtype=torch.int64)}, "class-list")
 
-    classes: tuple[int, ...]
 
-    kind: ClassVar[str] = "class-list"
-
-    @property
-    def floats(self) -> int:
-        """None: a class is a label."""
-        return 0
-
-    def encode(self, compression: str = "none") -> list[AnyArray]:
-        """Return the header and the classes, in the smallest integer type that holds them."""
-        classes = pack_classes(torch.tensor(self.classes, dtype=torch.int64))
-        return frame(self.kind, {}, [classes], compression)
-
-    @classmethod
-    def decode(cls, arrays: Sequence[AnyArray], spec: ClassListSpec) -> Self:
-        """Rebuild the list; PayloadError if count, dtype, shape, classes or number are not as ``spec`` allows."""
-        _, body = unframe(cls.kind, arrays)
-        require_count(cls.kind, body, 1)
-        (sent,) = body
-        if sent.ndim != 1 or sent.shape[0] > spec.most:
-            raise PayloadError(
-                f"{CLASSES} is {describe(sent)} where integers of shape (n,), n at most {spec.most}, were expected"
-            )
-        classes = tuple(unpack_classes(CLASSES, sent, sent.shape, spec.classes).tolist())
-        twice = next((c for i, c in enumerate(classes) if c in classes[:i]), None)
-        if twice is not None:
-            raise PayloadError(f"{CLASSES} names {twice} twice where each was expected once")
-        return cls(classes)
+def _require_distinct(sent: Tensors) -> None:
+    classes = sent[CLASS_LIST].tolist()
+    twice = next((c for i, c in enumerate(classes) if c in classes[:i]), None)
+    if twice is not None:
+        raise PayloadError(f"{CLASS_LIST} names {twice} twice where each was expected once")
 
 
 # ---- latent means --------------------------------------------------------------------------------
@@ -211,90 +237,38 @@ class ClassList:
 VECTORS, LABELS = "the set of latent means", "the set of their labels"
 
 
-@dataclass(frozen=True)
-class LatentMeansSpec:
-    """What a receiver of latent means accepts.
+def latent_means_spec(dimension: int, classes: int, each: int, kinds: int) -> TensorsSpec:
+    """Return the form of labelled vectors, possibly none.
 
-    ``dimension`` is the length of a vector, one of ``classes`` its label. There are at most ``each`` vectors of one
-    class and vectors of at most ``kinds`` classes, which bounds the set; it may be empty.
+    Parameters
+    ----------
+    dimension, classes : int
+        The length of a vector, and the number of classes of which its label is one.
+    each, kinds : int
+        The most vectors of one class, and of how many classes there may be any.
     """
-
-    dimension: int
-    classes: int
-    each: int
-    kinds: int
-
-    @property
-    def max_vectors(self) -> int:
-        """The most vectors of the whole set."""
-        return self.each * min(self.kinds, self.classes)
-
-    @property
-    def payload(self) -> type[LatentMeans]:
-        """LatentMeans."""
-        return LatentMeans
-
-    @property
-    def max_bytes(self) -> int:
-        """The bytes of as many vectors as there may be, in float32, and of their labels."""
-        return encoded_bytes(4 * self.max_vectors * self.dimension, 8 * self.max_vectors)
+    most = each * min(kinds, classes)
+    forms = {
+        VECTORS: TensorSpec((most, dimension), -math.inf, math.inf, varies=True),
+        LABELS: TensorSpec((most,), 0, classes - 1, torch.int64, varies=True),
+    }
+    return TensorsSpec(forms, "latent-means", lambda sent: _require_counts(sent, each, kinds))
 
 
-@dataclass(frozen=True)
-class LatentMeans:
-    """Vectors float32 [N, l], with labels int64 [N]; N may be 0."""
-
-    vectors: Tensor
-    labels: Tensor
-    codec: str = field(default="float32", compare=False)
-
-    kind: ClassVar[str] = "latent-means"
-
-    @property
-    def floats(self) -> int:
-        """The number of the vectors' components, as FedDPMS counts its overhead."""
-        return self.vectors.numel()
-
-    def encode(self, compression: str = "none") -> list[AnyArray]:
-        """Return the header, the vectors and the labels; PayloadError if a component cannot travel."""
-        vectors = pack(VECTORS, self.vectors, self.codec)
-        labels = pack_classes(self.labels)
-        return frame(self.kind, {"codec": self.codec}, [vectors, labels], compression)
-
-    @classmethod
-    def decode(cls, arrays: Sequence[AnyArray], spec: LatentMeansSpec) -> Self:
-        """Rebuild the set; PayloadError if count, dtype, shape, labels, numbers or values break ``spec``."""
-        header, body = unframe(cls.kind, arrays)
-        codec = choose(header, "codec", FLOAT_CODECS)
-        require_count(cls.kind, body, 2)
-        n = _check_vectors(body[0], codec, spec)
-        labels = unpack_classes(LABELS, body[1], (n,), spec.classes)
-        _check_counts(labels, spec)
-        return cls(unpack(VECTORS, body[0], (n, spec.dimension), codec), labels, codec)
+def latent_means(vectors: Tensor, labels: Tensor, codec: str = "float32") -> Tensors:
+    """Return vectors, float32 [N, l], with labels, int64 [N], as they travel; N may be 0."""
+    return Tensors({VECTORS: vectors, LABELS: labels}, "latent-means", codec)
 
 
-def _check_vectors(vectors: CompressedArray, codec: str, spec: LatentMeansSpec) -> int:
-    if vectors.dtype.name != codec or vectors.ndim != 2 or vectors.shape[1] != spec.dimension:
-        raise PayloadError(
-            f"the latent means are {describe(vectors)} where {codec} of shape (n, {spec.dimension}) was expected"
-        )
-    n = vectors.shape[0]
-    if n > spec.max_vectors:
-        raise PayloadError(
-            f"{n} latent means were sent where at most {spec.max_vectors} are allowed"
-        )
-    return n
-
-
-def _check_counts(labels: Tensor, spec: LatentMeansSpec) -> None:
-    counts = torch.bincount(labels)
+def _require_counts(sent: Tensors, each: int, kinds: int) -> None:
+    counts = torch.bincount(sent[LABELS])
     counts = counts[counts > 0]
-    if len(counts) > spec.kinds:
+    if len(counts) > kinds:
         raise PayloadError(
-            f"latent means of {len(counts)} classes were sent where at most {spec.kinds} are allowed"
+            f"latent means of {len(counts)} classes were sent where at most {kinds} are allowed"
         )
     most = int(counts.max()) if len(counts) else 0
-    if most > spec.each:
+    if most > each:
         raise PayloadError(
-            f"{most} latent means of one class were sent where at most {spec.each} are allowed"
+            f"{most} latent means of one class were sent where at most {each} are allowed"
         )

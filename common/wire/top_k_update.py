@@ -30,8 +30,6 @@ from synth.sparse_updates import largest, mask, pack_places, places_bytes, unpac
 
 VALUES, PLACES = "the set of largest values", "the code of their places"
 
-_BYTES = {"float32": 4, "float16": 2}
-
 
 @dataclass(frozen=True)
 class TopKUpdateSpec:
@@ -102,7 +100,7 @@ class TopKUpdate:
 
 def payload_bytes(total: int, k: int, codec: str) -> int:
     """Return the bytes of ``k`` values of ``total`` and of their places, without headers; it grows with k."""
-    return _BYTES[codec] * k + places_bytes(total, k)
+    return FLOAT_CODECS[codec].itemsize * k + places_bytes(total, k)
 
 
 def k_for(total: int, rate: float, codec: str) -> int:
@@ -111,7 +109,9 @@ def k_for(total: int, rate: float, codec: str) -> int:
     Both are counted in ``codec``: masking sends total / rate values on average, so that at one rate and codec the
     two cost the same.
     """
-    room = _BYTES[codec] * total / rate * (1 + 1e-12)  # a rate of few digits is seldom a float
+    room = (
+        FLOAT_CODECS[codec].itemsize * total / rate * (1 + 1e-12)
+    )  # a rate of few digits is seldom a float
     return bisect_right(
         range(1, total + 1), math.floor(room), key=lambda k: payload_bytes(total, k, codec)
     )
@@ -119,7 +119,10 @@ def k_for(total: int, rate: float, codec: str) -> int:
 
 def largest_rate(total: int, codec: str) -> float:
     """Return the largest rate of at most three decimals at which ``k_for`` is not 0; below 1 there is none."""
-    return math.floor(1000 * _BYTES[codec] * total / payload_bytes(total, 1, codec)) / 1000
+    return (
+        math.floor(1000 * FLOAT_CODECS[codec].itemsize * total / payload_bytes(total, 1, codec))
+        / 1000
+    )
 
 
 # ---- masked update -------------------------------------------------------------------------------

@@ -16,18 +16,31 @@ from torch import Tensor, nn
 
 from common.errors import PayloadError
 from common.wire.codec import (
-    as_half,
     choose,
     describe,
     encoded_bytes,
     frame,
+    narrowed,
     require_count,
     require_finite,
     unframe,
 )
 from common.wire.compression import AnyArray
 
-CODECS = ("float32", "float16")
+
+@dataclass(frozen=True)
+class WeightsCodec:
+    """How floating weights travel: in a ``dtype``, None for each in its own, and by what share one may then be off."""
+
+    dtype: torch.dtype | None
+    rounding: float
+
+
+CODECS = {
+    "float32": WeightsCodec(None, rounding=1e-5),
+    "float16": WeightsCodec(torch.float16, rounding=2e-3),
+}
+"""The codecs of weights; those of updates are payloads of their own, such as `Int8Update`."""
 
 
 @cache
@@ -99,6 +112,7 @@ class Weights:
     codec: str = field(default="float32", compare=False)
 
     kind: ClassVar[str] = "weights"
+    setting: ClassVar[tuple[str, str]] = ("weights", "whole_weights")
 
     @classmethod
     def of(cls, model: nn.Module, codec: str = "float32", *, copy: bool = True) -> Weights:
@@ -148,9 +162,9 @@ class Weights:
         return frame(self.kind, {"codec": self.codec}, arrays, compression)
 
     def _to_wire(self, item: tuple[str, Tensor]) -> AnyArray:
-        name, tensor = item
-        if self.codec == "float16" and tensor.is_floating_point():
-            tensor = as_half(f"the weight '{name}'", tensor)
+        (name, tensor), narrow = item, CODECS[self.codec].dtype
+        if narrow is not None and tensor.is_floating_point():
+            tensor = narrowed(f"the weight '{name}'", tensor, narrow)
         return np.asarray(tensor.detach().cpu().contiguous().numpy())
 
     @classmethod
@@ -164,13 +178,13 @@ class Weights:
         """
         header, body = unframe(cls.kind, arrays)
         codec = choose(header, "codec", CODECS)
+        narrow = CODECS[codec].dtype
         require_count(cls.kind, body, len(spec.names))
         tensors = {}
         for name, shape, dtype, array in zip(
             spec.names, spec.shapes, spec.dtypes, body, strict=True
         ):
-            half = codec == "float16" and dtype.is_floating_point
-            sent = torch.float16 if half else dtype
+            sent = narrow if narrow is not None and dtype.is_floating_point else dtype
             if array.dtype != numpy_dtype(sent) or array.shape != shape:
                 raise PayloadError(
                     f"the weight '{name}' is {describe(array)} where {numpy_dtype(sent)} of shape {shape} was "
@@ -178,8 +192,7 @@ class Weights:
                 )
             values = array.values()
             tensor = view_of(np.array(values) if values.flags.writeable else values)
-            if half:
-                tensor = tensor.to(dtype)
+            tensor = tensor.to(dtype)
             require_finite(f"the weight '{name}'", tensor)
             tensors[name] = tensor
         return cls(CopyOnWriteTensors(tensors), codec)

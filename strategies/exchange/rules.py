@@ -20,19 +20,11 @@ from common.samples.dataset import DatasetInfo
 from common.settings.sections import WireSettings
 from common.sites import Site
 from common.wire.bundle import Bundle, leaves
-from common.wire.codec import ROUNDED, CarriesExamples, Payload
+from common.wire.codec import ROUNDED, CarriesExamples, Payload, require_codec
+from common.wire.tensors import VECTORS
 from common.wire.weights import Weights
 from strategies.exchange.judging import STATISTICS, CandidateModel, Clipping, FiniteChecks
 from strategies.exchange.replies import Upload
-
-#: the ``wire`` setting that says how the values of a payload of a kind travel
-_SETTINGS = {
-    "weights": "weights",
-    "latent-means": "latents",
-    "pixels": "images",
-    "synthetic-images": "images",
-    "synthetic-batches": "images",
-}
 
 
 def compared_rule(reason: str, start: Weights, part: str, used_by: str, stored_in: str) -> Rule:
@@ -132,7 +124,8 @@ def vector_rule(longest: float, why: str, used_by: str, stored_in: str) -> Rule:
     """Return the rule for latent vectors: their Euclidean length is at most ``longest``, which follows from ``why``."""
 
     def require(_: Weights, __: Upload, sent: Any) -> None:
-        found = float(sent.vectors.double().norm(dim=1).max()) if len(sent.vectors) else 0.0
+        rows = sent[VECTORS]
+        found = float(rows.double().norm(dim=1).max()) if len(rows) else 0.0
         if found > longest * (1 + ROUNDED):
             raise PayloadError(
                 f"a vector of it is {found:.3g} long, and {why} make {longest:.3g} the most"
@@ -162,22 +155,11 @@ def require_valid(
     for path, part in leaves(upload.payload):
         rule = _rule_of(path, rules)
         try:
-            _require_codec(part, wire, rule.codec if rule is not None else "")
+            require_codec(part, wire, rule.codec if rule is not None else "")
             if rule is not None and rule.require is not None:
                 rule.require(weights, upload, part)
         except PayloadError as error:
             raise PayloadError(f"its part '{path}': {error}" if path else str(error)) from None
-
-
-def _require_codec(part: Any, wire: WireSettings, codec: str) -> None:
-    """Refuse values in another codec than the run's: the server could not send on what only a wider one holds."""
-    setting = _SETTINGS.get(part.kind)
-    of_kind = {"pixels": wire.pixels, "weights": wire.whole_weights}
-    expected = codec or of_kind.get(part.kind) or (getattr(wire, setting) if setting else "")
-    found = getattr(part, "codec", expected)
-    if expected and found != expected:
-        message = f"wire.{setting}={expected}" if setting and not codec else expected
-        raise PayloadError(f"it came as {found} where {message} was expected")
 
 
 def compared_parts(

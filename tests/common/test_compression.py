@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import json
 import tracemalloc
 import zlib
@@ -19,7 +20,7 @@ from small import Small
 
 from common.errors import PayloadError
 from common.models import build
-from common.wire.compression import arrivals, compress
+from common.wire.compression import COMPRESSIONS, Compression, arrivals, compress
 from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
 from common.wire.weights import Weights, WeightsSpec
 
@@ -77,8 +78,8 @@ def test_a_buffer_without_dimensions_and_whole_numbers_come_back() -> None:
 def test_any_bytes_come_back(content: bytes, dtype: str) -> None:
     raw = content * 20
     array = np.frombuffer(raw[: len(raw) // 8 * 8], dtype)
-    entries, sent = compress([array])
-    (got,) = arrivals("test", json.loads(json.dumps(entries)), sent)
+    entries, sent = compress([array], "zlib")
+    (got,) = arrivals("test", json.loads(json.dumps(entries)), sent, "zlib")
     assert got.values().tobytes() == array.tobytes()
     assert (got.values().dtype, got.values().shape) == (array.dtype, array.shape)
 
@@ -147,7 +148,7 @@ ENTRY = ["float32", [60, 3, 8, 8]]
         (lambda a: with_header(a, compression=None), "allowed are zlib"),
         (lambda a: with_header(a, arrays=None), "describes no arrays in its header where 2 came"),
         (lambda a: with_header(a, arrays=[1, 2]), "describes an array as 1 where a dtype and"),
-        (lambda a: with_header(a, arrays=[["float64", ENTRY[1]], None]), "are float64 of shape"),
+        (lambda a: with_header(a, arrays=[["float64", ENTRY[1]], None]), "is float64 of shape"),
         (lambda a: with_header(a, arrays=[["float32", [60, 3, 4, 16]], None]), "of shape"),
         (lambda a: with_header(a, arrays=[["float32", [10**30, 3, 8, 8]], None]), "1 to 140"),
         (lambda a: with_header(a, arrays=[["float32", [30, 3, 8, 8]], None]), "hold more than"),
@@ -159,7 +160,7 @@ ENTRY = ["float32", [60, 3, 8, 8]]
         (lambda a: with_header(a, arrays=[["float32"], None]), "an array as"),
         (lambda a: with_header(a, arrays=[["f4", ENTRY[1]], None]), "an array as"),
         (lambda a: with_header(a, arrays=[[{}, []], None]), "an array as"),
-        (lambda a: with_header(a, arrays=[None, None]), "are uint8 of shape"),
+        (lambda a: with_header(a, arrays=[None, None]), "is uint8 of shape"),
         (
             lambda a: [a[0], as_bytes(zlib.compress(b"\xff" * 46080)), a[2]],
             "11520 of 11520 values that are not finite",
@@ -171,6 +172,23 @@ def test_damaged_compression_is_refused_by_name(
 ) -> None:
     with pytest.raises(PayloadError, match=said):
         SyntheticImages.decode(damage(images().encode("zlib")), IMAGES)
+
+
+def test_another_compression_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its streams too are expanded no further than what is expected, and must end there."""
+    row = Compression(bz2.compress, bz2.BZ2Decompressor, OSError)
+    monkeypatch.setitem(COMPRESSIONS, "bz2", row)
+    arrays = images().encode("bz2")
+    assert header(arrays)["compression"] == "bz2"
+    assert torch.equal(SyntheticImages.decode(arrays, IMAGES).images, images().images)
+    for spoilt, said in (
+        (bz2.compress(bytes(46081)), "hold more than"),
+        (bz2.compress(bytes(46079)), "hold less than"),
+        (arrays[1].tobytes()[:-9], "hold less than"),
+        (zlib.compress(bytes(46080)), "are damaged"),
+    ):
+        with pytest.raises(PayloadError, match=said):
+            SyntheticImages.decode([arrays[0], as_bytes(spoilt), arrays[2]], IMAGES)
 
 
 @pytest.mark.parametrize("method", ["feddm", "fedavg", "flwr.serverapp.strategy:FedAdam"])

@@ -15,8 +15,8 @@ from spoilt_pictures import OF_COLOUR, SPOILT, opened, saved, with_sides
 from torch.testing import assert_close
 
 from common.errors import PayloadError
+from common.wire.image_codecs import find, is_picture
 from common.wire.jpeg import Sheet
-from common.wire.jpeg_file import quality_of
 from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec, images_of, levels_of
 
 MEAN, STD = (0.5, 0.25, 0.1), (0.25, 0.5, 0.2)
@@ -173,14 +173,15 @@ def test_a_lower_quality_takes_fewer_bytes_than_a_byte_a_value() -> None:
 
 @pytest.mark.parametrize("codec", ["jpeg:1", "jpeg:95"])
 def test_a_quality_is_from_1_to_95(codec: str) -> None:
-    assert quality_of(codec) == int(codec.removeprefix("jpeg:"))
+    assert is_picture(codec)
 
 
 @pytest.mark.parametrize(
-    "codec", ["jpeg:0", "jpeg:96", "jpeg:100", "jpeg:", "jpeg", "jpeg:6\n", "uint8"]
+    "codec", ["jpeg:0", "jpeg:96", "jpeg:100", "jpeg:", "jpeg", "jpeg:6\n", "uint8:6", "", "png"]
 )
 def test_others_are_none(codec: str) -> None:
-    assert quality_of(codec) == 0
+    assert find(codec) is None
+    assert not is_picture(codec)
 
 
 def test_without_the_data_sets_constants_none_are_sent_or_taken() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -113,3 +114,76 @@ def test_a_value_that_is_not_finite_does_not_leave() -> None:
 def test_a_form_that_nothing_has_is_a_mistake_told_at_once(form: tuple[Any, ...]) -> None:
     with pytest.raises(ValueError, match=r"no tensor is like this|travels as float32"):
         TensorSpec(*form)
+
+
+# ---- a first dimension that varies --------------------------------------------------------------------
+
+ROWS = TensorsSpec(
+    {
+        "points": TensorSpec((4, 2), -1, 1, varies=True),
+        "of": TensorSpec((4,), 0, 9, torch.int64, varies=True),
+        "size": TensorSpec((), 1, 9, torch.int64),
+    }
+)
+
+
+def rows(n: int, m: int | None = None) -> Tensors:
+    points, of = torch.full((n, 2), 0.5), torch.arange(n if m is None else m)
+    return Tensors({"points": points, "of": of, "size": torch.tensor(5)})
+
+
+@pytest.mark.parametrize("n", range(5))
+@pytest.mark.parametrize("compression", ["none", "zlib"])
+def test_as_many_rows_come_as_were_sent(n: int, compression: str) -> None:
+    arrays = rows(n).encode(compression)
+    got = Tensors.decode(arrays, ROWS)
+    assert [tuple(got[name].shape) for name in ROWS.tensors] == [(n, 2), (n,), ()]
+    assert sum(len(npy.write(array)) for array in arrays) <= ROWS.max_bytes
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [
+        (rows(5), r"points is float32 of shape \(5, 2\) where .* \(n, 2\), n at most 4, was"),
+        (rows(3, 2), r"of is int64 of shape \(2,\) where int64 of shape \(3,\)"),
+        (rows(2, 3), r"of is int64 of shape \(3,\) where int64 of shape \(2,\)"),
+        (Tensors({**rows(3).tensors, "points": torch.zeros(3, 3)}), r"shape \(n, 2\), n at most 4"),
+        (Tensors({**rows(3).tensors, "points": torch.zeros(3)}), r"shape \(n, 2\), n at most 4"),
+        (Tensors({**rows(3).tensors, "points": torch.tensor(0.0)}), r"shape \(n, 2\), n at most 4"),
+        (
+            Tensors({**rows(3).tensors, "size": torch.ones(3).long()}),
+            r"size is int64 of shape \(3,\)",
+        ),
+        (
+            Tensors({**rows(3).tensors, "points": torch.full((3, 2), 2.0)}),
+            "points holds 2 where -1",
+        ),
+    ],
+)
+def test_other_rows_than_stated_are_refused(sent: Tensors, said: str) -> None:
+    with pytest.raises(PayloadError, match=said):
+        Tensors.decode(sent.encode(), ROWS)
+
+
+def test_a_claim_of_a_terabyte_of_rows_is_refused_before_it_is_expanded() -> None:
+    arrays = Tensors({**rows(4).tensors, "points": torch.zeros(4000, 2)}).encode("zlib")
+    entries = json.loads(arrays[0].tobytes())["arrays"]
+    claimed = with_header(arrays, arrays=[["float32", [2**36, 2]], *entries[1:]])
+    with pytest.raises(PayloadError, match=r"\(68719476736, 2\) where"):
+        Tensors.decode(claimed, ROWS)
+
+
+def test_what_does_not_go_together_is_refused_as_the_form_says() -> None:
+    def ascending(found: Tensors) -> None:
+        if not bool((found["of"].diff() > 0).all()):
+            raise PayloadError("they do not ascend")
+
+    spec = TensorsSpec(ROWS.tensors, require=ascending)
+    assert len(Tensors.decode(rows(3).encode(), spec)["of"]) == 3
+    with pytest.raises(PayloadError, match="they do not ascend"):
+        Tensors.decode(Tensors({**rows(2).tensors, "of": torch.tensor([2, 1])}).encode(), spec)
+
+
+def test_nothing_varies_without_a_dimension() -> None:
+    with pytest.raises(ValueError, match="no tensor is like this"):
+        TensorSpec((), 0, 1, varies=True)

@@ -54,13 +54,15 @@ from common.wire.int8_update import Int8Update, Int8UpdateSpec
 from common.wire.synthetic_batches import SyntheticBatches, SyntheticBatchesSpec
 from common.wire.synthetic_images import Pixels, PixelsSpec, SyntheticImages, SyntheticImagesSpec
 from common.wire.tensors import (
-    ClassList,
-    ClassListSpec,
-    LatentMeans,
-    LatentMeansSpec,
+    CLASS_LIST,
+    LABELS,
     Tensors,
     TensorSpec,
     TensorsSpec,
+    class_list,
+    class_list_spec,
+    latent_means,
+    latent_means_spec,
 )
 from common.wire.top_k_update import MaskedUpdate, MaskedUpdateSpec, TopKUpdate, TopKUpdateSpec
 from common.wire.weights import Weights, WeightsSpec
@@ -115,6 +117,14 @@ _TENSORS = {
 }
 
 
+_ROWS = {
+    "points": TensorSpec((4, 2), -1, 1, varies=True),
+    "flags": TensorSpec((4,), 0, 1, torch.bool, varies=True),
+    "size": _NUMBER,
+}
+LATENTS = latent_means_spec(6, 5, each=3, kinds=2)
+
+
 def _tensors() -> dict[str, torch.Tensor]:
     return {
         "means": torch.randn(5, 3),
@@ -123,6 +133,11 @@ def _tensors() -> dict[str, torch.Tensor]:
         "levels": torch.zeros(2, 0, 3, dtype=torch.uint8),
         "size": torch.tensor(9),
     }
+
+
+def _rows() -> dict[str, torch.Tensor]:
+    flags = torch.tensor([True, False, True])
+    return {"points": torch.full((3, 2), 0.5), "flags": flags, "size": torch.tensor(2)}
 
 
 def _kinds() -> list[Kind]:
@@ -145,10 +160,11 @@ def _kinds() -> list[Kind]:
         "scalar": torch.tensor(0.5),
     }
     made: list[tuple[str, Payload, Spec]] = [
-        ("of three", ClassList((4, 0, 2)), ClassListSpec(5, 4)),
-        ("of none", ClassList(()), ClassListSpec(5, 4)),
+        ("of three", class_list((4, 0, 2)), class_list_spec(5, 4)),
+        ("of none", class_list(()), class_list_spec(5, 4)),
         ("of one", Tensors({"size": torch.tensor(5)}), TensorsSpec({"size": _NUMBER})),
         ("of many", Tensors(_tensors()), TensorsSpec(_TENSORS)),
+        ("of some rows", Tensors(_rows()), TensorsSpec(_ROWS)),
         ("of none", Tensors({}), TensorsSpec({})),
     ]
     bytewise = PixelsSpec((1, 4, 4), 5, 9, (0.5,), (0.25,))
@@ -158,15 +174,15 @@ def _kinds() -> list[Kind]:
     inner = BundleSpec({"inner": BundleSpec({"weights": spec}), "share": bytewise})
     nested = Bundle({"inner": Bundle({"weights": Weights.of(model)}), "share": pixels})
     made += [("of nine", pixels, bytewise), ("in a bundle", nested, inner)]
-    latents, pairs = LatentMeansSpec(6, 5, 3, 2), torch.tensor([3, 1, 3, 1])
+    latents, pairs = LATENTS, torch.tensor([3, 1, 3, 1])
     for codec in ("float32", "float16"):
         made += [
             (codec, Weights.of(model, codec), spec),
             (codec, Weights(counts, codec), counted),
             (codec, MaskedUpdate.of(flat, masked, 12345, codec), masked),
             (codec, TopKUpdate.of(flat, top, codec), top),
-            (codec, LatentMeans(torch.randn(4, 6), pairs, codec), latents),
-            (f"{codec} of none", LatentMeans(torch.empty(0, 6), pairs[:0], codec), latents),
+            (codec, latent_means(torch.randn(4, 6), pairs, codec), latents),
+            (f"{codec} of none", latent_means(torch.empty(0, 6), pairs[:0], codec), latents),
         ]
     for codec in ("float32", "float16"):
         parts = {"weights": Weights.of(model, codec), "images": SyntheticImages(*_drawn(), codec)}
@@ -278,14 +294,6 @@ def faults(payload: Payload, spec: Any) -> list[str]:
             need(bool((np.diff(places) > 0).all()), "places that do not ascend")
             need(bool(((places >= 0) & (places < spec.total)).all()), "a place out of range")
             finite(payload.values, "a value")
-        case LatentMeans(), LatentMeansSpec():
-            counts = Counter(payload.labels.tolist())
-            need(payload.vectors.shape == (len(payload.labels), spec.dimension), "another shape")
-            need(payload.vectors.dtype == torch.float32, "vectors of another type")
-            finite(payload.vectors, "a vector")
-            within(payload.labels, spec.classes)
-            need(len(counts) <= spec.kinds, "too many classes")
-            need(max(counts.values(), default=0) <= spec.each, "too many of one class")
         case Pixels(), PixelsSpec():
             need(1 <= len(payload.values) <= spec.most, "too many images")
             need(tuple(payload.values.shape[1:]) == spec.shape, "images of another shape")
@@ -294,16 +302,26 @@ def faults(payload: Payload, spec: Any) -> list[str]:
             within(payload.labels, spec.classes)
         case Tensors(), TensorsSpec():
             need(list(payload.tensors) == list(spec.tensors), "other names")
+            rows = {len(payload[name]) for name, form in spec.tensors.items() if form.varies}
+            need(len(rows) < 2, "more rows of one than of another")
             for name, form in spec.tensors.items():
                 tensor = payload[name]
-                need((tuple(tensor.shape), tensor.dtype) == (form.shape, form.dtype), "another one")
+                shape = form.shape
+                if form.varies:
+                    need(len(tensor) <= shape[0], "too many rows")
+                    shape = (len(tensor), *shape[1:])
+                need((tuple(tensor.shape), tensor.dtype) == (shape, form.dtype), "another one")
                 finite(tensor, name)
                 numbers = tensor.double().numpy()
                 inside = (numbers >= form.least - 1e-6) & (numbers <= form.most + 1e-6)
                 need(bool(inside.all()), f"{name} out of its bounds")
-        case ClassList(), ClassListSpec():
-            within(torch.tensor(payload.classes, dtype=torch.int64), spec.classes)
-            need(len(set(payload.classes)) == len(payload.classes) <= spec.most, "other classes")
+            if payload.kind == "class-list":
+                classes = payload[CLASS_LIST].tolist()
+                need(len(set(classes)) == len(classes), "a class twice")
+            if spec is LATENTS:
+                counts = Counter(payload[LABELS].tolist())
+                need(len(counts) <= 2, "too many classes")
+                need(max(counts.values(), default=0) <= 3, "too many of one class")
         case SyntheticImages(), SyntheticImagesSpec():
             n = len(payload.images)
             need(1 <= n <= spec.ipc * spec.classes, "too many images")

@@ -18,7 +18,7 @@ from common.sites import Site
 from common.specs.fedaf import IMAGES, LOGITS, OTHERS, SHARES, WEIGHTS
 from common.wire.bundle import Bundle
 from common.wire.synthetic_images import SyntheticImages
-from common.wire.tensors import LatentMeans
+from common.wire.tensors import LABELS, VECTORS, Tensors, latent_means
 from common.wire.weights import Weights
 from strategies.exchange.replies import Upload
 from strategies.fedaf import FedAF
@@ -31,8 +31,8 @@ FIVE = (
 )
 
 
-def means(classes: list[int], rows: torch.Tensor) -> LatentMeans:
-    return LatentMeans(rows, torch.tensor(classes), "float32")
+def means(classes: list[int], rows: torch.Tensor) -> Tensors:
+    return latent_means(rows, torch.tensor(classes), "float32")
 
 
 def upload(
@@ -74,10 +74,10 @@ def test_from_the_second_round_every_site_gets_the_mean_over_those_that_hold_a_c
     after = fedaf.update(1, weights, two_sites())
     second = fedaf.instructions(2, after, [site])["partition-0"].payload
     assert isinstance(second, Bundle)
-    others = second.part(OTHERS, LatentMeans)
+    others = second.part(OTHERS, Tensors)
     rows = torch.arange(10.0)
-    assert others.labels.tolist() == [0, 1, 2]
-    torch.testing.assert_close(others.vectors, torch.stack([rows, rows + 2, -rows]))
+    assert others[LABELS].tolist() == [0, 1, 2]
+    torch.testing.assert_close(others[VECTORS], torch.stack([rows, rows + 2, -rows]))
 
 
 def test_without_its_term_the_server_learns_as_feddms_does() -> None:

@@ -23,7 +23,7 @@ from common.models import Classifier
 from common.sites import Site
 from common.specs.fedgen import CLASSES, GENERATOR, head_of, new_generator
 from common.wire.bundle import Bundle
-from common.wire.tensors import ClassList
+from common.wire.tensors import CLASS_LIST, Tensors
 from common.wire.weights import Weights
 from server_app.app import make_strategy
 from strategies.exchange.replies import Upload
@@ -184,7 +184,7 @@ def test_a_class_that_nobody_has_is_never_drawn(small: Small) -> None:
     assert set(torch.cat(seen).tolist()) == {1, 7}
     sent = strategy.instructions(2, start, sites)["s0"].payload
     assert isinstance(sent, Bundle)
-    assert sent.part(CLASSES, ClassList).classes == (1, 7)
+    assert sent.part(CLASSES, Tensors)[CLASS_LIST].tolist() == [1, 7]
 
 
 def test_the_generator_that_travels_is_the_one_that_was_trained(small: Small) -> None:

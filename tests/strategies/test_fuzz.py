@@ -14,6 +14,7 @@ from fuzzing_rounds import CASES
 import common.wire
 import common.wire.weights
 from common.methods import METHODS
+from common.wire.tensors import Tensors
 from common.wire.weights import Weights
 from strategies.exchange import judging
 from strategies.exchange import open_round as exchange
@@ -46,8 +47,11 @@ def test_it_knows_every_kind_of_payload() -> None:
         for found in pkgutil.iter_modules(common.wire.__path__)
     ]
     classes = {cls for module in modules for cls in vars(module).values() if isinstance(cls, type)}
-    kinds = {cls for cls in classes if isinstance(getattr(cls, "kind", None), str)}
-    assert {type(kind.payload) for kind in fuzzing.KINDS} == kinds
+    named = {cls for cls in classes if isinstance(getattr(cls, "kind", None), str)}
+    payloads = {cls for cls in named if hasattr(cls, "encode")}
+    assert {type(kind.payload) for kind in fuzzing.KINDS} == payloads
+    forms = {kind.payload.kind for kind in fuzzing.KINDS if isinstance(kind.payload, Tensors)}
+    assert forms == {"tensors", "class-list", "latent-means"}
 
 
 def test_it_sees_a_check_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 
 from common.specs.updates import MEMORY_LOST
-from common.wire.tensors import LatentMeans
+from common.wire.tensors import LABELS, VECTORS, Tensors, latent_means
 from strategies.exchange.replies import Outcome
 from strategies.feddpms import LatentExchange
 
 
-def means(*classes: int) -> LatentMeans:
-    return LatentMeans(torch.zeros(len(classes), 2), torch.tensor(classes))
+def means(*classes: int) -> Tensors:
+    return latent_means(torch.zeros(len(classes), 2), torch.tensor(classes))
 
 
 def outcome(*accepted: str, lost: tuple[str, ...] = ()) -> Outcome:
@@ -81,13 +81,13 @@ def test_a_site_without_a_class_large_enough_has_shared_and_helps_nobody() -> No
 def test_the_overall_mean_stands_for_each_class_of_the_helper() -> None:
     """(1, 2), (3, 4) of one site and (8, 0) of another: (4, 2), for each of the first one's two classes."""
     exchange = LatentExchange()
-    one = LatentMeans(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([5, 7]))
-    other = LatentMeans(torch.tensor([[8.0, 0.0]]), torch.tensor([5]))
+    one = latent_means(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([5, 7]))
+    other = latent_means(torch.tensor([[8.0, 0.0]]), torch.tensor([5]))
     exchange.confirm(outcome("a", "b"), {"a": one, "b": other}, {})
     handed_on = exchange.overall("a")
-    assert handed_on.vectors.tolist() == [[4.0, 2.0], [4.0, 2.0]]
-    assert handed_on.labels.tolist() == [5, 7]
-    assert exchange.shared["a"].vectors.tolist() == one.vectors.tolist()
+    assert handed_on[VECTORS].tolist() == [[4.0, 2.0], [4.0, 2.0]]
+    assert handed_on[LABELS].tolist() == [5, 7]
+    assert exchange.shared["a"][VECTORS].tolist() == one[VECTORS].tolist()
 
 
 def test_it_is_the_same_from_a_checkpoint() -> None:
@@ -99,4 +99,4 @@ def test_it_is_the_same_from_a_checkpoint() -> None:
     assert again.match("b") == "a"
     assert not again.ask("a")
     assert (again.scarce, again.asked, again.helped) == (first.scarce, {"a": 1}, {})
-    assert torch.equal(again.shared["a"].labels, torch.tensor([0, 1]))
+    assert torch.equal(again.shared["a"][LABELS], torch.tensor([0, 1]))
