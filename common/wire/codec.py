@@ -191,14 +191,8 @@ def require_count(kind: str, arrays: Sequence[CompressedArray], expected: int) -
 def require_codec(part: Payload, wire: object, codec: str = "") -> None:
     """PayloadError for values in another codec than the run's: what only a wider one holds could not be sent on.
 
-    Parameters
-    ----------
-    part : Payload
-        Its ``setting`` is the ``wire`` setting that says how it travels, and what of that section is then its codec.
-    wire : object
-        The run's ``wire`` section.
-    codec : str
-        What it is to come in, whatever that section says.
+    A part's ``setting`` names the setting of the run's section ``wire`` that says how it travels, and what of the
+    section is then its codec; ``codec`` is what it is to come in whatever these say.
     """
     setting, which = getattr(part, "setting", ("", ""))
     expected = codec or (getattr(wire, which) if which else "")

@@ -184,8 +184,6 @@ def _require_numbers(sent: Tensor, allowed: int, spec: SyntheticImagesSpec) -> N
 # ---- pixels --------------------------------------------------------------------------------------
 # Labelled images of one byte a value, as image files hold them: what a generator of images gives.
 
-PIXELS = "the set of images"
-
 
 @dataclass(frozen=True)
 class PixelsSpec:
@@ -254,7 +252,7 @@ class Pixels:
         levels, labels = self.values.detach().cpu().contiguous(), pack_classes(self.labels)
         if self.codec == BYTES:
             return frame(self.kind, {}, [np.asarray(levels.numpy()), labels], compression)
-        fields, picture = coder_of(self.codec, PIXELS).encode(levels)
+        fields, picture = coder_of(self.codec).encode(levels)
         return frame(self.kind, {"codec": self.codec, **fields}, [picture, labels], compression)
 
     @classmethod
@@ -273,8 +271,8 @@ def _pixels_in(
     codec: str, sent: CompressedArray, shape: tuple[int, ...], header: Mapping[str, Any]
 ) -> Tensor:
     if codec != BYTES:
-        return coder_of(codec, PIXELS).decode(sent, shape, header)
-    require_shape(PIXELS, sent, shape, BYTES)
+        return coder_of(codec).decode(sent, shape, header)
+    require_shape("the set of images", sent, shape, BYTES)
     return torch.from_numpy(np.array(sent.values()))
 
 
