@@ -113,6 +113,7 @@ class FedDPMS(FedVAE):
             ),
             SCARCE: form_rule("classes that there are", "the matching", "the run's checkpoints"),
             MEANS: vector_rule(
+                VECTORS,
                 code + 10 * settings.sigma * math.sqrt(d),
                 "clip + 10 sigma sqrt(d)",
                 "the site that is matched with it",

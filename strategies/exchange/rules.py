@@ -21,7 +21,6 @@ from common.settings.sections import WireSettings
 from common.sites import Site
 from common.wire.bundle import Bundle, leaves
 from common.wire.codec import ROUNDED, CarriesExamples, Payload, require_codec
-from common.wire.tensors import VECTORS
 from common.wire.weights import Weights
 from strategies.exchange.judging import STATISTICS, CandidateModel, Clipping, FiniteChecks
 from strategies.exchange.replies import Upload
@@ -120,11 +119,11 @@ def _require_in_range(values: Tensor, info: DatasetInfo, factor: float, times: s
         )
 
 
-def vector_rule(longest: float, why: str, used_by: str, stored_in: str) -> Rule:
-    """Return the rule for latent vectors: their Euclidean length is at most ``longest``, which follows from ``why``."""
+def vector_rule(name: str, longest: float, why: str, used_by: str, stored_in: str) -> Rule:
+    """Return the rule for the vectors ``name`` of a `Tensors`: their length is at most ``longest``, by ``why``."""
 
     def require(_: Weights, __: Upload, sent: Any) -> None:
-        rows = sent[VECTORS]
+        rows = sent[name]
         found = float(rows.double().norm(dim=1).max()) if len(rows) else 0.0
         if found > longest * (1 + ROUNDED):
             raise PayloadError(

@@ -114,14 +114,11 @@ _TENSORS = {
     "held": TensorSpec((5,), 0, 1, torch.bool),
     "levels": TensorSpec((2, 0, 3), 0, 255, torch.uint8),
     "size": _NUMBER,
-}
-
-
-_ROWS = {
     "points": TensorSpec((4, 2), -1, 1, varies=True),
     "flags": TensorSpec((4,), 0, 1, torch.bool, varies=True),
-    "size": _NUMBER,
 }
+
+
 LATENTS = latent_means_spec(6, 5, each=3, kinds=2)
 
 
@@ -132,12 +129,9 @@ def _tensors() -> dict[str, torch.Tensor]:
         "held": torch.tensor([True, False, True, True, False]),
         "levels": torch.zeros(2, 0, 3, dtype=torch.uint8),
         "size": torch.tensor(9),
+        "points": torch.full((3, 2), 0.5),
+        "flags": torch.tensor([True, False, True]),
     }
-
-
-def _rows() -> dict[str, torch.Tensor]:
-    flags = torch.tensor([True, False, True])
-    return {"points": torch.full((3, 2), 0.5), "flags": flags, "size": torch.tensor(2)}
 
 
 def _kinds() -> list[Kind]:
@@ -164,7 +158,6 @@ def _kinds() -> list[Kind]:
         ("of none", class_list(()), class_list_spec(5, 4)),
         ("of one", Tensors({"size": torch.tensor(5)}), TensorsSpec({"size": _NUMBER})),
         ("of many", Tensors(_tensors()), TensorsSpec(_TENSORS)),
-        ("of some rows", Tensors(_rows()), TensorsSpec(_ROWS)),
         ("of none", Tensors({}), TensorsSpec({})),
     ]
     bytewise = PixelsSpec((1, 4, 4), 5, 9, (0.5,), (0.25,))

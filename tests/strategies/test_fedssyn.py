@@ -310,7 +310,7 @@ def test_a_training_that_is_killed_goes_on_to_the_bit(
     """Every step is kept; the process dies behind some; the next one takes the others, and draws the same images."""
     monkeypatch.setattr(client_app.synthesis, "_SAVED_EVERY", 0.0)
     whole = run(small(method="fedssyn", rounds=1, set=TINY))
-    real, steps = client_app.synthesis.Training._take_step, [0]
+    real, steps = client_app.synthesis.DiffusionTraining._take_step, [0]
 
     def dying(self: Any, *rest: Any) -> None:
         steps[0] += 1
