@@ -73,7 +73,7 @@ def counts(number: float) -> Any:
             "header of what should be a 'synthetic-images' is not JSON",
         ),
         ("feddm", with_arrays(nan), "values that are not finite"),
-        ("feddm", with_arrays(wrong_shape), "synthetic images are float32 of shape"),
+        ("feddm", with_arrays(wrong_shape), "synthetic images is float32 of shape"),
         ("feddm", with_arrays(wrong_label), "a label is 10 where 0 to 9 are allowed"),
         ("feddm", unreadable, "array 0 of the reply cannot be read: it is not an array"),
         ("feddm", no_count, "num-examples is None"),
