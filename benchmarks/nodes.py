@@ -34,7 +34,7 @@ from nectar.engines.flower.app import client_app
 from nectar.engines.local_grid import LocalGrid
 from nectar.engines.local_run import run_here
 from server_app.app import make_strategy
-from strategies import base
+from strategies import federated
 from strategies.exchange.roll_call import Attendance, wait_for_sites
 
 NODES, ASKED, ROUNDS = (100, 1_000, 10_000, 100_000), 100, 5
@@ -151,7 +151,7 @@ def _timed() -> Iterator[list[float]]:
         finally:
             seconds.append(time.process_time() - start)
 
-    with patch.object(base, "wait_for_sites", timed):
+    with patch.object(federated, "wait_for_sites", timed):
         yield seconds
 
 

@@ -50,6 +50,7 @@ from common.settings.sections import (
     FOLDERS,
     FORMS,
     TABLE_ENDING,
+    ModelSettings,
     RunSettings,
     is_user_data,
     kind_of,
@@ -104,6 +105,7 @@ def load(run_config: Mapping[str, Any], *, policy: ImportPolicy | None = None) -
         require_allowed(leaves, policy)
     own = chosen_method(leaves, policy)
     read = read_sections(leaves, own)
+    model = read.method.shaped(cast(ModelSettings, read.shared["model"]))
     label, paths = experiment or file.experiment, _paths(given, file.paths)
     places = {key: where for key, (_, where) in paths.items() if where}
     places |= {"experiment": COMMAND_LINE} if label else {}
@@ -113,7 +115,7 @@ def load(run_config: Mapping[str, Any], *, policy: ImportPolicy | None = None) -
         output_dir=Path(paths["output-dir"][0]),
         data_dir=Path(paths["data-dir"][0]),
         resume=str(paths["resume"][0]),
-        **cast(Any, read.shared),
+        **cast(Any, {**read.shared, "model": model}),
         settings=read.method,
         inner=read.inner,
         strategy=_strategy_arguments(read.run.method, leaves, own, policy),

@@ -35,6 +35,7 @@ MODELS: dict[str, Architecture] = {
     "encoder": Architecture("common.models.encoder:Encoder", "images"),
     "vae": Architecture("common.models.encoder:VAEEncoder", "images"),
     "conv1d": Architecture("common.models.mlp:Conv1d", "series"),
+    "ridge": Architecture("common.models.ridge:RidgeModel", "images", _ANY_SHAPE),
     "lstm": Architecture("common.models.lstm:LSTM", "text"),
 }
 """The models by name."""

@@ -46,6 +46,10 @@ class Settings(Section):
         """
         return {}
 
+    def shaped(self, model: ModelSettings) -> ModelSettings:
+        """Return the run's model as the method makes it, where its own settings say how large it is; else as it is."""
+        return model
+
     def models(self, model: ModelSettings) -> Mapping[str, ModelSettings]:
         """Name the architectures that a run learns beside ``model``, the run's own."""
         return {}

@@ -323,6 +323,12 @@ FACTS: Mapping[str, Facts | Callable[[Disclosure, Given], Facts]] = {
     ),
     "moon": _sending("MOON"),
     "real": _real,
+    "ridge": _sending(
+        "ridge regression from sums of features",
+        "Sums of features over a site's examples were sent, by class. Without noise they are functions of private "
+        "data: they tell how many examples of each class a site has, and of a candidate whether it is among them.",
+        what="sums of features",
+    ),
     "scaffold": _sending("SCAFFOLD", what=_VARIATES),
     "server": Facts(
         "training on the server's own images",

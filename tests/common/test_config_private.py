@@ -34,6 +34,7 @@ HOLD = {
     "masking": "",
     "topk": "",
     "lowrank": "",
+    "ridge": "",
     "fedssyn": "fedssyn.noise_multiplier=1.906",
 }
 

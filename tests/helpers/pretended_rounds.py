@@ -27,6 +27,11 @@ from server_app.record import Record
 PLANTED = "planted-"
 
 
+def rounds_of(method: str) -> int:
+    """Return how many rounds a method's run has: two, or all that there are."""
+    return 1 if method == "ridge" else 2
+
+
 def figures_of(record: Record) -> dict[str, Any]:
     """Return the test losses by round, and who was rejected for what."""
     lines = record.metrics()
@@ -61,7 +66,7 @@ def main(folder: str, words: list[str]) -> None:
             config = {
                 "output-dir": str(Path(folder) / name),
                 "method": name.removeprefix(PLANTED),
-                "rounds": 2,
+                "rounds": rounds_of(name.removeprefix(PLANTED)),
                 "set": f"{SMALL} {settings}",
             }
             try:

@@ -60,6 +60,8 @@ class Phase:
     exchanged : bool
         Whether the example takes the place of one of its class, where counts of classes are public and decide what is
         released about: then it is half of what that does, since one goes and another comes.
+    clip, length : float
+        ``privacy.clip``, and how long in clips what one example gives may be.
     """
 
     method: str
@@ -67,11 +69,13 @@ class Phase:
     beside: str = _SMALL
     rounds: int = 1
     exchanged: bool = False
+    clip: float = _CLIP
+    length: float = 1.0
 
     def run(self) -> Run:
         """Return a run of it, private and of the digits."""
         own = " ".join(f"{self.method}.{word}" for word in self.words.split())
-        private = f"privacy.noise_multiplier=1 privacy.clip={_CLIP} privacy.counts=public"
+        private = f"privacy.noise_multiplier=1 privacy.clip={self.clip} privacy.counts=public"
         text = f"{own} {self.beside} {private} federation.sites=2"
         return Division(load({"method": self.method, "rounds": self.rounds, "set": text})).run
 
@@ -110,6 +114,9 @@ PHASES: Mapping[str, Phase] = {
     "phase-fedssyn-inner": Phase("fedssyn", "source=none inner=fedavg", f"{_SMALL} {_INNER}"),
     "phase-feddm-feature": Phase("feddm", f"{_MATCHING} mechanism=feature"),
     "phase-feddm-gradient": Phase("feddm", f"{_MATCHING} mechanism=gradient"),
+    # A row no longer than 1 gives its square to one sum and itself to the other: sqrt 2 together.
+    "phase-ridge": Phase("ridge", "width=17", "", clip=1.0, length=2**0.5),
+    "phase-ridge-class": Phase("ridge", "width=17 sums=class", "", clip=1.0),
 }
 """Every private method, with whatever of its settings draws something for an example."""
 
@@ -155,7 +162,7 @@ def audit_phase(name: str, delta: float) -> Moved:
     phase = PHASES[name]
     federation = Federation(phase.run())
     own, canaries = federation.own, federation.canaries
-    share = 0.5 if phase.exchanged else 1.0
+    share, longest = 0.5 if phase.exchanged else 1.0, phase.clip * phase.length
     with tempfile.TemporaryDirectory() as directory:
         before = federation.released(own, Path(directory, "without"))
         clips = dict.fromkeys(PLACES, 0.0)
@@ -164,7 +171,7 @@ def audit_phase(name: str, delta: float) -> Moved:
                 there = Path(directory, f"{number} {place}")
                 data = _exchanged(own, canary) if phase.exchanged else own
                 after = federation.released(_inserted(data, canary, at), there)
-                clips[place] = max(clips[place], share * float((after - before).norm()) / _CLIP)
+                clips[place] = max(clips[place], share * float((after - before).norm()) / longest)
     return Moved(name, clips, delta, epsilon([Event("one release", 1.0)], delta).value)
 
 

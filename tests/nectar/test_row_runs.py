@@ -48,7 +48,10 @@ def learned(kind: str, folder: Path, method: str, more: str = "", rounds: int = 
 @pytest.mark.parametrize("kind", MAKE)
 @pytest.mark.parametrize("method", only_these_first(TAKING, "feddm", "fedsynth", long=ALIKE))
 def test_a_method_that_takes_them_learns_from_them(tmp_path: Path, kind: str, method: str) -> None:
-    record = learned(kind, tmp_path, method)
+    alone = (
+        "privacy.noise_multiplier=1" if method == "ridge" else ""
+    )  # of classes this small, plain sums do not leave
+    record = learned(kind, tmp_path, method, alone)
     line = record.metrics()[-1]
     assert line["test"]["examples"] == 12
     assert np.isfinite(line["test"]["loss"])

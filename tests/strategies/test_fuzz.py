@@ -82,7 +82,8 @@ def test_what_one_hostile_site_sends_ruins_nothing_in_this_round_or_later() -> N
 
 def test_it_knows_every_method_that_asks_sites() -> None:
     asked = {method for method, _ in CASES if ":" not in method}
-    assert asked == METHODS.keys() - {"central", "server"}
+    # A sequence needs later rounds, and ridge has one: tests/strategies/test_ridge.py spoils its sums.
+    assert asked == METHODS.keys() - {"central", "server", "ridge"}
 
 
 def unbounded(

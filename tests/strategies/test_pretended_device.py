@@ -12,7 +12,7 @@ import pytest
 import torch
 from federation import run
 from places import ROOT
-from pretended_rounds import PLANTED, figures_of
+from pretended_rounds import PLANTED, figures_of, rounds_of
 from small import Small
 from tiers import ALIKE
 
@@ -74,7 +74,7 @@ def test_its_rounds_are_those_of_the_cpu(
     there = told[method]
     assert "error" not in there, there
     assert there["rejected"] == {}
-    here = figures_of(run(small(method=method, rounds=2, set=words_of(method))))
+    here = figures_of(run(small(method=method, rounds=rounds_of(method), set=words_of(method))))
     assert there["losses"] == pytest.approx(here["losses"], rel=LOOSELY.get(method, 1e-4))
 
 
@@ -88,6 +88,6 @@ def test_a_model_that_is_left_on_the_cpu_is_found(told: dict[str, dict[str, Any]
 def test_a_real_gpu_carries_its_rounds_out(small: Small, method: str) -> None:
     """It draws other numbers than the CPU: nobody is rejected, and what is learned is finite."""
     words = f"{words_of(method)} compute.device=cuda"
-    there = figures_of(run(small(method=method, rounds=2, set=words)))
+    there = figures_of(run(small(method=method, rounds=rounds_of(method), set=words)))
     assert there["rejected"] == {}
     assert all(torch.isfinite(torch.tensor(loss)) for loss in there["losses"])

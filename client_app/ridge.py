@@ -1,0 +1,70 @@
+"""Ridge regression at a site: sums of its examples' frozen features, once, plain or with noise."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from client_app.device import DeviceClient, phase
+from common.errors import FederationError
+from common.models.ridge import RidgeModel
+from common.privacy.events import Event
+from common.settings.sections import is_user_data
+from common.specs.ridge import MECHANISM, PHASE, Summing, check, model_of, sent_spec
+from common.wire.codec import Payload
+from common.wire.tensors import Tensors
+from common.wire.weights import Weights
+from synth.ridge_regression import Sums, triangle, unpacked
+
+SMALLEST = 10
+"""Examples of a class below which a site with data of its own leaves it out of plain sums."""
+
+
+class RidgeClient(DeviceClient):
+    """Sends A_k and B_k. Under ``privacy`` each example gives one row no longer than 1, and both have noise, once."""
+
+    @phase(PHASE, takes=sent_spec)
+    def sum(self, given: Payload) -> Tensors:
+        """Return the sums, as ``ridge.form`` says; FederationError if no class is large enough to be summed."""
+        check(self.run)
+        model = self.model(given) if isinstance(given, Weights) else model_of(self.run)
+        assert isinstance(model, RidgeModel)
+        summing = Summing(self.run, model)
+        if self.run.config.privacy.active:
+            return summing.payload(self._noisy(summing))
+        return summing.payload(summing.sums(self.samples, self._large_enough(summing.classes)))
+
+    def _large_enough(self, classes: int) -> Tensor | None:
+        """Return which classes are summed of somebody's own data, and report how many examples are not."""
+        if not is_user_data(self.run.config.dataset):
+            return None
+        counts = torch.bincount(self.samples.labels.cpu(), minlength=classes)
+        kept = counts >= SMALLEST
+        if not bool(kept.any()):
+            raise FederationError(
+                f"this site has no class of {SMALLEST} examples or more, of which ridge.plain=on sends sums: set "
+                "privacy.noise_multiplier above 0, or leave the site out"
+            )
+        self.report(left_out=float(counts[~kept].sum()))
+        return kept
+
+    def _noisy(self, summing: Summing) -> Sums:
+        """Return the sums with noise: contributions are cut to the mechanism's grid, summed exactly, released once."""
+        noise = self.run.config.privacy.noise_multiplier
+        # Before an example is read: which are there, and how many, is the data's.
+        self.draws.charge(Event(MECHANISM, noise))
+        gaussian = self.draws.gaussian(MECHANISM, noise, summing.sensitivity)
+        d, classes = summing.d, summing.classes
+        squares = torch.zeros(summing.both * d * (d + 1) // 2, dtype=gaussian.dtype)
+        products = torch.zeros(classes, d, dtype=gaussian.dtype)
+        for rows, labels in summing.batches(self.samples):
+            self.deadline.check()
+            parts = [rows]
+            if summing.both:
+                parts.append(triangle(rows[:, :, None] * rows[:, None], as_long=True))
+            factors = gaussian.factors(parts)
+            cut = [gaussian.steps(part, factors).to(gaussian.dtype) for part in parts]
+            products.index_add_(0, labels, cut[0])
+            squares += cut[1].sum(0) if summing.both else 0
+        released = gaussian.released(torch.cat([squares, products.mT.flatten()]))
+        return unpacked(released, d, classes, as_long=True)

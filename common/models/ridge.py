@@ -1,0 +1,282 @@
+"""The model of sums of features: frozen random filters, principal axes of images drawn by code, a linear layer.
+
+Features without any training, after Coates and Ng (2011). What is drawn is drawn by the run's seed, so that server and
+sites have the same model and none is sent.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from common.models.classifier import Classifier
+
+DRAWN = 2000
+"""The drawn images whose features give mean, deviation and axes; twice as many as axes where that is more."""
+
+_NEAR, _COLOUR, _FLOOR = 4.0, 0.5, 0.3
+"""The covariance of patches: exp(-distance / 4 pixels), times 0.5 between channels, and 0.3 on the diagonal."""
+
+_FAINT, _THRESHOLD, _POWER = 0.3, 0.8, 0.7
+"""Answers at a place are divided by their usual size there, as if that were 0.3 larger; less than 0.8 is 0."""
+
+
+class RandomFilters(nn.Module):
+    """Images [n, C, H, W] -> features [n, ``size``], of each image alone: nothing is learned.
+
+    An image is normalised by its contrast and shown to 128 filters of 6x6, 64 of 4x4 and 64 of 6x6 at half its size, at
+    stride 2; one of less than 16 pixels to 256 of 3x3 at stride 1. Of both signs of their answers it has powers of
+    the means over 2x2 parts, of one channel 3x3: 2,048 and 4,608 numbers.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        channels, least = shape[0], min(shape[1:])
+        large = least >= 16
+        banks = ((128, 6), (64, 4), (64, 6)) if large else ((256, min(3, least)),)
+        self.stride, self.cells = 2 if large else 1, 2 if channels > 1 else 3
+        for place, (count, side) in enumerate(banks):
+            self.register_buffer(f"bank{place}", torch.empty(count, channels, side, side))
+        self.size = 2 * self.cells**2 * 256
+
+    @torch.no_grad()
+    def fill(self, draws: torch.Generator) -> None:
+        """Draw the filters: normal ones, times the inverse root of the patches' covariance."""
+        for filters in self.buffers():
+            channels, side = filters.shape[1:3]
+            places = torch.cartesian_prod(*[torch.arange(side, dtype=torch.float64)] * 2)
+            near = torch.exp(-torch.cdist(places, places) / _NEAR)
+            alike = torch.full((channels, channels), _COLOUR).double().fill_diagonal_(1)
+            values, vectors = torch.linalg.eigh(torch.kron(alike, near))
+            root = vectors @ ((values + _FLOOR).rsqrt()[:, None] * vectors.mT)
+            filters.copy_((_normal(draws, len(filters), len(root)) @ root).view(filters.shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the features, in the dtype of ``x``."""
+        x = F.avg_pool2d(x, _shrunk(x.shape))
+        x = x - x.mean((1, 2, 3), keepdim=True)
+        x = x / ((x.square().mean((1, 2, 3), keepdim=True) + 1e-6).sqrt() + 0.1)
+        pooled = []
+        for place, filters in enumerate(self.buffers()):
+            seen = F.avg_pool2d(x, 2) if place == 2 else x
+            answers = F.conv2d(seen, filters.to(x.dtype), stride=self.stride)
+            answers = answers / (answers.square().mean(1, keepdim=True) + _FAINT**2).sqrt()
+            pooled += [_means(F.relu(sign * answers - _THRESHOLD), self.cells) for sign in (1, -1)]
+        return (torch.cat(pooled, 1) + 1e-6) ** _POWER
+
+
+def _shrunk(shape: tuple[int, ...]) -> int:
+    """Return by what a picture is averaged down, to 32 pixels or little more: a filter sees as much of any one."""
+    return max(1, min(shape[-2:]) // 32)
+
+
+def _means(maps: Tensor, cells: int) -> Tensor:
+    """Return the means of maps [n, c, h, w] over cells x cells parts of nearly equal size: [n, c cells cells]."""
+    down, across = (
+        [
+            slice(i * side // cells, max(i * side // cells + 1, (i + 1) * side // cells))
+            for i in range(cells)
+        ]
+        for side in maps.shape[2:]
+    )
+    return torch.cat(
+        [maps[:, :, rows, columns].mean((2, 3)) for rows in down for columns in across], 1
+    )
+
+
+@dataclass(frozen=True)
+class Axes:
+    """z = features @ axes - offset, [F, K] and [K], and each axis' deviation over the images it is of, [K]."""
+
+    axes: Tensor
+    offset: Tensor
+    spread: Tensor
+
+
+class RidgeModel(Classifier):
+    """A linear layer on ``width`` - 1 axes of frozen features: the embedding is z, [n, K].
+
+    Of an image, features are those of `RandomFilters`, in colour the mean with its mirror image's, and axes the first
+    principal ones of images drawn by code. Of a row or a series, features are its numbers as they are, or as many
+    random directions in them as there is room for.
+
+    Parameters
+    ----------
+    shape
+        An image's (channels, height, width), a row's (columns, 1, 1), a series' (channels, 1, steps).
+    width
+        Axes and the constant, at least 2: that many numbers stand for an example. `Axes` are its buffers.
+
+    Raises
+    ------
+    ValueError
+        There is no axis.
+    """
+
+    axes: Tensor
+    offset: Tensor
+    spread: Tensor
+
+    def __init__(self, shape: tuple[int, ...], classes: int, *, width: int = 257) -> None:
+        super().__init__(shape)
+        if width < 2:
+            raise ValueError(
+                f"a ridge model needs an axis beside the constant, not width {width} (ridge.width)"
+            )
+        pictures = min(shape[1:]) > 1
+        self.mirrored = pictures and shape[0] > 1
+        self.filters = RandomFilters(shape) if pictures else None
+        self.size = self.filters.size if self.filters else math.prod(shape)
+        kept = min(width - 1, self.size)
+        for name, size in (("axes", (self.size, kept)), ("offset", (kept,)), ("spread", (kept,))):
+            self.register_buffer(name, torch.empty(*size))
+        self.head = nn.Linear(kept, classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        """Return the features [n, F] that axes are taken of."""
+        if self.filters is None:
+            return x.flatten(1)
+        features: Tensor = self.filters(x)
+        return (features + self.filters(x.flip(3))) / 2 if self.mirrored else features
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Return each example's place along the axes, [n, K], in the dtype of ``x``."""
+        return self.features(x) @ self.axes.to(x.dtype) - self.offset.to(x.dtype)
+
+    @torch.no_grad()
+    def draw(self, generator: torch.Generator) -> None:
+        """Draw filters and axes, as a layer's start."""
+        seed = int(torch.randint(2**62, (1,), generator=generator, device=generator.device))
+        drawn = _drawn(tuple(self.continuous_shape), self.axes.shape[1], seed)
+        for buffer, values in zip(self.buffers(), drawn, strict=True):
+            buffer.copy_(values)
+
+    @torch.no_grad()
+    def turn(self, axes: Axes) -> None:
+        """Have other axes, as many."""
+        for name, values in vars(axes).items():
+            self.get_buffer(name).copy_(values)
+
+
+def along(features: Tensor, kept: int, draws: torch.Generator | None = None) -> Axes:
+    """Return the first principal axes of standardised features, float64 [n, F], or random ones at right angles."""
+    mean, deviation = features.mean(0), features.std(0, correction=0).clamp_min(1e-9)
+    rows = (features - mean) / deviation
+    if draws is not None:
+        basis = torch.linalg.qr(_normal(draws, rows.shape[1], kept))[0]
+    else:  # of the smaller of the two matrices that have the same eigenvalues
+        few = len(rows) < rows.shape[1]
+        basis = torch.linalg.eigh(rows @ rows.mT if few else rows.mT @ rows)[1].flip(1)[:, :kept]
+        basis = F.normalize(rows.mT @ basis, dim=0) if few else basis
+        # the largest part above 0: a sign is the machine's
+        basis = basis * basis.gather(0, basis.abs().argmax(0, keepdim=True)).sign()
+    axes = basis / deviation[:, None]
+    return Axes(axes, mean @ axes, (rows @ basis).square().mean(0).sqrt().clamp_min(1e-9))
+
+
+def own_axes(model: RidgeModel, draws: torch.Generator, *, random: bool = False) -> Axes:
+    """Return axes that no data have a part in: the principal ones of drawn images, or random ones."""
+    kept = model.axes.shape[1]
+    if model.filters is None:
+        unit, none = (
+            torch.eye(model.size, dtype=torch.float64),
+            torch.zeros(kept, dtype=torch.float64),
+        )
+        if kept == model.size:
+            return Axes(unit, none, none + 1)
+        return along(torch.cat([unit, -unit]) * model.size**0.5, kept, draws)
+    channels, *sides = model.continuous_shape
+    small = (channels, *(side // _shrunk(model.continuous_shape) for side in sides))
+    images = drawn_images(small, max(DRAWN, 2 * kept), draws)
+    # In float64, so that two machines find the same axes.
+    features = torch.cat([model.features(part) for part in torch.split(images, 250)])
+    return along(features, kept, draws if random else None)
+
+
+@lru_cache(maxsize=8)
+@torch.no_grad()
+def _drawn(shape: tuple[int, ...], kept: int, seed: int) -> tuple[Tensor, ...]:
+    """Return the values of a model's buffers, once a process: of pictures this takes seconds."""
+    draws, model = torch.Generator().manual_seed(seed), RidgeModel(shape, 2, width=kept + 1)
+    if model.filters is not None:
+        model.filters.fill(draws)
+    model.turn(own_axes(model, draws))
+    return tuple(model.buffers())
+
+
+# ---- drawn images --------------------------------------------------------------------------------
+# Pictures of nothing, by code: smooth random fields with shapes upon them; of one channel, strokes and blobs.
+
+
+def drawn_images(shape: tuple[int, ...], count: int, draws: torch.Generator) -> Tensor:
+    """Return images of no data, float64 [count, C, H, W], whose features are spread about as those of pictures."""
+    channels, height, width = shape
+    sides = [(torch.arange(n).double() * 2 + 1 - n) / max(height, width) for n in (height, width)]
+    grid = torch.stack(torch.meshgrid(*sides, indexing="ij"))  # the longer side from -1 to 1
+    if channels == 1:
+        return _strokes(count, grid, draws)[:, None]
+    images = _fields(count, channels, grid, draws)
+    for _ in range(4):
+        there = _uniform(draws, count, 1, 1, 1) < 0.6
+        cover = (
+            there
+            * _shape(count, grid, draws)[:, None]
+            * (0.5 + 0.5 * _uniform(draws, count, 1, 1, 1))
+        )
+        colour = _normal(draws, count, 1, 1, 1) + 0.5 * _normal(draws, count, channels, 1, 1)
+        images += cover * (1.5 * colour + 0.3 * _fields(count, channels, grid, draws) - images)
+    return images
+
+
+def _fields(count: int, channels: int, grid: Tensor, draws: torch.Generator) -> Tensor:
+    """Return random fields whose amplitude falls with frequency, by a power of each image's own; mostly grey."""
+    height, width = grid.shape[1:]
+    rates = (
+        torch.fft.fftfreq(height)[:, None].double() ** 2 + torch.fft.rfftfreq(width).double() ** 2
+    )
+    power = 1.0 + 0.5 * _uniform(draws, count, 1, 1, 1)
+    fall = rates.sqrt().clamp_min(1 / max(height, width)) ** -power
+    noise = torch.fft.rfft2(_normal(draws, count, channels + 1, height, width))
+    fields: Tensor = torch.fft.irfft2(noise * fall, s=(height, width))
+    fields = fields / fields.std((2, 3), keepdim=True).clamp_min(1e-9)
+    return fields[:, :1] + 0.4 * fields[:, 1:]
+
+
+def _shape(count: int, grid: Tensor, draws: torch.Generator) -> Tensor:
+    """Return a soft ellipse, box or half-plane an image, somewhere and turned, from 0 to 1: [count, H, W]."""
+    angle, half = 2 * math.pi * _uniform(draws, count), 0.1 + 0.6 * _uniform(draws, count, 2, 1, 1)
+    turn = torch.stack([angle.cos(), -angle.sin(), angle.sin(), angle.cos()], 1).view(count, 2, 2)
+    moved = grid - 0.8 * (2 * _uniform(draws, count, 2, 1, 1) - 1)
+    scaled = torch.einsum("nij,njhw->nihw", turn, moved) / half
+    inside = [1 - scaled.square().sum(1).sqrt(), 1 - scaled.abs().amax(1), scaled[:, 0]]
+    kind = torch.randint(3, (1, count, 1, 1), generator=draws).expand(1, count, *grid.shape[1:])
+    sharp = half.amin(1) * (10 + 40 * _uniform(draws, count, 1, 1))
+    return torch.sigmoid(torch.stack(inside).gather(0, kind)[0] * sharp)
+
+
+def _strokes(count: int, grid: Tensor, draws: torch.Generator) -> Tensor:
+    """Return bent strokes, with a blob on some, light on dark, [count, H, W]."""
+    images = 0.02 * _normal(draws, count, *grid.shape[1:])
+    step = torch.linspace(0, 1, 16).double().view(16, 1)
+    for place in range(4):
+        there = _uniform(draws, count, 1, 1) < (0.7 if place else 1.0)
+        ends = 1.6 * _uniform(draws, 3, count, 1, 2) - 0.8
+        path = (1 - step) ** 2 * ends[0] + 2 * step * (1 - step) * ends[1] + step**2 * ends[2]
+        away = torch.cdist(path, grid.flatten(1).mT.expand(count, -1, -1)).amin(1).view_as(images)
+        drawn = torch.sigmoid((0.06 + 0.12 * _uniform(draws, count, 1, 1) - away) * 25)
+        images = torch.maximum(images, drawn * there * (0.6 + 0.4 * _uniform(draws, count, 1, 1)))
+    blob = _shape(count, grid, draws) * (_uniform(draws, count, 1, 1) < 0.4)
+    return torch.maximum(images, blob * _uniform(draws, count, 1, 1))
+
+
+def _uniform(draws: torch.Generator, *size: int) -> Tensor:
+    return torch.rand(*size, generator=draws, dtype=torch.float64)
+
+
+def _normal(draws: torch.Generator, *size: int) -> Tensor:
+    return torch.randn(*size, generator=draws, dtype=torch.float64)

@@ -1,0 +1,117 @@
+"""Settings of ridge regression from sums of features, after Fed3R (Fani et al., ICML 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import field_validator
+
+from common.settings.base import Disclosure, Settings, Switch, setting
+
+if TYPE_CHECKING:
+    from common.settings.sections import ModelSettings, PrivacySettings
+
+_OURS = "Nectar; Fed3R's features are pre-trained"
+
+
+class RidgeSettings(Settings):
+    """Sites send sums of frozen features, once; the server adds them and solves ridge regression.
+
+    The model is linear in features that nothing trained, and the same whatever the division. By itself this is no
+    privacy: sums give members away.
+    """
+
+    features: Literal["random", "own"] = setting(
+        "random",
+        "what a picture becomes; random: answers of random filters, drawn by the run's seed; own: what the network of "
+        "features.* makes of it. The columns of a table and the values of a series are features as they are",
+        source=_OURS,
+    )
+    width: int = setting(
+        257,
+        "numbers that stand for an example: axes in its features, and a constant; a site sends about half its square",
+        symbol="d",
+        source=_OURS,
+        ge=2,
+        le=8193,
+    )
+    axes: Literal["drawn", "server", "random"] = setting(
+        "drawn",
+        "where the axes come from: the principal ones of images drawn by code, or of the server's labelled examples, "
+        "which then go down to every site; or random directions",
+        source=_OURS,
+    )
+    sums: Literal["both", "class"] = setting(
+        "both",
+        "what a site sends: sums of squares and sums of classes; or those of classes alone, where the covariance is "
+        "that of the drawn images or, with ridge.server=on, of the server's examples",
+    )
+    lam: str = setting(
+        "gcv",
+        "the penalty on the weights' squares; gcv: by generalised cross-validation, from the sums alone; under noise "
+        "as long as the noise is",
+        symbol="lambda",
+        allowed="gcv, or a number of 0 or more",
+    )
+    server: Switch = setting(
+        False,
+        "the server's labelled examples (data.validation) join the sites', and then judge nothing",
+    )
+    form: Literal["int8", "integers"] = setting(
+        "int8",
+        "how sums travel: in a byte a number with a scale a site; or as sums of rows that are rounded to whole "
+        "numbers, exact, and the same for any division and order",
+    )
+    levels: int = setting(
+        16, "form=integers: steps in an axis' deviation, to which a row is rounded", ge=1, le=4096
+    )
+    plain: Switch = setting(
+        False,
+        "examples of your own (any set but the public ones): let sums leave without noise; classes of fewer than 10 "
+        "examples at a site are left out",
+    )
+    keep: Literal["none", "sites"] = setting(
+        "none",
+        "what the server keeps beside the total: nothing, or each site's sums, which give its members away",
+    )
+
+    @field_validator("lam")
+    @classmethod
+    def _lambda(cls, value: str) -> str:
+        if value != "gcv" and not 0 <= float(value) < float("inf"):
+            raise ValueError("a penalty is gcv or a number of 0 or more")
+        return value
+
+    @property
+    def trains_on_validation(self) -> bool:
+        """Whether the server's examples are among those it learns from, or give the axes."""
+        return self.server or self.axes == "server"
+
+    @classmethod
+    def needs(cls) -> Mapping[str, Any]:
+        """Name the model, the one round, and the coding that whole bytes are made for."""
+        return {"rounds": 1, "model.name": "ridge", "wire.compression": "zlib"}
+
+    def shaped(self, model: ModelSettings) -> ModelSettings:
+        """Return the model with as many axes as are asked for."""
+        return model.model_copy(update={"width": self.width})
+
+    def unprotected(self, privacy: PrivacySettings) -> str:
+        """Refuse another length of rows than 1, of which the noise's size is computed."""
+        if privacy.clip != 1:
+            return f"a row of features is no longer than 1, and privacy.clip={privacy.clip:g}: leave it out"
+        if self.form == "integers":
+            return "{section}.form=integers is for exact sums, and noise is none: set {section}.form=int8"
+        if self.keep == "sites":
+            return "{section}.keep=sites is for sums that can be taken out again, and noisy ones cannot: leave it out"
+        return super().unprotected(privacy)
+
+    def disclosure(self) -> Disclosure:
+        """State what leaves a device; the classes' counts are the sums of the constant."""
+        sent = (
+            "sums of features by class"
+            if self.sums == "class"
+            else "sums of features and of their products"
+        )
+        return Disclosure(sent, labels=True)

@@ -1,0 +1,209 @@
+"""What server and sites agree on under ridge regression: the model, the rows that are summed, and how sums travel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import torch
+from torch import Tensor
+
+from common.draws.seeding import generator
+from common.errors import ConfigError, PayloadError
+from common.learning.run import Run
+from common.models.ridge import RidgeModel, own_axes
+from common.samples.inputs import Samples
+from common.settings.ridge import RidgeSettings
+from common.settings.sections import is_user_data
+from common.wire.codec import ROUNDED, Spec
+from common.wire.tensors import Tensors, TensorSpec, TensorsSpec
+from synth.ridge_regression import (
+    SENSITIVITY,
+    Rows,
+    Sums,
+    coded,
+    decoded,
+    own_roots,
+    triangle,
+    unpacked,
+)
+
+PHASE = "sum"
+
+#: what a ledger calls the release
+MECHANISM = "feature-sums"
+
+_LEVELS, _ROOTS = "levels", "roots"
+_BATCH = 100
+
+
+def check(run: Run) -> RidgeSettings:
+    """Return the method's settings; ConfigError if a run cannot be, or would let plain sums of own data out."""
+    config, settings = run.config, run.settings(RidgeSettings)
+    if run.info.task != "classification":
+        raise ConfigError(
+            f"method=ridge solves for classes, and {run.info.name} is text: choose fedavg"
+        )
+    if config.rounds != 1:
+        raise ConfigError(
+            f"method=ridge learns all there is to learn in one round, and rounds={config.rounds}: set rounds=1"
+        )
+    for key, own in (("name", "ridge"), ("start", ""), ("projection", 0)):
+        if (value := getattr(config.model, key)) != own:
+            raise ConfigError(
+                f"method=ridge has a model that every site draws, and model.{key}={value}: leave it out"
+            )
+    if bool(config.features.name) != (settings.features == "own"):
+        raise ConfigError(
+            f"ridge.features={settings.features} and features.name={config.features.name or 'nothing'} do not fit: "
+            "ridge.features=own is what the network of features.name makes of pictures, random needs none"
+        )
+    if is_user_data(config.dataset) and not (config.privacy.active or settings.plain):
+        raise ConfigError(
+            "method=ridge sends sums that tell who is in them, and this data set is taken for somebody's own: set "
+            "privacy.noise_multiplier above 0, such as 2, or ridge.plain=on if plain sums may leave"
+        )
+    return settings
+
+
+@lru_cache(maxsize=4)
+def model_of(run: Run) -> RidgeModel:
+    """Return the run's model as server and sites draw it, on the run's device; not to be changed."""
+    model = run.build_model().eval()
+    assert isinstance(model, RidgeModel)
+    if run.settings(RidgeSettings).axes == "random":
+        with torch.no_grad():
+            drawn = own_axes(model.cpu(), generator(run.config.seed, "ridge-axes"), random=True)
+        model.turn(drawn)
+    return model.to(run.device)
+
+
+@dataclass(frozen=True)
+class Summing:
+    """How a run's examples are summed, by a model that server and sites have, and how sums travel."""
+
+    run: Run
+    model: RidgeModel
+
+    @cached_property
+    def rows(self) -> Rows:
+        """How places become rows."""
+        settings, private = self.run.settings(RidgeSettings), self.run.config.privacy.active
+        whole = settings.levels if settings.form == "integers" else 0
+        return Rows(self.model.spread.double().cpu(), private, whole)
+
+    @property
+    def both(self) -> bool:
+        """Whether A travels beside B."""
+        return self.run.settings(RidgeSettings).sums == "both"
+
+    @property
+    def d(self) -> int:
+        """The numbers of a row."""
+        return len(self.model.offset) + 1
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        return len(self.run.info.classes)
+
+    @property
+    def sensitivity(self) -> float:
+        """By how much an example moves what is sent, where rows are bounded."""
+        return SENSITIVITY if self.both else 1.0
+
+    def deviation(self, replies: int) -> float:
+        """Return the deviation of the noise in a number of the total of so many replies; 0 without noise."""
+        return self.run.config.privacy.noise_multiplier * self.sensitivity * math.sqrt(replies)
+
+    @torch.no_grad()
+    def batches(self, samples: Samples) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the rows of some examples, float64, with their labels, on the CPU."""
+        for start in range(0, len(samples), _BATCH):
+            part = slice(start, start + _BATCH)
+            x = samples.inputs(part)
+            # In float64 what is to be rounded, which must not hang on the examples that it was worked out with.
+            places = self.model.embed(x.double() if self.rows.whole else x)
+            yield self.rows.of(places.double().cpu()), samples.labels[part].cpu()
+
+    def sums(self, samples: Samples, kept: Tensor | None = None) -> Sums:
+        """Return the sums of some examples, those of ``kept`` classes, bool [classes], alone."""
+        empty = torch.zeros(self.d, self.d + self.classes, dtype=torch.float64)
+        total = Sums(empty[:, : self.d], empty[:, self.d :])
+        for rows, labels in self.batches(samples):
+            there = slice(None) if kept is None else kept[labels]
+            total = total + Sums.of(rows[there], labels[there], self.classes)
+        return total
+
+    def count(self, sums: Sums) -> float:
+        """Return how many rows were summed, by the constant's sums; at least 1, since noise may leave fewer."""
+        return max(1.0, float(sums.products[-1].sum()) / self.rows.constant)
+
+    # ---- on the wire ------------------------------------------------------------------------------
+
+    @property
+    def spec(self) -> Spec:
+        """The form of a reply: whole numbers as their bytes, else a byte a number and what it is a share of."""
+        numbers = self.both * self.d * (self.d + 1) // 2 + self.d * self.classes
+        if self.rows.whole:
+            return TensorsSpec({_LEVELS: TensorSpec((8, numbers), 0, 255, torch.uint8)})
+        form = torch.float32 if self.rows.bound else torch.float16
+        roots = TensorSpec((1 if self.rows.bound else self.d + self.classes,), 0, math.inf, form)
+        return TensorsSpec({_LEVELS: TensorSpec((numbers,), 1, 255, torch.uint8), _ROOTS: roots})
+
+    def payload(self, sums: Sums) -> Tensors:
+        """Return sums as they travel."""
+        if self.rows.whole:
+            parts = [triangle(sums.squares)] if self.both else []
+            whole = torch.cat([*parts, sums.products.flatten()]).to(torch.int64)
+            # A row for each of the eight bytes: the upper ones are all alike, and compress.
+            return Tensors({_LEVELS: whole.view(torch.uint8).view(-1, 8).mT.contiguous()})
+        if self.rows.bound:
+            most = max(
+                float(sums.squares.abs().max()) * SENSITIVITY, float(sums.products.abs().max())
+            )
+            roots = torch.tensor([most]).sqrt()
+        else:
+            roots = own_roots(sums, both=self.both).half()
+        levels = coded(sums, self._roots(roots), both=self.both, as_long=self.rows.bound)
+        return Tensors({_LEVELS: levels, _ROOTS: roots})
+
+    def received(self, payload: Tensors) -> Sums:
+        """Return the sums that travelled, float64, or int64 where they are whole."""
+        levels = payload[_LEVELS]
+        if self.rows.whole:
+            whole = levels.mT.contiguous().view(torch.int64).flatten()
+            return unpacked(whole, self.d, self.classes)
+        roots = self._roots(payload[_ROOTS])
+        sums = decoded(levels, roots, self.classes, as_long=self.rows.bound)
+        if not self.rows.bound:  # what the roots say exactly
+            sums.products[-1] = roots[self.d :].square()
+            if self.both:
+                sums.squares.diagonal().copy_(roots[: self.d].square())
+        return sums
+
+    def _roots(self, sent: Tensor) -> Tensor:
+        return sent.double().expand(self.d + self.classes)
+
+    def require(self, payload: Tensors, examples: int) -> None:
+        """Refuse sums that so many examples cannot have; PayloadError. What noise may move them by is allowed for."""
+        sums, slack = self.received(payload), 8 * self.deviation(1)
+        most = self.rows.longest
+        rows = max(
+            float(sums.squares.abs().max()) / most**2,
+            float(sums.products.abs().max()) / most,
+            abs(float(sums.products[-1].sum())) / self.rows.constant - self.classes * slack,
+        )
+        if not rows <= examples * (1 + ROUNDED) + slack + 1:
+            raise PayloadError(
+                f"its sums are of {rows:.4g} rows at least, and it has {examples} examples"
+            )
+        if float(sums.squares.diagonal().min()) < -slack:
+            raise PayloadError("a sum of squares of it is below 0")
+
+
+def sent_spec(run: Run) -> Spec:
+    """Return the form of what a site is sent: nothing, or the model, whose axes are the server's."""
+    return run.spec if run.settings(RidgeSettings).axes == "server" else TensorsSpec({})

@@ -1,0 +1,173 @@
+"""Ridge regression at the server: the sites' sums, added and solved, exactly and once."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from common.division import Division
+from common.errors import ConfigError
+from common.learning.run import Run
+from common.models.ridge import along
+from common.samples.inputs import Samples, samples
+from common.sites import Site
+from common.specs.ridge import PHASE, Summing, check, model_of
+from common.wire.tensors import Tensors
+from common.wire.weights import Weights
+from strategies.base import Instruction, State, Strategy
+from strategies.exchange.replies import Upload
+from strategies.exchange.rules import Rule
+from synth.ridge_regression import (
+    Curve,
+    Sums,
+    coding_error,
+    joined,
+    penalty_of_noise,
+    positive,
+    with_covariance,
+    within,
+)
+
+_TOTAL, _ROWS, _SITES = "total", "rows", "sites"
+
+
+class Ridge(Strategy):
+    """w = (A + lambda I)^-1 B of the sums of all sites, and of the server's own examples where they join.
+
+    Raises
+    ------
+    ConfigError
+        If the run cannot be, or the server's examples are asked for, and there are none, or fewer than axes.
+    """
+
+    def __init__(self, run: Run, record_id: str = "run") -> None:
+        super().__init__(run, record_id)
+        self.settings = check(run)
+        self._own = self._labelled() if self.settings.trains_on_validation else None
+        self._total: Sums | None = None
+        self._rows: list[float] = []
+        self._of_sites: dict[str, Sums] = {}
+        self._told: dict[str, float] = {}
+
+    def _labelled(self) -> Samples:
+        """Return the server's own examples."""
+        division, settings = Division(self.run.config), self.settings
+        held = 0 if self.run.config.data.validated_at_sites else len(division.validation)
+        needed = (
+            min(settings.width, len(model_of(self.run).offset) + 1)
+            if settings.axes == "server"
+            else 1
+        )
+        if held < needed:
+            raise ConfigError(
+                f"ridge.server={'on' if settings.server else 'off'}, ridge.axes={settings.axes} take {needed} or more "
+                f"validation examples, which the server holds back, and there are {held}: raise data.validation, "
+                "with data.validation_at=server, or lower ridge.width"
+            )
+        return samples(division.dataset.train, self.run.info, division.validation).to(
+            self.run.device
+        )
+
+    @cached_property
+    def _summing(self) -> Summing:
+        """What rows are made with: the model that all draw, or one with the server's axes."""
+        model = model_of(self.run)
+        if self.settings.axes == "server" and self._own is not None:
+            model = copy.deepcopy(model)
+            starts = range(0, len(self._own), 100)
+            with torch.no_grad():
+                parts = [
+                    model.features(self._own.inputs(slice(at, at + 100)).double()) for at in starts
+                ]
+            model.turn(along(torch.cat(parts).cpu(), len(model.offset)))
+        return Summing(self.run, model)
+
+    def instructions(
+        self, server_round: int, weights: Weights, sites: Sequence[Site]
+    ) -> Mapping[str, Instruction]:
+        """Ask every site for its sums; the model, which it draws itself, goes down where the axes are the server's."""
+        model = self._summing.model
+        sent = Weights.of(model, weights.codec) if self.settings.axes == "server" else Tensors({})
+        return {site.name: Instruction(PHASE, sent, self._summing.spec) for site in sites}
+
+    def validation_rules(self) -> Mapping[str, Rule]:
+        """Believe sums of no more rows than the site has examples, each within what rows can be."""
+
+        def require(_: Weights, upload: Upload, sent: Tensors) -> None:
+            most = self.run.config.federation.max_examples
+            self._summing.require(sent, upload.examples if self.run.config.tells_counts else most)
+
+        by = "sums of no more rows than the site has examples, each within what rows can be"
+        return {
+            "": Rule(
+                by, "the server's solution", "the total; `ridge.keep` says whether alone", require
+            )
+        }
+
+    def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
+        """Add the sums in site order, and solve."""
+        summing = self._summing
+        for upload in uploads:
+            sums = summing.received(upload.payload_as(Tensors))
+            self._total = sums if self._total is None else self._total + sums
+            self._rows.append(summing.count(sums))
+            if self.settings.keep == "sites":
+                self._of_sites[upload.site.name] = sums
+        assert self._total is not None
+        model, solution = copy.deepcopy(summing.model), self._solved(self._total)
+        with torch.no_grad():
+            for parameter, part in zip(
+                model.head.parameters(), (solution[:-1].mT, solution[-1]), strict=True
+            ):
+                parameter.copy_(part)
+        return Weights.of(model, weights.codec)
+
+    def _solved(self, total: Sums) -> Tensor:
+        """Return the weights for places, and for a constant of 1, float64 [d, classes]."""
+        summing, rows = self._summing, self._summing.rows
+        own = summing.sums(self._own) if self._own is not None and self.settings.server else None
+        deviation, count = summing.deviation(len(self._rows)), summing.count(total)
+        sums = total.scaled(torch.ones_like(rows.by))
+        if own is not None and deviation:
+            return joined(own, sums.products, count, deviation) / rows.by[:, None]
+        if own is not None:
+            sums, count = sums + own, count + summing.count(own)
+        if not summing.both:
+            public = torch.diag(rows.variance) if own is None else within(own, rows.constant)
+            sums = with_covariance(sums.products, public, rows.constant)
+        if deviation:  # solved for as they are: each number has noise of one size
+            sums = Sums(positive(sums.squares), sums.products)
+            penalty = self._penalty(penalty_of_noise(deviation, summing.d))
+            return sums.solved(penalty) / rows.by[:, None]
+        if summing.both and not rows.whole:
+            sums = sums.mended(coding_error(torch.tensor(self._rows) / count, summing.d))
+        sums = sums.scaled(rows.by)
+        return sums.solved(self._penalty(Curve.of(sums, count).least()))
+
+    def _penalty(self, chosen: float) -> float:
+        """Return lambda, the one that was chosen unless another is set, and have it told."""
+        penalty = chosen if self.settings.lam == "gcv" else float(self.settings.lam)
+        self._told = {"penalty": penalty}
+        return penalty
+
+    def notes(self) -> Mapping[str, Any]:
+        """Return lambda."""
+        return self._told
+
+    def state_dict(self) -> State:
+        """Return the total, each reply's number of rows, and each site's sums where they are kept."""
+        if self._total is None:
+            return {}
+        kept = {name: list(vars(sums).values()) for name, sums in self._of_sites.items()}
+        return {_TOTAL: list(vars(self._total).values()), _ROWS: list(self._rows), _SITES: kept}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take them back."""
+        if state:
+            self._total, self._rows = Sums(*state[_TOTAL]), list(state[_ROWS])
+            self._of_sites = {name: Sums(*parts) for name, parts in state[_SITES].items()}
