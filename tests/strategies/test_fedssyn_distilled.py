@@ -126,7 +126,7 @@ def _cut(record: Record) -> list[int]:
 @pytest.mark.parametrize(
     "inner",
     only_these_first(
-        (name for name in METHODS if name not in ("fedssyn", "central", "server")),
+        (name for name in METHODS if name not in ("fedssyn", "central", "server", "ridge")),
         "feddyn",
         "scaffold",
         long=[name for name in ALIKE if name != "feddyn"],
