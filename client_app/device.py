@@ -66,7 +66,7 @@ class DeviceClient(NumPyClient):
         The site's training images, on the run's device.
     holdout : Samples
         The images the site keeps for its own evaluation; may be empty.
-    own_data : bool
+    user_data : bool
         Whether the images are the site's own and no partition of the run's data set. Where nobody says, they count
         as its own.
     review : Review, optional

@@ -485,7 +485,7 @@ def is_seeded(config: Config, user_data: bool) -> bool:
 
     Parameters
     ----------
-    own_data : bool
+    user_data : bool
         Whether the site has data of its own; if not, it holds a partition of the run's data set.
 
     Raises

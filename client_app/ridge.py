@@ -57,7 +57,7 @@ class RidgeClient(DeviceClient):
         d, classes = summing.d, summing.classes
         squares = torch.zeros(summing.both * d * (d + 1) // 2, dtype=gaussian.dtype)
         products = torch.zeros(classes, d, dtype=gaussian.dtype)
-        for rows, labels in summing.batches(self.samples):
+        for rows, labels in summing.batches(self.samples, d * d if summing.both else d):
             self.deadline.check()
             parts = [rows]
             if summing.both:

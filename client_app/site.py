@@ -56,7 +56,7 @@ class Owner:
         Whether missing files are fetched.
     keep : Path, optional
         The state directory.
-    own_data : bool
+    user_data : bool
         Whether the site has images of its own: the run's paths play no part there.
     budget : Budget, optional
         The most that all runs together may cost; with one, nothing leaves that no mechanism covers.

@@ -30,8 +30,8 @@ _ODD = (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionEr
 class Checkpoint:
     """Where a run stands after round ``server_round``.
 
-    ``line`` is the round's line of metrics.jsonl where that awaits the sites' figures; ``taken`` is the round last
-    taken of each site's work. ``lines`` is the checksum of metrics.jsonl as it was, None if an earlier release
+    ``line`` is the round's line of metrics.jsonl where that awaits the sites' figures; ``last_accepted_round``
+    is that of each site's work. ``lines`` is the checksum of metrics.jsonl as it was, None if an earlier release
     wrote it.
     """
 

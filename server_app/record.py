@@ -184,10 +184,6 @@ class Record(RunDirectory):
         """Return whether a process writes the record; yes where that cannot be known."""
         return self._writer.is_at_work()
 
-    def who_writes(self) -> str:
-        """Return the process that writes the record, or did last."""
-        return self._writer.who()
-
     def _config(self) -> dict[str, Any]:
         try:
             content = yaml.safe_load(read_file(self.directory / "config.yaml").decode())

@@ -285,19 +285,3 @@ def joined(public: Sums, noisy: Tensor, rows: float, deviation: float) -> Tensor
     left = public.squares / label + (vectors * (weight * energy)) @ vectors.mT
     right = public.products / label + vectors @ (weight[:, None] * (vectors.mT @ noisy))
     return Sums(left, right).solved(penalty / label)
-
-
-# ---- what sums tell ------------------------------------------------------------------------------
-
-
-def leverages(rows: Tensor, covariance: Tensor) -> Tensor:
-    """Return x' S^-1 x of rows [n, d], small for those that S was made of; S is mended by 1e-9 of its trace."""
-    eye = torch.eye(len(covariance), dtype=covariance.dtype)
-    mended = covariance + 1e-9 * covariance.trace() / len(covariance) * eye
-    squared: Tensor = (rows * torch.linalg.solve(mended, rows.mT).mT).sum(1)
-    return squared
-
-
-def leverage_gaps(rows: Tensor, public: Tensor, total: Tensor) -> Tensor:
-    """Return x' S_public^-1 x - x' (A/n)^-1 x of candidates: large for members of what A is the sum of."""
-    return leverages(rows, public) - leverages(rows, total)

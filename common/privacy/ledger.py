@@ -330,7 +330,7 @@ class PrivacyReport:
         Whether they are all that the site was charged in this run, by its ledger; else those of this reply alone.
     seeded : bool
         Whether the noise was the run's seed's, so that the events guarantee nothing.
-    head : Head, optional
+    head : LedgerTip, optional
         The ledger's; None in a simulation, which keeps none.
     """
 

@@ -36,7 +36,8 @@ PHASE = "sum"
 MECHANISM = "feature-sums"
 
 _LEVELS, _ROOTS = "levels", "roots"
-_BATCH = 100
+_BATCH, _NUMBERS = 100, 2**24
+"""Examples that are summed together, and the numbers that they may become meanwhile."""
 
 
 def check(run: Run) -> RidgeSettings:
@@ -119,12 +120,13 @@ class Summing:
         return self.run.config.privacy.noise_multiplier * self.sensitivity * math.sqrt(replies)
 
     @torch.no_grad()
-    def batches(self, samples: Samples) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the rows of some examples, float64, with their labels, on the CPU."""
-        for start in range(0, len(samples), _BATCH):
-            part = slice(start, start + _BATCH)
+    def batches(self, samples: Samples, numbers: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the rows of some examples, float64, with their labels, on the CPU: fewer where a row becomes many."""
+        size = max(1, min(_BATCH, _NUMBERS // numbers))
+        for start in range(0, len(samples), size):
+            part = slice(start, start + size)
             x = samples.inputs(part)
-            # In float64 what is to be rounded, which must not hang on the examples that it was worked out with.
+            # What is rounded is computed in float64: it must not depend on the other examples of its batch.
             places = self.model.embed(x.double() if self.rows.whole else x)
             yield self.rows.of(places.double().cpu()), samples.labels[part].cpu()
 

@@ -214,7 +214,7 @@ def _require_plain(data: bytes, width: int, height: int, components: int) -> Non
         Saying what it is or holds instead.
     """
     if not data.startswith(_START):
-        raise PayloadError("the pictures are no JPEG file")
+        raise PayloadError("the pictures are not a JPEG file")
     at, scans, tables, framed = len(_START), 0, 0, False
     while data[at : at + 2] != _END:
         marker, body = _segment(data, at)

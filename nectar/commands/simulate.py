@@ -84,7 +84,7 @@ def main(
 def job_of(config: Config, cluster: str = "") -> Job:
     """Turn a configuration into what Flower is to run.
 
-    All is stated that may hang on this process's environment or on a user's file, since the apps do not run here.
+    All is stated that may depend on this process's environment or on a user's file, since the apps do not run here.
 
     Raises
     ------

@@ -401,7 +401,7 @@ class PictureFolder:
         Raises
         ------
         Unreadable
-            If it is no picture, or a damaged one; the message says which.
+            If it is not a picture, or is damaged; the message says which.
         """
         values = read_image(path, self._form).astype(np.float32)
         top = np.float32(np.iinfo(dtype_of(self._form)).max)

@@ -109,7 +109,7 @@ def recorded_config(provenance: Mapping[str, Any]) -> dict[str, Scalar]:
     Raises
     ------
     KeyError, TypeError, ValueError
-        If it is no provenance.
+        If it is not a provenance.
     """
     recorded: dict[str, Scalar] = dict(provenance["run-config"])
     rounds = [time["rounds"] for time in provenance.get("continued", []) if "rounds" in time]

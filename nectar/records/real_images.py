@@ -37,7 +37,7 @@ _ASKED = 100
 class Nearest:
     """For n images: the nearest real ones [n, C, H, W], values 0 to 1, and how far they are.
 
-    A distance is the root of the mean squared difference over all pixel values: 0 is the same image. ``usual`` is
+    A distance is the root of the mean squared difference over all pixel values: 0 is the same image. ``typical`` is
     the median of that distance from a real image of the site to its nearest other one, None for a single image.
     """
 
@@ -56,7 +56,7 @@ class Control:
     """Another site's images, asked the same: what is reached there is no memory of the site that sent.
 
     ``site`` is the one whose numbers of images by class are nearest; ``held`` is how many it has, ``correlations``
-    are the sent images' own with their likest there.
+    are the sent images' own with their most similar there.
     """
 
     site: str
@@ -66,12 +66,13 @@ class Control:
 
 @dataclass(frozen=True)
 class MostCorrelated:
-    """For n images: the likest real ones [n, C, H, W], values 0 to 1, and how alike they are.
+    """For n images: the most similar real ones [n, C, H, W], values 0 to 1, and how alike they are.
 
     Likeness is Pearson's correlation over all pixel values, which no change of contrast or brightness moves. The
-    likest image is the one whose correlation is furthest from 0: -1 is the same image as a negative, which shows as
-    much. ``usual`` is the median size of that correlation of a real image of the site with its likest other one, None
-    for a single image; ``held`` is the number of the site's images, ``control`` None if there is no other site.
+    most similar image is the one whose correlation is furthest from 0: -1 is the same image as a negative, which
+    shows as much. ``typical`` is the median size of that correlation of a real image of the site with its most similar
+    other one, None for a single image; ``held`` is the number of the site's images, ``control``
+    None if there is no other site.
     """
 
     images: Tensor
@@ -90,7 +91,7 @@ class MostCorrelated:
 class Closest:
     """The image of a site that lies nearest to one of its real ones: distances as in `Nearest`.
 
-    ``usual`` is that among the site's real images, ``control`` the same image's from another site's nearest; None
+    ``typical`` is that among the site's real images, ``control`` the same image's from another site's nearest; None
     if there is no other image, or site.
     """
 
@@ -129,7 +130,7 @@ class RealImages:
         return Nearest(found, best[: len(images)].tolist(), usual)
 
     def most_correlated(self, site: str, images: Tensor) -> MostCorrelated | None:
-        """Return the likest of ``site``'s images to each of ``images`` [n, C, H, W]; None for a site unknown."""
+        """Return the most similar of ``site``'s images to each of ``images`` [n, C, H, W]; None for a site unknown."""
         indices = self.parts.get(site)
         if indices is None or not len(indices) or not len(images):
             return None

@@ -47,7 +47,7 @@ def chosen(output: Path, names: Sequence[str]) -> list[RunRecord]:
     Raises
     ------
     ConfigError
-        If one is no record that is in the output directory itself, is a link, is named twice, or is being written.
+        If one is not a record in the output directory itself, is a link, is named twice, or is being written.
     """
     found: dict[str, RunRecord] = {}
     for name in names:

@@ -270,7 +270,7 @@ def strip(images: Tensor) -> tuple[bytes, int, int]:
 
 def _judgement(site: str, beside: Beside) -> str:
     if isinstance(beside, MostCorrelated):
-        return _of_likest(beside)
+        return _of_most_correlated(beside)
     whose = "all sites" if site == ALL_SITES else "the site"
     ordered = sorted(beside.distances)
     same = sum(value < _SAME for value in ordered)
@@ -286,24 +286,24 @@ def _judgement(site: str, beside: Beside) -> str:
     return message
 
 
-def _of_likest(likest: MostCorrelated) -> str:
+def _of_most_correlated(found: MostCorrelated) -> str:
     """Describe how alike the images are to the site's own, to another site's, and the site's own to each other."""
-    own = [abs(value) for value in likest.correlations]
+    own = [abs(value) for value in found.correlations]
     message = (
-        f"Correlation with the most similar of this site's {plural(likest.held, 'image')}, whatever its sign: "
+        f"Correlation with the most similar of this site's {plural(found.held, 'image')}, whatever its sign: "
         f"median {median(own):.2f}, largest {max(own):.2f}. "
     )
-    if likest.typical is not None:
-        message += f"A real image of this site has {likest.typical:.2f} (median) with its most similar other one. "
-    if likest.control is None:
+    if found.typical is not None:
+        message += f"A real image of this site has {found.typical:.2f} (median) with its most similar other one. "
+    if found.control is None:
         return message + (
             "No other site's images are at hand to compare with, so a high correlation cannot be told from the look "
             "of a class."
         )
-    other = [abs(value) for value in likest.control.correlations]
+    other = [abs(value) for value in found.control.correlations]
     here, there = max(zip(own, other, strict=True), key=lambda pair: pair[0] - pair[1])
     return message + (
-        f"With the most similar of the {plural(likest.control.held, 'image')} of {likest.control.site}, whose classes "
+        f"With the most similar of the {plural(found.control.held, 'image')} of {found.control.site}, whose classes "
         f"are most like this site's: median {median(other):.2f}, largest {max(other):.2f}; the image that is most this "
         f"site's own has {here:.2f} here and {there:.2f} there. That other site had no part in these images: a high "
         "correlation that its images reach too shows the class, not a person's sample, while one far above what they "

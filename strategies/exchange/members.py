@@ -36,10 +36,10 @@ class Members:
         What became of the round's replies.
     evaluation : EvaluationRequest or None
         Who was asked about a round's weights, until the next ones are.
-    taken : dict of str to int
-        The round of each site's work that was last taken: its memory goes on from there.
-    taken_here : set of str
-        The sites of which this process took work: what these remember of it they wrote since it began.
+    last_accepted_round : dict of str to int
+        The last round of which each site's work was accepted: its memory goes on from there.
+    accepted_this_process : set of str
+        The sites whose work this process accepted: what they remember of it they wrote since it began.
     spending : PrivacyBudgetUsage
         What the sites were charged for their privacy, and the heads of their ledgers.
     lengths : LengthHistory

@@ -418,8 +418,8 @@ class PrivacyBudgetUsage:
         is counted with the next; of a simulated one they are those of the replies that came.
     seeded : dict of str to bool
         Whether the noise was the run's seed's.
-    heads : dict of str to Head
-        The newest head that was seen of each site's ledger, in this run or in one before it.
+    ledger_tips : dict of str to LedgerTip
+        The newest tip of each site's ledger that was seen, in this run or in one before it.
     """
 
     events: dict[str, tuple[Event, ...]] = field(default_factory=dict)

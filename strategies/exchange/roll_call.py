@@ -61,8 +61,8 @@ class Question:
         Whether the number of what a site holds out for its evaluation is asked.
     max_examples : int
         A site that claims more images is refused.
-    heads : mapping of str to Head
-        The newest head of each site's privacy ledger that the server saw; a site whose ledger lacks its own refuses.
+    ledger_tips : mapping of str to LedgerTip
+        The newest tip of each site's privacy ledger that the server saw; a site whose ledger lacks its own refuses.
     folders : bool
         Whether partitions are simulated sites' own folders, which draw by their names as real ones do.
     """

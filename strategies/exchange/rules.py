@@ -41,11 +41,11 @@ class Rule:
 
     Parameters
     ----------
-    by : str
+    reason : str
         What limits its values, in words.
-    reaches : str
+    used_by : str
         Who uses them next.
-    stays : str
+    stored_in : str
         Where they are stored.
     require : callable, optional
         Of the round's weights, the upload and the part: raises PayloadError where the part cannot be an honest site's.
@@ -89,7 +89,7 @@ def image_rule(run: Run, used_by: str, stored_in: str, *, means: bool = False) -
     ----------
     run : Run
         The run; ``federation.max_pixel=0`` allows any value.
-    reaches, stays : str
+    used_by, stored_in : str
         As `Rule` has them.
     means : bool
         Whether they are means of real images, which lie within those images' range.

@@ -73,11 +73,11 @@ def with_preview(data: bytes) -> bytes:
 
 
 SPOILT: Mapping[str, tuple[Spoil, str]] = {
-    "text": (lambda data: b"these are no pictures", "no JPEG file"),
-    "nothing": (lambda data: b"", "no JPEG file"),
-    "png": (lambda data: saved(opened(data), "PNG"), "no JPEG file"),
-    "animated gif": (animated("GIF"), "no JPEG file"),
-    "animated png": (animated("PNG"), "no JPEG file"),
+    "text": (lambda data: b"these are no pictures", "not a JPEG file"),
+    "nothing": (lambda data: b"", "not a JPEG file"),
+    "png": (lambda data: saved(opened(data), "PNG"), "not a JPEG file"),
+    "animated gif": (animated("GIF"), "not a JPEG file"),
+    "animated png": (animated("PNG"), "not a JPEG file"),
     "several pictures": (animated("MPO"), "holds (EXIF|a colour profile)"),
     "bomb of sides": (with_sides(65_500, 65_500), "65500 pixels wide and 65500 high"),
     "no height": (with_sides(8, 0), "8 pixels wide and 0 high"),

@@ -222,7 +222,7 @@ def test_another_authority(doctor: Doctor, keys: Path, tmp_path: Path) -> None:
     assert code == 1
     assert "fail tls unable to get local issuer certificate" in message
     assert f"{tmp_path}/other/ca.crt: ask the operator for ca.crt" in message
-    assert "control api" not in message  # what hangs on it is not looked at
+    assert "control api" not in message  # what depends on it is not looked at
 
 
 def test_a_host_that_the_certificate_does_not_name(

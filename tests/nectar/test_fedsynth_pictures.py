@@ -151,7 +151,7 @@ def corr(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.corrcoef(a.ravel(), b.ravel())[0, 1])
 
 
-def test_the_likest_image_is_found_by_correlation_and_the_control_at_the_site_most_alike(
+def test_the_most_similar_image_is_found_by_correlation_and_the_control_at_the_site_most_alike(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Against numpy's own correlations, in chunks that do not divide the images."""
@@ -224,8 +224,8 @@ def test_images_of_one_value_are_like_nothing_and_sites_alone_have_no_control() 
 def test_the_words_name_the_image_that_is_most_the_sites_own() -> None:
     """Not the one with the largest correlation: 0.90 is reached elsewhere too, 0.80 is not."""
     control = Control("partition-1", 30, [0.88, 0.35, -0.1])
-    likest = MostCorrelated(torch.zeros(3, 1, 2, 2), [0.90, -0.80, 0.2], 0.7, 1, control)
-    message = pictures._of_likest(likest)
+    found = MostCorrelated(torch.zeros(3, 1, 2, 2), [0.90, -0.80, 0.2], 0.7, 1, control)
+    message = pictures._of_most_correlated(found)
     assert "this site's 1 image, whatever its sign: median 0.80, largest 0.90." in message
     assert "has 0.70 (median) with its most similar other one" in message
     assert "the 30 images of partition-1" in message
@@ -233,7 +233,7 @@ def test_the_words_name_the_image_that_is_most_the_sites_own() -> None:
     assert "most this site's own has 0.80 here and 0.35 there" in message
     assert "shows the class, not a person's sample" in message
     assert "is a private example shown" in message
-    alone = pictures._of_likest(replace(likest, control=None, typical=None))
+    alone = pictures._of_most_correlated(replace(found, control=None, typical=None))
     assert "No other site's images are at hand to compare with" in alone
     assert "private example" not in alone
     assert "most similar other one" not in alone

@@ -17,8 +17,6 @@ from synth.ridge_regression import (
     coding_error,
     decoded,
     joined,
-    leverage_gaps,
-    leverages,
     own_roots,
     penalty_of_noise,
     positive,
@@ -256,15 +254,3 @@ def test_joining_without_others_is_the_public_solution_and_with_exact_ones_it_is
     assert right(others) > right(alone) + 0.01
     drowned = joined(public, Sums.of(many_x, many_y, 3).products, 5000, 1e6)
     torch.testing.assert_close(drowned, alone, rtol=1e-2, atol=1e-3)
-
-
-def test_leverages_are_the_quadratic_form_and_small_for_members():
-    rows, _ = _examples(n=30, d=10)
-    covariance = rows.mT @ rows / 30
-    expected = torch.einsum("nd,de,ne->n", rows, torch.linalg.inv(covariance), rows)
-    torch.testing.assert_close(leverages(rows, covariance), expected, rtol=1e-5, atol=1e-8)
-    others, _ = _examples(n=2000, d=10, seed=11)
-    public = others.mT @ others / 2000
-    members = leverage_gaps(rows, public, covariance)
-    strangers = leverage_gaps(others[:300], public, covariance)
-    assert float(members.median()) > float(strangers.median())

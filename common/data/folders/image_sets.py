@@ -179,7 +179,7 @@ def _stored(
     settings: ImagesSettings,
     roots: Sequence[Path],
 ) -> Stored:
-    """Return the folder's store, built if there is none; refuse a folder with too much that is no image."""
+    """Return the folder's store, built if there is none; refuse a folder with too much that is not an image."""
     fingerprints = [listing.fingerprint() for listing in listings]
     source = digest_of([_DECODER, _form(settings), *fingerprints])
 

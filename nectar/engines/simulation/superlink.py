@@ -359,7 +359,7 @@ class Place:
 # One compilation of a module for all of a run's processes, where Python may not keep it beside the module.
 #
 # A dozen processes import the same packages. Where these came without bytecode, and PYTHONDONTWRITEBYTECODE is set as
-# in many container images, each would compile them anew: half of the seconds that a start takes.
+# in many container images, each would compile them again: half of the seconds that a start takes.
 
 _LARGE = ("fastapi", "flwr", "pydantic", "ray", "torch")
 

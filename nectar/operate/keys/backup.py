@@ -291,7 +291,7 @@ def _copy(database: Path, target: Path) -> None:
 
 
 def _members(database: Path) -> tuple[list[Revoked], list[Revoked]]:
-    """Return a database's sites, registered and unregistered; KeysError if it is no SuperLink's, or damaged."""
+    """Return a database's sites, registered and unregistered; KeysError if it is not a SuperLink's, or damaged."""
     with _open(database) as connection:
         rows = connection.execute(
             "SELECT node_id, public_key, name, status, unregistered_at FROM node"
