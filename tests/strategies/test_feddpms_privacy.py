@@ -31,6 +31,7 @@ from common.samples.inputs import Samples
 from common.specs.feddpms import DECODER, MECHANISM, SYNTHETIC, WEIGHTS
 from common.specs.fedvae import shared_spec, start_decoder
 from common.wire.bundle import Bundle
+from common.wire.tensors import LABELS, VECTORS
 from common.wire.weights import Weights
 from nectar.records.record import RunRecord
 from nectar.report.privacy import exposed
@@ -70,8 +71,8 @@ def shared_mean(run_: Run, samples: Samples, encoder: Classifier, trained: Class
     """Return what the device's own code sends, with no noise on it, of its first class."""
     client = device(run_, samples)
     sent = client._means(Weights.of(encoder), trained, start_decoder(run_))
-    assert sent.labels.tolist()[0] == 0
-    return sent.vectors[0].double()
+    assert sent[LABELS].tolist()[0] == 0
+    return sent[VECTORS][0].double()
 
 
 def trained_on(run_: Run, samples: Samples) -> Classifier:
