@@ -9,15 +9,11 @@ from client_app.device import DeviceClient, phase
 from common.errors import FederationError
 from common.models.ridge import RidgeModel
 from common.privacy.events import Event
-from common.settings.sections import is_user_data
-from common.specs.ridge import MECHANISM, PHASE, Summing, check, model_of, sent_spec
+from common.specs.ridge import MECHANISM, PHASE, SMALLEST, Summing, check, model_of, sent_spec
 from common.wire.codec import Payload
 from common.wire.tensors import Tensors
 from common.wire.weights import Weights
 from synth.ridge_regression import Sums, triangle, unpacked
-
-SMALLEST = 10
-"""Examples of a class below which a site with data of its own leaves it out of plain sums."""
 
 
 class RidgeClient(DeviceClient):
@@ -32,20 +28,19 @@ class RidgeClient(DeviceClient):
         summing = Summing(self.run, model)
         if self.run.config.privacy.active:
             return summing.payload(self._noisy(summing))
-        return summing.payload(summing.sums(self.samples, self._large_enough(summing.classes)))
+        return summing.payload(summing.sums(self.samples, self._large_enough(summing)))
 
-    def _large_enough(self, classes: int) -> Tensor | None:
+    def _large_enough(self, summing: Summing) -> Tensor | None:
         """Return which classes are summed of somebody's own data, and report how many examples are not."""
-        if not is_user_data(self.run.config.dataset):
+        kept = summing.large_enough(self.samples.labels)
+        if kept is None:
             return None
-        counts = torch.bincount(self.samples.labels.cpu(), minlength=classes)
-        kept = counts >= SMALLEST
         if not bool(kept.any()):
             raise FederationError(
                 f"this site has no class of {SMALLEST} examples or more, of which ridge.plain=on sends sums: set "
                 "privacy.noise_multiplier above 0, or leave the site out"
             )
-        self.report(left_out=float(counts[~kept].sum()))
+        self.report(left_out=float((~kept[self.samples.labels.cpu()]).sum()))
         return kept
 
     def _noisy(self, summing: Summing) -> Sums:

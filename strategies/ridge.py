@@ -33,7 +33,7 @@ from synth.ridge_regression import (
     within,
 )
 
-_TOTAL, _ROWS, _SITES = "total", "rows", "sites"
+TOTAL, _ROWS, _SITES = "total", "rows", "sites"
 
 
 class Ridge(Strategy):
@@ -164,10 +164,10 @@ class Ridge(Strategy):
         if self._total is None:
             return {}
         kept = {name: list(vars(sums).values()) for name, sums in self._of_sites.items()}
-        return {_TOTAL: list(vars(self._total).values()), _ROWS: list(self._rows), _SITES: kept}
+        return {TOTAL: list(vars(self._total).values()), _ROWS: list(self._rows), _SITES: kept}
 
     def load_state_dict(self, state: State) -> None:
         """Take them back."""
         if state:
-            self._total, self._rows = Sums(*state[_TOTAL]), list(state[_ROWS])
+            self._total, self._rows = Sums(*state[TOTAL]), list(state[_ROWS])
             self._of_sites = {name: Sums(*parts) for name, parts in state[_SITES].items()}

@@ -35,6 +35,9 @@ PHASE = "sum"
 #: what a ledger calls the release
 MECHANISM = "feature-sums"
 
+SMALLEST = 10
+"""Examples of a class below which a site with data of its own leaves it out of plain sums."""
+
 _LEVELS, _ROOTS = "levels", "roots"
 _BATCH, _NUMBERS = 100, 2**24
 """Examples that are summed together, and the numbers that they may become meanwhile."""
@@ -138,6 +141,12 @@ class Summing:
             there = slice(None) if kept is None else kept[labels]
             total = total + Sums.of(rows[there], labels[there], self.classes)
         return total
+
+    def large_enough(self, labels: Tensor) -> Tensor | None:
+        """Return which classes a site with these labels, int64 [n], sums: bool [classes]; None if all, whatever n."""
+        if self.run.config.privacy.active or not is_user_data(self.run.config.dataset):
+            return None
+        return torch.bincount(labels.cpu(), minlength=self.classes) >= SMALLEST
 
     def count(self, sums: Sums) -> float:
         """Return how many rows were summed, by the constant's sums; at least 1, since noise may leave fewer."""

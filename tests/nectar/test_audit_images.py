@@ -20,10 +20,14 @@ from small import Small
 from torch import Tensor
 
 from client_app.owner.review import Look, Review
+from common.division import Division
 from common.errors import ConfigError, FederationError
 from common.samples.dataset import DatasetInfo
 from common.samples.inputs import Samples
+from common.samples.inputs import samples as dataset_samples
+from common.sites import ALL_SITES
 from common.wire.synthetic_images import SyntheticImages
+from nectar.audit.images import sums
 from nectar.audit.images.at_record import audit_record, audit_review
 from nectar.audit.images.attacks import Scored, area_under, figures, threshold_at, weights
 from nectar.audit.images.examining import Evidence, Examined, Sent, examined
@@ -234,6 +238,63 @@ def test_fedssyns_pool_is_audited_whole(small: Small) -> None:
     assert content["all"]["attacks"]["nearest"]["found"] * 1293 >= 36 + 44 + 48
 
 
+SUMS = {
+    "class means",
+    "leverage",
+    "ratio of leverages",
+    "ratio of leverages with labels",
+    "residual",
+}
+
+
+def test_sums_of_few_examples_show_them_and_the_total_shows_fewer(small: Small) -> None:
+    """Three sites of 40 rows of 33 numbers, and 1,300 digits that nobody summed."""
+    words = "federation.sites=3 data.images=130 ridge.width=33 partition.alpha=100"
+    record = run(small(method="ridge", rounds=1, set=words))
+    content = audit_record(record.directory)
+    assert set(content["all"]["attacks"]) == SUMS | {"loss, last model"}
+    for site in content["sites"].values():
+        assert site["attacks"]["ratio of leverages"]["area"] > 0.9
+        assert site["strongest"] in SUMS
+    total = content["all"]["attacks"]["ratio of leverages"]
+    assert 0.5 + 4 * total["area_error"] < total["area"] < 0.9
+    assert json.loads((record.directory / AUDIT).read_text("utf-8")) == content
+
+
+def test_noise_hides_who_was_summed_and_class_sums_alone_are_attacked_alone(small: Small) -> None:
+    words = "federation.sites=3 data.images=130 ridge.width=33 partition.alpha=100"
+    noisy = audit_record(
+        run(small(method="ridge", rounds=1, set=f"{words} privacy.noise_multiplier=3")).directory
+    )
+    for each in (noisy["all"], *noisy["sites"].values()):
+        for name in SUMS:
+            found = each["attacks"][name]
+            assert abs(found["area"] - 0.5) < 4 * found["area_error"], name
+    classes = audit_record(
+        run(small(method="ridge", rounds=1, set=f"{words} ridge.sums=class seed=1")).directory
+    )
+    assert SUMS & set(classes["all"]["attacks"]) == {"class means"}
+
+
+def test_the_leverages_of_all_who_were_summed_have_the_rows_length_as_their_mean(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sum of x' A^-1 x over the rows of A is the trace of the identity."""
+    monkeypatch.setattr(sums, "_DAMPING", 1e-9)
+    words = "federation.sites=2 data.images=200 ridge.width=17 ridge.form=integers"
+    record = RunRecord.open(run(small(method="ridge", rounds=1, set=words)).directory)
+    division = Division(record.config)
+    members = {
+        f"partition-{place}": dataset_samples(division.dataset.train, division.run.info, part)
+        for place, part in enumerate(division.partition(2))
+    }
+    controls = dataset_samples(division.dataset.test, division.run.info)
+    evidence = Evidence.of(members, controls, division.run.info, {})
+    scores = dict(sums.scores_of_sums(division.run, record.checkpoint(), evidence, members))
+    for who, inside in ((ALL_SITES, evidence.owner >= 0), ("partition-1", evidence.owner == 1)):
+        assert -scores[who]["leverage"][inside].mean().item() == pytest.approx(17, rel=1e-6)
+
+
 # ---- what cannot be audited -----------------------------------------------------------------------------------
 
 
@@ -395,6 +456,7 @@ def test_at_a_site_the_outcome_goes_with_the_pictures_once_these_may_leave(revie
 _AUDITS = """
 import sys
 from pathlib import Path
+from nectar.audit.images import sums
 from nectar.audit.images.at_record import audit_review
 own, folder = Path(sys.argv[1]), Path(sys.argv[2])
 content = audit_review(folder, own)

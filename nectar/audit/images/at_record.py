@@ -39,6 +39,7 @@ from nectar.audit.images.examining import (
     sent_of,
     together,
 )
+from nectar.audit.images.sums import SUMS_NOTE, scores_of_sums
 from nectar.export.bundle import network_of
 from nectar.records.real_images import real_images
 from nectar.records.record import RunRecord
@@ -106,7 +107,11 @@ def audit_record(directory: Path, policy: ImportPolicy | None = None) -> dict[st
         "rounds_not_kept": len(missing),
         "controls": {name: len(part) for name, part in controls.items()},
     }
-    whole, sites = examined(evidence, by_model)
+    by_sums = {}
+    if past.config.method == "ridge":
+        by_sums = dict(scores_of_sums(division.run, checkpoint, evidence, members))
+        notes.append(SUMS_NOTE)
+    whole, sites = examined(evidence, by_model, by_sums)
     content = outcome(whole, sites, about, [*notes, *notes_of(evidence)])
     write_json(past.directory / AUDIT, content)
     return content

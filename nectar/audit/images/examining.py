@@ -75,7 +75,9 @@ class Examined:
 
 
 def examined(
-    evidence: Evidence, by_model: Mapping[str, Tensor]
+    evidence: Evidence,
+    by_model: Mapping[str, Tensor],
+    by_sums: Mapping[str, Mapping[str, Tensor]] | None = None,
 ) -> tuple[Examined, dict[str, Examined]]:
     """Return what is found of all sites together, and of each of the first hundred.
 
@@ -83,13 +85,15 @@ def examined(
     ----------
     by_model : mapping of str to Tensor
         Scores of the candidates, float [n], of attacks on weights.
+    by_sums : mapping of str to mapping of str to Tensor, optional
+        Likewise, of attacks on sums, by site and of all.
     """
     search = _Search(evidence)
     for label in range(len(evidence.info.classes)):
         search.look_at(label)
 
     def found(who: str, members: Tensor, images: int) -> Examined:
-        scores = {**search.scores.get(who, {}), **by_model}
+        scores = {**search.scores.get(who, {}), **(by_sums or {}).get(who, {}), **by_model}
         each = {name: _figures(evidence, members, score) for name, score in scores.items()}
         attacks = {name: figure for name, figure in each.items() if figure is not None}
         apart = search.apart.get(who)
@@ -417,7 +421,8 @@ def sentence(content: Mapping[str, Any]) -> str:
     members = f"{found['members']:,} members" if found else "No members"
     message = [f"{members} (all images that sites train on); controls: {controls}."]
     after = f" after round {content['round']}" if "round" in content else ""
-    message.append(f"{whole['images']:,} images that were sent were read{after}.")
+    if whole["images"] or not found:
+        message.append(f"{whole['images']:,} images that were sent were read{after}.")
     if found:
         message.append(
             f"The strongest attack, {whole['strongest']}, finds {plus_minus(found, 'found')} of the members where "
