@@ -49,7 +49,8 @@ GROUPS: dict[str, dict[str, str]] = {
         "serve": "show the records in a browser on this machine, and follow runs",
         "report": "write what runs did as one HTML file",
         "export": "write a run's model and synthetic images for use without Nectar",
-        "score": "judge an exported model on a folder of images or a test set",
+        "score": "judge an exported model on labelled images, rows or a test set",
+        "predict": "write the class that an exported model gives each picture or row",
     },
     "Account for privacy": {
         "privacy": "say what a site's privacy has cost, and plan noise or rounds",

@@ -102,7 +102,10 @@ def _unseen(config: Config) -> str:
     from nectar.export.split import is_folder
 
     if config.data.file:
-        return shlex.quote(f"{FILE_KEY}={config.data.file}")
+        words = [f"{FILE_KEY}={config.data.file}"]
+        if config.data.file.endswith(".csv"):
+            words.append(f"data.label={config.data.label}")
+        return shlex.join(words)
     if not is_folder(config):
         return "FOLDER-OF-PICTURES" if config.images.sites else f"dataset={config.dataset}"
     from common.data.folders.folder import split_folders

@@ -13,11 +13,11 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from common.config.resolved import Config
+from common.data.user.rows import column_names
 from common.division import Division
 from common.errors import ConfigError, FederationError
 from common.learning.run import Run
 from common.models import Classifier
-from common.models.registry import KINDS
 from common.samples.dataset import DatasetInfo
 from common.settings.base import Settings
 from common.sites import ALL_SITES
@@ -82,7 +82,7 @@ def export(
         If the run has no such checkpoint, or something of the record that the export holds cannot be read.
     """
     require_packages(formats)
-    require_images(past, Division(past.config).run)
+    require_values(past, Division(past.config).run)
     checkpoint = checkpoint_of(past, best=best)
     run = Division(past.config).run.with_model(checkpoint.named(model))
     which = f"-{model}" if model else ""
@@ -133,13 +133,12 @@ def about_model(past: RunRecord, run: Run, checkpoint: Checkpoint) -> dict[str, 
         "schema": MODEL_SCHEMA,
         "model": config.model.architecture(),
         "input": {
+            "kind": info.kind,
             "shape": list(info.shape),
             "mean": list(info.mean),
             "std": list(info.std),
             "scale": info.scale,
-            "page": config.images.page,
-            "white": config.images.white,
-            "pixels": "raw / scale, from 0 to 1",
+            **(_of_pictures(config) if info.has_images else _of_rows(info)),
             "normalised": "(raw / scale - mean) / std",
         },
         "classes": list(info.classes),
@@ -163,6 +162,19 @@ def about_model(past: RunRecord, run: Run, checkpoint: Checkpoint) -> dict[str, 
             "split": split_settings(config),
         },
     }
+
+
+def _of_pictures(config: Config) -> dict[str, Any]:
+    return {
+        "page": config.images.page,
+        "white": config.images.white,
+        "pixels": "raw / scale, from 0 to 1",
+    }
+
+
+def _of_rows(info: DatasetInfo) -> dict[str, Any]:
+    """Return the columns' names and the bounds to which raw values are brought first, if there are any."""
+    return {"columns": list(column_names(info)), "low": list(info.low), "high": list(info.high)}
 
 
 def _free(output: Path) -> Path:
@@ -211,13 +223,14 @@ def _summary(
 # What a run learned: its newest or best checkpoint, and the network with those weights.
 
 
-def require_images(past: RunRecord, run: Run) -> None:
-    """Refuse a run whose model takes no images: ConfigError."""
-    if not run.info.has_images:
-        what = "language model" if run.info.kind == "text" else f"model of {KINDS[run.info.kind]},"
+def require_values(past: RunRecord, run: Run) -> None:
+    """Refuse a run whose model takes neither pictures nor rows of one's own: ConfigError."""
+    embeddings = past.config.features.name
+    if not run.info.has_values or embeddings:
+        what = f"model of what {embeddings} makes" if embeddings else "language model"
         raise ConfigError(
-            f"{past.directory} learned a {what} of {run.info.name}, which cannot be exported: an exported folder reads "
-            f"pictures and names their classes; its weights are in {past.last}, which safetensors reads"
+            f"{past.directory} learned a {what} of {run.info.name}, which cannot be exported: an exported folder takes "
+            f"pictures or rows and names their classes; its weights are in {past.last}, which safetensors reads"
         )
 
 
@@ -277,9 +290,11 @@ def network_of(run: Run, checkpoint: Checkpoint, name: str = "") -> Classifier:
 # ---- readme --------------------------------------------------------------------------------------
 # The README of an exported folder.
 
+_WEIGHTS = "`model.safetensors` holds the weights of `{name}`, which `nectar score` and `predict` read by model.json.\n"
+
 _PICTURE = """\
-`model.safetensors` holds the weights of `{name}`, which `nectar score` reads by model.json. The files below need
-nothing of Nectar; they take pixel values from 0 to 1, any number of images. Of a picture, with Pillow and NumPy:
+The files below need nothing of Nectar; they take pixel values from 0 to 1, any number of images. Of a picture, with
+Pillow and NumPy:
 
 ```python
 import numpy as np
@@ -289,6 +304,25 @@ picture = ImageOps.exif_transpose(Image.open("picture.png")).convert("{mode}")
 picture = ImageOps.fit(picture, ({side}, {side}), Image.Resampling.BICUBIC)
 pixels = np.asarray(picture, np.float32).reshape(1, {side}, {side}, {channels}).transpose(0, 3, 1, 2) / 255
 ```
+"""
+
+_ROW = """\
+The files below need nothing of Nectar; they take raw values [n, {shape}], any number of {unit}, in the order of
+model.json's `columns`. Of a CSV with columns of these names, with pandas:
+
+```python
+import json
+import numpy as np
+import pandas
+
+columns = json.load(open("model.json"))["input"]["columns"]
+pixels = pandas.read_csv("rows.csv")[columns].to_numpy(np.float32).reshape(-1, {shape})
+```
+"""
+
+_SERIES = """\
+The files below need nothing of Nectar; they take raw values `pixels`, float32 [n, {shape}], any number of {unit}, with
+the channels in the order of model.json's `columns`.
 """
 
 _USES = {
@@ -321,11 +355,18 @@ _SYNTHETIC = """\
 
 - `synthetic/synthetic.npz`: `images` float32 [n, C, H, W] as the model takes them (normalised), `labels` int64 [n],
   `sites` [n]. This is what the server had, to the bit: `numpy.load("synthetic/synthetic.npz")`.
+{files}
+"""
+
+_FILES = """\
 - `synthetic/images/<class>/<site>-<index>.png`: the same to look at and for any other trainer, in pixel space,
   rounded to bytes, and clipped to what a picture can show or, for a method whose images lie elsewhere, each stretched
   to its own extremes. `torchvision.datasets.ImageFolder` sorts folders by name
   and numbers them in that order; the number in front of each name makes that order the labels' own.{missing}
 """
+
+
+_ROWS_FILE = "- `synthetic/rows.csv`: the same in raw values, with the class's name first.\n"
 
 
 def readme(
@@ -343,22 +384,35 @@ def readme(
         Why there is no model.pt2, if there is none.
     """
     run = about["run"]
-    channels, side, _ = about["input"]["shape"]
-    mode = "L" if channels == 1 else "RGB"
     lines = [
         f"# {run['dataset']}, {run['method']}, round {run['round']}",
         "",
         f"The global model of the Nectar run `{run['id']}` after round {run['round']} of {run['rounds']}. "
         f"{_progress(run)}{_accuracy(about)}",
         "",
-        _PICTURE.format(name=about["model"]["name"], mode=mode, side=side, channels=channels),
+        _WEIGHTS.format(name=about["model"]["name"]),
+        _taken(about["input"]),
         *(_USES[name] for name in about["formats"] if name in _USES),
     ]
     if lacks:
         lines += [f"There is no model.pt2: {lacks}.", ""]
     if sent:
-        lines.append(_SYNTHETIC.format(**(sent | _phrases(config, sent))))
+        pictures = about["input"]["kind"] == "images"
+        files = _FILES.format(**_phrases(config, sent)) if pictures else _ROWS_FILE
+        lines.append(_SYNTHETIC.format(files=files.rstrip(), **(sent | _phrases(config, sent))))
     return "\n".join(lines)
+
+
+def _taken(given: Mapping[str, Any]) -> str:
+    """Return how what the graphs take is made."""
+    channels, side, _ = given["shape"]
+    if given["kind"] == "images":
+        return _PICTURE.format(mode="L" if channels == 1 else "RGB", side=side, channels=channels)
+    shape, unit = (
+        ", ".join(map(str, given["shape"])),
+        "rows" if given["kind"] == "table" else "series",
+    )
+    return (_ROW if given["kind"] == "table" else _SERIES).format(shape=shape, unit=unit)
 
 
 def _progress(run: dict[str, Any]) -> str:

@@ -31,7 +31,10 @@ SAFETENSORS, PT2 = "safetensors", "pt2"
 EXTRA = "pip install 'nectar-fl[onnx]'"
 
 _RAW = "normalised images [n, C, H, W]: (raw / scale - mean) / std"
-_PIXELS = "pixel values [n, C, H, W], float32, from 0 to 1, raw / scale; normalisation is inside"
+_PIXELS = (
+    "pixel values [n, C, H, W], float32, from 0 to 1, raw / scale, or raw values of rows [n, columns, 1, 1] and series "
+    "[n, channels, 1, steps]; normalisation is inside"
+)
 _LOGGERS = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
 
 
@@ -94,30 +97,40 @@ def require_packages(formats: Sequence[str]) -> None:
             )
 
 
-class FromPixels(nn.Module):
-    """A classifier behind the normalisation of its data set.
+class FromRaw(nn.Module):
+    """A classifier behind the normalisation of its data set: of pixel values from 0 to 1, or of rows' raw values.
 
     Parameters
     ----------
     network : Classifier
         Takes normalised images.
     info : DatasetInfo
-        Whose mean and deviation, by channel, pixel values are normalised with.
+        Whose constants, by channel, values are normalised with.
     """
 
     gain: Tensor
     shift: Tensor
+    low: Tensor
+    high: Tensor
 
     def __init__(self, network: Classifier, info: DatasetInfo) -> None:
         super().__init__()
         mean, std = (torch.tensor(x, dtype=torch.float64) for x in (info.mean, info.std))
-        self.network = network
-        self.register_buffer("gain", (1 / std).float()[:, None, None])
-        self.register_buffer("shift", (-mean / std).float()[:, None, None])
+        self.network, self.images = network, info.has_images
+        # Raw values of rows have any scale: what is subtracted may be far larger than what is left.
+        dtype = torch.float32 if self.images else torch.float64
+        self.register_buffer("gain", (1 / std).to(dtype)[:, None, None])
+        self.register_buffer("shift", (-mean / std).to(dtype)[:, None, None])
+        for name, ends in zip(("low", "high"), info.ends if info.low else (), strict=False):
+            self.register_buffer(name, torch.tensor(ends, dtype=dtype)[:, None, None])
+        self.bounded = bool(info.low)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Return the logits [n, classes] of pixel values [n, C, H, W] from 0 to 1."""
-        logits: Tensor = self.network(torch.addcmul(self.shift, pixels, self.gain))
+        """Return the logits [n, classes] of pixel values [n, C, H, W] from 0 to 1, or of raw values."""
+        values = pixels if self.images else pixels.double()
+        if self.bounded:
+            values = torch.minimum(torch.maximum(values, self.low), self.high)
+        logits: Tensor = self.network(torch.addcmul(self.shift, values, self.gain).float())
         return logits
 
 
@@ -159,7 +172,7 @@ class Graphs:
 
         example = torch.zeros(2, *self.info.shape)  # of one image torch would fix the batch's size
         shapes = {"pixels": {0: Dim("n", min=1)}}
-        model = FromPixels(self.network, self.info).eval()
+        model = FromRaw(self.network, self.info).eval()
         program = export(model, (example,), dynamic_shapes=shapes)
         for node in program.graph.nodes:
             node.meta.pop("stack_trace", None)  # the paths of this machine's source files
@@ -220,8 +233,12 @@ def check(name: str, network: Classifier, info: DatasetInfo, read: Any) -> float
         If it gives other logits.
     """
     generator = torch.Generator().manual_seed(0)
+    mean, std, low, high = (
+        torch.tensor(x, dtype=torch.float64)[:, None, None]
+        for x in (info.mean, info.std, *info.ends)
+    )
     pixels = torch.rand((4, *info.shape), generator=generator)
-    mean, std = (torch.tensor(x, dtype=torch.float64)[:, None, None] for x in (info.mean, info.std))
+    pixels = pixels if info.has_images else (low + (high - low) * pixels.double()).float()
     expected = network.eval()(((pixels - mean) / std).float()).float()
     found = torch.cat([read(pixels[:1]), read(pixels[1:])]).float()
     distance, allowed = _distance(found, expected), FORMATS[name].tolerance

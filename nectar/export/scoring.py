@@ -1,4 +1,4 @@
-"""An exported model's figures on labelled images, and those figures as text: of all, or of each part of its run's."""
+"""An exported model's figures on labelled images or rows, and these as text: of all, or of each part of its run's."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from common.config.text import join_set, parse_set
 from common.config.user_parts import ImportPolicy
 from common.data.folders.decode import Unreadable, dtype_of, read_image
 from common.data.folders.folder import FOLDER, account, list_split
+from common.data.user.rows import cell_names, read_rows
 from common.division import Division
 from common.errors import ConfigError, DataError
 from common.learning.compute import autocast
@@ -268,6 +269,8 @@ class ExportedModel:
             classes = tuple(str(name) for name in about["classes"])
             network = _network(about["model"], shape, len(classes), policy)
             _check_constants(given)
+            if given.get("kind", "images") != "images":
+                _check_rows(given, channels)
             network.load_state_dict(load_file(folder / "model.safetensors"))
             run = dict(about["run"])
             return cls(folder, network.eval(), given, classes, run, RunSplit.of(about))
@@ -277,6 +280,21 @@ class ExportedModel:
                 f"{folder} is not an exported model that can be read ({reason}): give a folder that `nectar export` "
                 "made"
             ) from None
+
+    @property
+    def kind(self) -> str:
+        """What it takes: images, a table's rows or series."""
+        return str(self.input.get("kind", "images"))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of a table's columns or a series' channels."""
+        return tuple(map(str, self.input.get("columns", ())))
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The names of the cells of a line that holds one row or series."""
+        return cell_names(self.columns, self.kind, self.shape[2])
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -290,11 +308,23 @@ class ExportedModel:
         return float(self.input["scale"])
 
     def inputs(self, raw: Tensor) -> Tensor:
-        """Return raw images [n, C, H, W] normalised: (raw / scale - mean) / std, float32."""
+        """Return raw images [n, C, H, W] normalised: (raw / scale - mean) / std, float32; rows within their bounds."""
+        if self.kind != "images":
+            return self._rows(raw)
         mean, std = (torch.tensor(self.input[key], dtype=torch.float64) for key in ("mean", "std"))
         factor, offset = 1 / (self.scale * std), -mean / std
         shift, gain = (part.float()[:, None, None].to(raw.device) for part in (offset, factor))
         return torch.addcmul(shift, raw.float(), gain)
+
+    def _rows(self, raw: Tensor) -> Tensor:
+        low, high, mean, std = (
+            torch.tensor(self.input[key], dtype=torch.float64, device=raw.device)[:, None, None]
+            for key in ("low", "high", "mean", "std")
+        )
+        values = raw.double()  # raw values have any scale
+        if len(low):
+            values = values.clamp(low, high)
+        return ((values - mean) / std).float()
 
 
 def _network(
@@ -318,6 +348,18 @@ def _check_constants(given: Mapping[str, Any]) -> None:
                 raise ValueError(
                     f"model.json's {key} holds {value}, where a finite number{above} is needed"
                 )
+
+
+def _check_rows(given: Mapping[str, Any], channels: int) -> None:
+    """Refuse a description of rows that lacks a name, or has a bound for some columns alone."""
+    low, high = list(map(float, given["low"])), list(map(float, given["high"]))
+    bounded = len(low) == len(high) == channels and all(
+        a < b for a, b in zip(low, high, strict=True)
+    )
+    if len(given["columns"]) != channels or not (bounded or not low + high):
+        raise ValueError(
+            f"model.json names {len(given['columns'])} columns and bounds for {channels}"
+        )
 
 
 # ---- sources -------------------------------------------------------------------------------------
@@ -347,7 +389,7 @@ class PictureFolder:
     def __init__(self, folder: Path, exported: ExportedModel) -> None:
         self.folder = folder
         self._labels = _class_folders(folder, exported.classes)
-        self._form, self._scale = form_of(exported.input), np.float32(exported.scale)
+        self._exported = exported
         nested = (exported.run.get("split") or {}).get("group") == FOLDER
         listing = list_split(folder, "", list(self._labels), FOLDER if nested else "")
         self._files = listing.files
@@ -381,7 +423,7 @@ class PictureFolder:
             images, targets = [], []
             for file in files[first : first + size]:
                 try:
-                    images.append(self.read(self.folder / file.path))
+                    images.append(read_picture(self.folder / file.path, self._exported))
                 except Unreadable as error:
                     self._skipped[file.path] = Skipped(file.path, str(error))
                     continue
@@ -393,19 +435,48 @@ class PictureFolder:
             reasons = "; ".join(account(self.skipped))
             raise DataError(f"none of the pictures in {self.folder} can be read ({reasons})")
 
-    def read(self, path: Path) -> Tensor:
-        """Return a picture's raw values [C, H, W], float32, on the whole steps that the training images have.
 
-        They run from 0 to the model's scale: 255 for bytes, 16 for scikit-learn's digits.
+def read_picture(path: Path, exported: ExportedModel) -> Tensor:
+    """Return a picture's raw values [C, H, W], float32, on the whole steps that the training images have.
 
-        Raises
-        ------
-        Unreadable
-            If it is not a picture, or is damaged; the message says which.
-        """
-        values = read_image(path, self._form).astype(np.float32)
-        top = np.float32(np.iinfo(dtype_of(self._form)).max)
-        return torch.from_numpy((values * self._scale / top).round())
+    They run from 0 to the model's scale: 255 for bytes, 16 for scikit-learn's digits.
+
+    Raises
+    ------
+    Unreadable
+        If it is not a picture, or is damaged; the message says which.
+    """
+    form = form_of(exported.input)
+    values = read_image(path, form).astype(np.float32)
+    top = np.float32(np.iinfo(dtype_of(form)).max)
+    return torch.from_numpy((values * np.float32(exported.scale) / top).round())
+
+
+def row_batches(path: Path, label: str, exported: ExportedModel, size: int) -> Iterator[Batch]:
+    """Yield the rows of a CSV whose column ``label`` names their classes, ``size`` at a time.
+
+    Raises
+    ------
+    DataError
+        If it cannot be read, lacks a column of the model's, or names a class that the model does not know.
+    """
+    found = read_rows(path, label)
+    names, columns = list(exported.classes), list(found["columns"])
+    unknown = next((name for name in found["train_labels"] if name not in names), None)
+    if unknown is not None:
+        raise DataError(
+            f"{path} names a class {str(unknown)!r}, and the model knows {', '.join(names[:20])}"
+        )
+    missing = next((name for name in exported.cells if name not in columns), None)
+    if missing is not None:
+        raise DataError(f"{path} lacks the column {missing!r}, which the model takes")
+    rows = torch.from_numpy(
+        found["train_images"][:, [columns.index(name) for name in exported.cells]]
+    )
+    labels = torch.tensor([names.index(name) for name in found["train_labels"]])
+    for first in range(0, len(rows), size):
+        part = slice(first, first + size)
+        yield rows[part].reshape(-1, *exported.shape), labels[part]
 
 
 def _class_folders(folder: Path, classes: tuple[str, ...]) -> dict[str, int]:
@@ -433,7 +504,7 @@ def _class_folders(folder: Path, classes: tuple[str, ...]) -> dict[str, int]:
 def with_runs_own(
     settings: Mapping[str, str | int | float | bool], exported: ExportedModel
 ) -> dict[str, str | int | float | bool]:
-    """Return what was typed of a data set with what model.json knows of its division: seed, test share, classes, form.
+    """Return what was typed of a data set with what model.json knows of it: seed, test share, classes, form, constants.
 
     Raises
     ------
@@ -450,7 +521,17 @@ def with_runs_own(
             "learned from: leave it out."
         )
     known: dict[str, Any] = {"data.test_share": split["test_share"]}
-    if settings.get("dataset") == "images":
+    if exported.kind != "images":
+        known |= {"data.kind": exported.kind, "data.scale": "standard"}
+        for key, name in (
+            ("images.mean", "mean"),
+            ("images.std", "std"),
+            ("data.low", "low"),
+            ("data.high", "high"),
+        ):
+            if exported.input[name]:
+                known[key] = ",".join(map(repr, exported.input[name]))
+    elif settings.get("dataset") == "images":
         channels, side, _ = exported.shape
         known |= {"images.classes": ",".join(exported.classes)}
         known |= {"images.size": side, "images.channels": channels}

@@ -11,9 +11,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from common.data.user.rows import csv_of_rows
 from common.errors import FederationError
 from common.samples.dataset import DatasetInfo
 from common.sites import ALL_SITES, is_site_name, site_slug
+from common.storage.files import write_text
 from common.wire.display_contrast import Contrast
 from common.wire.synthetic_images import SyntheticImages
 from server_app.recorder import hard, in_bytes
@@ -50,13 +52,32 @@ def write_synthetic(
     folder: Path,
     contrast: Contrast = "pixels",
 ) -> None:
-    """Write ``images/<class>/<site>-<index>.png`` and ``synthetic.npz`` below ``folder``.
+    """Write ``images/<class>/<site>-<index>.png``, or of rows ``rows.csv``, and ``synthetic.npz`` below ``folder``.
 
     The pictures are in pixel space, clipped to what a picture shows or stretched to it, as ``contrast`` says, and
     rounded to bytes; a class that no site sent has an empty folder, so that the order of the folders stays that of
     the labels. The npz holds what was sent, neither clipped nor stretched: images float32 [n, C, H, W] in the
     model's normalised space, labels int64 [n] (or soft ones, as they came), sites text [n].
     """
+    if info.has_images:
+        _write_pictures(sets, info, folder, contrast)
+    else:
+        folder.mkdir()
+        rows = torch.cat([sent.images for sent in sets.values()])
+        labels = torch.cat([hard(sent.labels) for sent in sets.values()]).tolist()
+        named = [info.classes[label] for label in labels]
+        write_text(folder / "rows.csv", csv_of_rows(rows, named, info))
+    np.savez_compressed(
+        folder / "synthetic.npz",
+        images=torch.cat([sent.images for sent in sets.values()]).numpy(),
+        labels=torch.cat([sent.labels for sent in sets.values()]).numpy(),
+        sites=np.repeat(list(sets), [len(sent.labels) for sent in sets.values()]),
+    )
+
+
+def _write_pictures(
+    sets: Mapping[str, SyntheticImages], info: DatasetInfo, folder: Path, contrast: Contrast
+) -> None:
     names = folder_names(info.classes)
     for name in names:
         (folder / "images" / name).mkdir(parents=True)
@@ -65,12 +86,6 @@ def write_synthetic(
         for index, (picture, label) in enumerate(zip(pixels, labels.tolist(), strict=True)):
             path = folder / "images" / names[label] / f"{site_slug(site)}-{index:04d}.png"
             Image.fromarray(picture).save(path, format="PNG")
-    np.savez_compressed(
-        folder / "synthetic.npz",
-        images=torch.cat([sent.images for sent in sets.values()]).numpy(),
-        labels=torch.cat([sent.labels for sent in sets.values()]).numpy(),
-        sites=np.repeat(list(sets), [len(sent.labels) for sent in sets.values()]),
-    )
 
 
 def _pictures(pixels: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:

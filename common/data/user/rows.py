@@ -351,7 +351,7 @@ class _Table:
                 groups.append(_class(cells[beside], where, self.group, "group"))
             for at in apart:
                 del cells[at]
-            values.extend(_numbers(cells, columns, where))
+            values.extend(numbers_of(cells, columns, where))
         if not classes:
             raise DataError(f"{self.path} has no row below the names of its columns")
         table = np.frombuffer(values, dtype=np.float64).reshape(len(classes), len(columns))
@@ -426,8 +426,8 @@ def _class(cell: str, where: str, column: str, what: str = "class") -> str:
     return name
 
 
-def _numbers(cells: list[str], columns: list[str], where: str) -> list[float]:
-    """Return the numbers in a line's cells; every one is finite."""
+def numbers_of(cells: Sequence[str], columns: Sequence[str], where: str) -> list[float]:
+    """Return the numbers in a line's cells; DataError, naming ``where`` and the column, if one is not finite."""
     try:
         found = list(map(float, cells))
     except ValueError:
@@ -473,14 +473,19 @@ def column_names(info: DatasetInfo) -> tuple[str, ...]:
     return info.columns or tuple(str(place + 1) for place in range(info.shape[0]))
 
 
+def cell_names(names: Sequence[str], kind: str, steps: int) -> tuple[str, ...]:
+    """Return the names of a line's cells: the columns', or of a series ``channel[step]``, steps counted from 0."""
+    if kind != "series":
+        return tuple(names)
+    return tuple(f"{name}[{step}]" for name in names for step in range(steps))
+
+
 def csv_of_rows(given: Tensor, labels: Sequence[str], info: DatasetInfo) -> str:
     """Return rows or series as a model takes them, with a label each, as comma-separated text in raw values.
 
     A series' line has its channels' steps one after the other, each under ``channel[step]``, counted from 0.
     """
-    names = column_names(info)
-    if info.kind == "series":
-        names = tuple(f"{name}[{step}]" for name in names for step in range(info.shape[2]))
+    names = cell_names(column_names(info), info.kind, info.shape[2])
     values = raw_values(given, info).reshape(len(given), len(names))
     rows = ([label, *(f"{v:.7g}" for v in row)] for label, row in zip(labels, values, strict=True))
     return csv_text(["class", *names], rows)
