@@ -24,6 +24,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from benchmarks.named_points import Point, chart
@@ -255,34 +256,61 @@ def tables(runs: Sequence[Run]) -> str:
     return "\n\n".join(parts)
 
 
+def ranked(rows: Mapping[str, Sequence[Run]]) -> dict[tuple[int, ...], list[str]]:
+    """Return the rows by the seeds that they ran on, the best first: another seed is another division of the data.
+
+    A row of fewer seeds stands with those that ran on these and more.
+    """
+    seeds_of = {row: frozenset(run.seed for run in own) for row, own in rows.items()}
+    sets = set(seeds_of.values())
+    largest = {seeds for seeds in sets if not any(seeds < other for other in sets)}
+    found: dict[tuple[int, ...], list[str]] = {}
+    for seeds in sorted(largest, key=sorted):
+        own = [row for row, ran in seeds_of.items() if ran <= seeds]
+        found[tuple(sorted(seeds))] = sorted(own, key=lambda row: -_mean(rows[row], "accuracy"))
+    return found
+
+
+def numbered(rows: Mapping[str, Sequence[Run]]) -> dict[str, int]:
+    """Return each row's number in the group's tables, by which its plot names it."""
+    every = [row for own in ranked(rows).values() for row in own]
+    return {row: place for place, row in enumerate(every, 1)}
+
+
 def _board(group: str, rows: Mapping[str, Sequence[Run]]) -> str:
-    """Return a group of a leaderboard: its plot, a row a method, the best first, and of which code it is."""
+    """Return a group of a leaderboard: its plot, a table a set of seeds, and of which code it is."""
     runs = [run for own in rows.values() for run in own]
-    ranked = sorted(rows.items(), key=lambda row: -_mean(row[1], "accuracy"))
-    head = (*_HEAD, "searched", "seeds", "MB up", "site seconds", "epsilon", "real data")
+    plot = f"![Test accuracy against megabytes sent, {group}](../images/leaderboard-{_file(group)}.svg)"
+    numbers = numbered(rows)
+    tables_ = [
+        f"Seeds {', '.join(map(str, seeds))}:\n\n"
+        + _ranking(group, {row: rows[row] for row in own}, numbers)
+        for seeds, own in ranked(rows).items()
+    ]
+    of = {name: sorted({getattr(run, name) for run in runs}) for name in ABOUT[3:]}
+    measured = (
+        f"Code of {', '.join(of['commit'])}; {', '.join(of['date'])}; {', '.join(of['hardware'])}."
+    )
+    return "\n\n".join([f"## {group}", plot, *tables_, measured])
+
+
+def _ranking(group: str, rows: Mapping[str, Sequence[Run]], numbers: Mapping[str, int]) -> str:
+    head = ("#", *_HEAD, "searched", "MB up", "site seconds", "epsilon", "real data")
     body = [
         (
+            str(numbers[row]),
             row if row == own[0].method else f"{row} (`{own[0].method}`)",
             _accuracy(own, digits=3),
             *_worth(group, own),
             own[0].chosen or _NOTHING,
-            f"{own[0].seed} to {own[-1].seed}" if len(own) > 1 else str(own[0].seed),
             f"{_mean(own, 'up'):.3g}",
             _seconds(own),
             "none" if math.isnan(epsilon := _mean(own, "epsilon")) else f"{epsilon:.3g}",
             own[0].real,
         )
-        for row, own in ranked
+        for row, own in rows.items()
     ]
-    cells = "\n".join(
-        "| " + " | ".join(line) + " |" for line in (head, ("---",) * len(head), *body)
-    )
-    plot = f"![Test accuracy against megabytes sent, {group}](../images/leaderboard-{_file(group)}.svg)"
-    of = {name: sorted({getattr(run, name) for run in runs}) for name in ABOUT[3:]}
-    measured = (
-        f"Code of {', '.join(of['commit'])}; {', '.join(of['date'])}; {', '.join(of['hardware'])}."
-    )
-    return f"## {group}\n\n{plot}\n\n{cells}\n\n{measured}"
+    return "\n".join("| " + " | ".join(line) + " |" for line in (head, ("---",) * len(head), *body))
 
 
 def _file(group: str) -> str:
@@ -296,7 +324,7 @@ def _seconds(own: Sequence[Run]) -> str:
 
 def _accuracy(own: Sequence[Run], digits: int = 4) -> str:
     spread = statistics.stdev(r.accuracy for r in own) if len(own) > 1 else math.nan
-    end = "" if math.isnan(spread) else f" ± {spread:.{digits}f}"
+    end = "" if math.isnan(spread) else f"&nbsp;±&nbsp;{spread:.{digits}f}"  # one line of a cell
     return f"{_mean(own, 'accuracy'):.{digits}f}{end}"
 
 
@@ -344,7 +372,7 @@ def draw(runs: Sequence[Run], images: Path, name: str) -> None:
         for group, rows in groups.items():
             own = {row: its for row, its in rows.items() if its[0].method not in BOUNDS}
             levels = {row: _mean(its, "accuracy") for row, its in rows.items() if row not in own}
-            _plot(PLOTS[0], own, images / f"{name}-{_file(group)}.svg", levels)
+            _plot(PLOTS[0], own, images / f"{name}-{_file(group)}.svg", levels, numbered(rows))
         return
     every = {
         f"{group}\0{row}": own
@@ -357,11 +385,15 @@ def draw(runs: Sequence[Run], images: Path, name: str) -> None:
 
 
 def _plot(
-    plot: Plot, rows: Mapping[str, Sequence[Run]], to: Path, levels: Mapping[str, float]
+    plot: Plot,
+    rows: Mapping[str, Sequence[Run]],
+    to: Path,
+    levels: Mapping[str, float],
+    numbers: Mapping[str, int] = MappingProxyType({}),
 ) -> None:
     points = [
         Point(
-            row.rpartition("\0")[2],
+            str(numbers.get(row, row.rpartition("\0")[2])),
             _KINDS.get(own[0].real, own[0].group),
             x * plot.scale,
             _mean(own, "accuracy"),

@@ -21,7 +21,9 @@ from benchmarks.standings import (
     curve_csv,
     draw,
     merged,
+    numbered,
     page,
+    ranked,
     read,
     sends_real,
     taken_up,
@@ -90,7 +92,7 @@ def test_the_mean_its_deviation_and_every_seed_stand_in_the_table() -> None:
         for s, a, f in ((3, 0.5, 0.1), (4, 0.7, math.nan))
     ]
     text = page(f"before\n{BEGIN}\nold\n{END}\nafter\n", runs)
-    cells = f"0.6000 ± 0.1414 | {of_cifar10(0.6) or '–'} | – | 0.5000  0.7000"
+    cells = f"0.6000&nbsp;±&nbsp;0.1414 | {of_cifar10(0.6) or '–'} | – | 0.5000  0.7000"
     assert f"| a | {cells} | 2 | – | 10.0 % (2.0) |" in text
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
@@ -128,16 +130,28 @@ def test_a_leaderboard_has_a_row_a_method_the_best_first_and_its_own_columns(
     text = page(f"{BEGIN}{END}", runs)
     rows = [line for line in text.splitlines() if line.startswith("| ")][2:]
     of_digits = partial(worth, curve=curve_of("digits", "convnet 2x32"))
-    assert rows[0] == f"| scaffold | 0.900 | {of_digits(0.9)} | – | – | 0 | 2 | – | 3 | no |"
-    cells = f"0.600 ± 0.141 | {of_digits(0.6)} | 144 † | lr=0.3"
-    assert rows[1] == f"| tuned (`fedavg`) | {cells} | 0 to 1 | 2 | – | none | no |"
+    assert rows[0] == f"| 1 | scaffold | 0.900 | {of_digits(0.9)} | – | – | 2 | – | 3 | no |"
+    cells = f"0.600&nbsp;±&nbsp;0.141 | {of_digits(0.6)} | 144 † | lr=0.3"
+    assert rows[1] == f"| 2 | tuned (`fedavg`) | {cells} | 2 | – | none | no |"
     assert "Code of c; 2026-01-02; h." in text
     (tmp_path / "leaderboard.csv").write_text(as_csv(runs))
     assert page(text, read(tmp_path / "leaderboard.csv")) == text
     draw(runs, tmp_path, "leaderboard")
     plot = (tmp_path / "leaderboard-digits.svg").read_text()
-    assert "scaffold" in plot
+    assert ">1<" in plot
+    assert "scaffold" not in plot  # its number in the table stands for it
     assert ">local<" in plot
+
+
+def test_rows_on_other_seeds_have_a_table_of_their_own() -> None:
+    """One on a part of the seeds stands with those on all of them; numbers go on from table to table."""
+    ran = {"a": (0, 1), "b": (3, 4), "c": (0, 1), "d": (3,)}
+    rows = {
+        row: [Run("digits", row, seed, place / 10, 1.0, method=row) for seed in seeds]
+        for place, (row, seeds) in enumerate(ran.items())
+    }
+    assert ranked(rows) == {(0, 1): ["c", "a"], (3, 4): ["d", "b"]}
+    assert numbered(rows) == {"c": 1, "a": 2, "d": 3, "b": 4}
 
 
 def test_what_a_leaderboard_says_of_a_run_is_its_records(tmp_path: Path) -> None:
