@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from common.code.imports import is_import_path
 from common.config.consistency import FILE_KEY, SITES_KEY, START_KEY
 from common.config.keys import (
     CONFIG,
@@ -92,7 +93,8 @@ def parse_arguments(
                 raise ConfigError(
                     f"{word!r} is not key=value: only an experiment or a method, named first, has no '='."
                 )
-            run_config["method" if word in METHODS else "experiment"] = word
+            method = word in METHODS or is_import_path(word)
+            run_config["method" if method else "experiment"] = word
         elif "." in key:
             value = _own_paths(key, value, directory or Path.cwd())
             assigned.append(shlex.quote(f"{key}={value}"))

@@ -37,7 +37,7 @@ from common.config.layers import (
     run_config_layers,
 )
 from common.config.resolved import Config, stated_here
-from common.config.schema import read_sections
+from common.config.schema import Sections, read_sections
 from common.config.strategy import check_arguments, check_strategy, stated_arguments
 from common.config.tables import experiment_layers
 from common.config.text import Scalar, from_home
@@ -50,7 +50,9 @@ from common.settings.sections import (
     FOLDERS,
     FORMS,
     TABLE_ENDING,
+    DataSettings,
     ModelSettings,
+    PrivacySettings,
     RunSettings,
     is_user_data,
     kind_of,
@@ -106,6 +108,9 @@ def load(run_config: Mapping[str, Any], *, policy: ImportPolicy | None = None) -
     own = chosen_method(leaves, policy)
     read = read_sections(leaves, own)
     model = read.method.shaped(cast(ModelSettings, read.shared["model"]))
+    privacy = cast(PrivacySettings, read.shared["privacy"])
+    if privacy.epsilon and policy is None:  # a site has the noise that was planned
+        privacy = _planned(privacy, read, begins=RESOLVED not in given)
     label, paths = experiment or file.experiment, _paths(given, file.paths)
     places = {key: where for key, (_, where) in paths.items() if where}
     places |= {"experiment": COMMAND_LINE} if label else {}
@@ -115,7 +120,7 @@ def load(run_config: Mapping[str, Any], *, policy: ImportPolicy | None = None) -
         output_dir=Path(paths["output-dir"][0]),
         data_dir=Path(paths["data-dir"][0]),
         resume=str(paths["resume"][0]),
-        **cast(Any, {**read.shared, "model": model}),
+        **cast(Any, {**read.shared, "model": model, "privacy": privacy}),
         settings=read.method,
         inner=read.inner,
         strategy=_strategy_arguments(read.run.method, leaves, own, policy),
@@ -123,6 +128,18 @@ def load(run_config: Mapping[str, Any], *, policy: ImportPolicy | None = None) -
         typed=str(given.get(TYPED, "")),
         round=_round(given, str(paths["resume"][0])),
     )
+
+
+def _planned(privacy: PrivacySettings, read: Sections, *, begins: bool) -> PrivacySettings:
+    """Return the settings with noise for their epsilon; ConfigError if a run that begins has both, or it cannot be."""
+    if begins and privacy.active:
+        raise ConfigError(
+            "privacy.epsilon and privacy.noise_multiplier both say how much noise there is: leave one out."
+        )
+    from common.config.privacy_plan import planned_privacy  # seconds of imports
+
+    held = cast(DataSettings, read.shared["data"]).site_holdout
+    return planned_privacy(privacy, read.run.method, read.method, read.run.rounds, held)
 
 
 def _check_internal_keys(given: Mapping[str, Any], policy: ImportPolicy | None) -> None:

@@ -215,8 +215,6 @@ RENAMED = {
     **{f"{method}.augment": f"{method}.dsa" for method in ("feddm", "fedaf")},
     **{f"{method}.weighting": f"{method}.image_weighting" for method in ("feddm", "fedaf", "real")},
     "federation.clients": "federation.sites",
-    "privacy.epsilon": "privacy.noise_multiplier (`nectar privacy plan --epsilon E --sample-rate Q --steps S` says "
-    "which one costs an epsilon of E)",
     "real.rho": "image_training.ball",
     "fedssyn.images": "fedssyn.source (shuffled is diffusion, real-shuffled is real, local is fedssyn.shared=off, and "
     "central a source with inner=central)",

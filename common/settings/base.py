@@ -66,6 +66,13 @@ class Settings(Section):
         message = self.disclosure()
         return None if message is not None and message.differentially_private else ()
 
+    def private_steps(self, examples: int, held: float) -> tuple[float, int] | None:
+        """Return the sample rate and number of a round's private steps at a site; None if settings do not say.
+
+        Of ``examples``, of which the share ``held`` is not learned from.
+        """
+        return None
+
     def unprotected(self, privacy: PrivacySettings) -> str:
         """Return why the noise that ``privacy`` asks for would not cover all that a device sends; nothing if it does.
 

@@ -9,6 +9,8 @@ from common.settings.training import TrainingSettings
 class FedAvgSettings(TrainingSettings):
     """Sites train the model by SGD; the server averages what comes back."""
 
+    trains_alone: ClassVar[bool] = True
+
     sends: ClassVar[Disclosure] = Disclosure("weights", update=True)
     """What leaves a device, where no setting decides it; a subclass that sends something else states its own."""
 

@@ -129,18 +129,21 @@ class FedDMSettings(SurrogateServerSettings):
 
     def unprotected(self, privacy: PrivacySettings) -> str:
         """Refuse images that hold real ones, or matching without a mechanism, or by counts that are private."""
+        reasons = []
         if self.mechanism == "none":
-            return (
+            reasons.append(
                 "its images are matched to real ones without noise: set {section}.mechanism=feature or "
                 "{section}.mechanism=gradient"
             )
         if self.start not in ("noise", "smooth"):
             begun = "means of real ones" if self.start != "real" else "real ones"
-            return f"its images begin as {begun} ({{section}}.start={self.start}): set {{section}}.start=noise"
+            reasons.append(
+                f"its images begin as {begun} ({{section}}.start={self.start}): set {{section}}.start=noise"
+            )
         if privacy.counts != "public" and not self.counts_noise:
-            return (
+            reasons.append(
                 "how often an example is drawn follows its class's number of examples, which privacy.counts=one keeps "
                 "private: set {section}.counts_noise above 0, such as 10, or privacy.counts=public where these are no "
                 "secret"
             )
-        return super().unprotected(privacy)
+        return "; and ".join(reasons) or super().unprotected(privacy)

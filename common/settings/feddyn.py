@@ -1,6 +1,6 @@
 """FedDyn's settings (Acar et al., 2021)."""
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -10,6 +10,8 @@ from common.settings.fedavg import FedAvgSettings
 
 class FedDynSettings(FedAvgSettings):
     """Sites minimise a loss whose linear and quadratic terms make their optima agree with the federation's."""
+
+    trains_alone: ClassVar[bool] = True
 
     weighting: Literal["counts", "uniform"] = setting(
         "uniform", "a site's weight in the average: its number of images, or one"

@@ -1,6 +1,6 @@
 """FedNova's settings (Wang et al., 2020)."""
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -10,6 +10,8 @@ from common.settings.fedavg import FedAvgSettings
 
 class FedNovaSettings(FedAvgSettings):
     """Sites train by SGD, and what they changed is divided by how far their steps could take them."""
+
+    trains_alone: ClassVar[bool] = True
 
     local_optimizer: Literal["sgd"] = setting(
         "sgd", "what takes the steps: SGD, whose steps the normalizer adds up"

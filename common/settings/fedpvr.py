@@ -1,6 +1,7 @@
 """FedPVR's settings (Li et al., 2023)."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from common.settings.base import setting
 from common.settings.scaffold import ScaffoldSettings
@@ -8,6 +9,8 @@ from common.settings.scaffold import ScaffoldSettings
 
 class FedPVRSettings(ScaffoldSettings):
     """SCAFFOLD on the last layers, FedAvg on the others."""
+
+    trains_alone: ClassVar[bool] = True
 
     layers: str = setting(
         "head",

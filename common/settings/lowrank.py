@@ -1,5 +1,7 @@
 """The settings of low-rank updates: two thin factors of each matrix travel (PowerSGD, Vogels et al., 2019)."""
 
+from typing import ClassVar
+
 from common.settings.base import Disclosure, Switch, setting
 from common.settings.fedavg import FedAvgSettings
 
@@ -10,6 +12,8 @@ class LowRankSettings(FedAvgSettings):
     PowerSGD sums the factors of all workers; here each site sends its own, and the server averages their products. A
     tensor whose factors would not be smaller travels whole, as vectors do.
     """
+
+    trains_alone: ClassVar[bool] = True
 
     sends = Disclosure("factors of an update", update=True)
 

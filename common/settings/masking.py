@@ -1,6 +1,6 @@
 """Random masking's settings: a random part of each update travels (Konečný et al., 2016, section 3)."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from common.settings.base import Disclosure, setting
 from common.settings.fedavg import FedAvgSettings
@@ -11,6 +11,8 @@ class MaskingSettings(FedAvgSettings):
 
     The rate is the one at which FedSynth's paper compares; the training is FedAvg's.
     """
+
+    trains_alone: ClassVar[bool] = True
 
     sends = Disclosure("part of an update", update=True)
 

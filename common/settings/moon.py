@@ -1,11 +1,15 @@
 """MOON's settings (Li et al., 2021)."""
 
+from typing import ClassVar
+
 from common.settings.base import setting
 from common.settings.fedavg import FedAvgSettings
 
 
 class MOONSettings(FedAvgSettings):
     """Sites train with a contrast of representations; ``model.projection`` gives them the paper's projection head."""
+
+    trains_alone: ClassVar[bool] = True
 
     mu: float = setting(
         1.0,

@@ -97,6 +97,10 @@ class RidgeSettings(Settings):
         """Return the model with as many axes as are asked for."""
         return model.model_copy(update={"width": self.width})
 
+    def private_steps(self, examples: int, held: float) -> tuple[float, int] | None:
+        """Return the one release of all rows."""
+        return 1.0, 1
+
     def unprotected(self, privacy: PrivacySettings) -> str:
         """Refuse another length of rows than 1, of which the noise's size is computed."""
         if privacy.clip != 1:

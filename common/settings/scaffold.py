@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from common.settings.base import Disclosure, setting
 from common.settings.fedavg import FedAvgSettings
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 class ScaffoldSettings(FedAvgSettings):
     """Sites train by SGD along gradients corrected by control variates, which travel both ways."""
+
+    trains_alone: ClassVar[bool] = True
 
     sends = Disclosure("weights and control variates", update=True)
 

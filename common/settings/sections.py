@@ -356,6 +356,13 @@ class PrivacySettings(Section):
         "standard deviation of the noise in each private step, as a multiple of clip; 0: no differential privacy",
         symbol="sigma",
     )
+    epsilon: float = setting(
+        0.0,
+        "in place of noise_multiplier: what all the run's rounds may cost an example of a site, by which the noise is "
+        "chosen as the run begins, from examples; a longer run is refused then",
+        ge=0,
+        lt=1000,
+    )
     clip: float = of_clip("longest contribution of one example to a private step")
     counts: Literal["one", "public"] = setting(
         "one",

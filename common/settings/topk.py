@@ -1,6 +1,6 @@
 """Top-k's settings: the largest numbers of each update travel (Aji and Heafield, 2017)."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from common.settings.base import Disclosure, setting
 from common.settings.fedavg import FedAvgSettings
@@ -12,6 +12,8 @@ class TopKSettings(FedAvgSettings):
     The places are paid for out of the same bytes: at one rate top-k costs what masking does and sends
     fewer numbers. The rate is the one at which FedSynth's paper compares; the training is FedAvg's.
     """
+
+    trains_alone: ClassVar[bool] = True
 
     sends = Disclosure("part of an update", update=True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from common.settings.base import Settings, setting
 
@@ -35,6 +35,17 @@ class TrainingSettings(Settings):
         "none",
         "what a step does to each image again; flip_crop: a crop of it within 4 reflected pixels, half flipped",
     )
+
+    trains_alone: ClassVar[bool] = False
+    """Whether a site's one training a round is all that it releases."""
+
+    def private_steps(self, examples: int, held: float) -> tuple[float, int] | None:
+        """Return the rate and number of a training's steps, as `common.learning.dp_sgd` plans them."""
+        if not vars(type(self)).get("trains_alone"):  # what inherits it may release more
+            return None
+        pool = max(1, round(examples * (1 - held)))
+        size = min(self.batch, pool)
+        return size / pool, -(-self.epochs * pool // size)
 
     def unprotected(self, privacy: PrivacySettings) -> str:
         """Refuse to clip a noised gradient again, and to begin without the number of steps."""

@@ -87,9 +87,9 @@ def _account(directory: Path, delta: float, budget: float | None) -> int:
 
 
 def _noise(target: float, delta: float, rate: float, steps: int, rounds: int) -> int:
+    from common.config.privacy_plan import noise_for
     from common.privacy.accounting import epsilon
     from common.privacy.events import Event
-    from nectar.operate.privacy_plan import noise_for
 
     try:
         noise = noise_for(target, delta, rate, steps * rounds)

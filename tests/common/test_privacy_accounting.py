@@ -13,6 +13,7 @@ import torch
 from exact_epsilon import gaussian
 from torch import Tensor
 
+from common.config.privacy_plan import noise_for
 from common.privacy.accounting import (
     SAMPLED_ORDERS,
     Epsilon,
@@ -22,7 +23,7 @@ from common.privacy.accounting import (
     rdp_of_step,
 )
 from common.privacy.events import Event
-from nectar.operate.privacy_plan import noise_for, rounds_left
+from nectar.operate.privacy_plan import rounds_left
 
 DELTA = 1e-5
 

@@ -138,16 +138,11 @@ ROWS = {
         "compare fedavg --dry-run rounds=1",
     ),
     "an epsilon": row(
-        "run privacy.epsilon=3",
-        "did you mean privacy.noise_multiplier (`nectar privacy plan --epsilon E --sample-rate Q --steps S`",
-        "privacy plan --epsilon 3 --sample-rate 0.1 --steps 10",
+        "config fedavg privacy.epsilon=3",
+        "set privacy.examples to the one that every site is taken to have",
+        "config fedavg privacy.epsilon=3 privacy.examples=50 rounds=1 fedavg.epochs=1",
     ),
     "a method's name": row("config fedavgg", "the nearest is fedavg", "config fedavg"),
-    "a method by its path": row(
-        "config flwr.serverapp.strategy:FedAdam",
-        "write method=flwr.serverapp.strategy:FedAdam",
-        "config method=flwr.serverapp.strategy:FedAdam",
-    ),
     "a folder under a public set's name": row(
         "data dataset=digits images.folder={here}/plain",
         "choose dataset=images for folders of your own",

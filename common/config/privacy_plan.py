@@ -1,0 +1,108 @@
+"""How much noise an epsilon takes: of a mechanism, and of a run whose settings say what its sites release."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+from common.errors import ConfigError
+from common.privacy.accounting import costs_at_most, epsilon
+from common.privacy.events import Event
+from common.settings.base import Settings
+from common.settings.sections import PrivacySettings
+
+#: noise multipliers between which one is looked for, and to which share of itself it is found
+_LEAST, _MOST, _CLOSE = 1e-2, 1e6, 1e-3
+
+
+#: examples by which it is seen whether a method's steps follow their number
+_MANY = 2**20
+
+
+@lru_cache(maxsize=256)
+def noise_for(target: float, delta: float, sample_rate: float = 1.0, steps: int = 1) -> float:
+    """Return the least noise multiplier with which a mechanism costs no more than ``target``, to a thousandth above it.
+
+    Parameters
+    ----------
+    target : float
+        The epsilon, above 0.
+    delta : float
+        Above 0 and below 1.
+    sample_rate : float
+        Of its Poisson samples; 1: all the data.
+    steps : int
+        Of all rounds together, 1 or more.
+
+    Raises
+    ------
+    ValueError
+        If one of them is none, or no noise up to a million is enough.
+    """
+    if not 0 < target < math.inf or not 0 < sample_rate <= 1 or steps < 1:
+        raise ValueError(
+            f"noise for an epsilon of {target}, sample rate {sample_rate}, {steps} steps: give an epsilon above 0, a "
+            "rate above 0 and up to 1, and at least one step"
+        )
+
+    def enough(noise: float) -> bool:
+        return costs_at_most(target, [Event("plan", noise, sample_rate, steps)], delta)
+
+    high = 1.0
+    while not enough(high):
+        high *= 2
+        if high > _MOST:
+            raise ValueError(f"no noise up to {_MOST:g} gives an epsilon of {target}: ask for more")
+    low = high / 2
+    while low > _LEAST and enough(low):
+        low, high = low / 2, low
+    while high / low > 1 + _CLOSE:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def planned_privacy(
+    privacy: PrivacySettings, method: str, settings: Settings, rounds: int, held: float
+) -> PrivacySettings:
+    """Return the settings with the noise with which ``rounds`` cost a site ``privacy.epsilon``.
+
+    Parameters
+    ----------
+    privacy : PrivacySettings
+        With a noise multiplier, as a run has it that goes on, they come back as they are.
+    held : float
+        The share of a site's examples that it does not train on.
+
+    Raises
+    ------
+    ConfigError
+        If the settings alone do not say what a site releases, or ``rounds`` with the noise that is there cost more.
+    """
+    asked = f"privacy.epsilon={privacy.epsilon:g}"
+    released = settings.private_steps(privacy.examples or 1, held)
+    follows_examples = released != settings.private_steps(_MANY, held)
+    if follows_examples and not privacy.examples:
+        raise ConfigError(
+            f"{asked} is planned from a number of examples: set privacy.examples to the one that every site is taken "
+            "to have, with privacy.counts=public to the smallest site's."
+        )
+    if released is None:
+        raise ConfigError(
+            f"{asked} cannot be planned under method={method}, whose sites release what its settings alone do not say: "
+            "set privacy.noise_multiplier (`nectar privacy plan --epsilon E --sample-rate Q --steps S` says which)."
+        )
+    rate, steps = released
+    if privacy.active:
+        events = [Event("plan", privacy.noise_multiplier, rate, steps * rounds)]
+        if not costs_at_most(privacy.epsilon, events, privacy.delta):
+            raise ConfigError(
+                f"{asked} was planned for fewer rounds: {rounds} with this noise cost "
+                f"{epsilon(events, privacy.delta).value:.3g}. Leave rounds as they were, or begin another run."
+            )
+        return privacy
+    try:
+        noise = noise_for(privacy.epsilon, privacy.delta, rate, steps * rounds)
+    except ValueError as error:
+        raise ConfigError(f"{asked} cannot be had: {error}.") from None
+    return privacy.model_copy(update={"noise_multiplier": float(f"{noise:.6g}")})

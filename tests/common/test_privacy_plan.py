@@ -1,0 +1,75 @@
+"""``privacy.epsilon``: the noise that a run's rounds need, held against what its sites were charged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from federation import resumed, run
+from small import Small
+
+from common.config.loading import load
+from common.errors import ConfigError
+from common.methods import METHODS, settings_of
+
+WORDS = "federation.sites=2 data.images=60 model.width=8 privacy.epsilon=4 privacy.examples=25"
+EXTRA: dict[str, str] = {name: f"{name}.epochs=2 {name}.batch=8" for name in METHODS} | {
+    "ridge": "ridge.width=17"
+}
+PLANNED = [
+    name
+    for name in METHODS
+    if settings_of(METHODS[name])().private_steps(10, 0.0) is not None and METHODS[name].private
+]
+
+
+def config(**keys: Any) -> Any:
+    return load(keys)
+
+
+def test_methods_with_one_training_a_round_or_one_release_are_planned() -> None:
+    assert {"fedavg", "fedprox", "fednova", "scaffold", "feddyn", "moon", "topk", "ridge"} <= set(
+        PLANNED
+    )
+    assert not {"feddm", "fedvae", "feddpms", "fedgen", "fedsynth", "fedssyn"} & set(PLANNED)
+
+
+@pytest.mark.parametrize("method", PLANNED)
+def test_what_the_sites_are_charged_is_within_what_was_asked_and_close(
+    method: str, small: Small
+) -> None:
+    rounds = 1 if method == "ridge" else 2
+    record = run(small(method=method, rounds=rounds, set=f"{WORDS} {EXTRA[method]}"))
+    spent = record.metrics()[-1]["notes"]["spent"]
+    assert len(spent) == 2
+    for site in spent.values():
+        assert 3.9 < site["epsilon"] <= 4.0
+
+
+def test_a_longer_run_is_refused_and_the_noise_is_the_records(small: Small) -> None:
+    record = run(small(method="fedavg", rounds=1, set=f"{WORDS} fedavg.epochs=1"))
+    with pytest.raises(ConfigError, match="planned for fewer rounds: 3 with this noise cost"):
+        resumed(record, 3)
+
+
+@pytest.mark.parametrize(
+    ("method", "words", "told"),
+    [
+        ("fedavg", "privacy.epsilon=3", "set privacy.examples"),
+        (
+            "fedavg",
+            "privacy.epsilon=3 privacy.examples=9 privacy.noise_multiplier=1",
+            "leave one out",
+        ),
+        ("feddm", "privacy.epsilon=3 privacy.examples=9", "nectar privacy plan"),
+        ("fedavg", "privacy.epsilon=1e-9 privacy.examples=9", "cannot be had"),
+        (
+            "feddm",
+            "privacy.noise_multiplier=1",
+            "feddm.mechanism=gradient; and how often .* feddm.counts_noise above 0",
+        ),
+    ],
+)
+def test_what_is_missing_is_said_in_a_sentence(method: str, words: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        load({"method": method, "set": words})
