@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from logging import getLogger
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,8 @@ class ResumePoint:
         The line of the checkpoint's round where metrics.jsonl lacks it, because it awaits the sites' figures.
     diverged : bool
         Whether the test loss of the checkpoint's round is not finite.
+    inherited : mapping
+        What is said of a new record's sites by the one that it is made of, as partition.json has it.
     """
 
     record: Record
@@ -47,6 +49,7 @@ class ResumePoint:
     best: float | None = None
     line: Mapping[str, Any] | None = None
     diverged: bool = False
+    inherited: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def unjudged(self) -> bool:
@@ -59,8 +62,12 @@ class ResumePoint:
         return 1 if self.checkpoint is None else self.checkpoint.server_round + 1
 
 
-def resume_point_of(config: Config, strategy: Federated) -> ResumePoint:
+def resume_point_of(
+    config: Config, strategy: Federated, ancestor: Ancestor | None = None
+) -> ResumePoint:
     """Return where the run of ``config`` goes on, with ``strategy`` put back to there; a new record if it begins.
+
+    A new one is made of what ``ancestor`` left in the strategy, where there is one.
 
     Raises
     ------
@@ -69,6 +76,11 @@ def resume_point_of(config: Config, strategy: Federated) -> ResumePoint:
         rounds than are asked for, or is being written; or if the data are not those that it began with. Nothing of it
         has been changed then.
     """
+    if ancestor is not None:
+        began = recorded_data(ancestor.provenance)
+        require_same_data(config.dataset, began, strategy.members.data)
+        inherited = ancestor.of(strategy.derive())
+        return ResumePoint(Record.create(config), inherited=inherited)
     if not config.resume:
         return ResumePoint(Record.create(config))
     record = Record.open(config)
@@ -125,6 +137,55 @@ def _has_diverged(line: Mapping[str, Any]) -> bool:
     test = line.get("test")
     loss = test.get("loss") if isinstance(test, Mapping) else 0.0
     return not (isinstance(loss, int | float) and math.isfinite(loss))
+
+
+# ---- a record of another one ---------------------------------------------------------------------
+# Some methods make a new record of what another one's checkpoint holds, and leave that one as it is.
+
+
+@dataclass(frozen=True)
+class Ancestor:
+    """What a new record takes from the one that it is made of.
+
+    Attributes
+    ----------
+    provenance, partition : mapping
+        What that one states, and its partition.json.
+    """
+
+    provenance: Mapping[str, Any]
+    partition: Mapping[str, Any]
+
+    @property
+    def engine(self) -> str:
+        """What it was a run of."""
+        return str(self.provenance.get("engine", ""))
+
+    def of(self, names: Collection[str]) -> dict[str, Any]:
+        """Return what its partition.json says of all sites, and of those alone that are in ``names``."""
+        sites = self.partition.get("sites", {})
+        about = {key: told for key, told in self.partition.items() if key != "left_out"}
+        return {**about, "sites": {name: row for name, row in sites.items() if name in names}}
+
+
+def ancestor_of(config: Config, strategy: Federated) -> Ancestor | None:
+    """Return what a new record takes from ``config.resume``, with ``strategy`` put back to there; None if nothing.
+
+    Raises
+    ------
+    FederationError
+        If it is another run's, has no such checkpoint, is damaged, or is being written.
+    """
+    if not (config.resume and strategy.derived_by):
+        return None
+    record = Record.open(config, strategy.derived_by)
+    try:
+        told = config.round
+        checkpoint = checkpoint_of_round(record, told) if told else Checkpoint.load(record.last)
+        strategy.restore(checkpoint.strategy)
+        return Ancestor(record.stated() or {}, record.json("partition.json") or {})
+    finally:
+        record.close()
 
 
 # ---- going back ----------------------------------------------------------------------------------

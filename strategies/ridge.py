@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property, reduce
+from logging import getLogger
+from operator import add
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from common.division import Division
-from common.errors import ConfigError
+from common.errors import ConfigError, FederationError, PayloadError
 from common.learning.run import Run
 from common.models.ridge import along
 from common.samples.inputs import Samples, samples
@@ -21,6 +23,7 @@ from common.wire.tensors import Tensors
 from common.wire.weights import Weights
 from strategies.base import Instruction, State, Strategy
 from strategies.exchange.replies import Upload
+from strategies.exchange.roll_call import listed
 from strategies.exchange.rules import Rule
 from synth.ridge_regression import (
     Curve,
@@ -33,7 +36,9 @@ from synth.ridge_regression import (
     within,
 )
 
-_TOTAL, _ROWS, _SITES = "total", "rows", "sites"
+logger = getLogger("flwr")
+
+_TOTAL, _ROWS, _SITES, _FORGOTTEN = "total", "rows", "sites", "forgotten"
 
 
 class Ridge(Strategy):
@@ -50,8 +55,9 @@ class Ridge(Strategy):
         self.settings = check(run)
         self._own = self._labelled() if self.settings.trains_on_validation else None
         self._total: Sums | None = None
-        self._rows: list[float] = []
+        self._rows: dict[str, float] = {}  # of each site in the total
         self._of_sites: dict[str, Sums] = {}
+        self._forgotten: list[str] = []
         self._told: dict[str, float] = {}
 
     def _labelled(self) -> Samples:
@@ -87,6 +93,13 @@ class Ridge(Strategy):
             model.turn(along(torch.cat(parts).cpu(), len(model.offset)))
         return Summing(self.run, model)
 
+    def choose(self, server_round: int) -> list[Site]:
+        """Return the round's sites; of a total that is there, all those that are not in it and were not taken out."""
+        if not self._rows:
+            return super().choose(server_round)
+        done = {*self._rows, *self._forgotten}
+        return [site for site in self.sites if site.name not in done]
+
     def instructions(
         self, server_round: int, weights: Weights, sites: Sequence[Site]
     ) -> Mapping[str, Instruction]:
@@ -99,6 +112,8 @@ class Ridge(Strategy):
         """Believe sums of no more rows than the site has examples, each within what rows can be."""
 
         def require(_: Weights, upload: Upload, sent: Tensors) -> None:
+            if upload.site.name in self._rows:
+                raise PayloadError("its sums are in the total already")
             most = self.run.config.federation.max_examples
             self._summing.require(sent, upload.examples if self.run.config.tells_counts else most)
 
@@ -115,7 +130,7 @@ class Ridge(Strategy):
         for upload in uploads:
             sums = summing.received(upload.payload_as(Tensors))
             self._total = sums if self._total is None else self._total + sums
-            self._rows.append(summing.count(sums))
+            self._rows[upload.site.name] = summing.count(sums)
             if self.settings.keep == "sites":
                 self._of_sites[upload.site.name] = sums
         assert self._total is not None
@@ -145,7 +160,8 @@ class Ridge(Strategy):
             penalty = self._penalty(penalty_of_noise(deviation, summing.d))
             return sums.solved(penalty) / rows.by[:, None]
         if summing.both and not rows.whole:
-            sums = sums.mended(coding_error(torch.tensor(self._rows) / count, summing.d))
+            shares = torch.tensor([*self._rows.values()]) / count
+            sums = sums.mended(coding_error(shares, summing.d))
         sums = sums.scaled(rows.by)
         return sums.solved(self._penalty(Curve.of(sums, count).least()))
 
@@ -156,18 +172,81 @@ class Ridge(Strategy):
         return penalty
 
     def notes(self) -> Mapping[str, Any]:
-        """Return lambda."""
-        return self._told
+        """Return lambda, and of a total that was another record's the sites that are in it now."""
+        if not self.derived_by:
+            return self._told
+        return {**self._told, "in_total": list(self._rows), _FORGOTTEN: self._forgotten}
 
     def state_dict(self) -> State:
-        """Return the total, each reply's number of rows, and each site's sums where they are kept."""
+        """Return the total, whose rows it is of, each site's sums where they are kept, and who was taken out."""
         if self._total is None:
             return {}
         kept = {name: list(vars(sums).values()) for name, sums in self._of_sites.items()}
-        return {_TOTAL: list(vars(self._total).values()), _ROWS: list(self._rows), _SITES: kept}
+        total = {_TOTAL: list(vars(self._total).values()), _ROWS: self._rows, _SITES: kept}
+        return {**total, _FORGOTTEN: self._forgotten}
 
     def load_state_dict(self, state: State) -> None:
         """Take them back."""
         if state:
-            self._total, self._rows = Sums(*state[_TOTAL]), list(state[_ROWS])
+            self._total, self._rows = Sums(*state[_TOTAL]), dict(state[_ROWS])
             self._of_sites = {name: Sums(*parts) for name, parts in state[_SITES].items()}
+            self._forgotten = list(state[_FORGOTTEN])
+            self.asks_sites = not self._leaving and (self._late or not self.settings.forget)
+
+    # ---- late and leaving sites -----------------------------------------------------------------------
+
+    @property
+    def derived_by(self) -> Sequence[str]:
+        """Name the settings by which a site is to join, or to leave, the total of the record that is resumed."""
+        asked = {"ridge.forget": self.settings.forget, "federation.newcomers": self._late}
+        return [key for key, wanted in asked.items() if wanted and self.run.config.resume]
+
+    @property
+    def _late(self) -> bool:
+        return self.run.config.federation.newcomers == "any"
+
+    @property
+    def awaited(self) -> int:
+        """Where a total is there, no site that is in it is waited for."""
+        return self.run.config.federation.min_replies if self._rows else super().awaited
+
+    @property
+    def _leaving(self) -> list[str]:
+        """The sites that are still to be taken out; of a record that was made so, they are out."""
+        named = [name.strip() for name in self.settings.forget.split(",")]
+        return [n for n in dict.fromkeys(named) if n and n not in self._forgotten]
+
+    def derive(self) -> Collection[str]:
+        """Take out the sites of ``ridge.forget``, and ask none; or see that a site is there that is not in the total.
+
+        What is left is summed again, in its order: the same bits as if the others alone had been asked.
+        """
+        config, there = self.run.config, listed([*self._rows])
+        if leaving := self._leaving:
+            if unknown := [name for name in leaving if name not in self._of_sites]:
+                raise FederationError(
+                    f"ridge.forget={self.settings.forget}: {listed(unknown)} is not in the total of {config.resume}, "
+                    f"which has {there}"
+                )
+            if len(leaving) == len(self._rows):
+                raise FederationError(
+                    f"ridge.forget={self.settings.forget} would leave no site in the total, which has {there}: begin "
+                    "a new run"
+                )
+            for name in leaving:
+                del self._of_sites[name], self._rows[name]
+            self._total = reduce(add, self._of_sites.values())
+            self._forgotten += leaving
+            logger.warning(
+                "%s: out of the total and the model of the new record. NOT forgotten: %s with its checkpoints, copies "
+                "and exports of it, whatever was learned from its sums or its model, and what left the site",
+                listed(leaving),
+                config.resume,
+            )
+        elif not self.choose(1):
+            raise FederationError(
+                f"no site is new: {config.resume} has {there} in its total"
+                + (f", took {listed(self._forgotten)} out of it" if self._forgotten else "")
+                + ", and nobody else is there; start the new site, then say federation.newcomers=any again"
+            )
+        return self._rows.keys()

@@ -75,6 +75,11 @@ class RidgeSettings(Settings):
         "none",
         "what the server keeps beside the total: nothing, or each site's sums, which give its members away",
     )
+    forget: str = setting(
+        "",
+        "with resume= of a record with ridge.keep=sites: sites, with commas between them, whose sums are taken out of "
+        "its total, and which are not asked again; the result is a new record",
+    )
 
     @field_validator("lam")
     @classmethod
