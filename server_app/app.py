@@ -36,7 +36,7 @@ from server_app.loop import federate, server_evaluator
 from server_app.on_round import Notifier, OnRound
 from server_app.record import Record
 from server_app.recorder import Recorder, require_an_update, warn_no_progress
-from server_app.resume_point import ancestor_of, resume_point_of
+from server_app.resume_point import ancestor_of, partition_with, resume_point_of
 from server_app.sending import print_marked, send
 from server_app.tracking import refuse_own_pictures, require_tracker
 from server_app.unlisted import unlisted
@@ -138,6 +138,7 @@ def serve(
     agree_on_data(strategy.members, read, config.dataset, config.federation.min_replies)
     refuse_own_pictures(config.track, strategy.sites)
     run = strategy.run = with_nodes_there_are(run, strategy.sites)
+    inherited = strategy.derive() if ancestor else ()
     standing = resume_point_of(run.config, strategy, ancestor)
     record, checkpoint = standing.record, standing.checkpoint
     strategy.record_id = record.id
@@ -155,13 +156,12 @@ def serve(
             members(strategy.sites)
         strategy.summary()
         with record.writing():
-            engine = engine_of(strategy.sites)
-            record.note(engine=ancestor.engine if ancestor and not strategy.sites else engine)
+            if strategy.sites:
+                record.note(engine=engine_of(strategy.sites))
         if checkpoint is None:
             partition = describe_partition(division, strategy.sites, strategy.members.left_out)
-            if inherited := standing.inherited:
-                sites = {**inherited["sites"], **partition["sites"]}
-                partition = {**partition, **inherited, "sites": sites}
+            if ancestor is not None:
+                partition = partition_with(partition, ancestor, inherited)
             data = stated_data(config.dataset, strategy.members.data)
             with record.writing():
                 record.partition(partition)

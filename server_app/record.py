@@ -97,9 +97,9 @@ class Record(RunDirectory):
 
     @classmethod
     def open(cls, config: Config, but: Collection[str] = ()) -> Record:
-        """Open the record that ``config.resume`` names, to continue it; nothing of it is changed yet.
+        """Open the record that ``config.resume`` names, to continue it, ``but`` for settings that may differ.
 
-        Settings of the dotted keys ``but`` may differ too.
+        Nothing of it is changed yet.
 
         Raises
         ------

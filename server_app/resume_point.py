@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
 from typing import Any
@@ -40,8 +40,6 @@ class ResumePoint:
         The line of the checkpoint's round where metrics.jsonl lacks it, because it awaits the sites' figures.
     diverged : bool
         Whether the test loss of the checkpoint's round is not finite.
-    inherited : mapping
-        What is said of a new record's sites by the one that it is made of, as partition.json has it.
     """
 
     record: Record
@@ -49,7 +47,6 @@ class ResumePoint:
     best: float | None = None
     line: Mapping[str, Any] | None = None
     diverged: bool = False
-    inherited: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def unjudged(self) -> bool:
@@ -63,11 +60,11 @@ class ResumePoint:
 
 
 def resume_point_of(
-    config: Config, strategy: Federated, ancestor: Ancestor | None = None
+    config: Config, strategy: Federated, ancestor: Record | None = None
 ) -> ResumePoint:
-    """Return where the run of ``config`` goes on, with ``strategy`` put back to there; a new record if it begins.
+    """Return where the run of ``config`` goes on, with ``strategy`` put back to there.
 
-    A new one is made of what ``ancestor`` left in the strategy, where there is one.
+    A new record if it begins, or goes on from an ``ancestor``.
 
     Raises
     ------
@@ -76,17 +73,14 @@ def resume_point_of(
         rounds than are asked for, or is being written; or if the data are not those that it began with. Nothing of it
         has been changed then.
     """
-    if ancestor is not None:
-        began = recorded_data(ancestor.provenance)
-        require_same_data(config.dataset, began, strategy.members.data)
-        inherited = ancestor.of(strategy.derive())
-        return ResumePoint(Record.create(config), inherited=inherited)
     if not config.resume:
         return ResumePoint(Record.create(config))
-    record = Record.open(config)
+    record = ancestor or Record.open(config)
     try:
         began = recorded_data(record.stated() or {})
         require_same_data(config.dataset, began, strategy.members.data)
+        if ancestor is not None:
+            return ResumePoint(Record.create(config))
         standing = _taken_up(record, config)
         if standing.checkpoint is not None:
             strategy.restore(standing.checkpoint.strategy)
@@ -109,11 +103,8 @@ def resume_point_of(
 
 
 def _taken_up(record: Record, config: Config) -> ResumePoint:
-    checkpoint = None
-    if config.round:
-        checkpoint = checkpoint_of_round(record, config.round)
-    elif record.last.is_file():
-        checkpoint = Checkpoint.load(record.last)
+    there = config.round or record.last.is_file()
+    checkpoint = _checkpoint(record, config.round) if there else None
     best = best_until(record, checkpoint)
     done = -1 if checkpoint is None else checkpoint.server_round
     line = None if checkpoint is None else checkpoint.line
@@ -132,6 +123,10 @@ def _taken_up(record: Record, config: Config) -> ResumePoint:
     )
 
 
+def _checkpoint(record: Record, told: str) -> Checkpoint:
+    return checkpoint_of_round(record, told) if told else Checkpoint.load(record.last)
+
+
 def _has_diverged(line: Mapping[str, Any]) -> bool:
     """Return whether a round's test loss was not finite: null in the file, as it was in a checkpoint."""
     test = line.get("test")
@@ -139,53 +134,26 @@ def _has_diverged(line: Mapping[str, Any]) -> bool:
     return not (isinstance(loss, int | float) and math.isfinite(loss))
 
 
-# ---- a record of another one ---------------------------------------------------------------------
-# Some methods make a new record of what another one's checkpoint holds, and leave that one as it is.
+def ancestor_of(config: Config, strategy: Federated) -> Record | None:
+    """Return the record that a new one is made of, with ``strategy`` put back to there; None if it is made of none.
 
-
-@dataclass(frozen=True)
-class Ancestor:
-    """What a new record takes from the one that it is made of.
-
-    Attributes
-    ----------
-    provenance, partition : mapping
-        What that one states, and its partition.json.
+    FederationError as `resume_point_of` raises it.
     """
-
-    provenance: Mapping[str, Any]
-    partition: Mapping[str, Any]
-
-    @property
-    def engine(self) -> str:
-        """What it was a run of."""
-        return str(self.provenance.get("engine", ""))
-
-    def of(self, names: Collection[str]) -> dict[str, Any]:
-        """Return what its partition.json says of all sites, and of those alone that are in ``names``."""
-        sites = self.partition.get("sites", {})
-        about = {key: told for key, told in self.partition.items() if key != "left_out"}
-        return {**about, "sites": {name: row for name, row in sites.items() if name in names}}
-
-
-def ancestor_of(config: Config, strategy: Federated) -> Ancestor | None:
-    """Return what a new record takes from ``config.resume``, with ``strategy`` put back to there; None if nothing.
-
-    Raises
-    ------
-    FederationError
-        If it is another run's, has no such checkpoint, is damaged, or is being written.
-    """
-    if not (config.resume and strategy.derived_by):
+    if not strategy.derived_by:
         return None
     record = Record.open(config, strategy.derived_by)
     try:
-        told = config.round
-        checkpoint = checkpoint_of_round(record, told) if told else Checkpoint.load(record.last)
-        strategy.restore(checkpoint.strategy)
-        return Ancestor(record.stated() or {}, record.json("partition.json") or {})
+        strategy.restore(_checkpoint(record, config.round).strategy)
     finally:
         record.close()
+    return record
+
+
+def partition_with(own: Mapping[str, Any], ancestor: Record, names: Collection[str]) -> Any:
+    """Return ``own``, a new record's partition.json, with its ancestor's rows of the sites ``names``."""
+    before = ancestor.json("partition.json") or {"sites": {}}
+    rows = {name: row for name, row in before["sites"].items() if name in names}
+    return {**before, **(own if own["sites"] else {}), "sites": rows | own["sites"]}
 
 
 # ---- going back ----------------------------------------------------------------------------------

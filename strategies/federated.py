@@ -52,7 +52,7 @@ class Federated(ScreeningHooks, FlowerStrategy):
     needs_class_counts = False
     #: how ``pictures`` are to be looked at
     contrast: ClassVar[Contrast] = "pixels"
-    #: whether sites are asked at all, once what a checkpoint holds is restored
+    #: whether there are sites to be asked
     asks_sites = True
 
     def __init__(self, run: Run, record_id: str = "run") -> None:
@@ -113,30 +113,14 @@ class Federated(ScreeningHooks, FlowerStrategy):
         own = {n: kept for n, kept in state.items() if n not in (_SPENDING, _LENGTHS)}
         self.load_state_dict(own)
 
-    # ---- a record that another one is made of ---------------------------------------------------------
-
     @property
     def derived_by(self) -> Sequence[str]:
-        """The settings, by dotted key, for which ``resume`` makes a new record of another's checkpoint; usually none.
-
-        The other record is then restored before the roll call, and ``derive`` called after it.
-        """
+        """The settings in use, by dotted key, by which ``resume`` makes a new record of another one's checkpoint."""
         return ()
 
     def derive(self) -> Collection[str]:
-        """Make of what was restored what a new record begins with; return the names of the sites whose work is in it.
-
-        Raises
-        ------
-        FederationError
-            If nothing new can come of it.
-        """
+        """Make of what was restored what a new record begins with; return whose work it is, by the sites' names."""
         return ()
-
-    @property
-    def awaited(self) -> int:
-        """How many sites of their own data are waited for at the start."""
-        return self.run.config.federation.sites
 
     # ---- who takes part, and the round that they are in -----------------------------------------------
 
@@ -180,7 +164,7 @@ class Federated(ScreeningHooks, FlowerStrategy):
             federation = self.run.config.federation
             there = wait_for_sites(
                 grid,
-                self.awaited,
+                federation.min_replies if self.derived_by else federation.sites,
                 self.question,
                 deadline=federation.join_deadline,
                 min_replies=federation.min_replies,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from common.division import Division
-from common.errors import ConfigError, FederationError, PayloadError
+from common.errors import ConfigError, FederationError
 from common.learning.run import Run
 from common.models.ridge import along
 from common.samples.inputs import Samples, samples
@@ -38,6 +38,7 @@ from synth.ridge_regression import (
 
 logger = getLogger("flwr")
 
+_LATE = "federation.newcomers"
 _TOTAL, _ROWS, _SITES, _FORGOTTEN = "total", "rows", "sites", "forgotten"
 
 
@@ -55,7 +56,7 @@ class Ridge(Strategy):
         self.settings = check(run)
         self._own = self._labelled() if self.settings.trains_on_validation else None
         self._total: Sums | None = None
-        self._rows: dict[str, float] = {}  # of each site in the total
+        self._rows: dict[str, float] = {}  # by site
         self._of_sites: dict[str, Sums] = {}
         self._forgotten: list[str] = []
         self._told: dict[str, float] = {}
@@ -94,7 +95,7 @@ class Ridge(Strategy):
         return Summing(self.run, model)
 
     def choose(self, server_round: int) -> list[Site]:
-        """Return the round's sites; of a total that is there, all those that are not in it and were not taken out."""
+        """Return the round's sites; once there is a total, those that neither are in it nor have left it."""
         if not self._rows:
             return super().choose(server_round)
         done = {*self._rows, *self._forgotten}
@@ -112,8 +113,6 @@ class Ridge(Strategy):
         """Believe sums of no more rows than the site has examples, each within what rows can be."""
 
         def require(_: Weights, upload: Upload, sent: Tensors) -> None:
-            if upload.site.name in self._rows:
-                raise PayloadError("its sums are in the total already")
             most = self.run.config.federation.max_examples
             self._summing.require(sent, upload.examples if self.run.config.tells_counts else most)
 
@@ -172,13 +171,13 @@ class Ridge(Strategy):
         return penalty
 
     def notes(self) -> Mapping[str, Any]:
-        """Return lambda, and of a total that was another record's the sites that are in it now."""
+        """Return lambda, and who is in a total of another record."""
         if not self.derived_by:
             return self._told
-        return {**self._told, "in_total": list(self._rows), _FORGOTTEN: self._forgotten}
+        return {**self._told, "in_total": [*self._rows], _FORGOTTEN: self._forgotten}
 
     def state_dict(self) -> State:
-        """Return the total, whose rows it is of, each site's sums where they are kept, and who was taken out."""
+        """Return the total, its rows by site, each site's sums where they are kept, and who was taken out."""
         if self._total is None:
             return {}
         kept = {name: list(vars(sums).values()) for name, sums in self._of_sites.items()}
@@ -190,63 +189,42 @@ class Ridge(Strategy):
         if state:
             self._total, self._rows = Sums(*state[_TOTAL]), dict(state[_ROWS])
             self._of_sites = {name: Sums(*parts) for name, parts in state[_SITES].items()}
-            self._forgotten = list(state[_FORGOTTEN])
-            self.asks_sites = not self._leaving and (self._late or not self.settings.forget)
+            self._forgotten = [*state[_FORGOTTEN]]
+            named = map(str.strip, self.settings.forget.split(","))
+            self._leaving = {name for name in named if name} - {*self._forgotten}
+            self.asks_sites = _LATE in self.derived_by and not self._leaving
 
     # ---- late and leaving sites -----------------------------------------------------------------------
 
     @property
     def derived_by(self) -> Sequence[str]:
-        """Name the settings by which a site is to join, or to leave, the total of the record that is resumed."""
-        asked = {"ridge.forget": self.settings.forget, "federation.newcomers": self._late}
-        return [key for key, wanted in asked.items() if wanted and self.run.config.resume]
-
-    @property
-    def _late(self) -> bool:
-        return self.run.config.federation.newcomers == "any"
-
-    @property
-    def awaited(self) -> int:
-        """Where a total is there, no site that is in it is waited for."""
-        return self.run.config.federation.min_replies if self._rows else super().awaited
-
-    @property
-    def _leaving(self) -> list[str]:
-        """The sites that are still to be taken out; of a record that was made so, they are out."""
-        named = [name.strip() for name in self.settings.forget.split(",")]
-        return [n for n in dict.fromkeys(named) if n and n not in self._forgotten]
+        """Name the settings by which sites join or leave the total of a record."""
+        config = self.run.config
+        asked = {"ridge.forget": self.settings.forget, _LATE: config.federation.newcomers == "any"}
+        return [key for key, wanted in asked.items() if wanted and config.resume]
 
     def derive(self) -> Collection[str]:
-        """Take out the sites of ``ridge.forget``, and ask none; or see that a site is there that is not in the total.
+        """Take out the sites that leave, and ask none; or see that a new one is there.
 
-        What is left is summed again, in its order: the same bits as if the others alone had been asked.
+        The others' sums are added again, in their order: to the bits of a run of these alone.
         """
-        config, there = self.run.config, listed([*self._rows])
-        if leaving := self._leaving:
-            if unknown := [name for name in leaving if name not in self._of_sites]:
+        record, total = self.run.config.resume, f"has {listed([*self._rows])} in its total"
+        if leaving := sorted(self._leaving):
+            if not self._of_sites.keys() > self._leaving:
                 raise FederationError(
-                    f"ridge.forget={self.settings.forget}: {listed(unknown)} is not in the total of {config.resume}, "
-                    f"which has {there}"
-                )
-            if len(leaving) == len(self._rows):
-                raise FederationError(
-                    f"ridge.forget={self.settings.forget} would leave no site in the total, which has {there}: begin "
-                    "a new run"
+                    f"ridge.forget={self.settings.forget}: {record} {total}; name some of these, not all"
                 )
             for name in leaving:
                 del self._of_sites[name], self._rows[name]
             self._total = reduce(add, self._of_sites.values())
             self._forgotten += leaving
             logger.warning(
-                "%s: out of the total and the model of the new record. NOT forgotten: %s with its checkpoints, copies "
-                "and exports of it, whatever was learned from its sums or its model, and what left the site",
-                listed(leaving),
-                config.resume,
+                "%s: out of the new record. NOT forgotten: %s, copies and exports of it, and what was learned from it",
+                *(listed(leaving), record),
             )
         elif not self.choose(1):
+            out = f", and {listed(self._forgotten)} forgotten" if self._forgotten else ""
             raise FederationError(
-                f"no site is new: {config.resume} has {there} in its total"
-                + (f", took {listed(self._forgotten)} out of it" if self._forgotten else "")
-                + ", and nobody else is there; start the new site, then say federation.newcomers=any again"
+                f"no site is new: {record} {total}{out}; start one, then say {_LATE}=any"
             )
         return self._rows.keys()

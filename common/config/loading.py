@@ -109,7 +109,6 @@ def load(run_config: Mapping[str, Any], *, policy: ImportPolicy | None = None) -
     label, paths = experiment or file.experiment, _paths(given, file.paths)
     places = {key: where for key, (_, where) in paths.items() if where}
     places |= {"experiment": COMMAND_LINE} if label else {}
-    _check_forget(leaves, read.run.method, stated="method" in leaves or "resume" in given)
     return Config(
         experiment=label,
         **read.run.model_dump(),
@@ -140,16 +139,6 @@ def _check_internal_keys(given: Mapping[str, Any], policy: ImportPolicy | None) 
     if RESOLVED in given and (given[RESOLVED] != YES or CONFIG in given):
         raise ConfigError(
             f"{RESOLVED} is what `nectar` submits a run with, as {RESOLVED}={YES}: leave it out."
-        )
-
-
-def _check_forget(leaves: Mapping[str, Leaf], method: str, *, stated: bool) -> None:
-    """Refuse to forget a site where its work is in no sum; unless the method, of a record elsewhere, is not known."""
-    leaf = leaves.get("ridge.forget")
-    if leaf is not None and leaf.value and stated and method != "ridge":
-        raise ConfigError(
-            f"ridge.forget={leaf.value} {where_phrase(leaf.where)} takes a site out of sums, and what method={method} "
-            "learned of a site cannot be taken out: run again without it."
         )
 
 

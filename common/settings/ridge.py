@@ -77,8 +77,7 @@ class RidgeSettings(Settings):
     )
     forget: str = setting(
         "",
-        "with resume= of a record with ridge.keep=sites: sites, with commas between them, whose sums are taken out of "
-        "its total, and which are not asked again; the result is a new record",
+        "with resume= of a record with ridge.keep=sites: sites, by commas, whose sums a new record is to be without",
     )
 
     @field_validator("lam")

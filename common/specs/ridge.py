@@ -61,14 +61,10 @@ def check(run: Run) -> RidgeSettings:
             f"ridge.features={settings.features} and features.name={config.features.name or 'nothing'} do not fit: "
             "ridge.features=own is what the network of features.name makes of pictures, random needs none"
         )
-    if settings.forget and not config.resume:
+    if settings.forget and not (config.resume and settings.keep == "sites"):
         raise ConfigError(
-            f"ridge.forget={settings.forget} takes sums out of a record's total: name the record with resume="
-        )
-    if settings.forget and settings.keep != "sites":
-        raise ConfigError(
-            f"ridge.forget={settings.forget} needs each site's own sums, and under ridge.keep={settings.keep} the "
-            "server keeps none: run again without the site"
+            "ridge.forget is of a record (resume=) with each site's own sums (ridge.keep=sites): run again without "
+            "the site"
         )
     if is_user_data(config.dataset) and not (config.privacy.active or settings.plain):
         raise ConfigError(

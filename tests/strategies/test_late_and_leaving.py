@@ -11,18 +11,15 @@ from federation import MissingGrid, PromptGrid
 from federation import run as run_on
 
 import nectar
-from common.config.loading import load
 from common.division import Division
-from common.errors import ConfigError, FederationError, NectarError, PayloadError
-from common.sites import Site
-from common.wire.weights import Weights
+from common.errors import ConfigError, FederationError, NectarError
 from nectar.arguments import parse_arguments
 from nectar.recorded_run import RecordedRun
+from nectar.records.identity import Identity
 from nectar.records.outputs import with_recorded
+from nectar.records.run_list import Archive
 from server_app.app import make_strategy
-from strategies.exchange.replies import Upload
 from strategies.ridge import Ridge
-from synth.ridge_regression import Sums
 
 QUICK: dict[str, Any] = {"ridge.width": 17, "federation.sites": 3, "evaluation.batch": 400}
 KEPT = QUICK | {"ridge.keep": "sites"}
@@ -91,11 +88,14 @@ def test_a_site_that_is_in_the_total_is_not_asked_again(tmp_path: Path) -> None:
     first = ran(tmp_path, "partition-2")
     late = again(first, "federation.newcomers=any")
     there = sorted(tmp_path.iterdir())
-    with pytest.raises(FederationError, match="no site is new: .* has partition-0, partition-1, p"):
+    with pytest.raises(
+        FederationError, match=r"no site is new: .* has partition-0, partition-1, p"
+    ):
         again(late, "federation.newcomers=any")
     with pytest.raises(FederationError, match="no site is new"):
         again(late)
     assert sorted(tmp_path.iterdir()) == there
+    assert Archive(tmp_path).completed(Identity.of(first.config)).id == first.id
     state = late.checkpoint().strategy
     assert list(state["rows"]) == NAMES
     assert not state["sites"]
@@ -128,18 +128,6 @@ def test_a_late_sites_noise_is_its_own_and_the_totals_grows(tmp_path: Path) -> N
     assert sorted(spent) == NAMES
 
 
-def test_sums_that_are_in_the_total_are_not_added_again(tmp_path: Path) -> None:
-    first = ran(tmp_path)
-    strategy = restored(first)
-    (rule,) = strategy.validation_rules().values()
-    site = Site("partition-1", 1001, 9)
-    sums = strategy._summing.payload(Sums(*map(torch.as_tensor, strategy.state_dict()["total"])))
-    upload = Upload(site, sums, 9, {})
-    assert rule.require is not None
-    with pytest.raises(PayloadError, match="in the total already"):
-        rule.require(Weights.of(strategy._summing.model, "float32"), upload, sums)
-
-
 # ---- a site leaves ----------------------------------------------------------------------------------------
 
 
@@ -152,7 +140,7 @@ def test_without_a_sites_sums_the_model_is_that_of_a_run_that_never_had_it(
     whole = ran(tmp_path, **more)
     before = files(whole)
     left = again(whole, "ridge.forget=partition-1", without=tuple(NAMES))
-    assert f"NOT forgotten: {whole.directory} with its checkpoints" in caplog.text
+    assert f"NOT forgotten: {whole.directory}, copies and exports" in caplog.text
     assert files(whole) == before
     never = ran(tmp_path, "partition-1", **more)
     assert torch.equal(head(left), head(never))
@@ -180,7 +168,7 @@ def test_who_was_forgotten_stays_so_and_a_late_one_joins_what_is_left(tmp_path: 
     alone = again(late, "ridge.forget=partition-2")
     assert alone.rounds[-1]["notes"]["forgotten"] == ["partition-0", "partition-2"]
     assert torch.equal(head(alone), head(left))
-    with pytest.raises(FederationError, match="took partition-0, partition-2 out of it"):
+    with pytest.raises(FederationError, match="and partition-0, partition-2 forgotten"):
         again(alone, "ridge.forget=partition-0")
 
 
@@ -205,9 +193,12 @@ def test_the_coding_error_is_of_those_that_are_left(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["ridge.forget=north"], "north is not in the total of .*, which has partition-0, part"),
-        (["ridge.forget=partition-0,north"], "north is not in the total"),
-        (["ridge.forget=partition-0,partition-1,partition-2"], "would leave no site"),
+        (
+            ["ridge.forget=north"],
+            r"north: .* has partition-0, partition-1, partition-2 in its total; name some",
+        ),
+        (["ridge.forget=partition-0,north"], "name some of these"),
+        (["ridge.forget=partition-0,partition-1,partition-2"], "not all"),
         (["ridge.forget=partition-0", "ridge.width=9"], r"other settings \(.*ridge.width"),
         (["ridge.forget=partition-0", "round=7"], "no checkpoint for round=7"),
         (["ridge.forget=partition-0", "ridge.keep=none"], "run again without the site"),
@@ -233,10 +224,12 @@ def test_sums_that_were_not_kept_cannot_be_taken_out(tmp_path: Path) -> None:
 
 
 def test_forgetting_is_of_a_record_and_of_sums(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="name the record with resume="):
+    with pytest.raises(ConfigError, match="is of a record"):
         ran(tmp_path, **(KEPT | {"ridge.forget": "partition-1"}))
+    config = {"method": "fedavg", "dataset": "digits", "output-dir": str(tmp_path)}
+    other = run_on(config | {"set": "federation.sites=2 fedavg.epochs=1"})
     with pytest.raises(ConfigError, match="method=fedavg learned of a site cannot be taken out"):
-        load({"method": "fedavg", "set": "ridge.forget=partition-1"})
+        on_grid([f"resume={other.directory}", "ridge.forget=partition-1"])
 
 
 def test_a_record_that_stopped_before_it_was_done_is_not_taken_for_a_run(tmp_path: Path) -> None:
