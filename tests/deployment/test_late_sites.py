@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from deployment import Deployment
+from frail import until
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -67,6 +68,7 @@ def test_one_joins_late_and_one_is_forgotten_as_if_it_had_never_been_there(tmp_p
     with Deployment(tmp_path, nodes[:2]) as federation:
         first = submitted(federation, "first", config)
         federation.join(nodes[2])
+        until(lambda: "SuperNode ID" in (tmp_path / "node-2.log").read_text(), "the late site")
         late = again(federation, "late", first, "federation.newcomers=any")
         left = again(federation, "left", late, "ridge.forget=north")
 
@@ -86,11 +88,9 @@ def test_one_joins_late_and_one_is_forgotten_as_if_it_had_never_been_there(tmp_p
             RecordedRun.open(serve(LocalGrid(client_app, own, here), load(here)).directory)
         )
     everybody, without = never
-    torch.testing.assert_close(head(late), head(everybody))
-    torch.testing.assert_close(head(left), head(without))
+    torch.testing.assert_close(head(late), head(everybody))  # summed in another order
+    assert torch.equal(head(left), head(without))
     accuracies = [run.accuracy for run in (first, late, left, everybody, without)]
-    print(
-        accuracies, torch.equal(head(late), head(everybody)), torch.equal(head(left), head(without))
-    )
+    print(accuracies)
     assert accuracies[1:3] == accuracies[3:]
     assert min(accuracies) > 0.8
