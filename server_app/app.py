@@ -36,7 +36,7 @@ from server_app.loop import federate, server_evaluator
 from server_app.on_round import Notifier, OnRound
 from server_app.record import Record
 from server_app.recorder import Recorder, require_an_update, warn_no_progress
-from server_app.resume_point import resume_point_of
+from server_app.resume_point import ancestor_of, partition_with, resume_point_of
 from server_app.sending import print_marked, send
 from server_app.tracking import refuse_own_pictures, require_tracker
 from server_app.unlisted import unlisted
@@ -131,13 +131,15 @@ def serve(
     evaluator = server_evaluator(division)
     strategy = make_strategy(run)
     require_dp_sgd_step(run)
+    ancestor = ancestor_of(config, strategy)
     strategy.members.spending.ledger_tips = ledger_heads.seen(_places(config))
     strategy.ensure_roll_call(grid)
     read = division.checksums if data_at_hand(division) else {}
     agree_on_data(strategy.members, read, config.dataset, config.federation.min_replies)
     refuse_own_pictures(config.track, strategy.sites)
     run = strategy.run = with_nodes_there_are(run, strategy.sites)
-    standing = resume_point_of(run.config, strategy)
+    inherited = strategy.derive() if ancestor else ()
+    standing = resume_point_of(run.config, strategy, ancestor)
     record, checkpoint = standing.record, standing.checkpoint
     strategy.record_id = record.id
     logger.info("the record is %s", record.directory)
@@ -154,9 +156,12 @@ def serve(
             members(strategy.sites)
         strategy.summary()
         with record.writing():
-            record.note(engine=engine_of(strategy.sites))
+            if strategy.sites:
+                record.note(engine=engine_of(strategy.sites))
         if checkpoint is None:
             partition = describe_partition(division, strategy.sites, strategy.members.left_out)
+            if ancestor is not None:
+                partition = partition_with(partition, ancestor, inherited)
             data = stated_data(config.dataset, strategy.members.data)
             with record.writing():
                 record.partition(partition)

@@ -70,7 +70,8 @@ def federate(
     if unjudged:
         rounds.ask_for_evaluation(first_round - 1, arrays)
     for server_round in range(first_round, last_round + 1):
-        update_membership(strategy, grid, federation)
+        if strategy.asks_sites:
+            update_membership(strategy, grid, federation)
         due = server_round % every == 0 or server_round == last_round
         arrays = rounds.run(server_round, arrays, evaluated=due)
         return_freed_memory()

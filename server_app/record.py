@@ -14,7 +14,7 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
@@ -96,8 +96,10 @@ class Record(RunDirectory):
         return record
 
     @classmethod
-    def open(cls, config: Config) -> Record:
-        """Open the record that ``config.resume`` names, to continue it; nothing of it is changed yet.
+    def open(cls, config: Config, but: Collection[str] = ()) -> Record:
+        """Open the record that ``config.resume`` names, to continue it, ``but`` for settings that may differ.
+
+        Nothing of it is changed yet.
 
         Raises
         ------
@@ -109,7 +111,7 @@ class Record(RunDirectory):
         recorded = record._config()
         recorded.pop("schema", None)
         asked = config.to_dict()
-        free = {*_MAY_DIFFER, *_operational(config)}
+        free = {*_MAY_DIFFER, *_operational(config), *but}
         differing = sorted(
             key
             for key in {**dotted(recorded), **dotted(asked)}

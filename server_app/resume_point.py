@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from logging import getLogger
@@ -59,8 +59,12 @@ class ResumePoint:
         return 1 if self.checkpoint is None else self.checkpoint.server_round + 1
 
 
-def resume_point_of(config: Config, strategy: Federated) -> ResumePoint:
-    """Return where the run of ``config`` goes on, with ``strategy`` put back to there; a new record if it begins.
+def resume_point_of(
+    config: Config, strategy: Federated, ancestor: Record | None = None
+) -> ResumePoint:
+    """Return where the run of ``config`` goes on, with ``strategy`` put back to there.
+
+    A new record if it begins, or goes on from an ``ancestor``.
 
     Raises
     ------
@@ -71,10 +75,12 @@ def resume_point_of(config: Config, strategy: Federated) -> ResumePoint:
     """
     if not config.resume:
         return ResumePoint(Record.create(config))
-    record = Record.open(config)
+    record = ancestor or Record.open(config)
     try:
         began = recorded_data(record.stated() or {})
         require_same_data(config.dataset, began, strategy.members.data)
+        if ancestor is not None:
+            return ResumePoint(Record.create(config))
         standing = _taken_up(record, config)
         if standing.checkpoint is not None:
             strategy.restore(standing.checkpoint.strategy)
@@ -97,11 +103,8 @@ def resume_point_of(config: Config, strategy: Federated) -> ResumePoint:
 
 
 def _taken_up(record: Record, config: Config) -> ResumePoint:
-    checkpoint = None
-    if config.round:
-        checkpoint = checkpoint_of_round(record, config.round)
-    elif record.last.is_file():
-        checkpoint = Checkpoint.load(record.last)
+    there = config.round or record.last.is_file()
+    checkpoint = _checkpoint(record, config.round) if there else None
     best = best_until(record, checkpoint)
     done = -1 if checkpoint is None else checkpoint.server_round
     line = None if checkpoint is None else checkpoint.line
@@ -120,11 +123,37 @@ def _taken_up(record: Record, config: Config) -> ResumePoint:
     )
 
 
+def _checkpoint(record: Record, told: str) -> Checkpoint:
+    return checkpoint_of_round(record, told) if told else Checkpoint.load(record.last)
+
+
 def _has_diverged(line: Mapping[str, Any]) -> bool:
     """Return whether a round's test loss was not finite: null in the file, as it was in a checkpoint."""
     test = line.get("test")
     loss = test.get("loss") if isinstance(test, Mapping) else 0.0
     return not (isinstance(loss, int | float) and math.isfinite(loss))
+
+
+def ancestor_of(config: Config, strategy: Federated) -> Record | None:
+    """Return the record that a new one is made of, with ``strategy`` put back to there; None if it is made of none.
+
+    FederationError as `resume_point_of` raises it.
+    """
+    if not strategy.derived_by:
+        return None
+    record = Record.open(config, strategy.derived_by)
+    try:
+        strategy.restore(_checkpoint(record, config.round).strategy)
+    finally:
+        record.close()
+    return record
+
+
+def partition_with(own: Mapping[str, Any], ancestor: Record, names: Collection[str]) -> Any:
+    """Return ``own``, a new record's partition.json, with its ancestor's rows of the sites ``names``."""
+    before = ancestor.json("partition.json") or {"sites": {}}
+    rows = {name: row for name, row in before["sites"].items() if name in names}
+    return {**before, **(own if own["sites"] else {}), "sites": rows | own["sites"]}
 
 
 # ---- going back ----------------------------------------------------------------------------------

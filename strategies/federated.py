@@ -6,7 +6,7 @@ shows and keeps. What is written here holds where a strategy says nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from logging import getLogger
 from typing import Any, ClassVar
 
@@ -52,6 +52,8 @@ class Federated(ScreeningHooks, FlowerStrategy):
     needs_class_counts = False
     #: how ``pictures`` are to be looked at
     contrast: ClassVar[Contrast] = "pixels"
+    #: whether there are sites to be asked
+    asks_sites = True
 
     def __init__(self, run: Run, record_id: str = "run") -> None:
         self.run = run
@@ -111,6 +113,15 @@ class Federated(ScreeningHooks, FlowerStrategy):
         own = {n: kept for n, kept in state.items() if n not in (_SPENDING, _LENGTHS)}
         self.load_state_dict(own)
 
+    @property
+    def derived_by(self) -> Sequence[str]:
+        """The settings in use, by dotted key, by which ``resume`` makes a new record of another one's checkpoint."""
+        return ()
+
+    def derive(self) -> Collection[str]:
+        """Make of what was restored what a new record begins with; return whose work it is, by the sites' names."""
+        return ()
+
     # ---- who takes part, and the round that they are in -----------------------------------------------
 
     @property
@@ -148,12 +159,12 @@ class Federated(ScreeningHooks, FlowerStrategy):
         return self.round.max_reply_bytes
 
     def ensure_roll_call(self, grid: Grid) -> None:
-        """Make the roll call unless the loop has made it (as under Flower's own ``start``)."""
-        if not self.sites:
+        """Make the roll call unless the loop has made it (as under Flower's own ``start``), or no site is asked."""
+        if not self.sites and self.asks_sites:
             federation = self.run.config.federation
             there = wait_for_sites(
                 grid,
-                federation.sites,
+                federation.min_replies if self.derived_by else federation.sites,
                 self.question,
                 deadline=federation.join_deadline,
                 min_replies=federation.min_replies,

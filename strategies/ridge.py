@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property, reduce
+from logging import getLogger
+from operator import add
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from common.division import Division
-from common.errors import ConfigError
+from common.errors import ConfigError, FederationError
 from common.learning.run import Run
 from common.models.ridge import along
 from common.samples.inputs import Samples, samples
@@ -21,6 +23,7 @@ from common.wire.tensors import Tensors
 from common.wire.weights import Weights
 from strategies.base import Instruction, State, Strategy
 from strategies.exchange.replies import Upload
+from strategies.exchange.roll_call import listed
 from strategies.exchange.rules import Rule
 from synth.ridge_regression import (
     Curve,
@@ -33,7 +36,10 @@ from synth.ridge_regression import (
     within,
 )
 
-TOTAL, _ROWS, _SITES = "total", "rows", "sites"
+logger = getLogger("flwr")
+
+_LATE = "federation.newcomers"
+TOTAL, _ROWS, _SITES, _FORGOTTEN = "total", "rows", "sites", "forgotten"
 
 
 class Ridge(Strategy):
@@ -50,8 +56,9 @@ class Ridge(Strategy):
         self.settings = check(run)
         self._own = self._labelled() if self.settings.trains_on_validation else None
         self._total: Sums | None = None
-        self._rows: list[float] = []
+        self._rows: dict[str, float] = {}  # by site
         self._of_sites: dict[str, Sums] = {}
+        self._forgotten: list[str] = []
         self._told: dict[str, float] = {}
 
     def _labelled(self) -> Samples:
@@ -87,6 +94,13 @@ class Ridge(Strategy):
             model.turn(along(torch.cat(parts).cpu(), len(model.offset)))
         return Summing(self.run, model)
 
+    def choose(self, server_round: int) -> list[Site]:
+        """Return the round's sites; once there is a total, those that neither are in it nor have left it."""
+        if not self._rows:
+            return super().choose(server_round)
+        done = {*self._rows, *self._forgotten}
+        return [site for site in self.sites if site.name not in done]
+
     def instructions(
         self, server_round: int, weights: Weights, sites: Sequence[Site]
     ) -> Mapping[str, Instruction]:
@@ -115,7 +129,7 @@ class Ridge(Strategy):
         for upload in uploads:
             sums = summing.received(upload.payload_as(Tensors))
             self._total = sums if self._total is None else self._total + sums
-            self._rows.append(summing.count(sums))
+            self._rows[upload.site.name] = summing.count(sums)
             if self.settings.keep == "sites":
                 self._of_sites[upload.site.name] = sums
         assert self._total is not None
@@ -130,7 +144,9 @@ class Ridge(Strategy):
     def _solved(self, total: Sums) -> Tensor:
         """Return the weights for places, and for a constant of 1, float64 [d, classes]."""
         summing, rows = self._summing, self._summing.rows
-        own = summing.sums(self._own) if self._own is not None and self.settings.server else None
+        own = None
+        if self._own is not None and self.settings.server:
+            own, self._told["trained_on"] = summing.sums(self._own), len(self._own)
         deviation, count = summing.deviation(len(self._rows)), summing.count(total)
         sums = total.scaled(torch.ones_like(rows.by))
         if own is not None and deviation:
@@ -145,29 +161,72 @@ class Ridge(Strategy):
             penalty = self._penalty(penalty_of_noise(deviation, summing.d))
             return sums.solved(penalty) / rows.by[:, None]
         if summing.both and not rows.whole:
-            sums = sums.mended(coding_error(torch.tensor(self._rows) / count, summing.d))
+            shares = torch.tensor([*self._rows.values()]) / count
+            sums = sums.mended(coding_error(shares, summing.d))
         sums = sums.scaled(rows.by)
         return sums.solved(self._penalty(Curve.of(sums, count).least()))
 
     def _penalty(self, chosen: float) -> float:
         """Return lambda, the one that was chosen unless another is set, and have it told."""
         penalty = chosen if self.settings.lam == "gcv" else float(self.settings.lam)
-        self._told = {"penalty": penalty}
+        self._told["penalty"] = penalty
         return penalty
 
     def notes(self) -> Mapping[str, Any]:
-        """Return lambda."""
-        return self._told
+        """Return lambda, and who is in a total of another record."""
+        if not self.derived_by:
+            return self._told
+        return {**self._told, "in_total": [*self._rows], _FORGOTTEN: self._forgotten}
 
     def state_dict(self) -> State:
-        """Return the total, each reply's number of rows, and each site's sums where they are kept."""
+        """Return the total, its rows by site, each site's sums where they are kept, and who was taken out."""
         if self._total is None:
             return {}
         kept = {name: list(vars(sums).values()) for name, sums in self._of_sites.items()}
-        return {TOTAL: list(vars(self._total).values()), _ROWS: list(self._rows), _SITES: kept}
+        total = {TOTAL: list(vars(self._total).values()), _ROWS: self._rows, _SITES: kept}
+        return {**total, _FORGOTTEN: self._forgotten}
 
     def load_state_dict(self, state: State) -> None:
         """Take them back."""
         if state:
-            self._total, self._rows = Sums(*state[TOTAL]), list(state[_ROWS])
+            self._total, self._rows = Sums(*state[TOTAL]), dict(state[_ROWS])
             self._of_sites = {name: Sums(*parts) for name, parts in state[_SITES].items()}
+            self._forgotten = [*state[_FORGOTTEN]]
+            named = map(str.strip, self.settings.forget.split(","))
+            self._leaving = {name for name in named if name} - {*self._forgotten}
+            self.asks_sites = _LATE in self.derived_by and not self._leaving
+
+    # ---- late and leaving sites -----------------------------------------------------------------------
+
+    @property
+    def derived_by(self) -> Sequence[str]:
+        """Name the settings by which sites join or leave the total of a record."""
+        config = self.run.config
+        asked = {"ridge.forget": self.settings.forget, _LATE: config.federation.newcomers == "any"}
+        return [key for key, wanted in asked.items() if wanted and config.resume]
+
+    def derive(self) -> Collection[str]:
+        """Take out the sites that leave, and ask none; or see that a new one is there.
+
+        The others' sums are added again, in their order: to the bits of a run of these alone.
+        """
+        record, total = self.run.config.resume, f"has {listed([*self._rows])} in its total"
+        if leaving := sorted(self._leaving):
+            if not self._of_sites.keys() > self._leaving:
+                raise FederationError(
+                    f"ridge.forget={self.settings.forget}: {record} {total}; name some of these, not all"
+                )
+            for name in leaving:
+                del self._of_sites[name], self._rows[name]
+            self._total = reduce(add, self._of_sites.values())
+            self._forgotten += leaving
+            logger.warning(
+                "%s: out of the new record. NOT forgotten: %s, copies and exports of it, and what was learned from it",
+                *(listed(leaving), record),
+            )
+        elif not self.choose(1):
+            out = f", and {listed(self._forgotten)} forgotten" if self._forgotten else ""
+            raise FederationError(
+                f"no site is new: {record} {total}{out}; start one, then say {_LATE}=any"
+            )
+        return self._rows.keys()

@@ -68,9 +68,6 @@ class Sums:
     def __add__(self, other: Sums) -> Sums:
         return Sums(self.squares + other.squares, self.products + other.products)
 
-    def __sub__(self, other: Sums) -> Sums:
-        return Sums(self.squares - other.squares, self.products - other.products)
-
     def scaled(self, by: Tensor) -> Sums:
         """Return the sums of rows times ``by`` [d], part by part; float64."""
         return Sums(self.squares * by[:, None] * by, self.products * by[:, None])

@@ -75,6 +75,10 @@ class RidgeSettings(Settings):
         "none",
         "what the server keeps beside the total: nothing, or each site's sums, which give its members away",
     )
+    forget: str = setting(
+        "",
+        "with resume= of a record with ridge.keep=sites: sites, by commas, whose sums a new record is to be without",
+    )
 
     @field_validator("lam")
     @classmethod

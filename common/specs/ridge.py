@@ -64,6 +64,11 @@ def check(run: Run) -> RidgeSettings:
             f"ridge.features={settings.features} and features.name={config.features.name or 'nothing'} do not fit: "
             "ridge.features=own is what the network of features.name makes of pictures, random needs none"
         )
+    if settings.forget and not (config.resume and settings.keep == "sites"):
+        raise ConfigError(
+            "ridge.forget is of a record (resume=) with each site's own sums (ridge.keep=sites): run again without "
+            "the site"
+        )
     if is_user_data(config.dataset) and not (config.privacy.active or settings.plain):
         raise ConfigError(
             "method=ridge sends sums that tell who is in them, and this data set is taken for somebody's own: set "

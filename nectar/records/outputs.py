@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from common.config.keys import CONFIG
-from common.config.text import from_home
+from common.config.text import from_home, parse_set
 from common.errors import ConfigError
 from nectar.records.record import record_at
 from server_app.run_directory import RunDirectory
@@ -87,6 +87,8 @@ def _within_a_folder(place: Path, given: str, named: str) -> Path:
 
 Scalar = str | int | float | bool
 
+_FORGET = "ridge.forget"
+
 
 def with_recorded(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Return ``run_config``, filled up from the record that it resumes, if any; ConfigError if that is not a record."""
@@ -117,9 +119,21 @@ def recorded_config(provenance: Mapping[str, Any]) -> dict[str, Scalar]:
 
 
 def over_recorded(recorded: Mapping[str, Scalar], typed: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return a record's run config, what was typed over it; ConfigError if a file was named: a run keeps its own."""
+    """Return a record's run config, what was typed over it.
+
+    Raises
+    ------
+    ConfigError
+        If a file was named, since a run keeps its own settings; or a site is to be forgotten that is in no sum.
+    """
     given = {key: value for key, value in typed.items() if value != ""}
     if CONFIG in given:
         raise ConfigError("resume continues a run with its own settings: leave --config out.")
+    method = str({**recorded, **given}.get("method", ""))
+    if method != "ridge" and parse_set(str(given.get("set", ""))).get(_FORGET):
+        raise ConfigError(
+            f"{_FORGET} takes a site out of sums, and what method={method} learned of a site cannot be taken out: run "
+            "again without it."
+        )
     settings = " ".join(str(s["set"]) for s in (recorded, given) if s.get("set"))
     return {**recorded, **given, "set": settings}

@@ -138,7 +138,9 @@ class Archive:
         return max(found, key=lambda run: (run.done, run.id), default=None)
 
     def _of(self, identity: Identity) -> list[RunRecord]:
-        return [run for run in self._read() if identity.is_of(run.provenance)]
+        # One that was made of another record is not the run of its settings alone.
+        own = (run for run in self._read() if not run.provenance["run-config"].get("resume"))
+        return [run for run in own if identity.is_of(run.provenance)]
 
     def _read(self) -> Iterator[RunRecord]:
         known: dict[Path, tuple[int, dict[str, Any] | None]] = {}

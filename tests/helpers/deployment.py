@@ -65,19 +65,8 @@ class Deployment:
         except TimeoutError:
             self.__exit__(None, None, None)
             raise
-        for i, config in enumerate(self.nodes):
-            node = self._spawn(
-                f"node-{i}",
-                *self.program,
-                "--insecure",
-                "--superlink",
-                f"127.0.0.1:{self._port}",
-                "--port",
-                str(free_port()),
-                "--node-config",
-                f"{config} state-dir='{self.directory}/state'",
-            )
-            self.supernodes.append(node)
+        for config in self.nodes:
+            self.join(config)
         return self
 
     def __exit__(
@@ -105,6 +94,21 @@ class Deployment:
             with contextlib.suppress(OSError):
                 if home in (entry / "environ").read_bytes():
                     os.kill(int(entry.name), signal.SIGKILL)
+
+    def join(self, config: str) -> None:
+        """Start one more SuperNode, with its own part of its node config."""
+        node = self._spawn(
+            f"node-{len(self.supernodes)}",
+            *self.program,
+            "--insecure",
+            "--superlink",
+            f"127.0.0.1:{self._port}",
+            "--port",
+            str(free_port()),
+            "--node-config",
+            f"{config} state-dir='{self.directory}/state'",
+        )
+        self.supernodes.append(node)
 
     def submit(self, run_config: Mapping[str, Any]) -> str:
         """Start a run and return its id."""
