@@ -91,6 +91,5 @@ def test_one_joins_late_and_one_is_forgotten_as_if_it_had_never_been_there(tmp_p
     torch.testing.assert_close(head(late), head(everybody))  # summed in another order
     assert torch.equal(head(left), head(without))
     accuracies = [run.accuracy for run in (first, late, left, everybody, without)]
-    print(accuracies)
     assert accuracies[1:3] == accuracies[3:]
     assert min(accuracies) > 0.8
