@@ -17,9 +17,9 @@ from common.wire.synthetic_images import SyntheticImages
 from nectar.export.bundle import network_of
 from nectar.records.outputs import REPORT, output_page
 from nectar.records.record import RunRecord
+from nectar.records.synthetic_sets import contrast_of
 from nectar.report.page import write
 from server_app.recorder import grid
-from server_app.synthetic_sets import contrast_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame

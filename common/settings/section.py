@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -150,7 +149,7 @@ def operational(settings: type[Section]) -> frozenset[str]:
     return frozenset(name for name, field in fields if notes(field).get("operational"))
 
 
-# ---- describe ------------------------------------------------------------------------------------
+# ---- allowed -------------------------------------------------------------------------------------
 # What a setting permits, in words: for the sentence of an error and for the help.
 
 _KINDS = {
@@ -169,19 +168,6 @@ def allowed(field: FieldInfo) -> str:
     kind = kind_words(field.annotation) + (" (on or off)" if field.annotation is bool else "")
     bounds = _bounds(field)
     return f"{kind}, {bounds}" if bounds else kind
-
-
-@dataclass(frozen=True)
-class Description:
-    """One setting as the help prints it."""
-
-    name: str
-    default: Any
-    allowed: str
-    meaning: str = ""
-    symbol: str = ""
-    source: str = ""
-    required: bool = False
 
 
 def _bounds(field: FieldInfo) -> str:
@@ -205,21 +191,6 @@ def kind_words(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(map(str, get_args(kind)))
     return _KINDS.get(kind, str(kind))
-
-
-def describe(settings: type[Section]) -> list[Description]:
-    """Describe every setting of a class, in the order in which the class states them."""
-    return [
-        Description(
-            name=name,
-            default=field.default,
-            allowed=allowed(field),
-            meaning=field.description or "",
-            symbol=str(notes(field).get("symbol", "")),
-            source=str(notes(field).get("source", "")),
-        )
-        for name, field in settings.model_fields.items()
-    ]
 
 
 def amounts(settings: type[Section]) -> dict[str, str]:

@@ -266,7 +266,7 @@ class RunRecord(RunDirectory):
 
     def synthetic(self, *, best: bool = False) -> tuple[int, dict[str, SyntheticImages]]:
         """Return the round and the sets that its sites sent, by site; (0, {}) if the method sends no images."""
-        from server_app.synthetic_sets import load_sets
+        from nectar.records.synthetic_sets import load_sets
 
         path = self.best_sets if best else self.last_sets
         return load_sets(path) if path.is_file() else (0, {})
