@@ -80,6 +80,7 @@ def setting(
     operational: bool = False,
     amount: str | None = None,
     open_at: int | None = None,
+    later: bool = False,
 ) -> Any:
     """Declare a field of a :class:`Section`.
 
@@ -105,6 +106,8 @@ def setting(
         What it is an amount of at a site, one of ``AMOUNTS``: the site's own ``max-<amount>`` bounds it.
     open_at : int, optional
         The value of an amount that leaves it to the server, which no bound of a site's allows.
+    later : bool
+        True if it came after the first records: at its default it is no part of what names a site's memory.
     """
     if amount is not None and amount not in AMOUNTS:
         raise ValueError(f"amount={amount!r} is none of {', '.join(AMOUNTS)}")
@@ -115,6 +118,7 @@ def setting(
         "operational": operational or None,
         "amount": amount,
         "open_at": open_at,
+        "later": later or None,
     }
     return Field(
         default,
@@ -202,3 +206,10 @@ def amounts(settings: type[Section]) -> dict[str, str]:
 def left_open(settings: type[Section], name: str) -> Any:
     """Return the value of an amount that leaves it to the server; None if every value is one of its own."""
     return notes(settings.model_fields[name]).get("open_at")
+
+
+def without_later(settings: Section) -> dict[str, Any]:
+    """Return the settings that change numbers, without those at their default that came after the first records."""
+    fields = type(settings).model_fields.items()
+    later = {n for n, f in fields if notes(f).get("later") and getattr(settings, n) == f.default}
+    return settings.model_dump(exclude={*operational(type(settings)), *later})
