@@ -22,7 +22,7 @@ from common import errors
 from common.config.layers import flatten, names
 from common.config.loading import load
 from common.config.schema import section_classes
-from common.config.tables import ENDING, TABLE, experiments, title
+from common.config.tables import ENDING, TABLE, experiments
 from common.config.text import scalar_text
 from common.config.yaml_file import read_yaml
 from common.data.division.partitions import NATURAL
@@ -30,13 +30,14 @@ from common.data.published.catalogue import describe
 from common.methods import METHODS, settings_class
 from common.models.registry import KINDS
 from common.settings.base import Disclosure
-from common.settings.section import Description, Section
-from common.settings.section import describe as described
+from common.settings.section import Section
 from common.settings.sections import FORMS, PUBLIC, RunSettings
 from common.storage.files import write_text
 from nectar import cli
 from nectar.command_line import COMMANDS, GROUPS, SUMMARIES
-from nectar.comparison.paper_table import PaperTable, TableRow, read_paper_table
+from nectar.commands.config import Description
+from nectar.commands.config import describe as described
+from nectar.comparison.paper_table import PaperTable, TableRow, read_paper_table, title
 from nectar.report.text import plural
 
 ROOT = Path(__file__).parents[1]

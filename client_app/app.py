@@ -20,7 +20,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from client_app.decode_cache import DECODE_CACHE
-from client_app.device import DeviceClient, Metrics, client_class
+from client_app.device import DeviceClient, client_class
 from client_app.draws import KEY, Deadline, divided, key_of
 from client_app.owner.node_config import NodeConfig
 from client_app.owner.review import Review
@@ -205,9 +205,9 @@ def _read(read: Callable[[str], LedgerTip | None], text: str, key: str) -> Ledge
         raise FederationError(f"the instruction's {key} is not the head of a ledger") from None
 
 
-def figures(metrics: Metrics, examples: int) -> MetricRecord:
+def figures(metrics: Mapping[str, Any], examples: int) -> MetricRecord:
     """Return a client's figures as Flower sends them, with the count that strategies weight by."""
-    values = {key: float(value) for key, value in metrics.items()}
+    values = {k: value if isinstance(value, list) else float(value) for k, value in metrics.items()}
     return filled(MetricRecord(), {**values, "num-examples": examples})
 
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
+from itertools import chain
 from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
@@ -29,8 +30,8 @@ from client_app.owner.review import Look, Review
 from client_app.state import ContextState, DeviceState, Memory, Tensors, payload_line
 from common.draws.seeding import generator, process_wide
 from common.errors import ConfigError, FederationError
+from common.learning.measures import measure
 from common.learning.run import Run
-from common.learning.training import evaluate
 from common.methods import is_import_path, load, resolve
 from common.models import Classifier
 from common.privacy.ledger import PrivacyReport
@@ -38,7 +39,7 @@ from common.samples.dataset import DatasetInfo
 from common.samples.inputs import Samples
 from common.settings.base import Settings
 from common.settings.sections import is_user_data
-from common.specs.updates import TAKEN, covers, is_model, model_in, sends_updates
+from common.specs.updates import COUNTS, TAKEN, covers, is_model, model_in, sends_updates
 from common.wire.bundle import Bundle, leaves
 from common.wire.codec import CarriesExamples, Payload, Spec
 from common.wire.int8_update import Int8Update
@@ -314,16 +315,15 @@ class DeviceClient(NumPyClient):
             )
         self.begin(config)
         model = self.judged(DECODE_CACHE.weights(parameters, self.run.spec))
-        settings = self.run.config
-        figures = evaluate(
-            model,
-            self.holdout,
-            self.run.task,
-            settings.evaluation.batch,
-            settings.compute.precision,
-        )
-        self.release("evaluate", None, ["accuracy", "loss", "num-examples"])
-        return figures.loss, figures.examples, {"accuracy": figures.accuracy}
+        asked, told = self.run.config.evaluation.measure, dict[str, Any]()
+        figures = measure(self.run, model, self.holdout)
+        if asked != "accuracy":
+            places = enumerate(chain.from_iterable(figures.confusion))
+            told[COUNTS] = [n for place, count in places if count for n in (place, count)]
+        if asked == "auc" and not math.isnan(figures.auc):
+            told["auc"] = figures.auc
+        self.release("evaluate", None, ["accuracy", "loss", "num-examples", *told])
+        return figures.loss, figures.examples, {"accuracy": figures.accuracy, **told}
 
     def _let_through(self, payload: Payload, record: str) -> Payload:
         """Return of ``payload`` what the site's owner lets leave."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from client_app.device import DeviceClient
 from common.errors import FederationError
 from common.learning.dp_sgd import DPSGDSteps, dp_sgd, planned
-from common.learning.training import GradientRule, Gradients, Local, Trained, train
+from common.learning.training import GradientRule, Gradients, Local, Trained, train, weighted
 from common.models import Classifier, couples_samples
 from common.privacy.events import Event
 from common.samples.inputs import Samples
@@ -52,6 +53,8 @@ def train_locally(
         parameter.requires_grad_(model.is_of_head(name))
     trainee = model if around is None else around(model)
     pool = client.samples if samples is None else samples
+    if client.settings(FedAvgSettings).class_weights == "balanced":
+        local = replace(local, objective=weighted(client.run.task, balanced(pool.labels)))
     draws, gradients = _gradients(client, trainee, pool)
     try:
         trained = train(
@@ -74,6 +77,13 @@ def train_locally(
     if told:
         client.report(train_loss=trained.loss)
     return model, trained
+
+
+def balanced(labels: Tensor) -> Tensor:
+    """Return a weight for each example, float32 [n], of mean 1: each class of these labels has the same in all."""
+    hard = labels.argmax(1) if labels.is_floating_point() else labels
+    counts = torch.bincount(hard)
+    return (len(hard) / (counts.count_nonzero() * counts.double())).float()[hard]
 
 
 def _gradients(

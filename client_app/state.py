@@ -31,7 +31,7 @@ from torch import Tensor
 
 from common.config.resolved import Config
 from common.errors import FederationError
-from common.settings.section import operational
+from common.settings.section import without_later
 from common.sites import site_slug
 from common.specs.updates import MEMORY_LOST, OTHER_ROUNDS, WENT_BACK
 from common.storage import tensor_file
@@ -102,7 +102,7 @@ def state_kind_of(config: Config) -> str:
     It is of the method and those inside it, private or not, and of all their settings and those of ``privacy``:
     whatever sets a mechanism is among them. A run that is resumed, for more rounds too, keeps its own.
     """
-    methods = {n: s.model_dump(exclude={*operational(type(s))}) for n, s in config.methods.items()}
+    methods = {name: without_later(settings) for name, settings in config.methods.items()}
     privacy = config.privacy.model_dump(exclude={"delta"})  # which only states an epsilon
     about = json.dumps([config.method, config.private, privacy, methods], sort_keys=True)
     return hashlib.sha256(about.encode()).hexdigest()[:_DIGITS]

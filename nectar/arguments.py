@@ -368,7 +368,8 @@ def resolved(
 
 def _classes_in(folder: Path, *, alone: bool) -> list[str]:
     """Return the names of a folder's classes; ConfigError that says why it has none, or not two though ``alone``."""
-    from common.data.folders.folder import TEST, TRAIN, class_folders
+    from common.data.folders.folder import TEST, TRAIN
+    from nectar.dataset.class_folders import class_folders
 
     lies = f"{TRAIN}/<class>/* and {TEST[0]}/<class>/*, or <class>/* alone"
     if not folder.is_dir():

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from logging import getLogger
 from statistics import fmean
 from types import MappingProxyType
+from typing import Any
 
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
@@ -18,11 +20,11 @@ from flwr.serverapp import Grid
 from common.division import Division
 from common.errors import FederationError
 from common.learning.compute import return_freed_memory
+from common.learning.measures import measure, require_classes
 from common.learning.task import Evaluation
-from common.learning.training import evaluate
 from common.models import Classifier
 from common.samples.inputs import Samples, samples
-from common.settings.sections import FederationSettings
+from common.settings.sections import MEASURES, FederationSettings
 from common.sites import Site, in_site_order
 from server_app.data_of_run import require_data_of
 from strategies.exchange.inbox import nodes_online
@@ -186,11 +188,11 @@ def server_evaluator(division: Division) -> Evaluator:
         If the server is to evaluate and the data set is not there.
     """
     run = division.run
+    require_classes(run)
     if run.config.evaluation.on not in ("server", "both"):
         return lambda learned, beside: Judgement()
     test = samples(division.dataset.test, run.info).to(run.device)
-    settings = run.config
-    judging = division.validation[: 0 if settings.settings.trains_on_validation else None]
+    judging = division.validation[: 0 if run.config.settings.trains_on_validation else None]
     held = samples(division.dataset.train, run.info, judging).to(run.device)
 
     @cache
@@ -200,9 +202,7 @@ def server_evaluator(division: Division) -> Evaluator:
     def on(part: Samples, name: str, arrays: ArrayRecord) -> Evaluation:
         model = model_of(name if name in run.architectures else "")
         model.load_state_dict(arrays.to_torch_state_dict(keep_input=True))
-        return evaluate(
-            model, part, run.task, settings.evaluation.batch, settings.compute.precision
-        )
+        return measure(run, model, part)
 
     def judge(
         learned: Mapping[str, ArrayRecord], beside: Mapping[str, ArrayRecord] = MappingProxyType({})
@@ -227,9 +227,8 @@ def mean_of(figures: Sequence[Evaluation]) -> Evaluation:
     if len(figures) == 1:
         return figures[0]
     each = zip(*(one.per_class for one in figures), strict=True)
-    return Evaluation(
-        loss=fmean(one.loss for one in figures),
-        accuracy=fmean(one.accuracy for one in figures),
-        per_class=tuple(fmean(column) for column in each),
-        examples=figures[0].examples,
-    )
+    means: dict[str, Any] = {
+        name: fmean(getattr(one, name) for one in figures) for name in ("loss", *MEASURES)
+    }
+    per_class = tuple(fmean(column) for column in each)
+    return replace(figures[0], per_class=per_class, confusion=(), **means)

@@ -110,12 +110,17 @@ class Record(RunDirectory):
         record = cls(Path(config.resume))
         recorded = record._config()
         recorded.pop("schema", None)
-        asked = config.to_dict()
         free = {*_MAY_DIFFER, *_operational(config), *but}
+        usual = {  # for a setting that the record's release did not have
+            f"{name}.{key}": field.default
+            for name, section in config.sections().items()
+            for key, field in type(section).model_fields.items()
+        }
+        before, asked = usual | dotted(recorded), dotted(config.to_dict())
         differing = sorted(
             key
-            for key in {**dotted(recorded), **dotted(asked)}
-            if key not in free and dotted(recorded).get(key) != dotted(asked).get(key)
+            for key in {**before, **asked}
+            if key not in free and before.get(key) != asked.get(key)
         )
         if differing:
             raise FederationError(

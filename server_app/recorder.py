@@ -14,12 +14,12 @@ from statistics import median
 from typing import Any
 
 import torch
-from flwr.app import MetricRecord
 from PIL import Image
 from torch import Tensor
 
 from common.data.user.rows import csv_of_rows
 from common.errors import FederationError
+from common.learning.task import Evaluation
 from common.privacy.accounting import epsilon
 from common.privacy.events import UNIT, Event
 from common.privacy.ledger import LedgerTip
@@ -30,6 +30,7 @@ from common.wire.display_contrast import Contrast
 from common.wire.synthetic_images import FIGURES, Copies, SyntheticImages
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
+from server_app.site_figures import at_sites, in_words, spread
 from server_app.synthetic_sets import save_sets
 from strategies.exchange.replies import Outcome, PrivacyBudgetUsage
 from strategies.exchange.roll_call import some_of
@@ -72,6 +73,8 @@ class Recorder:
         self._diverged = diverged
         self._told = told
         self._loss = math.inf
+        self._measure = strategy.run.config.evaluation.measure
+        self._untrained = (record.metrics_file.line(0).get("test") or {}).get("loss")
 
     def __call__(self, result: RoundResult) -> None:
         """Keep ``result``; the checkpoint comes last, so that what it vouches for is on disk.
@@ -89,7 +92,7 @@ class Recorder:
                 self._keep(result)
         if result.server_round:
             _tell_copies(result)
-        logger.info("%s", sentence_of(result, self.rounds))
+        logger.info("%s", sentence_of(result, self.rounds, self._measure))
         self._tell_leap(result)
         if _has_diverged(result):
             kept = self.record.finite
@@ -108,6 +111,8 @@ class Recorder:
             return
         blind, before = math.log(len(self.strategy.run.info.classes)), self._loss
         self._loss = result.test.loss
+        if not result.server_round:
+            self._untrained = self._loss
         if math.isfinite(self._loss) and self._loss > max(_LEAP * before, blind):
             logger.warning(
                 "round %d: the test loss leapt from %.4f to %.4f; resume=%s round=best goes on from the best round",
@@ -116,6 +121,14 @@ class Recorder:
                 self._loss,
                 self.record.directory,
             )
+        elif self._untrained is not None and self._untrained < self._loss < math.inf:
+            logger.warning(
+                "round %d: the test loss is %.4f, above the %.4f before training, at accuracy %.4f: lower a learning "
+                "rate (%s), or train fewer epochs a round",
+                *(result.server_round, self._loss, self._untrained, result.test.accuracy),
+                self.strategy.run.config.learning_rates,
+            )
+            self._untrained = None  # said once
 
     def _notes(self, outcome: Outcome) -> dict[str, Any]:
         """Return what the method says of the round, and what the sites have spent of their privacy until then."""
@@ -129,7 +142,9 @@ class Recorder:
         """Write the line of the round that the sites judged; it is there already where a run continues behind it."""
         line, self._line = self._line, None
         validation = self.strategy.run.config.data.validated_at_sites
-        reached = figures.mean["accuracy"] if validation and figures.mean is not None else None
+        classes = len(self.strategy.run.info.classes)
+        told = at_sites(figures.mean, figures.outcome, classes, self._measure)
+        reached = told["sites"].get(self._measure) if validation and told["sites"] else None
         if isinstance(reached, float):
             self._keep_if_best(reached)
         if line is None:
@@ -138,16 +153,18 @@ class Recorder:
             way: _sum(line["bytes"][way], more)
             for way, more in (("down", figures.bytes_down), ("up", figures.bytes_up))
         }
-        whole = {**line, **_judged(figures.mean, figures.outcome), "bytes": passed}
+        whole = {**line, **told, "bytes": passed}
         if validation:
             whole |= {"validation": _validation(whole), "sites": None}
         with self.record.writing():
             self.record.append(whole)
-        if figures.mean is not None:
+        if told["sites"]:
+            own = " (the mean of the sites' own)" if self._measure == "auc" else ""
             logger.info(
-                "round %d/%d: %sat the sites accuracy %.4f, loss %.4f, %s",
+                "round %d/%d: %sat the sites %s, %s%s",
                 *(figures.server_round, self.rounds, "validation " if validation else ""),
-                *(figures.mean["accuracy"], figures.mean["loss"], judges_of(figures.outcome)),
+                *(in_words(told["sites"], self._measure, own), judges_of(figures.outcome)),
+                spread(told, self._measure),
             )
         self._told(whole)
 
@@ -168,7 +185,7 @@ class Recorder:
         sets, contrast = self.strategy.pictures(), self.strategy.contrast
         folder = self.record.directory / "samples" / f"round-{result.server_round:03d}"
         save_grids(sets, self.strategy.run.info, folder, contrast)
-        reached = result.validation.accuracy if result.validation else None
+        reached = getattr(result.validation, self._measure, None)
         weights = result.arrays.to_torch_state_dict(keep_input=True)
         checkpoint = Checkpoint(
             result.server_round,
@@ -179,7 +196,7 @@ class Recorder:
             dict(self.strategy.members.last_accepted_round),
             self.record.metrics_file.checksum(),
         )
-        if reached is not None and (self.best is None or reached > self.best):
+        if reached is not None and reached > (-math.inf if self.best is None else self.best):
             self.best = reached
             if sets:
                 save_sets(sets, result.server_round, self.record.best_sets, contrast)
@@ -220,11 +237,11 @@ def line_of(result: RoundResult) -> dict[str, Any]:
     line: dict[str, Any] = {"round": result.server_round}
     if not result.updated:
         line[UPDATED] = False
-    for name, evaluation in (("test", result.test), ("validation", result.validation)):
-        line[name] = asdict(evaluation) if evaluation else None
+    line["test"] = asdict(result.test) if result.test else None
+    line["validation"] = _in_short(result.validation) if result.validation else None
     if result.models:
-        line["models"] = {name: asdict(figures) for name, figures in result.models.items()}
-    line |= _judged(None, result.outcome)
+        line["models"] = {name: _in_short(figures) for name, figures in result.models.items()}
+    line |= at_sites(None, result.outcome)
     line["accepted"] = list(accepted)
     line["rejected"] = dict(result.outcome.rejected)
     if result.outcome.shortened:
@@ -301,13 +318,9 @@ def warn_no_progress(lines: Sequence[Mapping[str, Any]], rates: str) -> str:
     )
 
 
-def _judged(mean: MetricRecord | None, outcome: Outcome) -> dict[str, Any]:
-    """Return what a line says of the evaluation at the sites."""
-    return {
-        "sites": dict(mean) if mean else None,
-        "evaluated": {site: asdict(figures) for site, figures in outcome.evaluated.items()},
-        "unevaluated": dict(outcome.unevaluated),
-    }
+def _in_short(figures: Evaluation) -> dict[str, Any]:
+    """Return figures without the counts class by class, which stand once a line."""
+    return {key: value for key, value in asdict(figures).items() if key != "confusion"}
 
 
 def _validation(line: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -331,12 +344,12 @@ def _sum(account: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
     return {name: account.get(name, 0) + more.get(name, 0) for name in {**account, **more}}
 
 
-def sentence_of(result: RoundResult, rounds: int) -> str:
+def sentence_of(result: RoundResult, rounds: int, measure: str = "accuracy") -> str:
     """Return the round as one line that a person can read."""
     parts = [f"round {result.server_round}/{rounds}:"]
     if result.test:
         over = _coverage(result.test.per_class)
-        parts.append(f"accuracy {result.test.accuracy:.4f}{over}, loss {result.test.loss:.4f},")
+        parts.append(f"{in_words(vars(result.test), measure, over)},")
     if result.server_round == 0:
         return " ".join(parts).rstrip(",") + " before training"
     asked = len(result.outcome.accepted) + len(result.outcome.rejected)

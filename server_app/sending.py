@@ -11,7 +11,6 @@ import sys
 import time
 import zipfile
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any, Literal
 
 from common.config.keys import FETCH
 from common.config.loading import load
-from common.errors import ConfigError, FederationError, NectarError
+from common.errors import ConfigError, FederationError
 from server_app.run_directory import RunDirectory
 
 LIMIT = 100_000_000
@@ -171,11 +170,8 @@ def _too_large(directory: Path, files: list[Path], limit: int) -> FederationErro
 #: bytes of the archive in a line: the SuperLink stores each line apart
 LINE_BYTES = 48_000
 
-_MARK, _HEAD = "nectar-fetch", "head"
-
-
-class FetchError(NectarError):
-    """A record that did not come home."""
+#: what such a line begins with, and the number of the first one
+MARK, HEAD = "nectar-fetch", "head"
 
 
 def wire_lines(pack: Pack) -> Iterator[str]:
@@ -189,62 +185,10 @@ def wire_lines(pack: Pack) -> Iterator[str]:
         "sha256": hashlib.sha256(pack.content).hexdigest(),
         "left_out": pack.left_out,
     }
-    yield f"{_MARK} {_HEAD} {json.dumps(head)}"
+    yield f"{MARK} {HEAD} {json.dumps(head)}"
     for number in range(count):
         part = pack.content[number * LINE_BYTES : (number + 1) * LINE_BYTES]
-        yield f"{_MARK} {number} {base64.b85encode(part).decode('ascii')}"
-
-
-class Arrival:
-    """What has come of a record so far: what the head says, and the parts by number."""
-
-    def __init__(self) -> None:
-        self._head: dict[str, Any] | None = None
-        self._parts: dict[int, bytes] = {}
-
-    def take(self, line: str) -> bool:
-        """Take a line of the log; tell whether it was one of these. A damaged one counts as missing."""
-        mark, _, rest = line.strip().partition(" ")
-        number, _, content = rest.partition(" ")
-        if mark != _MARK:
-            return False
-        with suppress(ValueError, TypeError, KeyError, OverflowError, RecursionError):
-            if number == _HEAD:
-                self._head = _parsed(content)
-            else:
-                self._parts[int(number)] = base64.b85decode(content)
-        return True
-
-    def whole(self) -> Pack:
-        """Return what was sent; FetchError if a line is missing, or it is not as packed."""
-        head = self._head
-        if head is None:
-            raise FetchError("the log holds no record")
-        count = -(-head["bytes"] // LINE_BYTES)
-        missing = sum(number not in self._parts for number in range(count))
-        if missing:
-            raise FetchError(f"{missing} of {count} lines of the record are missing")
-        content = b"".join(self._parts[number] for number in range(count))
-        if hashlib.sha256(content).hexdigest() != head["sha256"]:
-            raise FetchError(
-                "the record that came is not the one that was sent (its SHA-256 differs)"
-            )
-        return Pack(head["record"], Path(head["directory"]), content, head["left_out"])
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    """Read a head: its number of lines follows from the bytes, which have a limit.
-
-    Raises
-    ------
-    ValueError, TypeError, KeyError, OverflowError, RecursionError
-        If it is something else.
-    """
-    found = json.loads(text)
-    if not 0 <= int(found["bytes"]) <= LIMIT:
-        raise ValueError("no size of an archive")
-    texts = {key: str(found[key]) for key in ("record", "directory", "sha256")}
-    return {**texts, "bytes": int(found["bytes"]), "left_out": tuple(map(str, found["left_out"]))}
+        yield f"{MARK} {number} {base64.b85encode(part).decode('ascii')}"
 
 
 # ---- request -------------------------------------------------------------------------------------
@@ -362,25 +306,9 @@ the site's name to its node's number; which round was ``reached`` of how many, `
 the seconds that are ``left``, where a round was measured; that all is done and written,
 with the record's ``directory``."""
 
-_LINE = re.compile(r"nectar-(?P<kind>record|stopped|sites|round|completed) (?P<content>\{.*\})")
-
 
 def print_marked(kind: Kind, **content: Any) -> None:
     """Print a marked line."""
     # In one piece: other threads print lines too.
     sys.stdout.write(f"nectar-{kind} {json.dumps(content)}\n")
     sys.stdout.flush()
-
-
-def marked_content(line: str, kind: Kind) -> dict[str, Any]:
-    """Return what a line of a log tells of ``kind``; nothing if it is none of these, or damaged."""
-    found = _LINE.fullmatch(line.rstrip())
-    if found is not None and found["kind"] == kind:
-        with suppress(ValueError, RecursionError):
-            return dict(json.loads(found["content"]))
-    return {}
-
-
-def is_marked(line: str) -> bool:
-    """Return whether a line of a log is for programs, and none for people."""
-    return _LINE.fullmatch(line.rstrip()) is not None

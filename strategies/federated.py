@@ -204,7 +204,8 @@ class Federated(ScreeningHooks, FlowerStrategy):
             for site in self.sites
             if site.name not in rejected or long.get(site.name) == server_round
         ]
-        self.members.evaluation = evaluation = EvaluationRequest(self.outcome, asked)
+        measure = self.run.config.evaluation.measure
+        self.members.evaluation = evaluation = EvaluationRequest(self.outcome, asked, measure)
         fields = {**config, "server-round": server_round, "record": self.record_id}
         fields |= self.members.began
         taken = self.members.last_accepted_round if self.judged_from_memory else None

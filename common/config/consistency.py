@@ -415,18 +415,22 @@ def check_privacy(privacy: PrivacySettings, method: str, settings: Settings) -> 
 
 START_KEY = "model.start"
 
+#: methods whose sites train by the task's loss alone
+_PLAIN = ("fedavg", "fedprox", "fednova", "feddyn", "lowrank", "masking", "topk", "local")
+
 #: methods whose sites and server move nothing but what the local steps moved
-_HEAD_ALONE = (
-    "fedavg",
-    "fedprox",
-    "fednova",
-    "feddyn",
-    "moon",
-    "lowrank",
-    "masking",
-    "topk",
-    "local",
-)
+_HEAD_ALONE = (*_PLAIN, "moon")
+
+
+def check_class_weights(settings: Settings, method: str, private: bool) -> None:
+    """Refuse weights of classes under noise, or where another loss than the task's is trained by: ConfigError."""
+    chosen = getattr(settings, "class_weights", "none")
+    if chosen == "none" or (not private and (method in _PLAIN or method not in METHODS)):
+        return
+    why = f"is of the loss that sites train by under {', '.join(_PLAIN)}: choose one of these"
+    if private:
+        why = "weighs an example by how many there are of its class, which no noise covers: leave it out"
+    raise ConfigError(f"class_weights={chosen} under method={method} {why}, or set it to none.")
 
 
 def check_head(model: ModelSettings, method: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from common.config.consistency import (
     check_arrays,
+    check_class_weights,
     check_evaluation,
     check_features,
     check_federation,
@@ -139,6 +140,7 @@ class Config:
         check_wire(self.wire, self.method, self.settings.disclosure())
         if not self.settings.uses():  # what a method's sites train is said by those inside it
             check_head(self.model, self.method)
+            check_class_weights(self.settings, self.method, self.private)
             check_statistics(self.model, self.evaluation, self.method, self.settings.disclosure())
         check_privacy(self.privacy, self.method, self.settings)
         for name in self.inner:

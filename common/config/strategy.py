@@ -14,7 +14,7 @@ from common.code.imports import constructor_parameters, load
 from common.config.keys import STRATEGY, Leaf, closest_word, show, where_phrase
 from common.config.text import Scalar
 from common.errors import ConfigError
-from common.settings.section import Description, kind_words
+from common.settings.section import kind_words
 
 _SCALARS = (int, float, str, bool, NoneType)
 
@@ -87,7 +87,7 @@ def _unknown_flower_strategy(name: str, leaf: Leaf) -> ConfigError:
     )
 
 
-def _arguments_model(cls: type[Any]) -> type[_Arguments]:
+def arguments_model(cls: type[Any]) -> type[_Arguments]:
     """Make a model of a constructor's parameters; by alias, since a parameter may be called as a model's attribute."""
     fields: dict[str, Any] = {}
     for name, (parameter, annotation) in constructor_parameters(cls).items():
@@ -112,7 +112,7 @@ def _scalar_type(annotation: Any) -> Any:
     return Union[tuple(plain)]  # noqa: UP007 - built from a list
 
 
-def _settable(model: type[_Arguments]) -> dict[str, FieldInfo]:
+def settable(model: type[_Arguments]) -> dict[str, FieldInfo]:
     """Return the arguments that a setting can give, by name."""
     fields = model.model_fields.values()
     return {str(field.alias): field for field in fields if field.annotation is not Any}
@@ -136,7 +136,7 @@ def check_arguments(
         A sentence for each argument that does not exist, cannot be given as text, has the wrong
         type or is missing.
     """
-    model, given = _arguments_model(cls), stated_arguments(leaves)
+    model, given = arguments_model(cls), stated_arguments(leaves)
     try:
         read = model.model_validate({name: leaf.value for name, leaf in given.items()})
     except ValidationError as error:
@@ -154,37 +154,24 @@ def stated_arguments(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:
     }
 
 
-def describe_arguments(cls: type[Any]) -> list[Description]:
-    """Describe the arguments of a strategy that the ``strategy`` section can give."""
-    return [
-        Description(
-            name=name,
-            default=inspect.Parameter.empty if field.is_required() else field.default,
-            allowed=kind_words(field.annotation),
-            required=field.is_required(),
-        )
-        for name, field in _settable(_arguments_model(cls)).items()
-    ]
-
-
 def _problem(name: str, leaf: Leaf, path: str, model: type[_Arguments]) -> str:
     """Return why an argument that is given cannot be."""
-    settable, where = _settable(model), where_phrase(leaf.where)
-    if name in settable:
-        allowed = kind_words(settable[name].annotation)
+    known, where = settable(model), where_phrase(leaf.where)
+    if name in known:
+        allowed = kind_words(known[name].annotation)
         return f"{STRATEGY}.{name}={show(leaf.value)} {where} must be {allowed}."
     given = f"{STRATEGY}.{name} {where}"
     if f"argument_{name}" in model.model_fields and not name.startswith("_"):
         return (
             f"{given} cannot be set: {path} takes an object there, and a setting is text or number."
         )
-    guess = closest_word(name, settable)
-    hint = f"did you mean {STRATEGY}.{guess}?" if guess else f"it takes {', '.join(settable)}."
+    guess = closest_word(name, known)
+    hint = f"did you mean {STRATEGY}.{guess}?" if guess else f"it takes {', '.join(known)}."
     return f"{given} is not an argument of {path}: {hint}"
 
 
 def _missing(name: str, path: str, model: type[_Arguments]) -> str:
-    if name in _settable(model):
+    if name in settable(model):
         return f"{path} needs a value for {STRATEGY}.{name}."
     return (
         f"{path} needs an object for {name!r}, which no setting can give: "

@@ -94,13 +94,6 @@ class TableFile:
         return _source(self.name)
 
 
-def title(kind: str, name: str) -> str:
-    """Return what the comment on the first line of ``conf/<kind>/<name>.yaml`` says it is."""
-    path = layers.CONF / kind / f"{name}.yaml"
-    first = path.read_text(encoding="utf-8").partition("\n")[0]
-    return first.removeprefix("#").strip() if first.startswith("#") else ""
-
-
 def read_table(name: str) -> TableFile:
     """Read a table, whose file is known to be there; ConfigError if the file is not made as this module's text says."""
     source = _source(name)

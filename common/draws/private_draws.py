@@ -160,20 +160,6 @@ _BLOCK = 1 << 16
 _RARE = np.uint64(1 << 50)
 
 
-def system_uniform(shape: Sequence[int]) -> Tensor:
-    """Draw from the uniform distribution over (0, 1) with the operating system's entropy alone.
-
-    Each number is an odd multiple of 2^-53.
-
-    Returns
-    -------
-    Tensor
-        Float64, on the CPU.
-    """
-    words = np.frombuffer(os.urandom(8 * math.prod(shape)), np.uint64)
-    return uniform_of(words).reshape(tuple(shape))
-
-
 def uniform_of(words: NDArray[np.uint64]) -> Tensor:
     """Return what words of 64 random bits make of (0, 1): an odd multiple of 2^-53 each, float64 of their shape."""
     return torch.from_numpy(((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52)

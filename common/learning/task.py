@@ -33,12 +33,20 @@ class Evaluation:
         Accuracy a class (NaN for a class the set lacks); empty if the task tells no classes apart.
     examples : int
         What counts: labels, or the places of texts that have a target.
+    f1, balanced, auc : float
+        As `common.learning.measures` has them, else NaN.
+    confusion : tuple of tuple of int
+        How many examples of each class (rows) were predicted to be of each one.
     """
 
     loss: float
     accuracy: float
     per_class: tuple[float, ...]
     examples: int
+    f1: float = math.nan
+    balanced: float = math.nan
+    auc: float = math.nan
+    confusion: tuple[tuple[int, ...], ...] = ()
 
 
 class Tally(Protocol):

@@ -346,8 +346,9 @@ def evaluate(
     task: Task,
     batch: int,
     precision: str = "float32",
+    kept: list[Tensor] | None = None,
 ) -> Evaluation:
-    """Judge ``model`` on all of ``samples``, ``batch`` at a time, in evaluation mode."""
+    """Judge ``model`` on all of ``samples``, ``batch`` at a time, in evaluation mode; ``kept`` gets its outputs."""
     model.eval()
     tally = task.tally()
     device = samples.labels.device
@@ -356,4 +357,6 @@ def evaluate(
         with autocast(device, precision):
             outputs = model(samples.inputs(part))
         tally.add(outputs, samples.labels[part])
+        if kept is not None:
+            kept.append(outputs)
     return tally.result()

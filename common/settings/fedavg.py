@@ -17,6 +17,11 @@ class FedAvgSettings(TrainingSettings):
     weighting: Literal["counts", "uniform"] = setting(
         "counts", "a site's weight in the average: its number of images, or one"
     )
+    class_weights: Literal["none", "balanced"] = setting(
+        "none",
+        "balanced: each class counts as much in a site's loss, however many examples it has",
+        later=True,
+    )
     server_optimizer: Literal["sgd", "adam", "yogi"] = setting(
         "sgd",
         "what takes the server's step along the mean update (Reddi et al., 2021)",

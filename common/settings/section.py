@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -81,6 +80,7 @@ def setting(
     operational: bool = False,
     amount: str | None = None,
     open_at: int | None = None,
+    later: bool = False,
 ) -> Any:
     """Declare a field of a :class:`Section`.
 
@@ -106,6 +106,8 @@ def setting(
         What it is an amount of at a site, one of ``AMOUNTS``: the site's own ``max-<amount>`` bounds it.
     open_at : int, optional
         The value of an amount that leaves it to the server, which no bound of a site's allows.
+    later : bool
+        True if it came after the first records: at its default it is no part of what names a site's memory.
     """
     if amount is not None and amount not in AMOUNTS:
         raise ValueError(f"amount={amount!r} is none of {', '.join(AMOUNTS)}")
@@ -116,6 +118,7 @@ def setting(
         "operational": operational or None,
         "amount": amount,
         "open_at": open_at,
+        "later": later or None,
     }
     return Field(
         default,
@@ -150,7 +153,7 @@ def operational(settings: type[Section]) -> frozenset[str]:
     return frozenset(name for name, field in fields if notes(field).get("operational"))
 
 
-# ---- describe ------------------------------------------------------------------------------------
+# ---- allowed -------------------------------------------------------------------------------------
 # What a setting permits, in words: for the sentence of an error and for the help.
 
 _KINDS = {
@@ -169,19 +172,6 @@ def allowed(field: FieldInfo) -> str:
     kind = kind_words(field.annotation) + (" (on or off)" if field.annotation is bool else "")
     bounds = _bounds(field)
     return f"{kind}, {bounds}" if bounds else kind
-
-
-@dataclass(frozen=True)
-class Description:
-    """One setting as the help prints it."""
-
-    name: str
-    default: Any
-    allowed: str
-    meaning: str = ""
-    symbol: str = ""
-    source: str = ""
-    required: bool = False
 
 
 def _bounds(field: FieldInfo) -> str:
@@ -207,21 +197,6 @@ def kind_words(kind: Any) -> str:
     return _KINDS.get(kind, str(kind))
 
 
-def describe(settings: type[Section]) -> list[Description]:
-    """Describe every setting of a class, in the order in which the class states them."""
-    return [
-        Description(
-            name=name,
-            default=field.default,
-            allowed=allowed(field),
-            meaning=field.description or "",
-            symbol=str(notes(field).get("symbol", "")),
-            source=str(notes(field).get("source", "")),
-        )
-        for name, field in settings.model_fields.items()
-    ]
-
-
 def amounts(settings: type[Section]) -> dict[str, str]:
     """Return what the settings of a class are amounts of at a site, by the setting's name."""
     fields = settings.model_fields.items()
@@ -231,3 +206,10 @@ def amounts(settings: type[Section]) -> dict[str, str]:
 def left_open(settings: type[Section], name: str) -> Any:
     """Return the value of an amount that leaves it to the server; None if every value is one of its own."""
     return notes(settings.model_fields[name]).get("open_at")
+
+
+def without_later(settings: Section) -> dict[str, Any]:
+    """Return the settings that change numbers, without those at their default that came after the first records."""
+    fields = type(settings).model_fields.items()
+    later = {n for n, f in fields if notes(f).get("later") and getattr(settings, n) == f.default}
+    return settings.model_dump(exclude={*operational(type(settings)), *later})

@@ -266,8 +266,12 @@ class FederationSettings(Section):
         return self.robust not in ("clip", "none")
 
 
+MEASURES = {"accuracy": "accuracy", "f1": "F1", "balanced": "balanced accuracy", "auc": "AUC"}
+"""By what a round is judged, in words."""
+
+
 class EvaluationSettings(Section):
-    """Where the global model is evaluated after a round."""
+    """Where the global model is evaluated after a round, and by what it is judged."""
 
     on: Literal["server", "sites", "both", "none"] = setting(
         "server", "the server's test set, the sites' held-out shares, both or neither"
@@ -277,6 +281,11 @@ class EvaluationSettings(Section):
     )
     every: int = setting(
         1, "rounds from one evaluation to the next; the last round always has one", ge=1
+    )
+    measure: Literal["accuracy", "f1", "balanced", "auc"] = setting(
+        "accuracy",
+        "what best, --tune and tables go by; by another than accuracy, sites that judge tell their counts of held-out "
+        "examples by true and predicted class",
     )
 
 

@@ -93,6 +93,10 @@ WENT_BACK = "memory-went-back"
 #: reason why there are none, stand
 EVALUATION = "evaluation"
 
+#: a site's figure: places above 0 of its held-out examples counted by true and predicted class, row by row, each with
+#: its count after it
+COUNTS = "counts"
+
 #: the record of a reply in whose place the phase would have left something, with the reason why it has not
 TRAINING_FAILED = "training-failed"
 

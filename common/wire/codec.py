@@ -342,13 +342,6 @@ def _name_of(dtype: np.dtype[Any]) -> str:
     return str(dtype)
 
 
-def copy_of(array: Array) -> Array:
-    """Return another Array of the same bytes, which nobody can write to."""
-    new = Array.__new__(Array)
-    new.__dict__.update(array.__dict__)
-    return new
-
-
 def record_of(arrays: Iterable[Array]) -> ArrayRecord:
     """Return a record of arrays by their numbers; it holds these very objects, which nobody is to change."""
     return filled(ArrayRecord(), {str(i): array for i, array in enumerate(arrays)})

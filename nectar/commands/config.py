@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import textwrap
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from common.code.imports import is_import_path
@@ -12,15 +13,16 @@ from common.config.keys import COMMAND_LINE, STRATEGY, Leaf, unknown
 from common.config.layers import names
 from common.config.loading import load
 from common.config.schema import section_classes
-from common.config.strategy import check_strategy, describe_arguments
-from common.config.tables import ENDING, TABLE, title
+from common.config.strategy import arguments_model, check_strategy, settable
+from common.config.tables import ENDING, TABLE
 from common.config.text import dotted, scalar_text
 from common.config.user_parts import chosen_method
 from common.methods import METHODS, settings_class, settings_of
-from common.settings.section import Description, Section, describe
+from common.settings.section import Section, allowed, kind_words, notes
 from common.settings.sections import FORMS, SECTIONS, RunSettings
 from nectar.arguments import ConfigFile, Words, parse_arguments, resolved
 from nectar.commands.tables import listing
+from nectar.comparison.paper_table import title
 from nectar.records.outputs import with_recorded
 
 HELP = """\
@@ -31,6 +33,20 @@ section or a package.module:NAME.
 What it prints runs again as it is: `nectar config ... > my.yaml`, then `nectar run --config my.yaml`. A FILE of your
 own may state a few settings only; its `base: NAME` departs from an experiment.
 """
+
+
+@dataclass(frozen=True)
+class Description:
+    """One setting as the help prints it."""
+
+    name: str
+    default: Any
+    allowed: str
+    meaning: str = ""
+    symbol: str = ""
+    source: str = ""
+    required: bool = False
+
 
 _RUN = "run"
 
@@ -63,6 +79,34 @@ def main(words: Words = None, config_file: ConfigFile = None) -> int:
 def more_help(words: list[str]) -> str:
     """Explain the named methods and sections; without a name, list all there is."""
     return "\n\n".join(map(_explain, words)) if words else _catalogue()
+
+
+def describe(settings: type[Section]) -> list[Description]:
+    """Describe every setting of a class, in the order in which the class states them."""
+    return [
+        Description(
+            name=name,
+            default=field.default,
+            allowed=allowed(field),
+            meaning=field.description or "",
+            symbol=str(notes(field).get("symbol", "")),
+            source=str(notes(field).get("source", "")),
+        )
+        for name, field in settings.model_fields.items()
+    ]
+
+
+def describe_arguments(cls: type[Any]) -> list[Description]:
+    """Describe the arguments of a strategy that the ``strategy`` section can give."""
+    return [
+        Description(
+            name=name,
+            default=inspect.Parameter.empty if field.is_required() else field.default,
+            allowed=kind_words(field.annotation),
+            required=field.is_required(),
+        )
+        for name, field in settable(arguments_model(cls)).items()
+    ]
 
 
 def _catalogue() -> str:

@@ -6,9 +6,10 @@ import textwrap
 from typing import Annotated
 
 from common.config.layers import names
-from common.config.tables import ENDING, TABLE, experiments, read_table, title
+from common.config.tables import ENDING, TABLE, experiments, read_table
 from common.errors import ConfigError
 from nectar.arguments import argument
+from nectar.comparison.paper_table import title
 
 HELP = f"""\
 Lists the papers' tables and the experiments in each. With words, those in whose name, title or experiments each of

@@ -127,6 +127,7 @@ class PlannedCell:
             chosen_target=given is not None,
             choices=tuple(self.choices),
             failures=tuple(f"{n}: {why}" for n, why in scheduler.failures.items() if n in names),
+            measure=self.runs[0].config.evaluation.measure,
         )
         facts = {
             "command": results.command,
@@ -164,6 +165,7 @@ class Comparison:
             else:
                 self.cells[cell] = PlannedCell(cell)
         self.planned = list(self.cells.values())
+        _require_one_measure(self.planned, of_a_paper=request.table is not None)
         self.records = self.planned[0].records
         self.output = self.options.folder or self._place()
 
@@ -253,6 +255,19 @@ def _chosen(variants: Iterable[Variant], choices: Sequence[Choice]) -> list[Vari
     """Return the rows with the best settings of their searches."""
     best = {label: choice.best for choice in choices for label in choice.search.labels}
     return [variant.with_settings(best.get(variant.label, ())) for variant in variants]
+
+
+def _require_one_measure(planned: Sequence[PlannedCell], *, of_a_paper: bool) -> None:
+    """Refuse runs of different measures in one table, and others than accuracy beside a paper's: ConfigError."""
+    found = {run.config.evaluation.measure: run.name for each in planned for run in each.runs}
+    if of_a_paper and set(found) != {"accuracy"}:
+        raise ConfigError("a paper's table has accuracies: leave evaluation.measure out.")
+    if len(found) > 1:
+        (one, name), (other, named) = list(found.items())[:2]
+        raise ConfigError(
+            f"{name!r} is judged by {one} and {named!r} by {other} (evaluation.measure), which go into no column "
+            "together: give all the same, or compare them apart."
+        )
 
 
 def _refuse_duplicates(runs: Iterable[PlannedRun]) -> None:

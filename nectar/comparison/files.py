@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from common.config.resolved import Config
 from common.config.text import scalar
+from common.settings.sections import MEASURES
 from common.storage.files import write_json, write_text
 from nectar.charts import UNIT, Series, boxes, lines, save
 from nectar.comparison.frame import csv_of, curves, mean, spread
@@ -17,6 +18,7 @@ from nectar.comparison.request import Axis, file_name
 from nectar.comparison.results import ComparisonResult, GridResult, TableResult
 from nectar.comparison.tables import Results
 from nectar.comparison.tuning import Choice
+from nectar.report.text import capital
 from server_app.tracking import EVENTS
 
 if TYPE_CHECKING:
@@ -56,7 +58,7 @@ def write_cell(
             **facts,
             "target": _null(results.target),
             "runs": [run | {"record": run["record"] or None} for run in listed],
-            "searches": list(map(_search, results.choices)),
+            "searches": [_search(choice, results.what) for choice in results.choices],
             "failures": list(results.failures),
             "configurations": {label: config.to_dict() for label, config in configs.items()},
         },
@@ -87,11 +89,11 @@ def _folder(results: Results) -> Path:
     return results.directory
 
 
-def _search(choice: Choice) -> dict[str, Any]:
+def _search(choice: Choice, what: str) -> dict[str, Any]:
     return {
         "name": choice.search.name,
         "rows": list(choice.search.labels),
-        "criterion": "mean validation accuracy after the last round",
+        "criterion": f"mean validation {what} after the last round",
         "trials": [
             {"settings": list(settings), "validation": list(map(_null, accuracies))}
             for settings, accuracies in choice.trials.items()
@@ -106,27 +108,27 @@ def _null(value: float) -> float | None:
 
 
 def _draw(results: ComparisonResult) -> None:
-    """Draw mean accuracy with the band of its seeds, against rounds and against bytes, and a box over the seeds."""
+    """Draw the mean with the band of its seeds, against rounds and against bytes, and a box over the seeds."""
     done = results.by_run[results.by_run["completed"]]
     finals = {label: list(own["final"]) for label, own in done.groupby("variant", sort=False)}
     found, axes = curves(results.by_round).reset_index(), ("mean", "low", "high")
     for name, x, label, log_x in (
-        ("accuracy-rounds", "round", "round", False),
-        ("accuracy-bytes", "sent", f"{UNIT} sent so far, up and down, all sites", True),
+        (f"{results.measure}-rounds", "round", "round", False),
+        (f"{results.measure}-bytes", "sent", f"{UNIT} sent so far, up and down, all sites", True),
     ):
         series = []
         for row in finals:
             own = found[found["variant"] == row]
             series.append(Series(row, *(list(own[column]) for column in (x, *axes))))
-        y_label = "accuracy (band: all seeds)"
+        y_label = f"{results.what} (band: all seeds)"
         figure = lines(series, title=results.title, x_label=label, y_label=y_label, log_x=log_x)
         _save(figure, results.directory / name)
-    label = "accuracy after the last round (dots: seeds)"
-    _save(boxes(finals, title=results.title, y_label=label), results.directory / "accuracy-seeds")
+    label, place = f"{results.what} after the last round (dots: seeds)", f"{results.measure}-seeds"
+    _save(boxes(finals, title=results.title, y_label=label), results.directory / place)
 
 
 def _draw_axis(results: GridResult, axis: Axis) -> None:
-    """Draw accuracy against an axis of numbers: a line a row and combination of the other axes, with error bars."""
+    """Draw the measure against an axis of numbers: a line a row and combination of the other axes, with error bars."""
     values = [scalar(text) for text in axis.values]
     if len(values) < 2 or not all(type(value) in (int, float) for value in values):
         return
@@ -138,7 +140,9 @@ def _draw_axis(results: GridResult, axis: Axis) -> None:
             f"{a.name}={v}" for a, v in zip(results.axes, cell.values, strict=True) if a != axis
         ]
         others.setdefault(" ".join(rest), {})[x[cell.values[place]]] = cell.label
-    means, spreads = results.pivot("accuracy", mean), results.pivot("accuracy", spread).fillna(0.0)
+    means, spreads = results.pivot("measured", mean), results.pivot("measured", spread).fillna(0.0)
+    measure = next((own.measure for own in results.compared.values()), "accuracy")
+    what = MEASURES[measure]
     series = []
     for label in means.index:
         for other, cells in others.items():
@@ -148,12 +152,12 @@ def _draw_axis(results: GridResult, axis: Axis) -> None:
             series.append(Series(f"{label} {other}".rstrip(), at, y, error=error))
     figure = lines(
         [one for one in series if one.x],
-        title="Accuracy after the last round",
+        title=f"{capital(what)} after the last round",
         x_label=axis.key,
-        y_label="accuracy (mean ± standard deviation)",
+        y_label=f"{what} (mean ± standard deviation)",
         log_x=min(x.values()) > 0 and max(x.values()) > _FAR_APART * min(x.values()),
     )
-    _save(figure, results.directory / f"accuracy-{file_name(axis.key)}")
+    _save(figure, results.directory / f"{measure}-{file_name(axis.key)}")
 
 
 def _save(figure: Figure, place: Path) -> None:

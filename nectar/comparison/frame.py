@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from common.config.resolved import Config
 from common.config.text import dotted
 from common.storage.files import plain
+from nectar.records.record import OTHERS, OVER_SITES
 
 if (
     TYPE_CHECKING
@@ -37,7 +38,10 @@ Runs = Mapping[str, Mapping[int, "RunFigures | None"]]
 """The runs by row and seed; None where there is none."""
 
 #: columns that tables and charts read and no file has
-_UNWRITTEN = ["final", "models", "bytes", "hardware", "whole", "floats_up", "sent"]
+_UNWRITTEN = ["final", "measured", "models", "bytes", "hardware", "whole", "floats_up", "sent"]
+
+MORE = (*OTHERS, *(f"site_{name}" for name in OVER_SITES))
+"""Columns of the measures beside accuracy, and of what the run's measure is over the sites."""
 
 
 def frames(
@@ -93,6 +97,7 @@ def _of_run(run: RunFigures | None, count: int, target: float, network: str) -> 
     reached = run.up_to(target) if run else None
     last = rounds[-1] if rounds else None
     accuracies = {one.round: one.accuracy for one in rounds}
+    others = last.others if last else {}
     final = run.final if run else math.nan
     alone = bool(run and run.alone)
     judged = last.models if last and last.round else {}
@@ -114,6 +119,7 @@ def _of_run(run: RunFigures | None, count: int, target: float, network: str) -> 
         "seconds_devices": sum(o.seconds_devices for o in rounds) if alone else math.nan,
         "seconds_server": sum(o.seconds_server for o in rounds) if alone else math.nan,
         **{f"accuracy_{n}": accuracies.get(n, math.nan) for n in range(count + 1)},
+        **{name: others.get(name, math.nan) for name in MORE},
         "record": str(run.directory) if run else "",
         "final": final,
         # by network; "" stands for the one that the server judges
@@ -125,7 +131,7 @@ def _of_run(run: RunFigures | None, count: int, target: float, network: str) -> 
 
 _ROUND = [
     *("variant", "seed", "round", "accuracy", "validation", "bytes_up", "bytes_down", "rejected"),
-    *("seconds_devices", "seconds_server", "whole", "floats_up", "sent"),
+    *("seconds_devices", "seconds_server", *MORE, "measured", "whole", "floats_up", "sent"),
 ]
 
 
@@ -135,7 +141,8 @@ def _of_rounds(run: RunFigures | None) -> Iterator[dict[str, Any]]:
     sent = itertools.accumulate(one.bytes_up + one.bytes_down for one in run.rounds)
     hidden = {} if run.alone else dict.fromkeys(("seconds_devices", "seconds_server"), math.nan)
     for one, so_far in zip(run.rounds, sent, strict=True):
-        yield vars(one) | hidden | {"whole": run.completed, "sent": so_far}
+        more = {"measured": one.measured, "whole": run.completed, "sent": so_far}
+        yield {**vars(one), **one.others, **hidden, **more}
 
 
 # -- what is made of the seeds ------------------------------------------------------------------
@@ -190,12 +197,12 @@ def summary(runs: DataFrame, rounds: DataFrame) -> DataFrame:
 
 
 def curves(rounds: DataFrame) -> DataFrame:
-    """Return, by row and round, mean, lowest and highest accuracy of the completed runs, and the bytes until then."""
-    judged = rounds[rounds["whole"] & rounds["accuracy"].notna()]
+    """Return, by row and round, mean, lowest and highest figure of the completed runs, and the bytes until then."""
+    judged = rounds[rounds["whole"] & rounds["measured"].notna()]
     return judged.groupby(["variant", "round"], sort=False).agg(
-        mean=("accuracy", mean),
-        low=("accuracy", "min"),
-        high=("accuracy", "max"),
+        mean=("measured", mean),
+        low=("measured", "min"),
+        high=("measured", "max"),
         sent=("sent", mean),
     )
 

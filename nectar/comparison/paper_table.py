@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from common.config import layers
 from common.config.keys import near
 from common.config.layers import names
-from common.config.tables import TABLE, TableFile, experiments, read_table, title
+from common.config.tables import TABLE, TableFile, experiments, read_table
 from common.config.text import Scalar, scalar_text
 from common.errors import ConfigError
 
@@ -160,3 +161,10 @@ def _number(given: Scalar) -> Number:
     assert match is not None  # the pattern takes any text
     value = match["value"]
     return Number(match["text"], float(value) if value else None, match["note"] or "")
+
+
+def title(kind: str, name: str) -> str:
+    """Return what the comment on the first line of ``conf/<kind>/<name>.yaml`` says it is."""
+    path = layers.CONF / kind / f"{name}.yaml"
+    first = path.read_text(encoding="utf-8").partition("\n")[0]
+    return first.removeprefix("#").strip() if first.startswith("#") else ""

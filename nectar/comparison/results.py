@@ -9,7 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nectar.comparison.frame import FLAGS, csv_of, curves, mean, spread, summary
+from common.settings.sections import MEASURES
+from nectar.comparison.frame import FLAGS, MORE, csv_of, curves, mean, spread, summary
 from nectar.comparison.paper_table import Number, PaperTable, Printed
 from nectar.comparison.request import Axis, Cell
 from nectar.comparison.tables import (
@@ -24,6 +25,7 @@ from nectar.comparison.tables import (
 )
 from nectar.comparison.tuning import Choice
 from nectar.recorded_run import RecordedRun
+from nectar.report.text import capital
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -51,6 +53,8 @@ class ComparisonResult(Results):
         Whether it was given, not derived.
     failures : tuple of str
         A sentence for each run that failed.
+    measure : str
+        What all runs are judged by.
     """
 
     by_run: DataFrame
@@ -60,11 +64,17 @@ class ComparisonResult(Results):
     chosen_target: bool
     choices: tuple[Choice, ...] = ()
     failures: tuple[str, ...] = ()
+    measure: str = "accuracy"
 
     @property
     def accuracies(self) -> dict[str, dict[int, float]]:
         """The accuracy after the last round, by row and seed; a seed whose run failed is left out."""
-        return self._by_seed("final", self.by_run["completed"])
+        return self._by_seed("accuracy", self.by_run["completed"])
+
+    @property
+    def what(self) -> str:
+        """What the runs are judged by, in words."""
+        return MEASURES[self.measure]
 
     @property
     def runs(self) -> dict[str, dict[int, RecordedRun]]:
@@ -96,8 +106,8 @@ class ComparisonResult(Results):
     def notes(self) -> list[str]:
         """Describe what the figures are, what their marks mean, and what was searched."""
         notes = [
-            "± is the sample standard deviation over the seeds; the accuracy is that after the last round, never the "
-            "best so far."
+            f"± is the sample standard deviation over the seeds; the {self.what} is that after the last round, never "
+            "the best so far."
         ]
         rows = self.summary
         whole, audited = rows["runs"].sum(), rows["audited"].sum()
@@ -114,7 +124,7 @@ class ComparisonResult(Results):
         used = set("".join(self.by_run["flags"]))
         notes += [f"{mark} {meaning}." for mark, meaning in FLAGS.items() if mark in used]
         if not math.isnan(self.target):
-            how = "as asked" if self.chosen_target else "nine tenths of the best row's accuracy"
+            how = "as asked" if self.chosen_target else f"nine tenths of the best row's {self.what}"
             notes.append(
                 f"To {self.target:g}: means over the runs that reach it ({how}), 'k of n' where not all do. Bytes are "
                 "those of all sites."
@@ -152,8 +162,10 @@ class ComparisonResult(Results):
         lasts = ends.groupby(["variant", "seed"])["round"].max().unique()
         last = f"round {self.rounds}" if len(lasts) < 2 else "the row's last round"
         span = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
-        header = ("method", "accuracy", *(("found (alarms)",) if audited else ()), span)
-        return TextTable(f"Accuracy after {last}, and each seed's.", header, tuple(cells))
+        header = ("method", self.what, *(("found (alarms)",) if audited else ()), span)
+        return TextTable(
+            f"{capital(self.what)} after {last}, and each seed's.", header, tuple(cells)
+        )
 
     def _cost(self) -> TextTable:
         cells = []
@@ -180,8 +192,8 @@ class ComparisonResult(Results):
             "server",
         )
         return TextTable(
-            f"Cost of a run, mean over the seeds: rounds to accuracy {reach}, bytes and bytes up until then; bytes up "
-            "and down a round; bytes in all; computing on all devices together, and on the server.",
+            f"Cost of a run, mean over the seeds: rounds to {self.what} {reach}, bytes and bytes up until then; bytes "
+            "up and down a round; bytes in all; computing on all devices together, and on the server.",
             ("method", f"to {reach}", *figures),
             tuple(cells),
         )
@@ -193,7 +205,7 @@ class ComparisonResult(Results):
         shown = shown_rounds(len(judged), len(judged) if every else _SHOWN_ROUNDS)
         numbers = [judged[position - 1] for position in shown]
         return TextTable(
-            "Mean accuracy after each round.",
+            f"Mean {self.what} after each round.",
             ("method", *map(str, numbers)),
             tuple((label, *map(accuracy_text, row)) for label, *row in rows[numbers].itertuples()),
         )
@@ -277,10 +289,12 @@ class GridResult(Results):
 
         keys = [axis.key for axis in self.axes]
         columns = [*keys, "row", "seed", "accuracy", "flags", "record", "cell", "whole"]
+        columns += [*MORE, "measured"]
         lines = [
             run
             | dict(zip(keys, cell.values, strict=True))
-            | {"row": run["variant"], "accuracy": run["final"]}
+            | {"row": run["variant"], "measured": run["final"]}
+            | ({"accuracy": math.nan} if math.isnan(run["final"]) else {})
             | {"cell": cell.label, "whole": run["completed"]}
             for cell, own in self.compared.items()
             for run in own.by_run.to_dict("records")
@@ -303,15 +317,14 @@ class GridResult(Results):
     @cached_property
     def pivot_table(self) -> TextTable:
         """Mean and spread of the accuracy."""
-        means, spreads = self.pivot("accuracy", mean), self.pivot("accuracy", spread)
+        means, spreads = self.pivot("measured", mean), self.pivot("measured", spread)
         marks = self.pivot("flags", "".join).astype(object).fillna("?")
         cells = [
             (label, *map(_entry, means.loc[label], spreads.loc[label], marks.loc[label]))
             for label in means.index
         ]
-        caption = (
-            "Accuracy after the last round, mean and sample standard deviation over the seeds."
-        )
+        what = next((MEASURES[own.measure] for own in self.compared.values()), "accuracy")
+        caption = f"{capital(what)} after the last round, mean and sample standard deviation over the seeds."
         return TextTable(caption, ("method", *means.columns), tuple(cells))
 
     def tables(self, *, full: bool = False) -> list[TextTable]:
@@ -338,7 +351,7 @@ class GridResult(Results):
             covered //= len(axis.values)
             above.append([(f"{axis.name}={v}", covered) for v in axis.values] * times)
             times *= len(axis.values)
-        means = self.pivot("accuracy", mean).astype(float)
+        means = self.pivot("measured", mean).astype(float)
         best = means.eq(means.max()).to_numpy().nonzero()
         bold = {(int(i), int(j) + 1) for i, j in zip(*best, strict=True)}
         return [replace(self.pivot_table, header=("method", *lowest), above=above, bold=bold)]
@@ -459,7 +472,7 @@ def _rounds(results: ComparisonResult, row: Any, block: Printed, label: str) -> 
     rounds = results.by_round[
         (results.by_round["variant"] == row.Index) & results.by_round["whole"]
     ]
-    reached = rounds[rounds["accuracy"] >= block.targets[label]].groupby("seed")["round"].min()
+    reached = rounds[rounds["measured"] >= block.targets[label]].groupby("seed")["round"].min()
     if row.runs and reached.empty:
         return f">{rounds['round'].max()}"
     part = "" if len(reached) == row.runs else f" ({len(reached)} of {row.runs})"

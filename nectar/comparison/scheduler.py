@@ -19,7 +19,7 @@ from common.config.keys import TYPED
 from common.config.resolved import Config
 from common.errors import ConfigError
 from common.learning.compute import torch_device
-from common.settings.sections import LONGEST, TrackSettings
+from common.settings.sections import LONGEST, MEASURES, TrackSettings
 from nectar.arguments import format_duration, parse_arguments, resolved
 from nectar.comparison.ray_start import RayStarter
 from nectar.comparison.request import Cell, CompareOptions, Variant, file_name
@@ -295,9 +295,10 @@ class Scheduler:
             reason = entry if code == 0 and isinstance(entry, str) else _last_sentence(child.log)
             self._fail(run, f"{reason} (exit code {code}; log: {child.log})")
             return
-        accuracy = _accuracy(entry, ("validation",) if self._search else ("test", "sites"))
-        judged = "validation accuracy" if self._search else "accuracy"
-        shown = "" if accuracy is None else f"{judged} {accuracy:.4f}, "
+        measure = run.config.evaluation.measure
+        found = _measured(entry, ("validation",) if self._search else ("test", "sites"), measure)
+        judged = "validation " * self._search + MEASURES[measure]
+        shown = "" if found is None else f"{judged} {found:.4f}, "
         again = ", continued" if child.resumed else ""
         self._finish(run, f"{shown}{time.monotonic() - child.started:.0f} s{again}")
 
@@ -354,11 +355,11 @@ def _last_sentence(log: Path) -> str:
     return (own or written or ["it said nothing"])[-1]
 
 
-def _accuracy(entry: RunRecord, parts: Iterable[str]) -> float | None:
-    """Return the last round's accuracy on the first of ``parts`` that was judged."""
+def _measured(entry: RunRecord, parts: Iterable[str], measure: str) -> float | None:
+    """Return the last round's measure on the first of ``parts`` that was judged."""
     last = Record(entry.directory).metrics()[-1:]
-    found = [line[part]["accuracy"] for line in last for part in parts if line.get(part)]
-    return float(found[0]) if found else None
+    found = [line[part].get(measure) for line in last for part in parts if line.get(part)]
+    return float(found[0]) if found and found[0] is not None else None
 
 
 class RunningJob(NamedTuple):

@@ -26,7 +26,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from common.wire.codec import copy_of, filled
+from common.wire.codec import filled
 
 logger = getLogger("flwr")
 
@@ -191,4 +191,11 @@ def _record(record: Record) -> Record:
             held[name] = copy_of(value)
         elif isinstance(value, list):
             held[name] = list(value)
+    return new
+
+
+def copy_of(array: Array) -> Array:
+    """Return another Array of the same bytes, which nobody can write to."""
+    new = Array.__new__(Array)
+    new.__dict__.update(array.__dict__)
     return new

@@ -29,11 +29,11 @@ from nectar.export.scoring import MODEL_SCHEMA
 from nectar.export.split import split_settings
 from nectar.export.synthetic import require_fit, write_synthetic
 from nectar.records.record import RunRecord
+from nectar.records.synthetic_sets import contrast_of
 from nectar.report.facts import facts_of, unknown_method
 from nectar.report.text import plural, share
 from server_app.checkpoint import Checkpoint
 from server_app.recorder import hard
-from server_app.synthetic_sets import contrast_of
 
 
 @dataclass(frozen=True)

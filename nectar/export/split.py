@@ -16,8 +16,18 @@ import numpy as np
 from common.config.resolved import Config
 from common.data.division.partitions import partition
 from common.data.division.stratify import Indices, subset, validation_split
-from common.data.folders.folder import PLAIN, TEST, TRAIN, Holdout, split_folders, test_split
-from common.data.folders.image_sets import read_folder
+from common.data.folders.folder import (
+    PLAIN,
+    TEST,
+    TRAIN,
+    Holdout,
+    Listing,
+    list_split,
+    printable,
+    split_folders,
+    test_split,
+)
+from common.data.folders.image_sets import decode_listing
 from common.data.published.catalogue import NAMES
 from common.data.store import checksum_of
 from common.division import SITE_VALIDATION
@@ -147,3 +157,22 @@ class RunSplit:
         parts[kept[used[self._validation(bare.at(used))]]] = VALIDATION
         by_place = {places[0]: list(zip(seen, parts.tolist(), strict=True))} if places[0] else {}
         return by_place | ({places[1]: [(path, HELD_OUT) for path in tests]} if places[1] else {})
+
+
+def read_folder(
+    folder: Path, places: tuple[str | None, str | None], settings: ImagesSettings
+) -> list[tuple[Split, list[str]]]:
+    """Return the splits that are at ``places`` below ``folder``, each with its pictures' paths, without a store.
+
+    Raises
+    ------
+    DataError
+        it holds a class that is not in the list, or cannot be read.
+    """
+    found = []
+    for place in places:
+        listing = list_split(folder, place, settings.names, settings.group) if place else Listing()
+        split, unreadable = decode_listing(folder, listing, settings, None)
+        left = {skipped.path for skipped in unreadable}
+        found.append((split, [f.path for f in listing.files if printable(f.path) not in left]))
+    return found

@@ -24,8 +24,8 @@ from common.samples.inputs import samples
 from common.sites import ALL_SITES
 from nectar.records.record import RunRecord
 from nectar.records.record_imports import NotNamed
+from nectar.records.synthetic_sets import contrast_of
 from server_app.recorder import on_screen
-from server_app.synthetic_sets import contrast_of
 
 #: real images compared at a time
 _CHUNK = 4096

@@ -20,6 +20,7 @@ from common.config.loading import load
 from common.config.resolved import Config
 from common.config.user_parts import ImportPolicy
 from common.errors import ConfigError, FederationError
+from common.settings.sections import MEASURES
 from common.storage.files import read_file
 from nectar.records.record_shape import Audit, Line, Partition, Provenance, require
 from server_app.metrics_file import MetricsFile, parse_line
@@ -29,6 +30,10 @@ from server_app.writer import Writer
 if TYPE_CHECKING:
     from common.wire.synthetic_images import SyntheticImages
     from server_app.checkpoint import Checkpoint
+
+OTHERS = tuple(name for name in MEASURES if name != "accuracy")
+OVER_SITES = ("mean", "deviation", "worst")
+"""Of a line's figures: by what else than accuracy it is judged, and what the run's measure is over the sites."""
 
 #: phases of a round that are not the server's own work: waiting for the devices, and judging the model
 _NOT_SERVER = ("devices", "evaluate", "by_site")
@@ -266,7 +271,7 @@ class RunRecord(RunDirectory):
 
     def synthetic(self, *, best: bool = False) -> tuple[int, dict[str, SyntheticImages]]:
         """Return the round and the sets that its sites sent, by site; (0, {}) if the method sends no images."""
-        from server_app.synthetic_sets import load_sets
+        from nectar.records.synthetic_sets import load_sets
 
         path = self.best_sets if best else self.last_sets
         return load_sets(path) if path.is_file() else (0, {})
@@ -275,7 +280,8 @@ class RunRecord(RunDirectory):
         """Return what the first ``rounds`` rounds came to (default: those of its configuration)."""
         rounds = self.config.rounds if rounds is None else rounds
         lines = [line for line in self.rounds if line["round"] <= rounds]
-        figures = tuple(RoundFigures.of(line) for line in lines)
+        measure = self.config.evaluation.measure
+        figures = tuple(RoundFigures.of(line, measure) for line in lines)
         hardware = self.provenance.get("hardware", {})
         cuda = hardware.get("cuda") if str(hardware.get("device", "")).startswith("cuda") else None
         by_class = [(line.get("test") or {}).get("per_class") for line in lines]
@@ -306,7 +312,7 @@ class RoundFigures:
     accuracy : float
         On the test set, or at the sites where the server has none; NaN if it was not measured.
     validation : float
-        On the server's validation share; NaN if there is none.
+        The run's measure on its validation split; NaN if there is none.
     bytes_up, bytes_down : int
         Bytes from and to all sites.
     seconds_devices, seconds_server : float
@@ -318,7 +324,11 @@ class RoundFigures:
     floats_up : int
         Numbers from all sites, as papers count them.
     models : mapping of str to float
-        Accuracy by network, where the server learns several.
+        The run's measure by network, where the server learns several.
+    measure : str
+        What the run is judged by.
+    others : mapping of str to float
+        The other `MEASURES`, where accuracy was taken, and over the sites the mean, deviation and worst of the measure.
     """
 
     round: int
@@ -332,17 +342,25 @@ class RoundFigures:
     finite: bool
     floats_up: int = 0
     models: Mapping[str, float] = field(default_factory=dict)
+    measure: str = "accuracy"
+    others: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def measured(self) -> float:
+        """The run's measure, taken where accuracy was."""
+        return self.others.get(self.measure, math.nan) if self.measure in OTHERS else self.accuracy
 
     @classmethod
-    def of(cls, line: Mapping[str, Any]) -> Self:
-        """Return the figures of a line of metrics.jsonl."""
+    def of(cls, line: Mapping[str, Any], measure: str = "accuracy") -> Self:
+        """Return the figures of a line of metrics.jsonl of a run that is judged by ``measure``."""
         judged = line.get("test") or line.get("sites") or {}
+        at_sites = line.get("sites") or line.get("validation") or {}
         seconds = line.get("seconds", {})
         on_devices = (seconds.get("by_site") or {}).values()
         return cls(
             round=line["round"],
             accuracy=_number(judged.get("accuracy")),
-            validation=_number((line.get("validation") or {}).get("accuracy")),
+            validation=_number((line.get("validation") or {}).get(measure)),
             bytes_up=sum(line["bytes"]["up"].values()),
             bytes_down=sum(line["bytes"]["down"].values()),
             seconds_devices=sum(value or 0.0 for value in on_devices),
@@ -353,8 +371,11 @@ class RoundFigures:
             finite=judged.get("loss", 0.0) is not None,
             floats_up=line.get("floats_up") or 0,
             models={
-                name: _number(own.get("accuracy")) for name, own in line.get("models", {}).items()
+                name: _number(own.get(measure)) for name, own in line.get("models", {}).items()
             },
+            measure=measure,
+            others={name: _number(judged.get(name)) for name in OTHERS}
+            | {f"site_{name}": _number(at_sites.get(name)) for name in OVER_SITES},
         )
 
 
@@ -389,11 +410,11 @@ class RunFigures:
 
     @property
     def final(self) -> float:
-        """The accuracy after the last round there is; NaN without one."""
-        return self.rounds[-1].accuracy if self.trained else math.nan
+        """The run's measure after the last round there is; NaN without one."""
+        return self.rounds[-1].measured if self.trained else math.nan
 
     def of(self, network: str, own: str) -> float:
-        """Return the final accuracy of a network; NaN if it was not judged. ``own`` is the run's; empty means any."""
+        """Return the final figure of a network; NaN if it was not judged. ``own`` is the run's; empty means any."""
         judged = self.rounds[-1].models if self.trained else {}
         if judged and network:
             return judged.get(network, math.nan)
@@ -418,7 +439,7 @@ class RunFigures:
     def up_to(self, target: float) -> tuple[RoundFigures, ...] | None:
         """Return the rounds up to the first that reaches ``target``; None if none does."""
         for position, one in enumerate(self.rounds):
-            if one.accuracy >= target:
+            if one.measured >= target:
                 return self.rounds[: position + 1]
         return None
 

@@ -23,6 +23,20 @@ class Figures(Shape):
     accuracy: float | None = None
     loss: float | None = None
     per_class: list[float | None] | None = None
+    f1: float | None = None
+    balanced: float | None = None
+    auc: float | None = None
+    mean: float | None = None
+    deviation: float | None = None
+    worst: float | None = None
+    confusion: list[list[int]] | None = None
+
+    @model_validator(mode="after")
+    def _counts_class_by_class(self) -> Self:
+        rows = self.confusion or []
+        if {*map(len, rows)} - {len(rows)}:
+            raise ValueError("confusion: it needs as many columns as rows")
+        return self
 
 
 class SiteFigures(Shape):
@@ -31,6 +45,9 @@ class SiteFigures(Shape):
     examples: int
     accuracy: float
     loss: float
+    f1: float | None = None
+    balanced: float | None = None
+    auc: float | None = None
 
 
 class Traffic(Shape):

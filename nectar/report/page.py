@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from common.errors import ConfigError
+from common.settings.sections import MEASURES
 from common.storage.files import write_text
 from nectar.charts import UNIT, Series, inline_svg, lines
 from nectar.report.tables import Cell, ReportTable
-from nectar.report.text import MISSING, is_number, number, plural, share, size, total
+from nectar.report.text import MISSING, capital, is_number, number, plural, share, size, total
 from nectar.report.view import View, accuracy, groups, judged_by
 
 if TYPE_CHECKING:
@@ -147,8 +148,13 @@ def of_run(view: View) -> Charts:
     """Draw one run's figures, wherever they were taken; those by bytes, mostly of the same shape, are folded."""
     rounds = [float(line["round"]) for line in view.lines]
     drawn: dict[str, list[str]] = {"round": [], _UP: []}
-    for figure in ("accuracy", "loss"):
+    for figure in dict.fromkeys((view.measure, "accuracy", "loss")):
         tracks = {name: _values(view, of, figure) for of, name in _SHOWN.items()}
+        if figure == view.measure:
+            worst = zip(
+                _values(view, "sites", "worst"), _values(view, "validation", "worst"), strict=True
+            )
+            tracks["worst site"] = [w if math.isnan(v) else v for w, v in worst]
         there = {name: y for name, y in tracks.items() if not all(map(math.isnan, y))}
         for axis, x in (("round", rounds), (_UP, sent_so_far(view))):
             series = [Series(name, x, y) for name, y in there.items()]
@@ -158,10 +164,10 @@ def of_run(view: View) -> Charts:
 
 def of_groups(views: Sequence[View]) -> Charts:
     """Draw the groups' means with the band from the lowest to the highest seed; the loss is folded."""
-    of = judged_by(views)
+    of, measure = judged_by(views), common_measure(views)
     totals = [up for view in views for up in sent_so_far(view)[-1:] if up > 0]
     log_x = bool(totals) and max(totals) > _FAR_APART * min(totals)
-    drawn: dict[str, list[str]] = {"accuracy": [], "loss": []}
+    drawn: dict[str, list[str]] = {measure: [], "loss": []}
     for figure, charts in drawn.items():
         for axis in ("round", _UP):
             by_bytes = axis == _UP
@@ -171,15 +177,21 @@ def of_groups(views: Sequence[View]) -> Charts:
             ]
             some = [one for one in series if len(one.x)]
             charts += _chart("all runs", figure, axis, some, log_x=log_x and by_bytes)
-    return Charts(drawn["accuracy"], "Loss", drawn["loss"])
+    return Charts(drawn[measure], "Loss", drawn["loss"])
+
+
+def common_measure(views: Sequence[View]) -> str:
+    """Return what all runs are judged by, accuracy where they differ."""
+    found = {view.measure for view in views}
+    return found.pop() if len(found) == 1 else "accuracy"
 
 
 def side_by_side(views: Sequence[View]) -> ReportTable:
     """Compare the groups: the mean over seeds, its spread, and every seed's own figure."""
-    of = judged_by(views)
+    of, measure = judged_by(views), common_measure(views)
     rows: list[list[Cell]] = []
     for name, members in groups(views).items():
-        final = [accuracy(view.lines[-1], of) if view.lines else None for view in members]
+        final = [accuracy(v.lines[-1], of, measure) if v.lines else None for v in members]
         values = [number(value) for value in final if is_number(value)]
         seeds = ", ".join(
             f"{view.settings.get('seed')}: {share(value)}{'' if view.record.completed else ' (unfinished)'}"
@@ -198,9 +210,12 @@ def side_by_side(views: Sequence[View]) -> ReportTable:
             ]
         )
     where = "test set" if of == "test" else "the sites' own data"
-    head: list[Cell] = ["runs", "accuracy", "std over seeds", "rounds", "up in all"]
-    caption = f"Accuracy after the last round, {where}"
-    return ReportTable(caption, [*head, ("seed: accuracy", "left")], rows)
+    what = MEASURES[measure]
+    head: list[Cell] = ["runs", what, "std over seeds", "rounds", "up in all"]
+    caption = f"{capital(what)} after the last round, {where}"
+    if len(by := dict.fromkeys(MEASURES[view.measure] for view in views)) > 1:
+        caption += f"; the runs are judged by {' and '.join(by)}, which go into no column together"
+    return ReportTable(caption, [*head, (f"seed: {what}", "left")], rows)
 
 
 def classes_side_by_side(views: Sequence[View]) -> ReportTable | None:
@@ -262,6 +277,7 @@ def _chart(
     if not series:
         return []
     against = "round" if axis == "round" else "bytes sent"
-    title = f"{figure.capitalize()} by {against}"
-    drawn = lines(series, title=title, x_label=axis, y_label=figure, log_x=log_x)
-    return [inline_svg(drawn, label=f"{where}: {figure} by {against}")]
+    what = MEASURES.get(figure, figure)
+    title = f"{capital(what)} by {against}"
+    drawn = lines(series, title=title, x_label=axis, y_label=what, log_x=log_x)
+    return [inline_svg(drawn, label=f"{where}: {what} by {against}")]

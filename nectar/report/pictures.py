@@ -23,11 +23,11 @@ from common.wire.display_contrast import Contrast
 from common.wire.synthetic_images import SyntheticImages
 from nectar.charts import inline_svg, small_multiples
 from nectar.records.real_images import MostCorrelated, Nearest, RealImages, real_images
+from nectar.records.synthetic_sets import contrast_of
 from nectar.report.tables import ReportTable
 from nectar.report.text import plural
 from nectar.report.view import View
 from server_app.recorder import hard, on_screen
-from server_app.synthetic_sets import contrast_of
 
 #: what is drawn of one run at most; the record has all
 _MAX_SITES, _MAX_CLASSES, _MAX_IMAGES = 20, 20, 10

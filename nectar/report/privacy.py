@@ -125,8 +125,17 @@ def exposed(view: View) -> list[str]:
 def _beside(view: View) -> list[str]:
     """Describe what left beside the payload."""
     if view.config is None or not view.config.private:
+        counted = (
+            view.config is not None and view.config.judged_at_sites and view.measure != "accuracy"
+        )
         return [
             f"Each device's number of {view.unit} was reported to the server.",
+            *(
+                [
+                    f"Of its held-out {view.unit} each told how many of each class were taken for which."
+                ]
+                * bool(counted)
+            ),
             "Figures beside the payload (counts, losses, seconds) are computed from private data as well.",
         ]
     public = view.config.privacy.counts == "public"

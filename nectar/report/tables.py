@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from common.settings.sections import ModelSettings
+from common.settings.sections import MEASURES, ModelSettings
 from common.sites import IN_PROCESS, RAY
 from nectar.audit.images import examining as outcome
 from nectar.report.text import MISSING, is_number, number, seconds, share, size, total
@@ -23,6 +23,8 @@ Cell = str | tuple[str, str]
 
 #: rows of a table of rejections at most; metrics.jsonl has all
 MAX_ROWS = 200
+#: classes of which all counts are shown, and mistakes of more
+_MAX_CLASSES = 20
 _SHADES = 4
 #: as they follow in a round
 _PHASES = ("configure", "devices", "aggregate", "evaluate")
@@ -40,13 +42,13 @@ class ReportTable(NamedTuple):
 
 
 def card(view: View) -> list[tuple[str, str]]:
-    """Return the first figures: accuracy, bytes sent up, seconds in rounds."""
-    of = judged_by([view])
-    where = "test accuracy" if of == "test" else "accuracy at the sites"
-    last = accuracy(view.lines[-1], of) if view.lines else None
+    """Return the first figures: the run's measure, bytes sent up, seconds in rounds."""
+    of, what = judged_by([view]), MEASURES[view.measure]
+    where = f"test {what}" if of == "test" else f"{what} at the sites"
+    last = accuracy(view.lines[-1], of, view.measure) if view.lines else None
     judged = (share(last), f"{where} after round {view.reached}")
     if view.config is not None and view.config.evaluation.on == "none":
-        judged = ("not judged", "accuracy (evaluation.on=none)")
+        judged = ("not judged", f"{what} (evaluation.on=none)")
     up, took = size(total(by_site(view, "up"))), sum(phases(r)["total"] for r in view.rounds)
     return [
         judged,
@@ -68,11 +70,13 @@ def summary_lines(view: View) -> list[tuple[str, str]]:
     """Return what the opening's figures leave out: the best round, what the accuracy is worth, bytes."""
     sites = len(view.sites) or view.unlisted.get("sites", 0)
     pairs = [("sites", str(sites) if sites else MISSING)]
-    judged = [line for line in view.rounds if accuracy(line, "validation") is not None]
+    by = view.measure
+    judged = [line for line in view.rounds if accuracy(line, "validation", by) is not None]
     if judged:
-        best = max(judged, key=lambda line: float(accuracy(line, "validation")))
-        on_validation = share(accuracy(best, "validation"))
-        message = f"round {best['round']}: validation {on_validation}, test {share(accuracy(best))}"
+        best = max(judged, key=lambda line: float(accuracy(line, "validation", by)))
+        there, on_test = (share(accuracy(best, part, by)) for part in ("validation", "test"))
+        what = "" if by == "accuracy" else f"{MEASURES[by]} on "
+        message = f"round {best['round']}: {what}validation {there}, test {on_test}"
         pairs.append(("best on validation", message))
     last = accuracy(view.lines[-1]) if view.lines else None
     if view.config is not None and is_number(last):
@@ -105,15 +109,20 @@ def rounds(view: View) -> ReportTable | None:
 
 def _round(line: Mapping[str, Any]) -> dict[str, str]:
     test, train, trained = line.get("test") or {}, line.get("train") or {}, line["round"] > 0
+    over_sites = line.get("sites") or line.get("validation") or {}
     accepted, moved = len(line.get("accepted", [])), line.get("bytes", {})
     up, down = (size(total(moved.get(way, {}))) if trained else MISSING for way in ("up", "down"))
     replies = f"{accepted} of {accepted + len(line.get('rejected', {}))}"
     return {
         "round": str(line["round"]),
         "accuracy": share(accuracy(line)),
+        **{MEASURES[name]: share(test.get(name)) for name in ("f1", "balanced", "auc")},
         "loss": share(test.get("loss")),
         "validation": share(accuracy(line, "validation")),
         "at the sites": share(accuracy(line, "sites")),
+        "mean of sites": share(over_sites.get("mean")),
+        "deviation": share(over_sites.get("deviation")),
+        "worst site": share(over_sites.get("worst")),
         "replies": replies if trained else MISSING,
         "cosine": share(train.get("cosine")),
         "norm error": share(train.get("norm-error")),
@@ -127,12 +136,62 @@ def at_the_sites(view: View) -> ReportTable | None:
     judged = [line for line in view.rounds if line.get("evaluated")]
     if not judged:
         return None
+    line, each = judged[-1], judged[-1]["evaluated"]
+    shown = [n for n in (*MEASURES, "loss") if any(row.get(n) is not None for row in each.values())]
     rows = [
-        [site, f"{row['examples']:,}", share(row["accuracy"]), share(row["loss"])]
-        for site, row in judged[-1]["evaluated"].items()
+        [site, f"{row['examples']:,}", *(share(row.get(name)) for name in shown)]
+        for site, row in each.items()
     ]
-    caption = f"At the sites after round {judged[-1]['round']}, on what each holds out"
-    return ReportTable(caption, ["site", "held out", "accuracy", "loss"], rows)
+    caption = f"At the sites after round {line['round']}, on what each holds out"
+    over = line.get("sites") or line.get("validation") or {}
+    if is_number(over.get("mean")):
+        what, own = MEASURES[view.measure], " (the AUC of each over the classes that it holds)"
+        caption += (
+            f": {what} {share(over['mean'])} in the mean of sites, deviation {share(over.get('deviation'))}, worst "
+            f"{share(over.get('worst'))}{own if view.measure == 'auc' else ''}"
+        )
+    return ReportTable(caption, ["site", "held out", *(MEASURES.get(n, n) for n in shown)], rows)
+
+
+def confusion(view: View) -> ReportTable | None:
+    """Return what examples of each class were taken for after the last round: all counts, or the commonest mistakes.
+
+    Of the test set, else of what the sites hold out; None where nobody counted.
+    """
+    parts = ("test", "sites", "validation")
+    found = [
+        (line["round"], part, counts)
+        for line in view.rounds[-1:]
+        for part in parts
+        if (counts := (line.get(part) or {}).get("confusion"))
+    ]
+    if not found:
+        return None
+    server_round, part, counts = found[0]
+    names = _class_names(view, len(counts))
+    where = "Test" if part == "test" else "The sites' held-out"
+    caption = (
+        f"{where} {view.unit} after round {server_round}: true class by row, predicted by column"
+    )
+    if len(names) > _MAX_CLASSES:
+        wrong = [
+            (n, i, j) for i, row in enumerate(counts) for j, n in enumerate(row) if n and i != j
+        ]
+        wrong.sort(key=lambda one: (-one[0], one[1:]))
+        rows = [
+            [names[i], names[j], f"{n:,} of {sum(counts[i]):,}"] for n, i, j in wrong[:_MAX_CLASSES]
+        ]
+        caption = f"The commonest mistakes after round {server_round}, {where.lower()} {view.unit}"
+        return ReportTable(caption, ["true class", "taken for", view.unit], rows) if rows else None
+    most = max(map(max, counts))
+    shaded = [
+        [name, *(_shaded(n, most) for n in row)] for name, row in zip(names, counts, strict=True)
+    ]
+    return ReportTable(caption, ["", *names], shaded)
+
+
+def _class_names(view: View, count: int) -> list[str]:
+    return view.classes if len(view.classes) == count else [str(i) for i in range(count)]
 
 
 def matches(view: View) -> ReportTable | None:
@@ -173,13 +232,19 @@ def per_class(view: View) -> ReportTable | None:
     if not judged:
         return None
     first, last = (line["test"]["per_class"] for line in (judged[0], judged[-1]))
-    names = view.classes if len(view.classes) == len(last) else [str(i) for i in range(len(last))]
     rows = [
         [name, share(before), share(after), _bar(after)]
-        for name, before, after in zip(names, first, last, strict=True)
+        for name, before, after in zip(_class_names(view, len(last)), first, last, strict=True)
     ]
     head = ["class", f"round {judged[0]['round']}", f"round {judged[-1]['round']}", "0 to 1"]
-    return ReportTable("Test accuracy by class", head, rows)
+    if counts := judged[-1]["test"].get("confusion"):
+        head += ["precision", "F1", view.unit]
+        predicted = [sum(column) for column in zip(*counts, strict=True)]
+        for i, (row, own, taken) in enumerate(zip(rows, counts, predicted, strict=True)):
+            precision = own[i] / taken if taken else None
+            f1 = 2 * own[i] / (sum(own) + taken) if sum(own) + taken else None
+            row += [share(precision), share(f1), f"{sum(own):,}"]
+    return ReportTable("Test accuracy (recall) by class", head, rows)
 
 
 def _bar(value: Any) -> Cell:

@@ -65,6 +65,11 @@ def plain(text: str) -> str:
     return text if text.isprintable() else ascii(text)
 
 
+def capital(text: str) -> str:
+    """Return a text as a sentence begins with it."""
+    return text[:1].upper() + text[1:]
+
+
 def plural(count: int, one: str, many: str = "") -> str:
     """Return a count with its noun."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,12 +20,14 @@ from common.methods import FOREIGN_CLIENT, METHODS, is_foreign
 from common.methods import section as section_of
 from common.samples.dataset import DatasetInfo
 from common.settings.base import Disclosure
+from common.settings.sections import MEASURES
 from common.sites import SUPERLINK
 from common.storage.files import read_file
 from nectar.records.real_images import Closest, closest_by_site
 from nectar.records.record import RunRecord
 from nectar.records.record_imports import NotNamed
 from nectar.report.facts import Facts, facts_of
+from nectar.report.text import number
 
 #: settings that make no other experiment: places, names, and the seed, which groups repeat
 _APART = ("seed", "experiment", "output-dir", "data-dir", "resume", "schema")
@@ -109,6 +112,18 @@ class View:
         """Return one of the method's own settings, or None."""
         place = section_of(self.method) if self._known else FOREIGN_CLIENT
         return self.settings.get(f"{place}.{name}")
+
+    @property
+    def measure(self) -> str:
+        """What the run is judged by, one of ``MEASURES``."""
+        measure = self.settings.get("evaluation.measure")
+        return measure if measure in MEASURES else "accuracy"
+
+    @property
+    def above_untrained(self) -> list[dict[str, Any]]:
+        """The lines of rounds after which the test loss was above that before training."""
+        losses = {line["round"]: number(accuracy(line, "test", "loss")) for line in self.lines}
+        return [line for line in self.rounds if losses[line["round"]] > losses.get(0, math.inf)]
 
     @property
     def spoken(self) -> str:
@@ -214,9 +229,9 @@ class View:
         return "bad", f"{message[:1].upper()}{message[1:]}. {far}."
 
 
-def accuracy(line: Mapping[str, Any], of: str = "test") -> Any:
-    """Return a line's accuracy on ``test``, ``validation`` or ``sites``, or None."""
-    return (line.get(of) or {}).get("accuracy")
+def accuracy(line: Mapping[str, Any], of: str = "test", measure: str = "accuracy") -> Any:
+    """Return a line's accuracy, or another measure, on ``test``, ``validation`` or ``sites``, or None."""
+    return (line.get(of) or {}).get(measure)
 
 
 def judged_by(views: Sequence[View]) -> str:

@@ -50,10 +50,13 @@ class EvaluationRequest:
     ----------
     outcome : Outcome
         The round's: what is answered, or refused, is noted there, also when the next round has begun.
+    measure : str
+        The run's: by what else than accuracy sites are to judge.
     """
 
     outcome: Outcome = field(default_factory=Outcome)
     sites: Sequence[Site] = ()
+    measure: str = "accuracy"
 
     def compose(
         self,
@@ -86,7 +89,7 @@ class EvaluationRequest:
         name.
         """
         names = None if any_record else EVALUATION_RECORDS
-        figures = self._read(server_round, replies, names)
+        figures = self._read(server_round, replies, names, classes)
         reasons = absurd_losses([one.loss for one in figures.values()], classes)
         for name, reason in zip(list(figures), reasons, strict=True):
             if reason is not None:
@@ -103,7 +106,11 @@ class EvaluationRequest:
         return MetricRecord({key: value / total for key, value in sums.items()})
 
     def _read(
-        self, server_round: int, replies: Iterable[Message], names: Collection[str] | None
+        self,
+        server_round: int,
+        replies: Iterable[Message],
+        names: Collection[str] | None,
+        classes: int,
     ) -> dict[str, SiteEvaluation]:
         asked = {site.node_id: site for site in self.sites}
         figures: dict[str, SiteEvaluation] = {}
@@ -114,7 +121,7 @@ class EvaluationRequest:
                 if site is None:
                     raise PayloadError("it was not asked")
                 require_records(reply, names)
-                figures[site.name] = read_evaluation(reply, site.held_out)
+                figures[site.name] = read_evaluation(reply, site.held_out, classes, self.measure)
             except PayloadError as error:
                 self._leave_out(server_round, site.name if site else f"node {node}", str(error))
         return figures

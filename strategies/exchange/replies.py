@@ -19,6 +19,7 @@ from common.errors import PayloadError, reason
 from common.privacy.events import Event
 from common.privacy.ledger import MOST_EVENTS, RECORD, LedgerTip, PrivacyReport, merge_events
 from common.sites import Site, site_order
+from common.specs.updates import COUNTS
 from common.wire import codec as npy
 from common.wire.codec import Payload, Spec
 
@@ -80,6 +81,8 @@ class SiteEvaluation:
     examples: int
     accuracy: float
     loss: float
+    auc: float | None = None
+    counts: Sequence[int] = ()  # as `COUNTS` has them
 
 
 @dataclass
@@ -200,7 +203,9 @@ def read_upload(reply: Message, site: Site, spec: Spec) -> Upload:
     return Upload(site, payload, examples, metrics)
 
 
-def read_evaluation(reply: Message, held_out: int) -> SiteEvaluation:
+def read_evaluation(
+    reply: Message, held_out: int, classes: int = 0, measure: str = "accuracy"
+) -> SiteEvaluation:
     """Validate the evaluation of a site that holds out ``held_out`` images; PayloadError if it is not that."""
     if reply.has_error():
         raise PayloadError(rejection_reason(reply))
@@ -210,14 +215,38 @@ def read_evaluation(reply: Message, held_out: int) -> SiteEvaluation:
             raise PayloadError(
                 f"the reply holds {len(records)} metric records where one was expected"
             )
-        metrics = _read_metrics(records[0])
+        told = dict(records[0])
+        counts = told.pop(COUNTS, ()) if measure != "accuracy" else ()
+        metrics = _read_metrics(told)
         examples = _pop_examples(metrics)
     if examples != held_out:
         raise PayloadError(f"num-examples is {examples} where the roll call said {held_out}")
     accuracy, loss = metrics.get("accuracy", -1.0), metrics.get("loss", -1.0)
     if loss < 0 or not 0 <= accuracy <= 1:
         raise PayloadError("the evaluation lacks a loss of 0 or more, or an accuracy from 0 to 1")
-    return SiteEvaluation(examples, accuracy, loss)
+    if measure == "accuracy":
+        return SiteEvaluation(examples, accuracy, loss)
+    numbers = _read_counts(counts, examples, accuracy, classes)
+    ranked = measure == "auc" and len({place // classes for place in numbers[::2]}) > 1
+    auc = metrics.get("auc", -1.0) if ranked else None
+    if auc is not None and not 0 <= auc <= 1:
+        raise PayloadError("the evaluation lacks an auc from 0 to 1")
+    return SiteEvaluation(examples, accuracy, loss, auc, numbers)
+
+
+def _read_counts(told: object, examples: int, accuracy: float, classes: int) -> Sequence[int]:
+    """Return a site's counts by class as `COUNTS` has them; PayloadError unless they are of its examples."""
+    numbers = told if isinstance(told, list) and {*map(type, told)} == {int} else []
+    places, counts = numbers[::2], numbers[1::2]
+    there = all(0 <= place < classes**2 for place in places) and min(counts, default=0) > 0
+    once = len(places) == len(counts) == len({*places}) and sum(counts) == examples
+    hits = sum(n for at, n in zip(places, counts, strict=False) if at % (classes + 1) == 0)
+    if not (there and once) or abs(hits - accuracy * examples) > 1e-3:
+        raise PayloadError(
+            f"its counts by true and predicted class are not of {examples} examples of {classes} classes, "
+            f"{accuracy:.4f} of them right"
+        )
+    return numbers
 
 
 def read_arrays(record: ArrayRecord, max_bytes: int) -> list[np.ndarray[Any, Any]]:

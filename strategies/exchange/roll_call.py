@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -472,7 +471,7 @@ def _belonging(sites: Sequence[Site]) -> tuple[list[Site], dict[int, str]]:
 # ---- naming --------------------------------------------------------------------------------------
 # Sites, nodes and reasons in a sentence: by name where there is one, and not all where there are many.
 
-_SILENT = "online and busy or not answering: "
+SILENT = "online and busy or not answering: "
 
 
 def some_of(reasons: Sequence[str], shown: int = 3) -> str:
@@ -529,12 +528,7 @@ def said_of(node_ids: Iterable[int], called: Mapping[int, str]) -> str:
     message = [
         f"{called[i]} (node {i})" if called.get(i) else f"node {i}" for i in sorted(node_ids)
     ]
-    return f"{_SILENT}{', '.join(message)}"
-
-
-def silent_in(line: str) -> tuple[str, ...]:
-    """Return the numbers of the nodes of which a line of a log has that clause."""
-    return tuple(re.findall(r"\bnode (\d+)", line.partition(_SILENT)[2]))
+    return f"{SILENT}{', '.join(message)}"
 
 
 # ---- one for all ---------------------------------------------------------------------------------

@@ -149,11 +149,11 @@ def test_a_site_judges_the_weights_with_its_own(
     site.fit(sent_to(site), 2, 1)
     judged: list[float] = []
 
-    def evaluate(model: Any, *rest: Any) -> Evaluation:
+    def measure(run: Any, model: Any, *rest: Any) -> Evaluation:
         judged.append(float(model.norm.running_mean))
         return Evaluation(0.0, 0.0, (), 2)
 
-    monkeypatch.setattr(client_app.device, "evaluate", evaluate)
+    monkeypatch.setattr(client_app.device, "measure", measure)
     for taken in (0, 1, 2):
         site.client().evaluate(sent_to(site).encode(), {"server-round": 2, "taken": taken})
     assert judged == pytest.approx([0, 0.4, 0.76], abs=1e-6)

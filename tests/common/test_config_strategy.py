@@ -9,9 +9,9 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from common.config import layers as layers_module
 from common.config.loading import load
-from common.config.strategy import describe_arguments
 from common.errors import ConfigError
 from common.settings.fedavg import FedAvgSettings
+from nectar.commands.config import describe_arguments
 
 ADAM = "flwr.serverapp.strategy:FedAdam"
 HERE = __name__

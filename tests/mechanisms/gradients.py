@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from common.draws.private_draws import KeyStream, system_uniform
+from common.draws.private_draws import KeyStream, uniform_of
 from common.privacy.events import Adjacency, Event
 from synth.private_release import Gaussian, clipped_sum, noisy_mean
 
 #: numbers that an image has, releases in a call
 _SIZE, _BLOCK = 16, 2000
+
+
+def system_uniform(count: int) -> Tensor:
+    """Draw from the uniform distribution over (0, 1) with the operating system's entropy, float64 [count]."""
+    return uniform_of(np.frombuffer(os.urandom(8 * count), np.uint64))
 
 
 def _loss(model: nn.Module, x: Tensor) -> Tensor:
@@ -59,7 +66,7 @@ class GradientReleases:
         return self._released(canary=canary), self._released(canary=False)
 
     def _released(self, *, canary: bool) -> Tensor:
-        there = system_uniform((_BLOCK,)) < self.sample_rate
+        there = system_uniform(_BLOCK) < self.sample_rate
         sums = self.sums[(there & canary).long()]
         return noisy_mean({"weight": sums}, self.gaussian, expected=1.0)["weight"]
 

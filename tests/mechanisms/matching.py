@@ -8,13 +8,14 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from common.draws.private_draws import KeyStream, system_uniform
+from common.draws.private_draws import KeyStream
 from common.draws.seeding import generator
 from common.models import Classifier, build
 from common.privacy.events import Adjacency, Event
 from synth.distribution_matching import features
 from synth.private_matching import Mechanism, PoissonClasses
 from synth.private_release import Contributions, Gaussian, noisy_gradients, noisy_means
+from tests.mechanisms.gradients import system_uniform
 
 _SHAPE, _CLASSES = (1, 4, 4), 2
 #: pairs of classes in a call, of which one has the canary where there is one
@@ -75,7 +76,7 @@ class MatchingReleases:
 
     def sample(self, rates: Tensor) -> Tensor:
         """Draw a Poisson sample."""
-        return (system_uniform((len(rates),)) < rates).nonzero().flatten()
+        return (system_uniform(len(rates)) < rates).nonzero().flatten()
 
     def released(self, real: Contributions, plan: PoissonClasses, gaussian: Gaussian) -> Tensor:
         """Return what the mechanism lets out, a row a class."""

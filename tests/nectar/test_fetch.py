@@ -27,12 +27,10 @@ from common.errors import ConfigError, FederationError
 from nectar.commands.fetch import bring
 from nectar.engines.flower.client import CommandOutcome
 from nectar.engines.remote import fetching
-from nectar.engines.remote.fetching import unpack
+from nectar.engines.remote.fetching import Arrival, FetchError, unpack
 from server_app import sending
 from server_app.sending import (
     LINE_BYTES,
-    Arrival,
-    FetchError,
     FetchRequest,
     pack_record,
     send,

@@ -18,6 +18,7 @@ from small import SMALL
 from client_app.app import app as client_app
 from nectar.engines.flower.client import CommandOutcome, LaunchError
 from nectar.engines.flower.connection import Connection
+from nectar.engines.flower.marked_lines import marked_content
 from nectar.engines.local_grid import LocalGrid
 from nectar.engines.remote import watching as silence
 from nectar.engines.remote.federation_status import RunStatus
@@ -25,7 +26,6 @@ from nectar.engines.remote.watching import breaking_silence
 from nectar.operate.keys.authority import make_authority, make_nodes, make_server, note_of
 from server_app.app import _Rounds
 from server_app.app import app as server_app
-from server_app.sending import marked_content
 
 
 def node(number: str, status: str, **times: str) -> dict[str, str]:

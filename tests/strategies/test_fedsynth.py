@@ -33,9 +33,9 @@ from common.specs.fedsynth import as_batches, spec_of, step_loss
 from common.wire.synthetic_batches import SyntheticBatches
 from common.wire.weights import Weights
 from nectar import cli
+from nectar.records.synthetic_sets import load_sets
 from server_app.app import make_strategy
 from server_app.checkpoint import Checkpoint
-from server_app.synthetic_sets import load_sets
 from strategies.exchange.replies import Upload
 from strategies.fedsynth import FedSynth
 from synth.synthetic_updates import loss_of, replay

@@ -81,7 +81,7 @@ def split_folders(folder: Path, classes: Sequence[str]) -> tuple[str | None, str
         )
     parts = [name for name in (TRAIN, *TEST) if name not in classes and (folder / name).is_dir()]
     if not parts:
-        if not {class_name(entry.name) for entry in _entries(folder)} & {*classes}:
+        if not {class_name(entry.name) for entry in entries(folder)} & {*classes}:
             raise DataError(
                 f"{folder} has neither a folder {TRAIN} nor one named {', '.join(TEST[:-1])} or {TEST[-1]}, nor one "
                 f"of a class ({', '.join(classes)}): put the images into {TRAIN}/<class>/ and {TEST[0]}/<class>/, or "
@@ -89,14 +89,6 @@ def split_folders(folder: Path, classes: Sequence[str]) -> tuple[str | None, str
             )
         return PLAIN, None
     return TRAIN if TRAIN in parts else None, next((p for p in parts if p != TRAIN), None)
-
-
-def class_folders(folder: Path) -> list[str]:
-    """Return the classes' folders, sorted, of train/, a test folder or ``folder``; DataError if one is unreadable."""
-    if not folder.is_dir():
-        return []
-    split = next((name for name in (TRAIN, *TEST) if (folder / name).is_dir()), PLAIN)
-    return sorted({class_name(entry.name) for entry in _entries(folder / split) if entry.is_dir()})
 
 
 def list_split(folder: Path, split: str, classes: Sequence[str], group: str = "") -> Listing:
@@ -113,7 +105,7 @@ def list_split(folder: Path, split: str, classes: Sequence[str], group: str = ""
     skipped: list[Skipped] = []
     found: dict[str, list[Path]] = {}
     known = frozenset(classes)
-    for entry in _entries(folder / split):
+    for entry in entries(folder / split):
         if not entry.is_dir():
             skipped.append(_skip(folder, entry, "lies outside the classes' folders"))
             continue
@@ -128,7 +120,7 @@ def list_split(folder: Path, split: str, classes: Sequence[str], group: str = ""
                 "%s: %d folders are called %s, in other Unicode or with blanks: they are read as one class",
                 *(folder / split, len(folders), name),
             )
-        for entry in (entry for each in folders for entry in _entries(each)):
+        for entry in (entry for each in folders for entry in entries(each)):
             for path, reason in _candidates(entry, nested=group == FOLDER):
                 named, reason = ("", reason) if reason else _group_of(entry, path, group)
                 if reason:
@@ -139,7 +131,7 @@ def list_split(folder: Path, split: str, classes: Sequence[str], group: str = ""
     return Listing(tuple(files), tuple(skipped))
 
 
-def _entries(folder: Path) -> list[Path]:
+def entries(folder: Path) -> list[Path]:
     """Return what is in ``folder``, sorted by name, without what systems leave behind."""
     try:
         found = sorted(folder.iterdir(), key=lambda path: os.fsencode(path.name))
@@ -173,7 +165,7 @@ def _named_by(rule: str) -> re.Pattern[str]:
 def _candidates(entry: Path, *, nested: bool = False) -> Iterator[tuple[Path, str]]:
     """Yield the files behind an entry of a class's folder, each with why it is none to be read (or nothing)."""
     if entry.is_dir():
-        for inner in _entries(entry) if not entry.is_symlink() else ():
+        for inner in entries(entry) if not entry.is_symlink() else ():
             for path, reason in _candidates(inner, nested=nested):
                 yield path, reason if nested else "lies in a folder below its class's"
         return

@@ -84,25 +84,6 @@ def read_central(
     return _dataset(info, with_test(stored, name, roots, holdout, _mode(folder)))
 
 
-def read_folder(
-    folder: Path, places: tuple[str | None, str | None], settings: ImagesSettings
-) -> list[tuple[Split, list[str]]]:
-    """Return the splits that are at ``places`` below ``folder``, each with its pictures' paths, without a store.
-
-    Raises
-    ------
-    DataError
-        it holds a class that is not in the list, or cannot be read.
-    """
-    found = []
-    for place in places:
-        listing = list_split(folder, place, settings.names, settings.group) if place else Listing()
-        split, unreadable = _decode(folder, listing, settings, None)
-        left = {skipped.path for skipped in unreadable}
-        found.append((split, [f.path for f in listing.files if printable(f.path) not in left]))
-    return found
-
-
 def read_site(
     info: DatasetInfo, settings: ImagesSettings, folder: Path, keep: Path | None
 ) -> Dataset:
@@ -199,7 +180,7 @@ def _decoded(
     log.info("%s: reading %d images", folder, files)
     splits, skipped = [], [left for listing in listings for left in listing.skipped]
     for listing in listings:
-        split, unreadable = _decode(folder, listing, settings, scratch)
+        split, unreadable = decode_listing(folder, listing, settings, scratch)
         splits.append(split)
         skipped += unreadable
     for line in account(skipped):
@@ -207,7 +188,7 @@ def _decoded(
     return Contents(splits[0], splits[1], tuple(skipped))
 
 
-def _decode(
+def decode_listing(
     folder: Path, listing: Listing, settings: ImagesSettings, scratch: Path | None
 ) -> tuple[Split, list[Skipped]]:
     """Decode every file of a listing, one at a time, into a temporary file below ``scratch`` that is then mapped."""

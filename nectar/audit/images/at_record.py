@@ -16,7 +16,7 @@ from torch import Tensor
 
 from common.config.user_parts import ImportPolicy
 from common.data.folders.decode import Unreadable, read_image
-from common.data.folders.folder import class_folders, list_split, split_folders
+from common.data.folders.folder import list_split, split_folders
 from common.data.folders.pictures import most_pixels
 from common.division import Division
 from common.draws.seeding import numpy_generator
@@ -40,6 +40,7 @@ from nectar.audit.images.examining import (
     together,
 )
 from nectar.audit.images.sums import SUMS_NOTE, scores_of_sums
+from nectar.dataset.class_folders import class_folders
 from nectar.export.bundle import network_of
 from nectar.records.real_images import real_images
 from nectar.records.record import RunRecord

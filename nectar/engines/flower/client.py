@@ -19,7 +19,7 @@ from common.config.keys import TYPED
 from common.errors import NectarError
 from nectar.arguments import to_flwr
 from nectar.engines import processes
-from server_app.sending import is_marked, marked_content
+from nectar.engines.flower.marked_lines import is_marked, marked_content
 
 SUBMIT_SECONDS = 300.0
 _LIST_SECONDS = 120.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -10,8 +11,8 @@ from typing import Any
 
 from nectar.engines.flower.client import Client, plain
 from nectar.engines.flower.connection import Connection
-from server_app.sending import is_marked, marked_content
-from strategies.exchange.roll_call import silent_in
+from nectar.engines.flower.marked_lines import is_marked, marked_content
+from strategies.exchange.roll_call import SILENT
 
 _SECONDS = 120.0
 
@@ -179,3 +180,8 @@ def _work(node: str, runs: list[RunStatus]) -> tuple[str, str]:
             # After the last round sites may still be asked what its weights are worth.
             return run.run, f"round {min(max(1, run.reached + 1), run.rounds)}"
     return "", ""
+
+
+def silent_in(line: str) -> tuple[str, ...]:
+    """Return the numbers of the nodes of which a line of a log has that clause."""
+    return tuple(re.findall(r"\bnode (\d+)", line.partition(SILENT)[2]))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import io
+import json
 import os
 import shutil
 import stat
@@ -13,22 +16,26 @@ import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+from common.errors import NectarError
 from nectar.arguments import to_flwr
 from nectar.engines.flower.app import app_folder
 from nectar.engines.flower.client import Client, LaunchError
 from nectar.engines.flower.connection import Connection
+from nectar.engines.flower.marked_lines import marked_content
 from nectar.engines.remote.order import follow
 from server_app.record import Record
 from server_app.run_directory import COMPLETED, RunDirectory
 from server_app.sending import (
+    HEAD,
     LATEST,
+    LIMIT,
+    LINE_BYTES,
+    MARK,
     NAME,
-    Arrival,
-    FetchError,
     FetchRequest,
     Pack,
-    marked_content,
     within,
 )
 from server_app.writer import LOCK
@@ -38,6 +45,10 @@ _READINGS = 3
 
 #: what a run that only packs and prints may take
 _SECONDS = 600.0
+
+
+class FetchError(NectarError):
+    """A record that did not come home."""
 
 
 def request_record(connection: Connection, request: FetchRequest, server_output: str = "") -> Pack:
@@ -242,3 +253,59 @@ def _carry_over(old: Path, fresh: Path, stale: Collection[str]) -> None:
             if not os.path.lexists(fresh / name) and not within(name.as_posix(), stale):
                 (fresh / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(path, fresh / name, follow_symlinks=False)
+
+
+# ---- arrival -------------------------------------------------------------------------------------
+# A record from the lines of a log that `server_app.sending` wrote.
+
+
+class Arrival:
+    """What has come of a record so far: what the head says, and the parts by number."""
+
+    def __init__(self) -> None:
+        self._head: dict[str, Any] | None = None
+        self._parts: dict[int, bytes] = {}
+
+    def take(self, line: str) -> bool:
+        """Take a line of the log; tell whether it was one of these. A damaged one counts as missing."""
+        mark, _, rest = line.strip().partition(" ")
+        number, _, content = rest.partition(" ")
+        if mark != MARK:
+            return False
+        with suppress(ValueError, TypeError, KeyError, OverflowError, RecursionError):
+            if number == HEAD:
+                self._head = _parsed(content)
+            else:
+                self._parts[int(number)] = base64.b85decode(content)
+        return True
+
+    def whole(self) -> Pack:
+        """Return what was sent; FetchError if a line is missing, or it is not as packed."""
+        head = self._head
+        if head is None:
+            raise FetchError("the log holds no record")
+        count = -(-head["bytes"] // LINE_BYTES)
+        missing = sum(number not in self._parts for number in range(count))
+        if missing:
+            raise FetchError(f"{missing} of {count} lines of the record are missing")
+        content = b"".join(self._parts[number] for number in range(count))
+        if hashlib.sha256(content).hexdigest() != head["sha256"]:
+            raise FetchError(
+                "the record that came is not the one that was sent (its SHA-256 differs)"
+            )
+        return Pack(head["record"], Path(head["directory"]), content, head["left_out"])
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """Read a head: its number of lines follows from the bytes, which have a limit.
+
+    Raises
+    ------
+    ValueError, TypeError, KeyError, OverflowError, RecursionError
+        If it is something else.
+    """
+    found = json.loads(text)
+    if not 0 <= int(found["bytes"]) <= LIMIT:
+        raise ValueError("no size of an archive")
+    texts = {key: str(found[key]) for key in ("record", "directory", "sha256")}
+    return {**texts, "bytes": int(found["bytes"]), "left_out": tuple(map(str, found["left_out"]))}

@@ -11,11 +11,11 @@ from typing import TextIO
 from nectar.arguments import next_step
 from nectar.engines.flower.app import require_app
 from nectar.engines.flower.client import CommandOutcome, Job, LaunchError, Screen, follow_lines
+from nectar.engines.flower.marked_lines import marked_content
 from nectar.engines.processes import Interrupted, Interrupts
 from nectar.engines.simulation import superlink as bytecode
 from nectar.engines.simulation.superlink import SuperLink
 from nectar.engines.simulation.workspace import Workspace, sweep
-from server_app.sending import marked_content
 
 
 def simulate(

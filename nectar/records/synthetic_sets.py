@@ -1,0 +1,63 @@
+"""The sets that sites sent, read from a record: what `server_app.synthetic_sets` wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from common.errors import FederationError, one_line
+from common.storage import tensor_file
+from common.storage.tensor_file import TensorFileError
+from common.wire.display_contrast import CONTRASTS, Contrast
+from common.wire.synthetic_images import SyntheticImages
+from server_app.synthetic_sets import SCHEMA
+
+
+def load_sets(path: Path) -> tuple[int, dict[str, SyntheticImages]]:
+    """Return the round and the sets by site: images float32 [n, C, H, W] in the model's normalised space.
+
+    Raises
+    ------
+    FederationError
+        If the file is not there, damaged or another release's.
+    """
+    with _opened(path) as (tensors, meta):
+        sets = {
+            str(site): SyntheticImages(tensors[f"{index}.images"], tensors[f"{index}.labels"])
+            for index, site in enumerate(meta["sites"])
+        }
+        return int(meta["round"]), sets
+
+
+def contrast_of(path: Path) -> Contrast:
+    """Return how the sets in ``path`` are to be looked at; those of releases that did not say so, as pixels.
+
+    Raises
+    ------
+    FederationError
+        If the file is not there, damaged or another release's.
+    """
+    with _opened(path) as (_, meta):
+        message = meta.get("contrast", "pixels")
+        if message not in CONTRASTS:
+            raise ValueError(f"contrast {message!r}, this release knows {', '.join(CONTRASTS)}")
+        contrast: Contrast = message
+        return contrast
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[dict[str, torch.Tensor], dict[str, Any]]]:
+    """Give the tensors and their description; whatever is wrong with either inside is a FederationError."""
+    try:
+        tensors, meta = tensor_file.load(path)
+        if meta["schema"] != SCHEMA:
+            raise ValueError(f"schema {meta['schema']}, this release reads {SCHEMA}")
+        yield tensors, meta
+    except (TensorFileError, KeyError, ValueError, TypeError) as error:
+        raise FederationError(
+            f"the synthetic sets {path} cannot be read: {one_line(str(error))[:300]}"
+        ) from None
