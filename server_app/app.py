@@ -189,11 +189,14 @@ def serve(
             callbacks=[recorder, *_listeners(strategy, config.rounds, members, done)],
             figures_callbacks=[recorder.judged],
             unjudged=standing.unjudged,
+            enough=recorder.out_of_patience,
         )
         require_an_update(record.metrics())
         if message := warn_no_progress(record.metrics(), config.learning_rates):
             logger.warning("%s", message)
         with record.writing():
+            if config.evaluation.patience:
+                record.note(result_round=recorder.best_round)
             _end(record, "completed")
     except DivergedError as error:
         told = FederationError(f"{error}; {record.stands()}")

@@ -6,7 +6,7 @@ Only Flower's own hooks are called, so whatever is a Flower Strategy can be driv
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from logging import getLogger
@@ -48,6 +48,7 @@ def federate(
     callbacks: Sequence[Callback] = (),
     figures_callbacks: Sequence[FiguresCallback] = (),
     unjudged: bool = False,
+    enough: Callable[[], bool] = lambda: False,
 ) -> ArrayRecord:
     """Run rounds ``first_round`` to ``last_round`` from ``arrays`` and return the last weights.
 
@@ -56,6 +57,7 @@ def federate(
     goes along with the next round's instructions (`strategies.exchange.evaluation`), the last one's has an exchange of
     its own.
     Every ``every``-th round is evaluated, and ``last_round``.
+    The run ends sooner where ``enough`` says so after a round.
     With ``unjudged`` the sites' figures of the round before ``first_round`` are still to come.
 
     Raises
@@ -77,6 +79,8 @@ def federate(
         due = server_round % every == 0 or server_round == last_round
         arrays = rounds.run(server_round, arrays, evaluated=due)
         return_freed_memory()
+        if enough():
+            break
     rounds.close()
     return arrays
 

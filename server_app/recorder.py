@@ -74,7 +74,27 @@ class Recorder:
         self._told = told
         self._loss = math.inf
         self._measure = strategy.run.config.evaluation.measure
+        self._patience = strategy.run.config.evaluation.patience
+        self.best_round, self._without_better = _best_of(record)
         self._untrained = (record.metrics_file.line(0).get("test") or {}).get("loss")
+
+    def out_of_patience(self) -> bool:
+        """Return whether as many evaluations as the run has patience for brought nothing better; say so once."""
+        out = 0 < self._patience <= self._without_better
+        if out:
+            logger.info(
+                "no better validation figure in %d evaluations (evaluation.patience): the result is round %d",
+                *(self._without_better, self.best_round),
+            )
+        return out
+
+    def _is_better(self, reached: float, server_round: int) -> bool:
+        """Return whether a round is the best one so far, and count those that are not."""
+        better = reached > (-math.inf if self.best is None else self.best)
+        self._without_better = 0 if better else self._without_better + 1
+        if better:
+            self.best, self.best_round = reached, server_round
+        return better
 
     def __call__(self, result: RoundResult) -> None:
         """Keep ``result``; the checkpoint comes last, so that what it vouches for is on disk.
@@ -146,7 +166,7 @@ class Recorder:
         told = at_sites(figures.mean, figures.outcome, classes, self._measure)
         reached = told["sites"].get(self._measure) if validation and told["sites"] else None
         if isinstance(reached, float):
-            self._keep_if_best(reached)
+            self._keep_if_best(reached, figures.server_round)
         if line is None:
             return
         passed = {
@@ -168,11 +188,10 @@ class Recorder:
             )
         self._told(whole)
 
-    def _keep_if_best(self, reached: float) -> None:
+    def _keep_if_best(self, reached: float, server_round: int) -> None:
         """Make the last checkpoint the best one too, if the sites' validation split says so."""
-        if self.best is not None and reached <= self.best:
+        if not self._is_better(reached, server_round):
             return
-        self.best = reached
         best = replace(Checkpoint.load(self.record.last), validation_accuracy=reached)
         with self.record.writing():
             if self.record.last_sets.is_file():
@@ -196,8 +215,7 @@ class Recorder:
             dict(self.strategy.members.last_accepted_round),
             self.record.metrics_file.checksum(),
         )
-        if reached is not None and reached > (-math.inf if self.best is None else self.best):
-            self.best = reached
+        if reached is not None and self._is_better(reached, result.server_round):
             if sets:
                 save_sets(sets, result.server_round, self.record.best_sets, contrast)
             checkpoint.save(self.record.best)
@@ -207,6 +225,16 @@ class Recorder:
             write_atomically(self.record.finite, lambda to: shutil.copyfile(self.record.last, to))
         self._diverged = _has_diverged(result)
         checkpoint.save(self.record.last)
+
+
+def _best_of(record: Record) -> tuple[int, int]:
+    """Return the best round on record, and how many evaluations came after it; zeros of a run that begins."""
+    if not record.best.is_file():
+        return 0, 0
+    best = Checkpoint.load(record.best).server_round
+    return best, sum(
+        bool(line.get("validation")) for line in record.metrics() if line["round"] > best
+    )
 
 
 def _has_diverged(result: RoundResult) -> bool:

@@ -84,8 +84,17 @@ def check_robust(federation: FederationSettings, method: str, settings: Settings
         )
 
 
-def check_evaluation(evaluation: EvaluationSettings, data: DataSettings) -> None:
-    """Refuse an evaluation on sites that hold nothing out for it, or two parts, with a ConfigError."""
+def check_evaluation(
+    evaluation: EvaluationSettings, data: DataSettings, settings: Settings
+) -> None:
+    """Refuse an evaluation on sites that hold nothing out for it, or two parts, or patience without validation."""
+    judged = data.validated_at_sites or evaluation.on in ("server", "both")
+    if evaluation.patience and (not judged or not data.validation or settings.trains_on_validation):
+        raise ConfigError(
+            f"evaluation.patience={evaluation.patience} waits for a better figure on a validation split, which is not "
+            "judged: set data.validation above 0, with evaluation.on=server or data.validation_at=sites, or leave it "
+            "out."
+        )
     on_sites = evaluation.on in ("sites", "both")
     if data.validated_at_sites and (on_sites or data.site_holdout):
         raise ConfigError(

@@ -133,7 +133,7 @@ class Config:
         check_site_folders(self.images, self.federation)
         check_federation(self.federation)
         check_robust(self.federation, self.method, self.settings)
-        check_evaluation(self.evaluation, self.data)
+        check_evaluation(self.evaluation, self.data, self.settings)
         check_private(self.private, self.judged_at_sites, self.method)
         check_model(self.model)
         check_track(self.track, self.dataset)

@@ -287,6 +287,12 @@ class EvaluationSettings(Section):
         "what best, --tune and tables go by; by another than accuracy, sites that judge tell their counts of held-out "
         "examples by true and predicted class",
     )
+    patience: int = setting(
+        0,
+        "evaluations without a better validation figure after which the run ends, with its best round as the result; "
+        "0: all rounds are run",
+        ge=0,
+    )
 
 
 class ComputeSettings(Section):

@@ -72,7 +72,7 @@ def main(
     from nectar.report.text import share
 
     past = RunRecord.open(record_at(named), import_policy_of(allow_imports))
-    done = export(past, folder, best=best, formats=formats, model=model)
+    done = export(past, folder, best=best or bool(past.result_round), formats=formats, model=model)
     run, figures = done.about["run"], done.about["figures"]["test"]
     accuracy = f", test accuracy {share(figures['accuracy'])}" if figures else ""
     print(f"the model of round {run['round']} of {run['rounds']}{accuracy}: {done.folder}")

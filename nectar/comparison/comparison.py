@@ -303,9 +303,11 @@ def _figures(run: PlannedRun, archive: Archive) -> RunFigures | None:
 
 
 def _validation(run: PlannedRun, archive: Archive) -> float:
-    """Return a run's validation accuracy after its last round; NaN if it was not completed."""
+    """Return a run's validation accuracy after the round that counts; NaN if it was not completed."""
     figures = _figures(run, archive)
-    return figures.rounds[-1].validation if figures and figures.completed else math.nan
+    return (
+        figures.result.validation if figures and figures.completed and figures.result else math.nan
+    )
 
 
 def _title(configs: Iterable[Config]) -> str:

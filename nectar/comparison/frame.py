@@ -95,7 +95,7 @@ def differing(configs: Mapping[str, Config]) -> dict[str, dict[str, Any]]:
 def _of_run(run: RunFigures | None, count: int, target: float, network: str) -> dict[str, Any]:
     rounds = run.rounds if run else ()
     reached = run.up_to(target) if run else None
-    last = rounds[-1] if rounds else None
+    last = run.result if run else None
     accuracies = {one.round: one.accuracy for one in rounds}
     others = last.others if last else {}
     final = run.final if run else math.nan

@@ -186,6 +186,12 @@ class RunRecord(RunDirectory):
         return bool(self.provenance.get("outcome") == COMPLETED)
 
     @property
+    def result_round(self) -> int:
+        """The best round, of a completed run with evaluation.patience; else 0, and the last round counts."""
+        found = self.provenance.get("result_round", 0)
+        return found if _is_whole(found) else 0
+
+    @property
     def alone(self) -> bool:
         """Whether it is known to have run alone, so that its seconds are its own."""
         return self.provenance.get(ALONE) is True
@@ -279,6 +285,8 @@ class RunRecord(RunDirectory):
     def figures(self, rounds: int | None = None) -> RunFigures:
         """Return what the first ``rounds`` rounds came to (default: those of its configuration)."""
         rounds = self.config.rounds if rounds is None else rounds
+        if self.result_round and self.completed:
+            rounds = min(rounds, self.done)  # its last round may have come sooner
         lines = [line for line in self.rounds if line["round"] <= rounds]
         measure = self.config.evaluation.measure
         figures = tuple(RoundFigures.of(line, measure) for line in lines)
@@ -297,6 +305,7 @@ class RunRecord(RunDirectory):
             hardware=cuda[0] if cuda else str(hardware.get("machine", "")),
             found=strongest.get("found", math.nan),
             false_alarms=strongest.get("false_alarms", math.nan),
+            result_round=self.result_round,
             audited_in_part=bool(audit and strongest and audit.get("rounds_not_kept", 0) > 0),
         )
 
@@ -396,6 +405,8 @@ class RunFigures:
         NaN where the run as it ended was not audited.
     audited_in_part : bool
         Whether the audit lacked what was sent in some round: more members may be found then.
+    result_round : int
+        The best round, of a run that ended by evaluation.patience; 0: the last one counts.
     """
 
     directory: Path
@@ -407,15 +418,22 @@ class RunFigures:
     found: float = math.nan
     false_alarms: float = math.nan
     audited_in_part: bool = False
+    result_round: int = 0
+
+    @property
+    def result(self) -> RoundFigures | None:
+        """The last round, or the best one of a run with patience; None without any."""
+        best = next((one for one in self.rounds if one.round == self.result_round), None)
+        return (best if self.result_round else None) or (self.rounds[-1] if self.rounds else None)
 
     @property
     def final(self) -> float:
-        """The run's measure after the last round there is; NaN without one."""
-        return self.rounds[-1].measured if self.trained else math.nan
+        """The run's measure after the round that counts; NaN without one."""
+        return self.result.measured if self.trained and self.result else math.nan
 
     def of(self, network: str, own: str) -> float:
         """Return the final figure of a network; NaN if it was not judged. ``own`` is the run's; empty means any."""
-        judged = self.rounds[-1].models if self.trained else {}
+        judged = self.result.models if self.trained and self.result else {}
         if judged and network:
             return judged.get(network, math.nan)
         return self.final if network in ("", own) else math.nan
