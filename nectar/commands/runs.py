@@ -37,7 +37,7 @@ nectar runs --remove 20260722-101500-feddm-digits-seed0-1a2b3c
 
 _FILTERS = ("method", "dataset", "seed", "outcome")
 _OUTPUT = "output-dir"
-_HEAD = ("id", "method", "data set", "seed", "rounds", "accuracy", "outcome", "size", "age")
+_HEAD = ("id", "by", "method", "data set", "seed", "rounds", "accuracy", "outcome", "size", "age")
 
 
 def main(
@@ -124,7 +124,16 @@ def _table(runs: Sequence[RunRecord]) -> str:
 def _row(run: RunRecord) -> tuple[str, ...]:
     seed = MISSING if run.seed is None else str(run.seed)
     rounds = f"{run.done}/{MISSING if run.planned is None else run.planned}"
-    told = (run.id, run.method, run.dataset, seed, rounds, share(run.last_accuracy), run.outcome)
+    told = (
+        run.id,
+        run.begun_by,
+        run.method,
+        run.dataset,
+        seed,
+        rounds,
+        share(run.last_accuracy),
+        run.outcome,
+    )
     return (*map(plain, told), size(run.size), _age(run.started))
 
 
@@ -133,6 +142,7 @@ def _stated(run: RunRecord) -> dict[str, Any]:
     return {
         "id": run.id,
         "directory": str(run.directory),
+        "begun_by": run.begun_by,
         "method": run.method,
         "dataset": run.dataset,
         "seed": run.seed,

@@ -29,7 +29,7 @@ from nectar.engines.cores import available_cores
 from nectar.engines.flower.client import plain
 from nectar.engines.preflight import check
 from nectar.records.identity import Identity
-from nectar.records.record import RunRecord
+from nectar.records.record import SEARCH, RunRecord
 from nectar.records.run_list import Archive
 from server_app.record import Record
 from server_app.run_directory import ALONE
@@ -130,7 +130,10 @@ def plan(cell: Cell, variants: Sequence[Variant], seeds: Iterable[int]) -> list[
 
 def _planned(cell: Cell, variant: Variant, seed: int) -> PlannedRun:
     words = parse_arguments(cell.words(variant, seed))
-    config = resolved({TYPED: cell.options.typed} | words)
+    typed = cell.options.typed
+    if variant.label.startswith(SEARCH):
+        typed += f" '#{SEARCH.strip()}'"  # by which `latest` and `nectar runs` tell its runs from one's own
+    config = resolved({TYPED: typed} | words)
     if config.evaluation.on == "none":
         raise ConfigError(
             "evaluation.on=none leaves nothing to compare: choose server, sites or both."

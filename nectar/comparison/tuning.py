@@ -20,6 +20,7 @@ from nectar.comparison.request import (
     refuse_own_setting,
     row_setting,
 )
+from nectar.records.record import SEARCH
 
 Settings = tuple[str, ...]
 
@@ -52,7 +53,7 @@ class Search:
 
     def candidate(self, settings: Settings) -> Variant:
         """Return the row that tries a combination."""
-        label = f"search {self.name} {' '.join(settings)}"
+        label = f"{SEARCH}{self.name} {' '.join(settings)}"
         return replace(self.base.with_settings(settings), label=label)
 
 

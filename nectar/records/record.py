@@ -41,6 +41,9 @@ _NOT_SERVER = ("devices", "evaluate", "by_site")
 LATEST = "latest"
 """The record that was begun last."""
 
+SEARCH = "search "
+"""How the rows begin that a comparison's search runs."""
+
 OUTCOMES = ("completed", "failed", "interrupted", "running", "killed")
 """How a run stands; ``killed`` is one whose record says ``running`` and that no process writes."""
 
@@ -70,7 +73,13 @@ def record_at(name: str | Path, output_dir: str = "") -> Path:
     records = sorted(path for path in output.glob("[!.]*") if RunDirectory(path).is_there())
     if not records:
         raise ConfigError(f"there is no record in {output}, and so no {LATEST} one.")
-    return records[-1]
+    newest = (path for path in reversed(records) if not _is_of_a_search(path))
+    return next(newest, records[-1])
+
+
+def _is_of_a_search(directory: Path) -> bool:
+    run = RunRecord.find(directory)
+    return run is not None and run.begun_by == SEARCH.strip()
 
 
 class RunRecord(RunDirectory):
@@ -190,6 +199,14 @@ class RunRecord(RunDirectory):
         """The best round, of a completed run with evaluation.patience; else 0, and the last round counts."""
         found = self.provenance.get("result_round", 0)
         return found if _is_whole(found) else 0
+
+    @property
+    def begun_by(self) -> str:
+        """The command that began it, such as run or compare; search, of a comparison's search."""
+        words = [str(word) for word in self.provenance.get("command", [])]
+        if words[-1:] == [f"#{SEARCH.strip()}"]:
+            return SEARCH.strip()
+        return words[1] if words[:1] == ["nectar"] and words[1:] else (words[0] if words else "")
 
     @property
     def alone(self) -> bool:
