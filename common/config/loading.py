@@ -37,7 +37,7 @@ from common.config.layers import (
     run_config_layers,
 )
 from common.config.resolved import Config, stated_here
-from common.config.schema import Sections, read_sections
+from common.config.schema import read_sections
 from common.config.strategy import check_arguments, check_strategy, stated_arguments
 from common.config.tables import experiment_layers
 from common.config.text import Scalar, from_home
@@ -50,7 +50,6 @@ from common.settings.sections import (
     FOLDERS,
     FORMS,
     TABLE_ENDING,
-    DataSettings,
     ModelSettings,
     PrivacySettings,
     RunSettings,
@@ -110,7 +109,9 @@ def load(run_config: Mapping[str, Any], *, policy: ImportPolicy | None = None) -
     model = read.method.shaped(cast(ModelSettings, read.shared["model"]))
     privacy = cast(PrivacySettings, read.shared["privacy"])
     if privacy.epsilon and policy is None:  # a site has the noise that was planned
-        privacy = _planned(privacy, read, begins=RESOLVED not in given)
+        from common.config.privacy_plan import planned_privacy  # seconds of imports
+
+        privacy = planned_privacy(read, begins=RESOLVED not in given)
     label, paths = experiment or file.experiment, _paths(given, file.paths)
     places = {key: where for key, (_, where) in paths.items() if where}
     places |= {"experiment": COMMAND_LINE} if label else {}
@@ -128,18 +129,6 @@ def load(run_config: Mapping[str, Any], *, policy: ImportPolicy | None = None) -
         typed=str(given.get(TYPED, "")),
         round=_round(given, str(paths["resume"][0])),
     )
-
-
-def _planned(privacy: PrivacySettings, read: Sections, *, begins: bool) -> PrivacySettings:
-    """Return the settings with noise for their epsilon; ConfigError if a run that begins has both, or it cannot be."""
-    if begins and privacy.active:
-        raise ConfigError(
-            "privacy.epsilon and privacy.noise_multiplier both say how much noise there is: leave one out."
-        )
-    from common.config.privacy_plan import planned_privacy  # seconds of imports
-
-    held = cast(DataSettings, read.shared["data"]).site_holdout
-    return planned_privacy(privacy, read.run.method, read.method, read.run.rounds, held)
 
 
 def _check_internal_keys(given: Mapping[str, Any], policy: ImportPolicy | None) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from typing import cast
 
+from common.config.schema import Sections
 from common.errors import ConfigError
 from common.privacy.accounting import costs_at_most, epsilon
 from common.privacy.events import Event
-from common.settings.base import Settings
-from common.settings.sections import PrivacySettings
+from common.settings.sections import DataSettings, PrivacySettings
 
 #: noise multipliers between which one is looked for, and to which share of itself it is found
 _LEAST, _MOST, _CLOSE = 1e-2, 1e6, 1e-3
@@ -62,23 +63,27 @@ def noise_for(target: float, delta: float, sample_rate: float = 1.0, steps: int 
     return high
 
 
-def planned_privacy(
-    privacy: PrivacySettings, method: str, settings: Settings, rounds: int, held: float
-) -> PrivacySettings:
-    """Return the settings with the noise with which ``rounds`` cost a site ``privacy.epsilon``.
+def planned_privacy(read: Sections, *, begins: bool) -> PrivacySettings:
+    """Return the run's privacy settings with the noise with which its rounds cost a site ``privacy.epsilon``.
 
     Parameters
     ----------
-    privacy : PrivacySettings
-        With a noise multiplier, as a run has it that goes on, they come back as they are.
-    held : float
-        The share of a site's examples that it does not train on.
+    begins : bool
+        Whether the run begins; else it has its noise, which is held against its rounds.
 
     Raises
     ------
     ConfigError
-        If the settings alone do not say what a site releases, or ``rounds`` with the noise that is there cost more.
+        If the settings alone do not say what a site releases, a run that begins has noise too, or one that goes on
+        would cost more.
     """
+    privacy = cast(PrivacySettings, read.shared["privacy"])
+    held = cast(DataSettings, read.shared["data"]).site_holdout
+    method, settings, rounds = read.run.method, read.method, read.run.rounds
+    if begins and privacy.active:
+        raise ConfigError(
+            "privacy.epsilon and privacy.noise_multiplier both say how much noise there is: leave one out."
+        )
     asked = f"privacy.epsilon={privacy.epsilon:g}"
     released = settings.private_steps(privacy.examples or 1, held)
     follows_examples = released != settings.private_steps(_MANY, held)

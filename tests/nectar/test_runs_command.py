@@ -71,8 +71,17 @@ def test_records_are_listed_newest_first_and_nothing_else_is(
     killed.close()
     assert nectar(["runs", where]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split()[:2] == ["id", "method"]
-    assert lines[3].split()[:7] == [first.id, "feddm", "digits", "0", "3/3", "0.3000", "completed"]
+    assert lines[0].split()[:2] == ["id", "by"]
+    assert lines[3].split()[:8] == [
+        first.id,
+        "python",
+        "feddm",
+        "digits",
+        "0",
+        "3/3",
+        "0.3000",
+        "completed",
+    ]
 
 
 def test_named_records_are_removed_and_no_others(
