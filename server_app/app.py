@@ -186,7 +186,8 @@ def serve(
             unjudged=standing.unjudged,
         )
         require_an_update(record.metrics())
-        if message := warn_no_progress(record.metrics(), config.learning_rates):
+        message = warn_no_progress(record.metrics(), config.learning_rates)
+        if message and not config.weighs_classes:
             logger.warning("%s", message)
         with record.writing():
             _end(record, "completed")

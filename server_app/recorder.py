@@ -111,7 +111,7 @@ class Recorder:
             return
         blind, before = math.log(len(self.strategy.run.info.classes)), self._loss
         self._loss = result.test.loss
-        if not result.server_round:
+        if not (result.server_round or self.strategy.run.config.weighs_classes):
             self._untrained = self._loss
         if math.isfinite(self._loss) and self._loss > max(_LEAP * before, blind):
             logger.warning(
@@ -123,9 +123,9 @@ class Recorder:
             )
         elif self._untrained is not None and self._untrained < self._loss < math.inf:
             logger.warning(
-                "round %d: the test loss is %.4f, above the %.4f before training, at accuracy %.4f: lower a learning "
-                "rate (%s), or train fewer epochs a round",
-                *(result.server_round, self._loss, self._untrained, result.test.accuracy),
+                "round %d: the test loss is %.4f, above the %.4f before training: lower a learning rate (%s), or train "
+                "fewer epochs a round",
+                *(result.server_round, self._loss, self._untrained),
                 self.strategy.run.config.learning_rates,
             )
             self._untrained = None  # said once

@@ -310,7 +310,7 @@ def test_a_loss_above_its_untrained_value_is_said_once_and_in_the_report(
     message = (
         f"round {above[0]}: the test loss is {lines[above[0]]['test']['loss']:.4f}, above the "
     )
-    assert caplog.text.count("before training, at accuracy") == 1
+    assert caplog.text.count("before training: lower") == 1
     assert message in caplog.text
     assert f"After {len(above)} rounds, round {above[0]} the first, the test loss" in re.sub(
         r"\s+", " ", written(record).text
