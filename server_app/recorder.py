@@ -111,7 +111,7 @@ class Recorder:
             return
         blind, before = math.log(len(self.strategy.run.info.classes)), self._loss
         self._loss = result.test.loss
-        if not (result.server_round or self.strategy.run.config.weighs_classes):
+        if not result.server_round:
             self._untrained = self._loss
         if math.isfinite(self._loss) and self._loss > max(_LEAP * before, blind):
             logger.warning(
@@ -121,7 +121,11 @@ class Recorder:
                 self._loss,
                 self.record.directory,
             )
-        elif self._untrained is not None and self._untrained < self._loss < math.inf:
+        elif (
+            self._untrained is not None
+            and self._untrained < self._loss < math.inf
+            and not self.strategy.run.config.weighs_classes
+        ):
             logger.warning(
                 "round %d: the test loss is %.4f, above the %.4f before training: lower a learning rate (%s), or train "
                 "fewer epochs a round",

@@ -358,3 +358,16 @@ def test_runs_of_different_measures_go_into_no_column_together(
     assert "the runs are judged by F1 and AUC, which go into no column together" in page.text
     assert "seed: accuracy" in page.text
     assert math.isfinite(records[0].metrics()[-1]["test"]["accuracy"])
+
+
+def test_it_is_not_said_of_a_run_that_trains_by_another_loss(
+    small: Small, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = "partition.alpha=0.1 model.name=mlp fedavg.lr=3 fedavg.batch=8 federation.max_update=0"
+    with caplog.at_level(logging.WARNING, "flwr"):
+        record = run(small(method="fedavg", rounds=1, set=f"{words} fedavg.class_weights=balanced"))
+        resumed(record, rounds=2)
+    first, *others = record.metrics()
+    assert any(line["test"]["loss"] > first["test"]["loss"] for line in others)
+    assert "before training" not in caplog.text
+    assert "the test loss was above" not in " ".join(written(record).text.split())
