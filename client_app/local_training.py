@@ -54,6 +54,8 @@ def train_locally(
     trainee = model if around is None else around(model)
     pool = client.samples if samples is None else samples
     if client.settings(FedAvgSettings).class_weights == "balanced":
+        if local.objective is not None:  # of a user's method
+            raise FederationError("class_weights are of the task's loss: set them to none")
         local = replace(local, objective=weighted(client.run.task, balanced(pool.labels)))
     draws, gradients = _gradients(client, trainee, pool)
     try:

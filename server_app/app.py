@@ -192,7 +192,8 @@ def serve(
             enough=recorder.out_of_patience,
         )
         require_an_update(record.metrics())
-        if message := warn_no_progress(record.metrics(), config.learning_rates):
+        message = warn_no_progress(record.metrics(), config.learning_rates)
+        if message and not config.weighs_classes:
             logger.warning("%s", message)
         with record.writing():
             if config.evaluation.patience:

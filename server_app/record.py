@@ -187,10 +187,6 @@ class Record(RunDirectory):
         """Let others write the record."""
         self._writer.end()
 
-    def is_being_written(self) -> bool:
-        """Return whether a process writes the record; yes where that cannot be known."""
-        return self._writer.is_at_work()
-
     def _config(self) -> dict[str, Any]:
         try:
             content = yaml.safe_load(read_file(self.directory / "config.yaml").decode())

@@ -141,11 +141,15 @@ class Recorder:
                 self._loss,
                 self.record.directory,
             )
-        elif self._untrained is not None and self._untrained < self._loss < math.inf:
+        elif (
+            self._untrained is not None
+            and self._untrained < self._loss < math.inf
+            and not self.strategy.run.config.weighs_classes
+        ):
             logger.warning(
-                "round %d: the test loss is %.4f, above the %.4f before training, at accuracy %.4f: lower a learning "
-                "rate (%s), or train fewer epochs a round",
-                *(result.server_round, self._loss, self._untrained, result.test.accuracy),
+                "round %d: the test loss is %.4f, above the %.4f before training: lower a learning rate (%s), or train "
+                "fewer epochs a round",
+                *(result.server_round, self._loss, self._untrained),
                 self.strategy.run.config.learning_rates,
             )
             self._untrained = None  # said once

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from common.config.loading import SCHEMA
-from common.errors import ConfigError
 from common.storage.files import parse_json, read_file
 
 
@@ -65,12 +64,6 @@ class RunDirectory:
         if found is None or found.get("schema") != SCHEMA:
             return None
         return found if isinstance(found.get("run-config"), dict) else None
-
-    def required(self) -> dict[str, Any]:
-        """Return what its provenance states now; ConfigError if this is not a record that can be read."""
-        if (stated := self.stated()) is None:
-            raise ConfigError(f"{self.directory} {self.why_not()}")
-        return stated
 
     def why_not(self) -> str:
         """Return why what lies here is not a record that can be read, and what to do; half a sentence."""

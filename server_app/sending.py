@@ -224,13 +224,6 @@ class FetchRequest:
         """Return whether a file of the record, named as in the record, is asked for."""
         return not within(file, self.without) and (not self.only or within(file, self.only))
 
-    def text(self) -> str:
-        """Write it as the run config's value."""
-        words = [self.record]
-        words += [f"without={','.join(self.without)}"] if self.without else []
-        words += [f"only={','.join(self.only)}"] if self.only else []
-        return " ".join(words)
-
     @classmethod
     def parse(cls, text: str) -> FetchRequest:
         """Read the run config's value; ConfigError if it is not one."""

@@ -183,6 +183,11 @@ class Config:
             if not (key.endswith(".server_lr") and value == 1)
         )
 
+    @property
+    def weighs_classes(self) -> bool:
+        """Whether sites train by another loss than is evaluated, which weighs classes."""
+        return any(getattr(s, "class_weights", "none") != "none" for s in self.methods.values())
+
     @cached_property
     def private(self) -> bool:
         """Whether a mechanism of differential privacy stands between the sites' data and what leaves them.

@@ -28,7 +28,7 @@ def require_classes(run: Run) -> None:
             f"evaluation.measure={asked} is taken of up to {MOST_CLASSES} classes, and {run.info.name} {has}: leave "
             "it at accuracy"
         )
-    if getattr(run.config.settings, "class_weights", "none") != "none" and not run.task.by_class:
+    if run.config.weighs_classes and not run.task.by_class:
         raise ConfigError(f"class_weights is of classes, and {run.info.name} is text: leave it out")
 
 

@@ -165,7 +165,7 @@ class Comparison:
             else:
                 self.cells[cell] = PlannedCell(cell)
         self.planned = list(self.cells.values())
-        _require_one_measure(self.planned, of_a_paper=request.table is not None)
+        _require_one_measure(self.planned, request.table.name if request.table else "")
         self.records = self.planned[0].records
         self.output = self.options.folder or self._place()
 
@@ -257,11 +257,11 @@ def _chosen(variants: Iterable[Variant], choices: Sequence[Choice]) -> list[Vari
     return [variant.with_settings(best.get(variant.label, ())) for variant in variants]
 
 
-def _require_one_measure(planned: Sequence[PlannedCell], *, of_a_paper: bool) -> None:
-    """Refuse runs of different measures in one table, and others than accuracy beside a paper's: ConfigError."""
+def _require_one_measure(planned: Sequence[PlannedCell], table: str) -> None:
+    """Refuse runs of different measures in one table, and others than accuracy in one of conf/table: ConfigError."""
     found = {run.config.evaluation.measure: run.name for each in planned for run in each.runs}
-    if of_a_paper and set(found) != {"accuracy"}:
-        raise ConfigError("a paper's table has accuracies: leave evaluation.measure out.")
+    if table and set(found) != {"accuracy"}:
+        raise ConfigError(f"table={table} is of accuracies: leave evaluation.measure out.")
     if len(found) > 1:
         (one, name), (other, named) = list(found.items())[:2]
         raise ConfigError(

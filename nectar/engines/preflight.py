@@ -8,6 +8,7 @@ from pathlib import Path
 from common.config.resolved import Config
 from common.division import Division
 from common.errors import ConfigError
+from common.learning.measures import require_classes
 from common.learning.start import starting_weights
 from common.methods import require_taken, resolve
 from common.models.registry import KINDS
@@ -67,14 +68,16 @@ def check(config: Config) -> None:
     Raises
     ------
     NectarError
-        If no record can be made, the tracker is not installed, the data are not of the method's kind, the model does
-        not fit them, the data set or its partition cannot be had, or the strategy cannot be constructed.
+        If no record can be made, the tracker is not installed, the data are not of the method's kind or lack the
+        classes for its measure, the model does not fit them, the data set or its partition cannot be had, or the
+        strategy cannot be constructed.
     """
     if not config.resume:
         _require_output(config.output_dir)
     require_tracker(config.track)
     check_kind(config)
     division = Division(config)
+    require_classes(division.run)
     starting_weights(division.run, tell=False)
     if config.images.sites:
         _look_at_sites(division)

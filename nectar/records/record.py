@@ -136,7 +136,9 @@ class RunRecord(RunDirectory):
     @cached_property
     def provenance(self) -> dict[str, Any]:
         """provenance.json: command, versions, source, hardware, outcome; ConfigError without this release's."""
-        return self.required()
+        if (stated := self.stated()) is None:
+            raise ConfigError(f"{self.directory} {self.why_not()}")
+        return stated
 
     @cached_property
     def partition(self) -> dict[str, Any]:

@@ -116,7 +116,9 @@ def _round(line: Mapping[str, Any]) -> dict[str, str]:
     return {
         "round": str(line["round"]),
         "accuracy": share(accuracy(line)),
-        **{MEASURES[name]: share(test.get(name)) for name in ("f1", "balanced", "auc")},
+        "F1": share(test.get("f1")),
+        "balanced": share(test.get("balanced")),
+        "AUC": share(test.get("auc")),
         "loss": share(test.get("loss")),
         "validation": share(accuracy(line, "validation")),
         "at the sites": share(accuracy(line, "sites")),

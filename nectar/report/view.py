@@ -121,7 +121,9 @@ class View:
 
     @property
     def above_untrained(self) -> list[dict[str, Any]]:
-        """The lines of rounds after which the test loss was above that before training."""
+        """The lines of rounds whose test loss, if that is trained by, was above the one before training."""
+        if self.config is not None and self.config.weighs_classes:
+            return []
         losses = {line["round"]: number(accuracy(line, "test", "loss")) for line in self.lines}
         return [line for line in self.rounds if losses[line["round"]] > losses.get(0, math.inf)]
 

@@ -859,16 +859,31 @@ class Fuzzer:
         return lambda: self._read(kind, records, partial(self._edit, draw, damages))
 
     def _evaluation(self, draw: Draw, kind: Kind, damages: int) -> Callable[[], None]:
-        figures = MetricRecord({"num-examples": EXAMPLES, "accuracy": 0.5, "loss": 1.0})
+        counts = [
+            0,
+            EXAMPLES - 2,
+            5,
+            1,
+            11,
+            1,
+        ]  # the first and the last of one class of ten, taken for it
+        told = {"accuracy": (EXAMPLES - 1) / EXAMPLES, "auc": 0.5, "counts": counts}
+        figures = MetricRecord({"num-examples": EXAMPLES, "loss": 1.0, **told})
         records = RecordDict({"metrics": figures})
         edit = partial(self._edit, draw, damages) if draw.random() < 0.5 else None
         for _ in range(damages if edit is None else 0):
             records = other_records(draw, records)
 
-        return lambda: self._require_evaluation(self._carried(records, 0, edit))
+        return lambda: self._require_evaluation(self._carried(records, 0, edit), "auc")
 
-    def _require_evaluation(self, reply: Message) -> None:
-        found = read_evaluation(reply, EXAMPLES)
+    def _require_evaluation(self, reply: Message, measure: str = "accuracy") -> None:
+        found = read_evaluation(reply, EXAMPLES, 10, measure)
+        places, counts = found.counts[::2], found.counts[1::2]
+        assert sum(counts) == (EXAMPLES if measure == "auc" else 0)
+        assert all(
+            0 <= place < 100 and count > 0 for place, count in zip(places, counts, strict=True)
+        )
+        assert found.auc is None or 0 <= found.auc <= 1
         assert isinstance(found, SiteEvaluation)
         assert 0 <= found.accuracy <= 1
         assert found.examples == EXAMPLES

@@ -37,6 +37,7 @@ from nectar.records.identity import Identity
 from nectar.records.outputs import with_recorded
 from nectar.records.run_list import Archive
 from server_app.record import Record
+from server_app.writer import Writer
 
 
 def compare(tmp_path: Path, *words: str) -> ComparisonResult:
@@ -287,7 +288,7 @@ def test_killed_in_the_middle_it_repeats_nothing(
     assert _running(runs) == []
     left = _records(runs)
     # A process that was killed loses its words before its locks.
-    while any(Record(runs / n).is_being_written() for n in left) and time.monotonic() < deadline:
+    while any(Writer(runs / n).is_at_work() for n in left) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert [p["outcome"] == "completed" for p in left.values()] == [True, False]
     if how == signal.SIGTERM:

@@ -27,7 +27,7 @@ from common.errors import ConfigError, FederationError
 from nectar.commands.fetch import bring
 from nectar.engines.flower.client import CommandOutcome
 from nectar.engines.remote import fetching
-from nectar.engines.remote.fetching import Arrival, FetchError, unpack
+from nectar.engines.remote.fetching import Arrival, FetchError, text_of, unpack
 from server_app import sending
 from server_app.sending import (
     LINE_BYTES,
@@ -213,7 +213,7 @@ def test_a_file_that_cannot_be_read_is_a_sentence(
 
 def test_a_request_survives_its_way(tmp_path: Path) -> None:
     request = FetchRequest("latest", ("checkpoint/best.safetensors", "samples"), ("metrics.jsonl",))
-    assert FetchRequest.parse(request.text()) == request
+    assert FetchRequest.parse(text_of(request)) == request
     with pytest.raises(ConfigError):
         FetchRequest.parse("latest with=everything")
     with pytest.raises(ConfigError):

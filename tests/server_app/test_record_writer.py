@@ -20,6 +20,7 @@ from nectar.cli import main as nectar
 from nectar.records.outputs import with_recorded
 from nectar.records.record import RunRecord
 from server_app.record import Record
+from server_app.writer import Writer
 
 #: a process that opens a record to write it, says so, and holds it until its input ends
 HOLD = """
@@ -90,7 +91,7 @@ def test_to_look_who_writes_changes_nothing(small: Small) -> None:
     record = run(small(method="fedavg", rounds=1))
     for left in record.directory.glob(".writer*"):
         left.unlink()
-    assert not Record(record.directory).is_being_written()
+    assert not Writer(record.directory).is_at_work()
     assert not list(record.directory.glob(".writer*"))
 
 

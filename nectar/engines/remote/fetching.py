@@ -25,7 +25,6 @@ from nectar.engines.flower.client import Client, LaunchError
 from nectar.engines.flower.connection import Connection
 from nectar.engines.flower.marked_lines import marked_content
 from nectar.engines.remote.order import follow
-from server_app.record import Record
 from server_app.run_directory import COMPLETED, RunDirectory
 from server_app.sending import (
     HEAD,
@@ -38,7 +37,7 @@ from server_app.sending import (
     Pack,
     within,
 )
-from server_app.writer import LOCK
+from server_app.writer import LOCK, Writer
 
 #: how often the log is read until all lines are there; the SuperLink keeps it
 _READINGS = 3
@@ -65,7 +64,7 @@ def request_record(connection: Connection, request: FetchRequest, server_output:
         If the server refuses, not all came, or it sent another record: under the name of one here it would take that
         one's place.
     """
-    config = {"fetch": request.text(), "output-dir": server_output}
+    config = {"fetch": text_of(request), "output-dir": server_output}
     client = connection.client()
     run = client.submit(app_folder(), ["--run-config", to_flwr(config)])
     with _ended_in_time(client, run):
@@ -84,6 +83,14 @@ def request_record(connection: Connection, request: FetchRequest, server_output:
             "look at the server's log of the run that sent it"
         )
     return sent
+
+
+def text_of(request: FetchRequest) -> str:
+    """Write a request as the run config's value."""
+    words = [request.record]
+    words += [f"without={','.join(request.without)}"] if request.without else []
+    words += [f"only={','.join(request.only)}"] if request.only else []
+    return " ".join(words)
 
 
 def _read(connection: Connection, run: str) -> Arrival:
@@ -165,7 +172,7 @@ def unpack(
             )
             if len(there) == len(members) and not changed:
                 return False
-            if changed and _is_own(target) and Record(target).is_being_written():
+            if changed and _is_own(target) and Writer(target).is_at_work():
                 raise FetchError(
                     f"{target} is being written by a run on this machine, and what came is otherwise: give another "
                     "--output, or wait for its end"
