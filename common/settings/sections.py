@@ -292,6 +292,7 @@ class EvaluationSettings(Section):
         "evaluations without a better validation figure after which the run ends, with its best round as the result; "
         "0: all rounds are run",
         ge=0,
+        later=True,
     )
 
 
@@ -377,6 +378,7 @@ class PrivacySettings(Section):
         "chosen as the run begins, from examples; a longer run is refused then",
         ge=0,
         lt=1000,
+        later=True,
     )
     clip: float = of_clip("longest contribution of one example to a private step")
     counts: Literal["one", "public"] = setting(
