@@ -27,6 +27,7 @@ from nectar.arguments import format_duration
 from nectar.engines.flower.app import client_app
 from nectar.engines.local_grid import LocalGrid
 from nectar.engines.pool.grid import LEAST_DEVICE, LEAST_GAIN, devices_asked, most_processes, of_run
+from nectar.report.text import plural
 from server_app.app import make_strategy
 from server_app.record import Record
 from strategies.federated import Federated
@@ -245,14 +246,17 @@ class Estimate:
         whole, parts = format_duration(self.run), []
         if self.asked:
             side = f", {self.at_a_time} at a time" if self.at_a_time > 1 else ""
-            parts.append(f"{self.asked} sites of {format_duration(self.site)} each{side}")
+            each = " each" if self.asked > 1 else ""
+            parts.append(
+                f"{plural(self.asked, 'site')} of {format_duration(self.site)}{each}{side}"
+            )
         if self.server is not None:
             parts.append(f"{format_duration(self.server)} at the server")
         if self.making:
             parts.append(f"{format_duration(self.first_sites)} for images in the first round")
         beside = "" if self.server is not None else ", without what the server computes"
         return (
-            f"estimate: {format_duration(self.round)} a round, {whole} for {self.rounds} rounds "
+            f"estimate: {format_duration(self.round)} a round, {whole} for {plural(self.rounds, 'round')} "
             f"({' and '.join(parts)}{beside}), by timing a step"
         )
 

@@ -222,10 +222,15 @@ class View:
         message = str(self.record.provenance.get("outcome", "running"))
         planned = self.settings.get("rounds", "an unknown number of")
         far = f"{self.reached} of {planned} rounds are on record"
+        if best := self.record.result_round:
+            far += f"; the result is round {best}, the best one (evaluation.patience)"
         if message == "completed":
             return "good", f"Completed: {far}."
+        if message == "running" and self.record.outcome == "running":
+            return "open", f"The run goes on: {far}."
         if message == "running":
-            return "open", f"Not finished: the run still goes on, or it was killed. {far}."
+            again = f"`nectar run resume={self.record.id}` continues it"
+            return "open", f"Killed, since no process writes it: {far}; {again}."
         if message == "interrupted":
             return "open", f"Interrupted: {far}."
         return "bad", f"{message[:1].upper()}{message[1:]}. {far}."
