@@ -50,17 +50,17 @@ def epsilon_figure(view: View) -> str:
     return "not stated" if _shortfall(view) == _UNSTATED else "none"
 
 
-def verdict(view: View) -> tuple[str, str]:
-    """Return whether the run is private, ``good`` or ``open``, and how near what was sent comes to a real image."""
+def verdict(view: View) -> tuple[str, str, str]:
+    """Return whether the run is private, ``good`` or ``open``, that in words, and how near what was sent is to real."""
     if (holds := guarantee(view)) is not None:
         return (
             "good",
             f"Differentially private: epsilon {holds.epsilon:.3g} at delta {holds.delta:g}, for one example more or "
             "less; what counts as public aside.",
+            "",
         )
     closest = min(view.closest.values(), key=lambda one: one.distance, default=None)
-    near = "" if closest is None else f" {_nearness(closest, view)}"
-    return "open", _shortfall(view) + near
+    return "open", _shortfall(view), "" if closest is None else _nearness(closest, view)
 
 
 def _nearness(closest: Closest, view: View) -> str:

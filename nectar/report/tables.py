@@ -57,6 +57,11 @@ def card(view: View) -> list[tuple[str, str]]:
     ]
 
 
+def typed(view: View) -> str:
+    """Return the command that began the run, as it was typed; nothing where the record has none."""
+    return shlex.join(map(str, view.record.provenance.get("command", [])))
+
+
 def again(view: View) -> str:
     """Return the line that makes the run's numbers again; none for one whose data are at its sites."""
     if view.engine not in (IN_PROCESS, RAY):
