@@ -94,8 +94,13 @@ class RidgeSettings(Settings):
 
     @classmethod
     def needs(cls) -> Mapping[str, Any]:
-        """Name the model, the one round, and the coding that whole bytes are made for."""
-        return {"rounds": 1, "model.name": "ridge", "wire.compression": "zlib"}
+        """Name the model, the one round with all sites, and the coding that whole bytes are made for."""
+        return {
+            "rounds": 1,
+            "federation.participation": 1.0,
+            "model.name": "ridge",
+            "wire.compression": "zlib",
+        }
 
     def shaped(self, model: ModelSettings) -> ModelSettings:
         """Return the model with as many axes as are asked for."""

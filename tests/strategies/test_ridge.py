@@ -274,3 +274,9 @@ def test_axes_are_the_principal_ones_of_drawn_images_and_drawn_by_the_seed() -> 
     torch.testing.assert_close(spread, one.spread, rtol=0.15, atol=0)
     apart = torch.corrcoef(z.mT) - torch.eye(8)
     assert float(apart.abs().max()) < 0.3
+
+
+def test_every_site_is_asked_where_a_data_set_asks_a_few_a_round() -> None:
+    """Ten writers of 300 in the one round there is would leave out 290 for good."""
+    assert load({"method": "fedavg", "dataset": "femnist"}).federation.participation < 1
+    assert load({"method": "ridge", "dataset": "femnist"}).federation.participation == 1
