@@ -96,7 +96,16 @@ def test_what_is_made_of_pictures_is_refused_in_a_sentence(tmp_path: Path) -> No
         audit_record(record.directory)
     with pytest.raises(ConfigError, match="which makes no pictures: `images` has what was sent"):
         _ = RecordedRun.open(record.directory).pictures
-    assert cli.main(["export", str(record.directory), "--output", str(tmp_path / "out")]) == 2
+
+
+def test_an_export_has_the_rows_that_were_sent_in_raw_values(tmp_path: Path) -> None:
+    record = learned("table", tmp_path, "feddm")
+    assert cli.main(["export", str(record.directory), "--output", str(tmp_path / "out")]) == 0
+    sets = RunRecord.open(record.directory).synthetic()[1]
+    head, *lines = (tmp_path / "out" / "synthetic" / "rows.csv").read_text("utf-8").splitlines()
+    assert head.startswith("class,")
+    assert len(lines) == sum(len(sent.labels) for sent in sets.values())
+    assert "rows.csv" in (tmp_path / "out" / "README.md").read_text("utf-8")
 
 
 def test_private_matching_stays_within_the_stated_bounds(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_pictures_of_another_size_colour_and_depth_are_read(folder: Path, tmp_pa
     [
         ([], "Missing argument 'EXPORT'"),
         (["{export}"], "Missing argument 'FOLDER"),
-        (["{export}", "{tmp}", "dataset=digits"], "in place of the folder"),
+        (["{export}", "{tmp}", "dataset=digits"], "or dataset=NAME in its place"),
         (["{tmp}", "{tmp}"], "is not an exported model that can be read"),
         (["{export}", "{tmp}/missing"], "there is no folder"),
         (["{export}", "{tmp}/empty"], "holds no pictures"),
