@@ -103,7 +103,8 @@ def state_kind_of(config: Config) -> str:
     whatever sets a mechanism is among them. A run that is resumed, for more rounds too, keeps its own.
     """
     methods = {name: without_later(settings) for name, settings in config.methods.items()}
-    privacy = config.privacy.model_dump(exclude={"delta"})  # which only states an epsilon
+    privacy = without_later(config.privacy)
+    del privacy["delta"]  # which only states an epsilon
     about = json.dumps([config.method, config.private, privacy, methods], sort_keys=True)
     return hashlib.sha256(about.encode()).hexdigest()[:_DIGITS]
 
