@@ -11,7 +11,7 @@ _of_readme = partial(setting, source="the README of the released code")
 
 
 class DENSESettings(FedAvgSettings):
-    """Sites train as under FedAvg; the server distils their models into one, on images that it makes up."""
+    """Sites train as under FedAvg; the server distils their ensemble into one model, on images that it generates."""
 
     epochs: int = _of_readme(
         400, "passes over the site's images a round", symbol="E", ge=1, amount="epochs"

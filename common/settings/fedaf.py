@@ -12,7 +12,7 @@ _of_ours = partial(setting, source="not in what we have of the paper: a value of
 
 
 class FedAFSettings(FedDMSettings):
-    """Sites condense images that know the others' logits; the server learns from them and from soft labels.
+    """FedDM whose images also match all sites' mean logits; the server learns from these as soft labels too.
 
     Start, steps and images are FedDM's, and what files say of ``feddm`` holds here too.
     """

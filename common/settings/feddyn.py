@@ -9,7 +9,7 @@ from common.settings.fedavg import FedAvgSettings
 
 
 class FedDynSettings(FedAvgSettings):
-    """Sites minimise a loss whose linear and quadratic terms make their optima agree with the federation's."""
+    """Sites train with dynamic regularisation, so that their optima and the federation's agree."""
 
     trains_alone: ClassVar[bool] = True
 

@@ -15,7 +15,7 @@ _of_code = partial(setting, source="the released code")
 
 
 class FedGENSettings(FedAvgSettings):
-    """Sites train on latents beside their images; the server learns to draw these from the heads that it gets."""
+    """Sites train with latents drawn by a generator that the server trains on their classifiers."""
 
     sends = Disclosure("weights", class_counts=True, update=True)
 

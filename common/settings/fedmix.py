@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class FedMixSettings(FedAvgSettings):
-    """Sites train on their images mixed, to first order, with means of other sites' images."""
+    """Sites train with mixup against means of other sites' images, to first order."""
 
     sends = Disclosure("weights and means of images", images=True, labels=True, update=True)
 

@@ -9,7 +9,7 @@ from common.settings.fedavg import FedAvgSettings
 
 
 class FedNovaSettings(FedAvgSettings):
-    """Sites train by SGD, and what they changed is divided by how far their steps could take them."""
+    """Sites train by SGD; the server averages updates normalised by the number of local steps."""
 
     trains_alone: ClassVar[bool] = True
 

@@ -7,7 +7,7 @@ from common.settings.fedavg import FedAvgSettings
 
 
 class FedProxSettings(FedAvgSettings):
-    """Sites train as under FedAvg, held near the round's weights."""
+    """Sites train as under FedAvg, with a proximal term that pulls them to the round's weights."""
 
     trains_alone: ClassVar[bool] = True
 

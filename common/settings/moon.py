@@ -7,7 +7,7 @@ from common.settings.fedavg import FedAvgSettings
 
 
 class MOONSettings(FedAvgSettings):
-    """Sites train with a contrast of representations; ``model.projection`` gives them the paper's projection head."""
+    """Sites train with a model-contrastive loss; ``model.projection`` gives them the paper's projection head."""
 
     trains_alone: ClassVar[bool] = True
 
