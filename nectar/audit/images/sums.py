@@ -23,7 +23,7 @@ from nectar.audit.images.examining import MOST_SITES, Evidence
 from nectar.export.bundle import network_of
 from server_app.checkpoint import Checkpoint
 from strategies.ridge import TOTAL
-from synth.ridge_regression import Sums, penalty_of_noise, positive
+from synth.ridge_regression import Sums, penalty_of_noise, positive, unpacked
 
 SUMS_NOTE = (
     "A site's own sums are not in the record: they were made again of its images, with noise of the run's size where "
@@ -47,18 +47,16 @@ def scores_of_sums(
     for site, part in list(members.items())[:MOST_SITES]:
         sums = summing.sums(part, summing.large_enough(part.labels))
         if run.config.privacy.active:
-            sums = _with_noise(
-                sums, summing.deviation(1), generator(run.config.seed, "audit", site)
-            )
+            sums = _with_noise(sums, summing, generator(run.config.seed, "audit", site))
         yield site, attacker.scores(summing.received(summing.payload(sums)), 1)
 
 
-def _with_noise(sums: Sums, deviation: float, draws: torch.Generator) -> Sums:
-    """Return sums with noise as a site's have it: sqrt 2 less in what stands in A twice."""
-    noise = torch.randn(sums.squares.shape, generator=draws, dtype=torch.float64).triu(1) / 2**0.5
-    diagonal = torch.randn(len(noise), generator=draws, dtype=torch.float64)
-    products = torch.randn(sums.products.shape, generator=draws, dtype=torch.float64)
-    return sums + Sums((noise + noise.mT + diagonal.diag()) * deviation, products * deviation)
+def _with_noise(sums: Sums, summing: Summing, draws: torch.Generator) -> Sums:
+    """Return sums with noise as a site's have it: on A's triangle and on B, or on B alone."""
+    d, classes = summing.d, summing.classes
+    numbers = summing.both * d * (d + 1) // 2 + d * classes
+    noise = torch.randn(numbers, generator=draws, dtype=torch.float64) * summing.deviation(1)
+    return sums + unpacked(noise, d, classes, as_long=True)
 
 
 class _Attacker:
