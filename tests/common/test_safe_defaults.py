@@ -22,7 +22,7 @@ OWN = (
     {"dataset": "mydata:load"},
     {"dataset": "torchvision:SVHN"},
 )
-PAPERS_ROWS = [name for name in experiment_names() if name.startswith("feddm-")]
+PAPERS_ROWS = [name for name in experiment_names() if name.startswith(("feddm-", "feddgm-image"))]
 
 
 def start(**run_config: Any) -> tuple[Any, Any]:
