@@ -341,7 +341,10 @@ def _start(
     note = log.with_suffix(".record")
     words = [f"--note-record={note}", *run.words, *([f"resume={resume}"] if resume else [])]
     note.unlink(missing_ok=True)  # of an earlier run
-    return starter.start(words, log, threads=run.threads, cores=cores, gpu=run.on_gpu)
+    # what names a certain GPU has to see it
+    certain = ":" in run.config.compute.device and isinstance(starter, LocalStarter)
+    gpu = run.on_gpu and not certain
+    return starter.start(words, log, threads=run.threads, cores=cores, gpu=gpu)
 
 
 def _note_alone(child: _Child) -> RunRecord | str:
