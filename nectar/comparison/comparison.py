@@ -318,7 +318,8 @@ def _title(configs: Iterable[Config]) -> str:
 
 def _about(config: Config) -> tuple[str, ...]:
     division = config.partition
-    how = f"{division.kind} {division.alpha:g}" if division.kind == "dirichlet" else division.kind
+    drawn = division.kind in ("dirichlet", "dirichlet_groups")
+    how = f"{division.kind} {division.alpha:g}" if drawn else division.kind
     return (
         config.dataset,
         plural(config.federation.sites, "site"),
