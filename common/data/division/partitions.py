@@ -223,7 +223,8 @@ def _draw_group(
         counts = _draws(totals, clients, settings.alpha, rng)[: settings.max_draws - done]
         smallest = counts.sum(axis=2).min(axis=1)
         if len(enough := np.flatnonzero(smallest >= least)):
-            return counts[enough[0]]
+            chosen: Indices = counts[enough[0]]
+            return chosen
         best = max(best, int(smallest.max()))
     raise DataError(
         f"{settings.max_draws} draws of partition.kind={settings.kind} with partition.alpha={settings.alpha} gave no "
