@@ -178,7 +178,7 @@ class Comparison:
         try:
             self.cells[cell] = PlannedCell(cell, name)
         except ConfigError as error:
-            raise ConfigError(f"{cell.label}: {error}") from None
+            raise ConfigError(f"{name}: {error}" if name else str(error)) from None
         except NectarError as error:
             self._leave_out(cell, error)
             if len(self.left_out) == len(self.request.cells):

@@ -132,9 +132,9 @@ def read_paper_table(name: str) -> PaperTable:
 
 def _refit(table: TableFile) -> bool:
     given = table.content.get("refit", False)
-    if given not in (True, False, "on", "off"):
+    if not isinstance(given, bool) and given not in ("on", "off"):
         raise ConfigError(f"refit in {table.source} must be on or off, not {show(given)}.")
-    return given in (True, "on")
+    return given is True or given == "on"
 
 
 def _rows(table: TableFile) -> Iterator[TableRow]:
