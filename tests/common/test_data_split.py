@@ -120,5 +120,5 @@ def test_a_site_of_which_all_is_held_back_is_refused(tmp_path: Path) -> None:
         partition__kind="iid",
         federation__sites=30,
     )
-    with pytest.raises(DataError, match="data.validation_cut=after leaves a site without images"):
+    with pytest.raises(DataError, match=r"data\.validation_cut=after leaves a site without images"):
         division.partition(30)
