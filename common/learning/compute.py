@@ -129,8 +129,8 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[obj
 # ---- pieces --------------------------------------------------------------------------------------
 # Large tensors a piece at a time, so that what is computed on the way takes a piece's memory and no tensor's.
 
-#: values of a piece: a megabyte of float32, which a processor's cache holds
-_SIZE = 2**18
+#: values of a piece: with its float64, and as much of another tensor, what a core's own cache holds
+PIECE = 2**16
 
 
 def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -141,10 +141,10 @@ def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     tensors : Tensor
         Of one shape; small ones are yielded as they are.
     """
-    if tensors[0].numel() <= _SIZE:
+    if tensors[0].numel() <= PIECE:
         yield tensors
     else:
-        yield from zip(*(torch.split(t.reshape(-1), _SIZE) for t in tensors), strict=True)
+        yield from zip(*(torch.split(t.reshape(-1), PIECE) for t in tensors), strict=True)
 
 
 # ---- steps ---------------------------------------------------------------------------------------
