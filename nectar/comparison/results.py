@@ -436,6 +436,8 @@ class TableResult(Results):
                     number = block.numbers.get(label, {}).get(row.Index, Number(NOTHING))
                     place = (f"{label}{target}", row.Index, block.figure, block.network)
                     ours = _OURS[block.figure](own, row, block, label)
+                    if block.network and ours == number.text == NOTHING:  # a row of another network
+                        continue
                     lines.append((*place, ours, number.text, number.note, block.source))
         head = ["column", "row", "figure", "network", "ours", "printed", "note", "source"]
         return DataFrame(lines, columns=head, dtype=object)
@@ -449,7 +451,7 @@ class TableResult(Results):
         found = []
         kinds = self.numbers.groupby(["source", "figure", "network"], sort=False)
         for (source, figure, network), own in kinds:
-            of = f" of {network}" if network else ""
+            of = f"{', the mean' * (',' in network)} of {network}" if network else ""
             cells = own[["column", "row", "ours", "printed"]].itertuples(index=False, name=None)
             caption = f"{_CAPTIONS[figure].format(network=of)}; printed: {source}."
             found.append(TextTable(caption, ("column", "row", "ours", "printed"), tuple(cells)))
@@ -464,9 +466,22 @@ class TableResult(Results):
 
 
 def _accuracy(results: ComparisonResult, row: Any, block: Printed, label: str) -> str:
-    """Write the mean accuracy in percent, of the block's network where it names one."""
-    done = results.by_run[(results.by_run["variant"] == row.Index) & results.by_run["completed"]]
-    finals = [models.get(block.network, math.nan) for models in done["models"]]
+    """Write the mean accuracy in percent, of the block's network where it names one.
+
+    Of several networks it is their mean: those of a row's one run, or of the rows that are called as it is and then
+    by a network's name.
+    """
+    done = results.by_run[results.by_run["completed"]]
+    networks = block.network.split(", ")
+    of_each = []
+    for network in networks:
+        own = f"{row.Index} {network}"
+        known = len(networks) > 1 and own in set(done["variant"])
+        runs = done[done["variant"] == (own if known else row.Index)]
+        models = zip(runs["seed"], runs["models"], strict=True)
+        of_each.append({seed: judged.get(network, math.nan) for seed, judged in models})
+    seeds = [seed for seed in of_each[0] if all(seed in own for own in of_each)]
+    finals = [mean([own[seed] for own in of_each]) for seed in seeds]
     if not finals or any(math.isnan(final) for final in finals):
         return NOTHING
     deviation = f" ± {100 * spread(finals):.2f}" if len(finals) > 1 else ""
