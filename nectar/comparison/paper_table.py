@@ -14,8 +14,8 @@ from common.config.tables import TABLE, TableFile, experiments, read_table
 from common.config.text import Scalar, scalar_text
 from common.errors import ConfigError
 
-FIGURES = ("accuracy", "floats", "rounds")
-"""What a paper prints: accuracy in percent, floats sent up a round by all sites, rounds to an accuracy."""
+FIGURES = ("accuracy", "floats", "rounds", "epsilon")
+"""What a paper prints: accuracy in percent, floats sent up a round by all sites, rounds to an accuracy, epsilon."""
 
 DRAWN = "drawn"
 """Stands for numbers that the paper shows only as a curve or a bar."""

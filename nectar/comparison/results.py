@@ -386,6 +386,7 @@ _CAPTIONS = {
     "floats": "Floats that all sites send up, a round",
     "rounds": "Rounds to the accuracy that stands behind the column, mean over the seeds that reach it; after a plus "
     "those in which only images are made, which the paper does not count",
+    "epsilon": "Epsilon of the whole run by the sites' ledgers, at the site where it is most, the largest of the seeds'",
 }
 _SMALL_NOTE = "Ours are small variants, of fewer images, rounds and steps: look for the paper's order, not its numbers."
 _REFIT_NOTE = (
@@ -492,6 +493,12 @@ def _floats(results: ComparisonResult, row: Any, block: Printed, label: str) -> 
     return NOTHING if math.isnan(row.floats_up) else f"{row.floats_up:.0f}"
 
 
+def _epsilon(results: ComparisonResult, row: Any, block: Printed, label: str) -> str:
+    done = results.by_run[(results.by_run["variant"] == row.Index) & results.by_run["completed"]]
+    most = done["epsilon"].max(skipna=False)
+    return NOTHING if math.isnan(most) else f"{most:.3g}"
+
+
 def _rounds(results: ComparisonResult, row: Any, block: Printed, label: str) -> str:
     if label not in block.targets:
         return NOTHING
@@ -511,4 +518,4 @@ def _rounds(results: ComparisonResult, row: Any, block: Printed, label: str) -> 
     return f"{counted}{f' + {short(extra)}' if extra > 0 else ''}{part}"
 
 
-_OURS = {"accuracy": _accuracy, "floats": _floats, "rounds": _rounds}
+_OURS = {"accuracy": _accuracy, "floats": _floats, "rounds": _rounds, "epsilon": _epsilon}
