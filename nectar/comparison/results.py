@@ -386,7 +386,7 @@ _CAPTIONS = {
     "floats": "Floats that all sites send up, a round",
     "rounds": "Rounds to the accuracy that stands behind the column, mean over the seeds that reach it; after a plus "
     "those in which only images are made, which the paper does not count",
-    "epsilon": "Epsilon of the whole run by the sites' ledgers, at the site where it is most, the largest of the seeds'",
+    "epsilon": "Epsilon of all rounds by the sites' ledgers, at the site where it is most, the largest of the seeds'",
 }
 _SMALL_NOTE = "Ours are small variants, of fewer images, rounds and steps: look for the paper's order, not its numbers."
 _REFIT_NOTE = (
