@@ -320,7 +320,7 @@ def tables() -> str:
             )
             for item in own
         )
-        parts += [f"### {paper}", table(("in the paper", "command", "ours"), made)]
+        parts += [f"### Figures of {paper}", table(("in the paper", "command", "ours"), made)]
     for name, one in known.items():
         parts += [f"## {name}", prose(one.title)]
         cells = [
