@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,6 +39,7 @@ from nectar.command_line import COMMANDS, GROUPS, SUMMARIES
 from nectar.commands.config import Description
 from nectar.commands.config import describe as described
 from nectar.comparison.paper_table import PaperTable, TableRow, read_paper_table, title
+from nectar.comparison.papers import paper_items
 from nectar.report.text import plural
 
 ROOT = Path(__file__).parents[1]
@@ -305,7 +307,20 @@ def tables() -> str:
         "those that are printed; where no paper is named the table is ours. Sizes are the paper's; `--small` runs "
         "variants for two cores. Each column is an experiment: `nectar run EXPERIMENT` runs it once.",
         table(("table", "what", "command", "for two cores"), rows),
+        "## Figures and tables of the papers",
+        "All that are numbered: the command that makes each, or why there is none, and in what ours departs from it. "
+        "A table's own departures stand at the head of its file in `conf/table`.",
     ]
+    for paper, own in itertools.groupby(paper_items(), lambda item: item.paper):
+        made = (
+            (
+                item.item,
+                f"`{item.command}`" if item.command else f"none: {prose(item.reason)}",
+                prose(item.differs),
+            )
+            for item in own
+        )
+        parts += [f"### Figures of {paper}", table(("in the paper", "command", "ours"), made)]
     for name, one in known.items():
         parts += [f"## {name}", prose(one.title)]
         cells = [

@@ -127,6 +127,12 @@ class FedDMSettings(SurrogateServerSettings):
         """Return that of the classes' counts."""
         return (self.counts_noise,) if self.counts_noise else ()
 
+    def private_steps(self, examples: int, held: float) -> tuple[float, int] | None:
+        """Return a round's steps, each of all examples: a site's own rate follows its classes, and is no higher."""
+        if type(self) is not FedDMSettings or self.mechanism == "none" or self.counts_noise:
+            return None  # what inherits it may release more
+        return 1.0, self.iterations
+
     def unprotected(self, privacy: PrivacySettings) -> str:
         """Refuse images that hold real ones, or matching without a mechanism, or by counts that are private."""
         reasons = []

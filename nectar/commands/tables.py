@@ -10,10 +10,12 @@ from common.config.tables import ENDING, TABLE, experiments, read_table
 from common.errors import ConfigError
 from nectar.arguments import argument
 from nectar.comparison.paper_table import title
+from nectar.comparison.papers import paper_items
 
 HELP = f"""\
-Lists the papers' tables and the experiments in each. With words, those in whose name, title or experiments each of
-the words is. `nectar compare {TABLE}=NAME` makes one, `nectar run EXPERIMENT` runs a cell of it.
+Lists the papers' tables and the experiments in each, and then for every figure and table of the papers the command
+that makes it, or why there is none. With words, those in whose name, title or experiments each of
+the words is, and those figures. `nectar compare {TABLE}=NAME` makes one, `nectar run EXPERIMENT` runs a cell of it.
 
 \b
 nectar tables cifar10
@@ -31,7 +33,7 @@ def main(
     ] = None,
 ) -> int:
     """Print the tables that are asked for."""
-    found = listing(*(words or []))
+    found = "\n\n".join(filter(None, (listing(*(words or [])), items(*(words or [])))))
     if not found:
         raise ConfigError(
             f"no table has {' and '.join(map(repr, words or []))} in its name, title or experiments: `nectar tables` "
@@ -53,3 +55,11 @@ def listing(*filters: str) -> str:
         if all(word.casefold() in f"{head} {body}".casefold() for word in filters):
             lines += [head, *_CELLS.wrap(body)]
     return "\n".join(lines)
+
+
+def items(*filters: str) -> str:
+    """Return the papers' figures and tables, a line each."""
+    lines = (f"  {one.line}" for one in paper_items())
+    return "\n".join(
+        line for line in lines if all(word.casefold() in line.casefold() for word in filters)
+    )

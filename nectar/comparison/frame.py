@@ -40,7 +40,7 @@ Runs = Mapping[str, Mapping[int, "RunFigures | None"]]
 #: columns that tables and charts read and no file has
 _UNWRITTEN = [
     *("final", "measured", "models", "bytes", "hardware", "whole"),
-    *("floats_up", "sent", "makes_images"),
+    *("floats_up", "sent", "makes_images", "epsilon"),
 ]
 
 MORE = (*OTHERS, *(f"site_{name}" for name in OVER_SITES))
@@ -128,6 +128,7 @@ def _of_run(run: RunFigures | None, count: int, target: float, network: str) -> 
         # by network; "" stands for the one that the server judges
         "models": {"": final, **(judged or {network: final})},
         "bytes": up + down,
+        "epsilon": last.epsilon if last else math.nan,
         "hardware": run.hardware if run else "",
     }
 

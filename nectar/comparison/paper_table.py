@@ -14,8 +14,8 @@ from common.config.tables import TABLE, TableFile, experiments, read_table
 from common.config.text import Scalar, scalar_text
 from common.errors import ConfigError
 
-FIGURES = ("accuracy", "floats", "rounds")
-"""What a paper prints: accuracy in percent, floats sent up a round by all sites, rounds to an accuracy."""
+FIGURES = ("accuracy", "floats", "rounds", "epsilon")
+"""What a paper prints: accuracy in percent, floats sent up a round by all sites, rounds to an accuracy, epsilon."""
 
 DRAWN = "drawn"
 """Stands for numbers that the paper shows only as a curve or a bar."""
@@ -39,6 +39,8 @@ class TableRow:
         The row's own number of rounds.
     left_out : tuple of str
         Columns that do not have it.
+    small : bool
+        Whether it is among the rows of ``--small`` where none is named.
     """
 
     label: str
@@ -47,6 +49,7 @@ class TableRow:
     chosen: tuple[str, ...] = ()
     rounds: int | None = None
     left_out: tuple[str, ...] = ()
+    small: bool = True
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,8 @@ class Printed:
     figure : str
         One of `FIGURES`.
     network : str
-        The network of which it is the accuracy; empty if each row has but one.
+        The network of which it is the accuracy, or those over which it is the mean, as ``convnet, vit``; empty if
+        each row has but one.
     targets : mapping of str to float
         By column the accuracy up to which rounds are counted.
     numbers : mapping of str to mapping of str to Number
@@ -151,6 +155,7 @@ def _rows(table: TableFile) -> Iterator[TableRow]:
             tuple(f"{key}={scalar_text(value)}" for key, value in own.get("chosen", {}).items()),
             own.get("rounds"),
             tuple(own.get("except", ())),
+            own.get("small", True) not in (False, "off"),
         )
 
 

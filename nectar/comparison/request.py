@@ -495,7 +495,7 @@ def _parse_table(options: CompareOptions) -> ComparisonRequest:
     if small and not table.small:
         raise ConfigError(f"{TABLE}={table.name} has no small variants: leave out --small.")
     rest = [word for word in options.all_words if key_of_argument(word) != TABLE]
-    rows, columns, others = _sort_table(rest, table)
+    rows, columns, others = _sort_table(rest, table, small)
     lasting = any(key_of_argument(word) == "rounds" for word in others)
     folder, cells = options.folder, []
     refit = table.refit and not any(key_of_argument(word) == _VALIDATION for word in others)
@@ -522,7 +522,7 @@ def _parse_table(options: CompareOptions) -> ComparisonRequest:
 
 
 def _sort_table(
-    words: Sequence[str], table: PaperTable
+    words: Sequence[str], table: PaperTable, small: bool
 ) -> tuple[list[TableRow], list[str], list[str]]:
     """Separate the table's rows and columns from what all share and from rows of the user's own."""
     by_label = {row.label: row for row in table.rows}
@@ -544,7 +544,8 @@ def _sort_table(
             raise ConfigError(
                 f"{word!r} is neither a row nor a column of {TABLE}={table.name}{guess or listed}."
             )
-    return rows or list(table.rows), list(dict.fromkeys(columns or table.columns)), others
+    rows = rows or [row for row in table.rows if row.small or not small]
+    return rows, list(dict.fromkeys(columns or table.columns)), others
 
 
 def _row_word(row: TableRow, tuned: bool) -> str:

@@ -386,6 +386,7 @@ _CAPTIONS = {
     "floats": "Floats that all sites send up, a round",
     "rounds": "Rounds to the accuracy that stands behind the column, mean over the seeds that reach it; after a plus "
     "those in which only images are made, which the paper does not count",
+    "epsilon": "Epsilon of all rounds by the sites' ledgers, at the site where it is most, the largest of the seeds'",
 }
 _SMALL_NOTE = "Ours are small variants, of fewer images, rounds and steps: look for the paper's order, not its numbers."
 _REFIT_NOTE = (
@@ -436,6 +437,8 @@ class TableResult(Results):
                     number = block.numbers.get(label, {}).get(row.Index, Number(NOTHING))
                     place = (f"{label}{target}", row.Index, block.figure, block.network)
                     ours = _OURS[block.figure](own, row, block, label)
+                    if block.network and ours == number.text == NOTHING:  # a row of another network
+                        continue
                     lines.append((*place, ours, number.text, number.note, block.source))
         head = ["column", "row", "figure", "network", "ours", "printed", "note", "source"]
         return DataFrame(lines, columns=head, dtype=object)
@@ -449,7 +452,7 @@ class TableResult(Results):
         found = []
         kinds = self.numbers.groupby(["source", "figure", "network"], sort=False)
         for (source, figure, network), own in kinds:
-            of = f" of {network}" if network else ""
+            of = f"{', the mean' * (',' in network)} of {network}" if network else ""
             cells = own[["column", "row", "ours", "printed"]].itertuples(index=False, name=None)
             caption = f"{_CAPTIONS[figure].format(network=of)}; printed: {source}."
             found.append(TextTable(caption, ("column", "row", "ours", "printed"), tuple(cells)))
@@ -464,9 +467,22 @@ class TableResult(Results):
 
 
 def _accuracy(results: ComparisonResult, row: Any, block: Printed, label: str) -> str:
-    """Write the mean accuracy in percent, of the block's network where it names one."""
-    done = results.by_run[(results.by_run["variant"] == row.Index) & results.by_run["completed"]]
-    finals = [models.get(block.network, math.nan) for models in done["models"]]
+    """Write the mean accuracy in percent, of the block's network where it names one.
+
+    Of several networks it is their mean: those of a row's one run, or of the rows that are called as it is and then
+    by a network's name.
+    """
+    done = results.by_run[results.by_run["completed"]]
+    networks = block.network.split(", ")
+    of_each = []
+    for network in networks:
+        own = f"{row.Index} {network}"
+        known = len(networks) > 1 and own in set(done["variant"])
+        runs = done[done["variant"] == (own if known else row.Index)]
+        models = zip(runs["seed"], runs["models"], strict=True)
+        of_each.append({seed: judged.get(network, math.nan) for seed, judged in models})
+    seeds = [seed for seed in of_each[0] if all(seed in own for own in of_each)]
+    finals = [mean([own[seed] for own in of_each]) for seed in seeds]
     if not finals or any(math.isnan(final) for final in finals):
         return NOTHING
     deviation = f" ± {100 * spread(finals):.2f}" if len(finals) > 1 else ""
@@ -475,6 +491,12 @@ def _accuracy(results: ComparisonResult, row: Any, block: Printed, label: str) -
 
 def _floats(results: ComparisonResult, row: Any, block: Printed, label: str) -> str:
     return NOTHING if math.isnan(row.floats_up) else f"{row.floats_up:.0f}"
+
+
+def _epsilon(results: ComparisonResult, row: Any, block: Printed, label: str) -> str:
+    done = results.by_run[(results.by_run["variant"] == row.Index) & results.by_run["completed"]]
+    most = done["epsilon"].max(skipna=False)
+    return NOTHING if math.isnan(most) else f"{most:.3g}"
 
 
 def _rounds(results: ComparisonResult, row: Any, block: Printed, label: str) -> str:
@@ -496,4 +518,4 @@ def _rounds(results: ComparisonResult, row: Any, block: Printed, label: str) -> 
     return f"{counted}{f' + {short(extra)}' if extra > 0 else ''}{part}"
 
 
-_OURS = {"accuracy": _accuracy, "floats": _floats, "rounds": _rounds}
+_OURS = {"accuracy": _accuracy, "floats": _floats, "rounds": _rounds, "epsilon": _epsilon}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -356,6 +356,8 @@ class RoundFigures:
         Numbers from all sites, as papers count them.
     makes_images : bool
         Whether sites only made the images of which later rounds learn, as in Fedssyn.
+    epsilon : float
+        What the run has cost a site of its privacy until then, at the one where it is most; NaN where none says so.
     models : mapping of str to float
         The run's measure by network, where the server learns several.
     measure : str
@@ -375,6 +377,7 @@ class RoundFigures:
     finite: bool
     floats_up: int = 0
     makes_images: bool = False
+    epsilon: float = math.nan
     models: Mapping[str, float] = field(default_factory=dict)
     measure: str = "accuracy"
     others: Mapping[str, float] = field(default_factory=dict)
@@ -405,6 +408,7 @@ class RoundFigures:
             finite=judged.get("loss", 0.0) is not None,
             floats_up=line.get("floats_up") or 0,
             makes_images=any(MADE in own for own in (line.get("devices") or {}).values()),
+            epsilon=max(map(_epsilon, _spent(line)), default=math.nan),
             models={
                 name: _number(own.get(measure)) for name, own in line.get("models", {}).items()
             },
@@ -486,6 +490,14 @@ class RunFigures:
             if one.measured >= target:
                 return self.rounds[: position + 1]
         return None
+
+
+def _spent(line: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    return ((line.get("notes") or {}).get("spent") or {}).values()
+
+
+def _epsilon(charged: Mapping[str, Any]) -> float:
+    return math.inf if charged["epsilon"] is None else float(charged["epsilon"])
 
 
 def _is_whole(value: Any) -> bool:

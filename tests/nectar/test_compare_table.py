@@ -11,9 +11,10 @@ from comparing import a_run, results_of
 
 from common.config.loading import load
 from nectar.comparison.frame import csv_of, default_target, frames, is_outlier
+from nectar.comparison.paper_table import Printed
 from nectar.comparison.request import Axis, Variant
-from nectar.comparison.results import shown_rounds
-from nectar.comparison.tables import accuracy_text, size_text
+from nectar.comparison.results import _accuracy, shown_rounds
+from nectar.comparison.tables import NOTHING, accuracy_text, size_text
 from nectar.comparison.tuning import Search, choose
 from nectar.records.record import RunFigures
 
@@ -45,6 +46,27 @@ def test_a_networks_accuracy_is_that_of_the_network_alone() -> None:
         {"": 0.5, "vgg11": 0.7, "vit": 0.6},
         {"": 0.5, "convnet": 0.5},
     ]
+
+
+def test_an_average_over_networks_takes_a_rows_own_models_or_the_rows_of_its_name() -> None:
+    """Seed by seed; a row alone has no average where a network's row is not there."""
+
+    def of(*each: dict[str, float]) -> list[RunFigures]:
+        last = a_run(0.5).rounds[-1]
+        return [replace(a_run(0.5), rounds=(replace(last, models=judged),)) for judged in each]
+
+    rows = {
+        "server": of({"mlp": 0.6, "vit": 0.8}, {"mlp": 0.7, "vit": 0.9}),
+        "sites": of({"mlp": 0.1}, {"mlp": 0.5}),
+        "sites vit": of({"vit": 0.3}, {"vit": 0.5}),
+    }
+    results = results_of(rows)
+    block = Printed("Table 1", "accuracy", "mlp, vit", {}, {})
+    ours = {row.Index: _accuracy(results, row, block, "") for row in results.summary.itertuples()}
+    assert ours == {"server": "75.00 ± 7.07", "sites": "35.00 ± 21.21", "sites vit": NOTHING}
+    one = replace(block, network="vit")
+    ours = {row.Index: _accuracy(results, row, one, "") for row in results.summary.itertuples()}
+    assert ours == {"server": "85.00 ± 7.07", "sites": NOTHING, "sites vit": "40.00 ± 14.14"}
 
 
 def test_bytes_to_a_target_are_those_of_the_runs_that_reach_it() -> None:

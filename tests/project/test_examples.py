@@ -78,6 +78,23 @@ def test_the_study_of_quadratics_prints_its_table_and_draws_its_figure(
     assert (tmp_path / "quadratics.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_feddms_surrogate_is_least_where_the_objective_is_and_its_tangent_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = runpy.run_path(str(ROOT / "examples" / "surrogate.py"))
+    study["main"].__globals__["STEPS"] = 600
+    study["main"](["--output", str(tmp_path)])
+    *lines, least = capsys.readouterr().out.splitlines()
+    for line in lines[1:]:
+        w, objective, surrogate, tangent = map(float, line.split())
+        assert surrogate == pytest.approx(objective, abs=0.03), w
+        assert tangent < objective or w == 0
+    found = [float(word.rstrip(",")) for word in least.split()[4::2]]
+    assert found[1] == pytest.approx(found[0], abs=0.3)
+    assert found[2] == 5
+    assert (tmp_path / "surrogate.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_the_study_of_memorisation_tells_copies_from_new_images() -> None:
     """By hand, in the plane of two pixels: a quarter of the way to the next trained image is a copy."""
     study = runpy.run_path(str(ROOT / "examples" / "memorisation.py"))
