@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from common.data.published.catalogue import describe
 from common.division import Division
 from common.errors import ConfigError
 from common.methods import METHODS
+from common.privacy.accounting import epsilon as epsilon_of
+from common.privacy.events import Event
 from common.specs.fedvae import start_decoder
 from nectar.arguments import parse_arguments
 from nectar.comparison.paper_table import FIGURES, Number, read_paper_table
@@ -38,6 +41,14 @@ FEDDM, FEDDGM, FEDDPMS, FEDSSYN, FEDSYNTH = (
     [cell for cell in CELLS if cell.startswith(f"{paper}-")]
     for paper in ("feddm", "feddgm", "feddpms", "fedssyn", "fedsynth")
 )
+FEDDM_PRIVATE = [cell for cell in FEDDM if "sigma" in cell or "epsilon" in cell]
+FEDDM = [cell for cell in FEDDM if cell not in FEDDM_PRIVATE]
+FEDSSYN_FIGURES = [
+    cell
+    for cell in FEDSSYN
+    if any(word in cell for word in ("trained", "made", "epochs", "private"))
+]
+FEDSSYN = [cell for cell in FEDSSYN if cell not in FEDSSYN_FIGURES]
 ENDS = ("", "-small")
 RIVALS = ("fedavg", "fedprox", "fednova", "scaffold")
 
@@ -99,7 +110,9 @@ def test_a_small_variant_departs_by_what_small_states_alone(cell: str) -> None:
     for name, section in large.sections().items():
         for key, value in section.model_dump().items():
             little = small.sections()[name].model_dump()[key]
-            assert little == value or stated & {f"{name}.{key}", f"fedavg.{key}"}, f"{name}.{key}"
+            planned = key == "noise_multiplier" and large.privacy.epsilon  # follows the steps
+            known = planned or stated & {f"{name}.{key}", f"fedavg.{key}"}
+            assert little == value or known, f"{name}.{key}"
     assert (small.dataset, small.method, small.seed) == (large.dataset, large.method, large.seed)
     assert small.rounds < large.rounds
     assert small.data.images > 0
@@ -196,6 +209,39 @@ def test_every_small_variant_has_a_division_of_its_real_data(cell: str) -> None:
         parts = division.partition(config.federation.sites)
         assert min(map(len, parts)) >= config.partition.min_size
         assert sum(map(len, parts)) + len(division.validation) == config.data.images
+
+
+@pytest.mark.parametrize("cell", FEDDM_PRIVATE)
+def test_feddms_private_cells_have_the_papers_noise_or_an_equal_epsilon(cell: str) -> None:
+    """Each row can be built and plans a noise of its own; of FedDM every step is one of all examples."""
+    sigma, epsilon = swept(cell, "sigma", 0), swept(cell, "epsilon", 0)
+    for method in ("feddm", *RIVALS):
+        for end in ENDS:
+            config = resolved(cell + end, method)
+            privacy = config.privacy
+            assert (privacy.clip, privacy.counts, privacy.epsilon) == (5, "public", epsilon)
+            assert privacy.noise_multiplier == sigma or epsilon
+            assert privacy.noise_multiplier > 0
+            make_strategy(Division(config).run)
+    holds(
+        resolved(cell, "feddm"),
+        mechanism="gradient",
+        start="noise",
+        iterations=1000 if sigma else 30,
+    )
+    if epsilon:
+        config = resolved(cell, "feddm")
+        noise = config.privacy.noise_multiplier
+        events = [Event("all", noise, 1.0, 30 * config.rounds)]
+        assert epsilon_of(events, 1e-5).value == pytest.approx(epsilon, rel=0.01)
+        assert noise > resolved(cell, "fedavg").privacy.noise_multiplier
+
+
+def test_the_epsilon_beside_feddms_figure_3_is_the_papers_formulas() -> None:
+    for label, numbers in printed("feddm-figure-3", 1).items():
+        if label.startswith("sigma"):
+            formula = 2 * math.log(1e5) / float(label.removeprefix("sigma")) ** 2
+            assert all(n.value == pytest.approx(formula, rel=0.005) for n in numbers.values())
 
 
 # --- FedSynth
@@ -410,19 +456,20 @@ def test_feddpms_has_the_papers_settings_and_can_be_built(cell: str, end: str) -
     holds(config, classes=n, clip=0.0, max_draws=50)
     training = {"local_optimizer": "adam", "lr": 0.001, "lr_decay": 0.5, "lr_decay_every": 10}
     training |= {
-        "batch": 16 if cell + end == "feddpms-fmnist-small" else 64,
+        "batch": 16 if "fmnist" in cell and end else 64,
         "epochs": 2 if end else 5,
     }
     for method in ("feddpms", "fedavg", "fedvae", "fedprox", "fedmix", "moon"):
         holds(resolved(cell + end, method), **training)
     holds(resolved(cell, "fedprox"), mu=0.001)
-    assert (config.partition.kind, config.partition.alpha) == ("dirichlet", 0.5)
+    alpha, preliminary = swept(cell, "alpha", 0.5), swept(cell, "preliminary", 20)
+    assert (config.partition.kind, config.partition.alpha) == ("dirichlet", alpha)
     sites = swept(cell, "clients", 10)
     assert (config.federation.sites, config.rounds) == (sites, 20 if end else 50)
     share = (100 if end else 500) * sites if "clients" in cell else 5000 if end else 0
     assert config.data.images == share
     strategy = make_strategy(Division(config).run)
-    assert strategy.last_preliminary == (8 if end else 20)  # type: ignore[attr-defined]
+    assert strategy.last_preliminary == preliminary * (0.4 if end else 1)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -489,6 +536,29 @@ def test_fedgen_and_dense_have_their_released_codes_values(cell: str, end: str) 
     holds(dense, distil="last", student_start="average")
     if not end:
         holds(dense, server_iterations=200, generator_steps=30, temperature=20, epochs=10)
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("cell", FEDSSYN_FIGURES)
+def test_fedssyns_figures_differ_by_what_they_study_alone(cell: str, end: str) -> None:
+    config = resolved(cell + end)
+    make_strategy(Division(config).run)
+    base = "fedssyn-dsprites" if "dsprites" in cell else "fedssyn-cifar10-alpha0.01"
+    if "private" in cell or ("trained" in cell and "dsprites" not in cell):
+        base = "fedssyn-cifar10-alpha0.1"
+    whole = resolved(f"{base}{'-clients40' * ('clients40' in cell)}{end}")
+    assert (config.partition, config.federation) == (whole.partition, whole.federation)
+    assert (config.model, config.rounds, config.data) == (whole.model, whole.rounds, whole.data)
+    studied = {key for key, value in own(config).items() if value != own(whole)[key]}
+    assert studied <= {"rho", "size", "epochs", "noise_multiplier"}
+    if end:
+        return
+    site = 55296 if "dsprites" in cell else 5000
+    holds(config, size=swept(cell, "made", own(whole)["size"]))
+    holds(config, epochs=swept(cell, "epochs", swept(cell, "private", own(whole)["epochs"])))
+    images = swept(cell, "trained", own(whole)["rho"] * site)
+    assert own(config)["rho"] * site == pytest.approx(images, rel=0.001)
+    holds(config, noise_multiplier=1.906 if "private" in cell else 0.0, clip=1.0)
 
 
 def test_fedssyns_network_has_14_million_parameters() -> None:
