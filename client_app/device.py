@@ -119,8 +119,8 @@ class DeviceClient(NumPyClient):
     # ---- what a phase uses ----------------------------------------------------------------------------
 
     def model(self, weights: Weights) -> Classifier:
-        """Return the run's model with ``weights``, on the run's device; running statistics may be the site's own."""
-        if self._local_statistics:
+        """Return the run's model with ``weights``, on the run's device; a part of it may be the site's own."""
+        if self.run.config.model.stays_in_part:
             weights = weights.over(Weights(self.recall(_STATISTICS) or {}))
         return self.run.model_with(weights)
 
@@ -128,16 +128,12 @@ class DeviceClient(NumPyClient):
         """Return the model that the site judges where the server sent ``weights``: that one, unless it has its own."""
         return self.model(weights)
 
-    def keep_statistics(self, model: Classifier) -> None:
-        """Remember the running statistics of a model that was trained, where they are the site's own."""
-        if self._local_statistics:
+    def keep_own_part(self, model: Classifier) -> None:
+        """Remember of a model that was trained what is the site's own: running statistics, ``model.personal``."""
+        if self.run.config.model.stays_in_part:
             state = Weights.of(model).tensors
             own = {n: t for n, t in state.items() if n not in self.run.spec.names}
             self.remember(own, _STATISTICS)
-
-    @property
-    def _local_statistics(self) -> bool:
-        return self.run.config.model.statistics == "local"
 
     def settings(self, cls: type[S]) -> S:
         """Return the method's settings, which must be ``cls`` or inherit it; see `Run.settings`."""
@@ -459,15 +455,15 @@ def _part(client: DeviceClient, path: str, part: Payload, sent: ReceivedModel | 
         return replace(part, codec=client.run.config.wire.pixels)
     if not isinstance(part, Weights):
         return part
-    if client.run.config.model.statistics == "local":
-        part = _without_statistics(client, part)
+    if client.run.config.model.stays_in_part:
+        part = _without_own_part(client, part)
     if sent is None or not is_model(path) or not covers(sent.weights, tuple(part.read_only)):
         return part
     return _update(client, part, sent)
 
 
-def _without_statistics(client: DeviceClient, weights: Weights) -> Weights:
-    """Return ``weights`` without the statistics that are the site's own."""
+def _without_own_part(client: DeviceClient, weights: Weights) -> Weights:
+    """Return ``weights`` without what is the site's own."""
     names = [name for name in weights.read_only if name in client.run.spec.names]
     return weights.only(client.run.spec.only(names))
 

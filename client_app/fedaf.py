@@ -94,7 +94,7 @@ class FedAFClient(FedDMClient):
                 precision=self.run.config.compute.precision,
                 before_step=self.deadline.check,
             )
-        self.keep_statistics(model)
+        self.keep_own_part(model)
         return self._means(softened(self._outputs(model), own.temperature))
 
     @torch.no_grad()

@@ -75,7 +75,7 @@ def train_locally(
         )
     except UndrawableError as error:
         raise FederationError(f"{error}, or set privacy.noise_multiplier=0") from None
-    client.keep_statistics(model)
+    client.keep_own_part(model)
     if told:
         client.report(train_loss=trained.loss)
     return model, trained

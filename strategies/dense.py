@@ -37,10 +37,10 @@ class DENSE(FedAvg):
     def __init__(self, run: Run, record_id: str = "run") -> None:
         super().__init__(run, record_id)
         self.settings = settings = run.settings(DENSESettings)
-        if run.config.model.statistics == "local":
+        if run.config.model.stays_in_part:
             raise ConfigError(
-                f"model.statistics=local leaves batch norm's statistics at the sites, and method={run.config.method} "
-                "asks the sites' whole models at the server: set model.statistics=averaged"
+                f"{run.config.model.what_stays} leaves a part of the model at the sites, and "
+                f"method={run.config.method} asks the sites' whole models at the server: leave it out"
             )
         try:
             draws = generator(run.config.seed, "dense", device=run.device)

@@ -174,8 +174,8 @@ class Federated(ScreeningHooks, FlowerStrategy):
 
     @property
     def judged_from_memory(self) -> bool:
-        """Whether sites judge with what they remember: running statistics, or models of their own."""
-        return self.run.config.model.statistics == "local"
+        """Whether sites judge with what they remember: a part of the model, or models of their own."""
+        return self.run.config.model.stays_in_part
 
     @property
     def question(self) -> Question:

@@ -209,10 +209,10 @@ def _require_plain(run: Run) -> None:
             f"fedavg.server_* is the server's step of Nectar's own methods, and {run.config.method} takes its own: "
             "leave fedavg.server_* out, and set strategy.* instead."
         )
-    if run.config.model.statistics == "local":
+    if run.config.model.stays_in_part:
         raise ConfigError(
-            f"model.statistics=local needs sites that remember, which those of {run.config.method} are not asked "
-            "to: choose fedavg with fedavg.server_optimizer, or leave it out"
+            f"{run.config.model.what_stays} needs sites that remember, which those of {run.config.method} are not "
+            "asked to: choose fedavg with fedavg.server_optimizer, or leave it out"
         )
     if any(buffer.is_floating_point() for buffer in run.build_model().buffers()):
         logger.warning(

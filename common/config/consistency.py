@@ -142,23 +142,26 @@ def check_wire(wire: WireSettings, method: str, sent: Disclosure | None) -> None
 def check_statistics(
     model: ModelSettings, evaluation: EvaluationSettings, method: str, sent: Disclosure | None
 ) -> None:
-    """Refuse running statistics that stay at the sites where the server needs a whole model.
+    """Refuse a part of the model that stays at the sites where the server needs a whole one.
 
     Raises
     ------
     ConfigError
         If the server is to evaluate, or the sites send no weights that they trained.
     """
-    if model.statistics == "averaged":
+    if not model.stays_in_part:
         return
+    told = model.what_stays
     if evaluation.on in ("server", "both"):
         raise ConfigError(
-            f"model.statistics=local leaves the server no model to evaluate, and evaluation.on={evaluation.on} asks it "
+            f"{told} leaves the server no model to evaluate, and evaluation.on={evaluation.on} asks it "
             "to: set evaluation.on=sites with data.site_holdout above 0, or evaluation.on=none."
         )
-    if sent is None or not sent.payload.startswith(("weights", "part of an update")):
+    trained = sent is not None and sent.payload.startswith(("weights", "part of an update"))
+    # FedDyn's and FedPVR's corrections are of all parameters, or of layers by their names
+    if not trained or (model.personal != "none" and method in ("feddyn", "fedpvr")):
         raise ConfigError(
-            f"model.statistics=local is for methods whose sites train the model and send its weights, and "
+            f"{told} is for methods whose sites train the model and send its weights, and "
             f"method={method} does not: choose fedavg or one of its kind, or leave it out."
         )
 

@@ -20,6 +20,7 @@ from common.learning.compute import torch_device
 from common.learning.task import Task, task_of
 from common.models import user_model
 from common.models.building import ModelTemplate, outline
+from common.models.personal import personal_names
 from common.samples.dataset import DatasetInfo
 from common.settings.base import Settings
 from common.settings.sections import ModelSettings
@@ -124,9 +125,12 @@ class Run:
 
     @cached_property
     def spec(self) -> WeightsSpec:
-        """Names, shapes and dtypes of the model's state that travels: all, or all but running statistics."""
-        whole = WeightsSpec.of(self.build_model())
-        return whole.parameters if self.config.model.statistics == "local" else whole
+        """Names, shapes and dtypes of the model's state that travels: all, or all but what is each site's own."""
+        model, chosen = self.build_model(), self.config.model
+        whole = WeightsSpec.of(model)
+        own = personal_names(model, chosen.personal)
+        shared = whole.only([name for name in whole.names if name not in own]) if own else whole
+        return shared.parameters if chosen.statistics == "local" else shared
 
     def build_model(self, *purpose: str | int) -> models.Classifier:
         """Return the model with the run's initial weights, the same in every process, on this process's device.

@@ -555,10 +555,27 @@ class ModelSettings(Section):
         "averaged",
         "batch norm's running means and variances: averaged as weights are, or each site's own, which never leave it",
     )
+    personal: str = setting(
+        "none",
+        "the part that is each site's own and never leaves it: none, head (the last layer), norm (normalising layers), "
+        "or names of layers with commas between them",
+        later=True,
+    )
+
+    @property
+    def stays_in_part(self) -> bool:
+        """Whether something of the model stays at the sites."""
+        return self.statistics == "local" or self.personal != "none"
+
+    @property
+    def what_stays(self) -> str:
+        """The settings by which it does, as they are typed."""
+        own = {"personal": self.personal != "none", "statistics": self.statistics == "local"}
+        return ", ".join(f"model.{key}={getattr(self, key)}" for key, told in own.items() if told)
 
     def architecture(self) -> dict[str, Any]:
         """Return what makes the network: all settings but those of the values in it."""
-        return self.model_dump(exclude={"start", "sha256", "train", "statistics"})
+        return self.model_dump(exclude={"start", "sha256", "train", "statistics", "personal"})
 
 
 class FeaturesSettings(Section):

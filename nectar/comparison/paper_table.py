@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from common.config import layers
@@ -12,6 +13,7 @@ from common.config.keys import near, show
 from common.config.layers import names
 from common.config.tables import TABLE, TableFile, experiments, read_table
 from common.config.text import Scalar, scalar_text
+from common.config.yaml_file import read_yaml
 from common.errors import ConfigError
 
 FIGURES = ("accuracy", "floats", "rounds", "epsilon")
@@ -129,9 +131,20 @@ def read_paper_table(name: str) -> PaperTable:
         title(TABLE, name),
         columns,
         tuple(_rows(table)),
-        tuple(_printed(block, columns) for block in table.content.get("printed", ())),
+        tuple(_printed(block, columns) for block in printed_blocks(name)),
         _refit(table),
     )
+
+
+def printed_blocks(name: str) -> Sequence[Mapping[str, Any]]:
+    """Return what the paper prints beside a table, as it is written; it never travels to a site, as conf does."""
+    path = Path(__file__).parent / "printed" / f"{name}.yaml"
+    if not path.is_file():
+        return ()
+    blocks: list[Mapping[str, Any]] = read_yaml(path, f"nectar/comparison/printed/{name}.yaml")[
+        "printed"
+    ]
+    return blocks
 
 
 def _refit(table: TableFile) -> bool:

@@ -275,9 +275,9 @@ def network_of(run: Run, checkpoint: Checkpoint, name: str = "") -> Classifier:
     try:
         network.load_state_dict(weights)
     except RuntimeError as error:
-        if run.config.model.statistics == "local":
+        if run.config.model.stays_in_part:
             raise ConfigError(
-                "with model.statistics=local each site's running statistics are its own: the record has no whole model"
+                f"a part of the model is each site's own ({run.config.model.what_stays}): the record has no whole one"
             ) from None
         reason = str(error).splitlines()[-1].strip()
         raise ConfigError(

@@ -102,6 +102,8 @@ def _sending(spoken: str, *more: str, what: str = "weights", pictures: str = "")
 
 _SENT = "The trained weights of every device were sent, and are functions of private data."
 _VARIATES = "weights and control variates"
+_OWN_LAYERS = "The layers that are each device's own (model.personal) never left it, and only it can judge them."
+_OWN_MODELS = "The model that each device trained for itself never left it, and only the device judged it."
 
 
 def _labels(disclosed: Disclosure) -> tuple[str, ...]:
@@ -279,6 +281,8 @@ FACTS: Mapping[str, Facts | Callable[[Disclosure, Given], Facts]] = {
         ("The data lay in one place.",),
         "nothing",
     ),
+    "ditto": _sending("Ditto", _OWN_MODELS),
+    "finetune": _sending("FedAvg with fine-tuning", _OWN_MODELS),
     "dense": _sending(
         "DENSE",
         "The server made up images that these models take for each class; the record has some of them, which show "
@@ -296,10 +300,13 @@ FACTS: Mapping[str, Facts | Callable[[Disclosure, Given], Facts]] = {
         "Each device told its number of images of every class. From these and the last layers of the weights the "
         "server learned a generator of latents of each class, which every device received.",
     ),
+    "fedbn": _sending("FedBN", _OWN_LAYERS),
     "fedmix": _fedmix,
     "fednova": _sending("FedNova"),
+    "fedper": _sending("FedPer", _OWN_LAYERS),
     "fedprox": _sending("FedProx"),
     "fedpvr": _sending("FedPVR", what=_VARIATES),
+    "fedrep": _sending("FedRep", _OWN_LAYERS),
     "fedssyn": _fedssyn,
     "fedsynth": _fedsynth,
     "fedvae": _sending(

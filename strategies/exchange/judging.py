@@ -64,8 +64,8 @@ class FiniteCheck:
 
     @cached_property
     def _model(self) -> Classifier:
-        # Of statistics that are the sites' own the server has none: then the batch's normalise.
-        model = self._run.build_model().train(self._run.config.model.statistics == "local")
+        # What is the sites' own is here as it began, and of its statistics the batch's normalise.
+        model = self._run.build_model().train(self._run.config.model.stays_in_part)
         return model.requires_grad_(False)
 
     @cached_property
@@ -79,7 +79,8 @@ class FiniteCheck:
 
     @cached_property
     def _places(self) -> Mapping[str, Tensor]:
-        return self._model.state_dict(keep_vars=True)
+        places = self._model.state_dict(keep_vars=True)
+        return {name: places[name] for name in self._run.spec.names}
 
     @cached_property
     def _empty(self) -> Mapping[str, Tensor]:

@@ -220,5 +220,5 @@ def test_a_flower_strategy_asks_nobody_to_remember(small: Small) -> None:
 def test_there_is_no_whole_model_to_export(small: Small) -> None:
     words = f"{AT_SITES} model.norm=batch model.depth=1 model.width=4"
     past = RunRecord.open(run(small(method="fedavg", rounds=1, set=words)).directory)
-    with pytest.raises(ConfigError, match=r"each site's running statistics are its own"):
+    with pytest.raises(ConfigError, match=r"each site's own .model.statistics=local."):
         network_of(Division(past.config).run, past.checkpoint())

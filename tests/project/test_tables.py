@@ -28,7 +28,7 @@ from common.privacy.accounting import epsilon as epsilon_of
 from common.privacy.events import Event
 from common.specs.fedvae import start_decoder
 from nectar.arguments import parse_arguments
-from nectar.comparison.paper_table import FIGURES, Number, read_paper_table
+from nectar.comparison.paper_table import FIGURES, Number, printed_blocks, read_paper_table
 from nectar.comparison.request import parse
 from nectar.comparison.tuning import searches_of
 from server_app.app import make_strategy
@@ -643,7 +643,7 @@ def test_feddms_baselines_are_searched_over_the_papers_grid() -> None:
 @pytest.mark.parametrize("name", TABLES)
 def test_what_is_printed_is_complete_for_each_column_and_row(name: str) -> None:
     """A block tells of every column, with the same rows in each; all blocks together of every row."""
-    table, raw = TABLES[name], read_table(name).content.get("printed", [])
+    table, raw = TABLES[name], printed_blocks(name)
     assert bool(raw) == (name not in OURS)
     told = set()
     for block, content in zip(table.printed, raw, strict=True):

@@ -1,0 +1,34 @@
+"""FedRep on the device (Collins et al., 2021, Algorithm 1): first the head, which stays here, then the body."""
+
+from __future__ import annotations
+
+from client_app.device import DeviceClient, phase
+from common.learning.training import train
+from common.settings.fedrep import FedRepSettings
+from common.wire.weights import Weights
+
+
+class FedRepClient(DeviceClient):
+    """Trains its own part with the shared one held, then the shared one with its own held."""
+
+    @phase("train")
+    def train(self, w: Weights) -> Weights:
+        """Return the weights that it ends with, of which its own part stays here."""
+        settings, model = self.settings(FedRepSettings), self.model(w)
+        for part, epochs in (("head", settings.head_epochs), ("body", settings.epochs)):
+            for name, parameter in model.named_parameters():
+                parameter.requires_grad_((name in w.read_only) == (part == "body"))
+            trained = train(
+                model,
+                self.samples,
+                settings.model_copy(update={"epochs": epochs}),
+                self.run.task,
+                self.generator(f"local-training of the {part}"),
+                server_round=self.server_round,
+                precision=self.run.config.compute.precision,
+                examples=self.examples_an_epoch,
+                before_step=self.deadline.check,
+            )
+        self.keep_own_part(model)
+        self.report(train_loss=trained.loss)
+        return Weights.of(model, w.codec, copy=False)

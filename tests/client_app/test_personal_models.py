@@ -1,0 +1,247 @@
+"""Models of the sites' own: what travels, what stays, and each method's training by hand, in full batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from federation import resumed, run, same_end
+from small import Small
+from tiny import TinyRun, tiny_run
+from torch import Tensor, nn
+
+from client_app.device import client_class
+from client_app.state import DirectoryState
+from common.config.loading import load
+from common.division import Division
+from common.errors import ConfigError
+from common.models import Classifier
+from common.samples.inputs import Samples
+from common.wire.weights import Weights
+from nectar.export.bundle import network_of
+from nectar.records.record import RunRecord
+from server_app.app import make_strategy
+
+LR, EPOCHS, N = 0.1, 2, 6
+PERSONAL = ("fedper", "fedrep", "fedbn", "ditto", "finetune")
+PARTS = {"fedper": {"head.weight", "head.bias"}, "fedrep": {"head.weight", "head.bias"}}
+
+
+class Small2(Classifier):
+    """Two layers with a layer norm between them."""
+
+    def __init__(self) -> None:
+        super().__init__((3, 1, 1))
+        torch.manual_seed(0)
+        self.body = nn.Linear(3, 4)
+        self.norm = nn.LayerNorm(4)
+        self.head = nn.Linear(4, 1)
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Return the features."""
+        out: Tensor = torch.tanh(self.norm(self.body(x.flatten(1))))
+        return out
+
+    def classify(self, h: Tensor) -> Tensor:
+        """Return the logits."""
+        out: Tensor = self.head(h)
+        return out
+
+
+class Run2(TinyRun):
+    def build_model(self) -> Small2:  # type: ignore[override]
+        """Return the model at its start."""
+        return Small2()
+
+
+class Site:
+    """A site that is a process of its own in each round."""
+
+    def __init__(self, directory: Path, method: str, more: str = "") -> None:
+        words = (
+            f"{method}.epochs={EPOCHS} {method}.lr={LR} {method}.batch={N} {more} model.norm=group"
+        )
+        self.run = tiny_run(load({"method": method, "set": words}), Run2)
+        draws = torch.Generator().manual_seed(3)
+        self.x = torch.randn(N, 3, 1, 1, generator=draws)
+        self.y = torch.tensor([0.0, 1, 1, 0, 1, 0])
+        self._samples = Samples.of(self.x, self.y)
+        self._state = DirectoryState(directory, "record", "site")
+        self.method = method
+
+    def client(self, number: int, taken: int) -> Any:
+        """Return a client that has begun a round."""
+        made = client_class(self.method)(
+            self.run, "site", self._samples, self._samples, self._state
+        )
+        made.begin({"server-round": number, "phase": "train", "taken": taken})
+        return made
+
+    def fit(self, given: Weights, number: int) -> Weights:
+        """Return what leaves in a round."""
+        config = {"server-round": number, "phase": "train", "taken": number - 1}
+        arrays, _, _ = self.client(number, number - 1).fit(given.encode(), config)
+        return Weights.decode(list(arrays), self.run.spec)
+
+    def judged(self, w: Weights, number: int) -> Weights:
+        """Return the model that it judges behind a round."""
+        return Weights.of(self.client(number, number).judged(w))
+
+    def start(self) -> Weights:
+        """Return what the server sends in round 1."""
+        return Weights.of(Small2()).only(self.run.spec)
+
+
+def descend(
+    model: nn.Module,
+    site: Site,
+    names: Iterable[str],
+    steps: int,
+    centre: Weights | None = None,
+    pull: float = 0.0,
+) -> None:
+    """Take plain full-batch steps with the parameters ``names``."""
+    chosen = {n: p for n, p in model.named_parameters() if n in set(names)}
+    for _ in range(steps):
+        loss = (model(site.x).flatten() - site.y).square().mean() / 2
+        if centre is not None:
+            loss = loss + pull / 2 * sum(
+                (p - centre.tensors[n]).square().sum() for n, p in chosen.items()
+            )
+        slopes = torch.autograd.grad(loss, list(chosen.values()))
+        with torch.no_grad():
+            for p, slope in zip(chosen.values(), slopes, strict=True):
+                p -= LR * slope
+
+
+def close(found: Weights, model: nn.Module, names: Iterable[str]) -> bool:
+    state = model.state_dict()
+    return all(torch.allclose(found.tensors[n], state[n], atol=1e-6) for n in names)
+
+
+ALL = tuple(Small2().state_dict())
+HEAD = ("head.weight", "head.bias")
+BODY = tuple(n for n in ALL if n not in HEAD)
+
+
+@pytest.mark.parametrize("method", ["fedper", "fedrep"])
+def test_the_head_stays_and_goes_on_from_where_it_was(tmp_path: Path, method: str) -> None:
+    site = Site(tmp_path, method, "fedrep.head_epochs=3" if method == "fedrep" else "")
+    assert set(site.run.spec.names) == set(BODY)
+    model, given = Small2(), site.start()
+    for number in (1, 2):
+        sent = site.fit(given, number)
+        model.load_state_dict({**model.state_dict(), **given.tensors})
+        if method == "fedper":
+            descend(model, site, ALL, EPOCHS)
+        else:
+            descend(model, site, HEAD, 3)
+            descend(model, site, BODY, EPOCHS)
+        assert set(sent.tensors) == set(BODY)
+        assert close(sent, model, BODY)
+        # the others move the shared layers before the next round
+        given = Weights({n: 0.9 * t for n, t in sent.tensors.items()})
+        judged = site.judged(given, number)
+        assert close(judged, model, HEAD)
+        assert all(torch.equal(judged.tensors[n], given.tensors[n]) for n in BODY)
+
+
+def test_fedbn_keeps_the_layers_that_normalise(tmp_path: Path) -> None:
+    site = Site(tmp_path, "fedbn")
+    assert set(ALL) - set(site.run.spec.names) == {"norm.weight", "norm.bias"}
+    sent = site.fit(site.start(), 1)
+    assert not any(name.startswith("norm") for name in sent.tensors)
+
+
+def test_dittos_own_model_is_pulled_to_the_shared_one_and_never_sent(tmp_path: Path) -> None:
+    site = Site(tmp_path, "ditto", "ditto.pull=0.7 ditto.own_epochs=3")
+    given, own = site.start(), Small2()
+    for number in (1, 2):
+        shared = Small2()
+        shared.load_state_dict(given.tensors)
+        descend(shared, site, ALL, EPOCHS)
+        descend(own, site, ALL, 3, given, 0.7)
+        sent = site.fit(given, number)
+        assert close(sent, shared, ALL)
+        assert close(site.judged(given, number), own, ALL)
+        given = Weights({n: 0.9 * t for n, t in sent.tensors.items()})
+
+
+def test_what_is_judged_is_tuned_first_and_fedavgs_site_sends_what_it_did(tmp_path: Path) -> None:
+    site = Site(tmp_path, "finetune", "finetune.tuning_epochs=3")
+    given, tuned, plain = site.start(), Small2(), Small2()
+    descend(plain, site, ALL, EPOCHS)
+    descend(tuned, site, ALL, 3)
+    assert close(site.fit(given, 1), plain, ALL)
+    assert close(site.judged(given, 1), tuned, ALL)
+
+
+@pytest.mark.parametrize("method", PERSONAL)
+def test_a_run_of_it_is_judged_where_the_models_are_and_can_be_resumed(
+    method: str, small: Small
+) -> None:
+    words = f"{method}.epochs=1 {method}.batch=64 {method}.lr=0.1"
+    if method == "fedrep":
+        words += " fedrep.head_epochs=1"
+    whole, begun = (run(small(method=method, rounds=n, set=words)) for n in (3, 2))
+    again = resumed(begun, 3)
+    assert same_end(again, whole)
+    line = whole.metrics()[-1]
+    assert line["test"] is None
+    assert len(line["evaluated"]) == 3
+    record = RunRecord(whole.directory)
+    network = lambda: network_of(Division(record.config).run, record.checkpoint())  # noqa: E731
+    if record.config.model.personal == "none":
+        network()
+    else:
+        with pytest.raises(ConfigError, match=r"each site's own \(model.personal=(head|norm)\)"):
+            network()
+
+
+@pytest.mark.parametrize("method", ["fedprox", "fednova", "scaffold", "moon", "topk"])  # fmt: skip
+def test_other_methods_leave_a_part_too(method: str, small: Small) -> None:
+    words = "model.personal=head evaluation.on=sites data.site_holdout=.25"
+    record = run(small(method=method, rounds=2, set=words))
+    whole = run(small(method=method, rounds=2, set="evaluation.on=sites data.site_holdout=.25"))
+    up, up_of_all = (sum(r.metrics()[2]["bytes"]["up"].values()) for r in (record, whole))
+    assert up < up_of_all
+    assert len(record.metrics()[2]["accepted"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("method", "words", "reason"),
+    [
+        ("fedper", "evaluation.on=server", "leaves the server no model to evaluate"),
+        ("feddm", "model.personal=head evaluation.on=none", "whose sites train the model"),
+        ("feddyn", "model.personal=head evaluation.on=none", "and method=feddyn does not"),
+    ],
+)
+def test_what_cannot_be_is_refused(method: str, words: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        load({"method": method, "set": words})
+
+
+def test_dense_asks_for_whole_models() -> None:
+    words = "model.personal=head evaluation.on=none"
+    division = Division(load({"method": "dense", "set": words}))
+    with pytest.raises(ConfigError, match="whole models at the server"):
+        make_strategy(division.run)
+
+
+@pytest.mark.parametrize(
+    ("personal", "reason"),
+    [
+        ("blocks.77", "names no layer of this model: its layers are"),
+        ("head,nose", "model.personal=nose names no layer"),
+    ],
+)
+def test_a_layer_that_is_not_there_is_named(personal: str, reason: str) -> None:
+    config = load({"set": f"model.personal={personal} evaluation.on=none", "method": "fedavg"})
+    with pytest.raises(ConfigError, match=reason):
+        Division(config).run.spec  # noqa: B018
+    config = load({"set": "model.name=mlp model.personal=norm evaluation.on=none", "method": "fedavg"})  # fmt: skip
+    with pytest.raises(ConfigError, match="names no layer of this model"):
+        Division(config).run.spec  # noqa: B018
