@@ -46,6 +46,18 @@ def test_what_the_sites_are_charged_is_within_what_was_asked_and_close(
         assert 3.9 < site["epsilon"] <= 4.0
 
 
+@pytest.mark.parametrize(("real_batch", "least"), [(64, 3.9), (1, 0.1)])
+def test_feddms_steps_are_planned_as_of_all_examples(
+    real_batch: int, least: float, small: Small
+) -> None:
+    """Exact where a class is in every step; of classes that are drawn from it is more noise than is needed."""
+    own = f"feddm.mechanism=gradient feddm.start=noise feddm.iterations=3 feddm.real_batch={real_batch}"
+    record = run(small(rounds=2, set=f"{WORDS} {own} privacy.counts=public"))
+    spent = record.metrics()[-1]["notes"]["spent"]
+    assert len(spent) == 2
+    assert least < max(site["epsilon"] for site in spent.values()) <= 4.0
+
+
 def test_a_longer_run_is_refused_and_the_noise_is_the_records(small: Small) -> None:
     record = run(small(method="fedavg", rounds=1, set=f"{WORDS} fedavg.epochs=1"))
     with pytest.raises(ConfigError, match="planned for fewer rounds: 3 with this noise cost"):
