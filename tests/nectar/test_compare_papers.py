@@ -100,7 +100,7 @@ def test_the_epsilon_of_the_sites_ledgers_stands_beside_the_papers(
     change(", afresh: drawn", "")
     change(", afresh: 5", "")
     done = records(tmp_path, "wide")
-    result = nectar.compare(
+    nectar.compare(
         "wide",
         table="t",
         seeds=2,
