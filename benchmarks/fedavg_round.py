@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from torch import Tensor
 
 import client_app.app
+from benchmarks.made_up import sites_with
 from benchmarks.measure import Claim, Row, compare
 from common.config.loading import load
 from common.division import Division
@@ -47,14 +47,10 @@ def _row(method: str, at_most: float, pairs: int) -> Row:
         data = [_samples(made, k) for k in range(CLIENTS)]
         floats = [(s.inputs(slice(None)), s.labels) for s in data]
 
-        def site_samples(run: Run, site: str, context: object) -> tuple[Samples, Samples]:
-            samples = data[int(site.rpartition("-")[2])]
-            return samples, Samples.of(samples.raw[:0].float(), samples.labels[:0])
-
         def bare(pair: int) -> None:
             _bare_loop(model, floats, pair)
 
-        with patch.object(client_app.app, "site_samples", site_samples):
+        with sites_with(data):
             strategy = make_strategy(made)
             strategy.record_id = "benchmark"
             grid = LocalGrid(client_app.app.app, CLIENTS, config)

@@ -12,12 +12,12 @@ from __future__ import annotations
 import sys
 import tempfile
 from statistics import median
-from unittest.mock import patch
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord
 
 import client_app.app
+from benchmarks.made_up import sites_with
 from benchmarks.measure import Claim, Row, figure_elsewhere, memory_from_now_on, peak_memory
 from common.config.loading import load
 from common.division import Division
@@ -63,11 +63,7 @@ def peak(way: str, clients: int) -> float:
         made = Division(load(config)).run
         data = [_samples(made, k) for k in range(clients)]
 
-        def site_samples(run: Run, site: str, context: object) -> tuple[Samples, Samples]:
-            samples = data[int(site.rpartition("-")[2])]
-            return samples, Samples.of(samples.raw[:0].float(), samples.labels[:0])
-
-        with patch.object(client_app.app, "site_samples", site_samples):
+        with sites_with(data):
             strategy = make_strategy(made)
             model = made.build_model()
             _step(made, model, data[0])  # what torch keeps for good is there from now on

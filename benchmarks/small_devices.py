@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +18,7 @@ from flwr.app import ArrayRecord, ConfigRecord
 from torch import Tensor
 
 import client_app.app
+from benchmarks.made_up import sites_with
 from benchmarks.measure import Claim, Row, compare, threads
 from common.config.loading import load
 from common.division import Division
@@ -48,15 +48,11 @@ def _row(epochs: int, claim: Claim, pairs: int) -> Row:
         model = made.build_model()
         data = [_samples(made, k) for k in range(CLIENTS)]
         floats = [(s.inputs(slice(None)), s.labels) for s in data]
-        none = Samples.of(data[0].raw[:0].float(), data[0].labels[:0])
-
-        def site_samples(run: Run, site: str, context: object) -> tuple[Samples, Samples]:
-            return data[int(site.rpartition("-")[2])], none
 
         def bare(pair: int) -> None:
             _bare_loop(model, start, floats, epochs)
 
-        with patch.object(client_app.app, "site_samples", site_samples):
+        with sites_with(data):
             strategy = make_strategy(made)
             strategy.record_id = "benchmark"
             grid = LocalGrid(client_app.app.app, CLIENTS, config)

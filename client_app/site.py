@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from logging import getLogger
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from flwr.app import Context
@@ -238,11 +239,21 @@ def user_folder(run: Run, context: Context) -> Path | None:
     return absolute("data", named)
 
 
-@lru_cache(maxsize=1024)
+#: the partitions that this process has read of each division, together the data set once more: no fixed number of
+#: them, since sites that take turns beyond it would each be read again in each round
+_PARTITIONS: WeakKeyDictionary[
+    Division, dict[tuple[str, bytes, int, int], tuple[Samples, Samples]]
+] = WeakKeyDictionary()
+
+
 def _partition_samples(
     division: Division, site: str, key: bytes, index: int, number: int
 ) -> tuple[Samples, Samples]:
-    return _split(division, site, key, division.dataset, division.partition(number)[index])
+    kept, of = _PARTITIONS.setdefault(division, {}), (site, key, index, number)
+    if of not in kept:
+        part = division.partition(number)[index]
+        kept[of] = _split(division, site, key, division.dataset, part)
+    return kept[of]
 
 
 @lru_cache(maxsize=1024)

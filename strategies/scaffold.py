@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from logging import getLogger
 
+import torch
 from torch import Tensor
 
 from common.errors import PayloadError
+from common.learning.compute import pieces
 from common.learning.dp_sgd import local_steps
 from common.learning.run import Run
 from common.settings.scaffold import ScaffoldSettings
@@ -103,10 +105,13 @@ class Scaffold(FedAvg):
         ended, start = self.model_of(upload).read_only, weights.read_only
         missed = walked = size = 0.0
         for name, told in change.read_only.items():
-            there = (start[name].double() - ended[name].double()) / path
-            missed += float((told.double() + self._c.read_only[name] - there).square().sum())
-            walked += float(there.square().sum())
-            size += float(start[name].double().square().sum() + ended[name].double().square().sum())
+            for parts in pieces(start[name], ended[name], told, self._c.read_only[name]):
+                old, new, moved, c = (t.reshape(-1).to(torch.float64, copy=True) for t in parts)
+                size += float(torch.dot(old, old) + torch.dot(new, new))
+                there = old.sub_(new).div_(path)
+                walked += float(torch.dot(there, there))
+                gap = moved.add_(c).sub_(there)
+                missed += float(torch.dot(gap, gap))
         rounded = CODECS[weights.codec].rounding * (1 + math.sqrt(size) / path)
         allowed = _MISSED * math.sqrt(walked) + rounded + self._coarseness(start, ended) / path
         if math.sqrt(missed) > allowed:

@@ -293,7 +293,8 @@ def clipped_sum(
     gaussian : Gaussian
         The mechanism that is to release the sum: it has C and the grid.
     chunk : int
-        How many examples' gradients are held at a time; 0: as many as come to 128 MiB of float32, at least one.
+        How many examples' gradients are held at a time; 0: as many as come to 128 MiB of float32, or to a quarter of
+        what a GPU has free; at least one.
     drawing : callable, optional
         rows of the batch -> what is entered while their gradients are computed, for layers that draw.
 
@@ -309,7 +310,8 @@ def clipped_sum(
         if p.requires_grad
     }
     numbers = max(1, sum(map(torch.numel, sums.values())))
-    size = chunk or min(MOST_ROWS, max(1, _HELD // numbers))
+    room = _held_on(batch[0].device)
+    size = chunk or min(MOST_ROWS, max(1, room // numbers))
     for start in range(0, len(batch[0]), size):
         rows = slice(start, start + size)
         part = [tensor[rows] for tensor in batch]
@@ -320,6 +322,13 @@ def clipped_sum(
             for name, slope in slopes.items():
                 sums[name] += gaussian.steps(slope, factors).sum(0).to(gaussian.dtype)
     return sums
+
+
+def _held_on(device: torch.device) -> int:
+    """Return how many numbers of gradients are held at a time: on a GPU a quarter of its free memory's."""
+    if device.type != "cuda":
+        return _HELD
+    return max(_HELD, torch.cuda.mem_get_info(device)[0] // 16)
 
 
 def noisy_mean(sums: dict[str, Tensor], gaussian: Gaussian, expected: float) -> dict[str, Tensor]:

@@ -108,7 +108,8 @@ def load(run_config: Mapping[str, Any], *, policy: ImportPolicy | None = None) -
     read = read_sections(leaves, own)
     model = read.method.shaped(cast(ModelSettings, read.shared["model"]))
     privacy = cast(PrivacySettings, read.shared["privacy"])
-    if privacy.epsilon and policy is None:  # a site has the noise that was planned
+    # What `nectar` submits names the noise; of what `flwr run` does the sites plan the same as the server.
+    if privacy.epsilon and (policy is None or RESOLVED not in given):
         from common.config.privacy_plan import planned_privacy  # seconds of imports
 
         privacy = planned_privacy(read, begins=RESOLVED not in given)

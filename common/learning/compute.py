@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -62,9 +64,30 @@ def is_large(size: int) -> bool:
 
 
 def return_if_large(size: int) -> None:
-    """Give freed memory back after work with ``size`` bytes of weights, if these are many."""
-    if is_large(size):
+    """Give freed memory back after work with ``size`` bytes of weights, if these are many and the process has grown.
+
+    What one piece of work leaves free the next one takes: only where it lies in pieces, so that the process grows by
+    another copy beyond the most that it has held, is it worth a walk over the heap and the faults behind it.
+    """
+    if not is_large(size):
+        return
+    held = _resident()
+    if held > _most_held[0] + size:
         return_freed_memory()
+        _most_held[0] = held
+
+
+#: the resident bytes at which memory was last given back
+_most_held = [0]
+
+
+def _resident() -> int:
+    """Return this process's resident bytes; more than any process has where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return sys.maxsize
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def torch_device(name: str) -> torch.device:
@@ -80,6 +103,22 @@ def torch_device(name: str) -> torch.device:
     return device
 
 
+def gpus() -> tuple[str, ...]:
+    """Return the GPUs that this process sees, each as ``CUDA_VISIBLE_DEVICES`` names it."""
+    count = torch.cuda.device_count()
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return tuple(named.split(",") if named else map(str, range(count)))[:count]
+
+
+def gpu_alone(device: str, number: int) -> dict[str, str]:
+    """Return the variable by which the ``number``-th of several processes on ``device`` sees one GPU, each in turn.
+
+    Nothing where there is one, or where the device is a certain one.
+    """
+    seen = gpus() if device in ("auto", "cuda") else ()
+    return {"CUDA_VISIBLE_DEVICES": seen[number % len(seen)]} if len(seen) > 1 else {}
+
+
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
     """Return the context in which forward passes run: nothing for float32, autocast for bfloat16."""
     if precision == "float32":
@@ -90,8 +129,8 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[obj
 # ---- pieces --------------------------------------------------------------------------------------
 # Large tensors a piece at a time, so that what is computed on the way takes a piece's memory and no tensor's.
 
-#: values of a piece: a megabyte of float32, which a processor's cache holds
-_SIZE = 2**18
+#: values of a piece: with its float64, and as much of another tensor, what a core's own cache holds
+PIECE = 2**16
 
 
 def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -102,10 +141,10 @@ def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     tensors : Tensor
         Of one shape; small ones are yielded as they are.
     """
-    if tensors[0].numel() <= _SIZE:
+    if tensors[0].numel() <= PIECE:
         yield tensors
     else:
-        yield from zip(*(torch.split(t.reshape(-1), _SIZE) for t in tensors), strict=True)
+        yield from zip(*(torch.split(t.reshape(-1), PIECE) for t in tensors), strict=True)
 
 
 # ---- steps ---------------------------------------------------------------------------------------

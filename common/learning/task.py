@@ -177,9 +177,10 @@ class ClassTally:
     def add(self, outputs: Tensor, targets: Tensor) -> None:
         """Add a batch: outputs [n, classes], hard targets [n]."""
         loss = F.cross_entropy(outputs.float(), targets, reduction="sum").double()
-        correct = targets[outputs.argmax(1) == targets]
-        hits = torch.bincount(correct, minlength=self.classes)
-        seen = torch.bincount(targets, minlength=self.classes)
+        # by shapes that no value decides: a GPU need not be waited for
+        right, none = outputs.argmax(1) == targets, targets.new_zeros(self.classes)
+        hits = none.index_add(0, targets, right.to(targets.dtype))
+        seen = none.index_add(0, targets, torch.ones_like(targets))
         self._loss = loss if self._loss is None else self._loss + loss
         self._hits = hits if self._hits is None else self._hits + hits
         self._seen = seen if self._seen is None else self._seen + seen

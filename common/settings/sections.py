@@ -136,8 +136,8 @@ class DataSettings(Section):
     )
     validation_cut: Literal["before", "after"] = setting(
         "before",
-        "validation at the server: cut before the sites' parts are drawn, or after: these are then drawn of all images "
-        "in use and lose what is held back, so that a run with data.validation=0 has the same division",
+        "at the server: before the sites' parts are drawn, or after: these are then drawn of all images and lose what "
+        "is held back, so that a run with data.validation=0 has the same division",
         later=True,
     )
     site_holdout: float = setting(
@@ -174,13 +174,12 @@ class PartitionSettings(Section):
     ] = setting(
         "dirichlet",
         "the rule that divides the images over the clients; natural: a writer's, a user's or a group's own; "
-        "dirichlet_groups (Lin et al. 2020, and Fedssyn's release): shuffled images are dealt to groups of clients, "
-        "each group divides its own by dirichlet with balance until every client has half of its fair share, and all "
-        "are cut into equal parts in that order",
+        "dirichlet_groups (Lin et al. 2020): shuffled images are dealt to groups of clients, each group divides its "
+        "own by dirichlet with balance until every client has half its fair share, and all are cut into equal parts",
     )
     alpha: float = setting(
         0.5,
-        "concentration: small is uneven (dirichlet, dirichlet_groups: classes, quantity: sizes)",
+        "concentration: small is uneven (dirichlet: classes, quantity: sizes)",
         symbol="alpha",
         gt=0,
     )
@@ -188,19 +187,11 @@ class PartitionSettings(Section):
         True, "dirichlet: a client that holds N/K images gets no more of the class"
     )
     group: int = setting(
-        0,
-        "dirichlet_groups: clients in a group, the last may have fewer; 0: one group of all",
-        ge=0,
-        later=True,
+        0, "dirichlet_groups: clients in a group; 0: one group of all", ge=0, later=True
     )
-    min_size: int = setting(
-        10, "dirichlet, dirichlet_groups, quantity: images every client must get", ge=0
-    )
+    min_size: int = setting(10, "dirichlet(_groups), quantity: images every client must get", ge=0)
     max_draws: int = setting(
-        1000,
-        "dirichlet, quantity: draws before giving up on min_size; dirichlet_groups: draws of a group before giving up "
-        "on half of the fair share",
-        ge=1,
+        1000, "dirichlet(_groups: of a group), quantity: draws before giving up on sizes", ge=1
     )
     classes_per_client: int = setting(2, "by_class: classes a client holds", ge=1)
     shards_per_client: int = setting(

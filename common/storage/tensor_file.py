@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -227,7 +228,8 @@ def write(directory: Path, tensors: Mapping[str, torch.Tensor], apart: Mapping[s
         path = _path(directory, digest)
         if not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
-            save(path, {_NAME: tensors[name]}, {})
+            content = {_NAME: _as_stored(tensors[name])}  # its name is its checksum
+            write_atomically(path, partial(save_file, content))
 
 
 def read(directory: Path, meta: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -237,7 +239,13 @@ def read(directory: Path, meta: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         path = _path(directory, str(digest))
         if not path.is_file():
             raise TensorFileError(f"{FOLDER}/{path.name}, which belongs to it, is not there")
-        found[str(name)] = load(path)[0][_NAME]
+        try:
+            with safe_open(path, framework="pt") as file:
+                tensor = found[str(name)] = file.get_tensor(_NAME)
+        except (SafetensorError, OSError) as error:
+            raise TensorFileError(str(error)) from None
+        if _digest(tensor) != digest:
+            raise TensorFileError(f"{FOLDER}/{path.name} was changed since it was written")
     return found
 
 

@@ -1,10 +1,11 @@
 """``nectar simulate``: the Flower app on Ray, as ``flwr run`` does it, made dependable."""
 
+import math
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -96,9 +97,7 @@ def job_of(config: Config, cluster: str = "") -> Job:
             f"compute.workers={config.compute.workers} bounds the devices of one machine; on a cluster its cores and "
             "compute.client_cores do: leave out compute.workers, or --cluster"
         )
-    if _splits_devices(config):
-        on_cpu = config.compute.model_dump() | {"device": "cpu"}
-        config = replace(config, compute=ComputeSettings.model_validate(on_cpu))
+    config = _with_gpu_shares(config, cluster)
     stated = {key: value for key, value in config.to_run_config().items() if value != ""}
     return Job(app_folder(), stated, resources(config, available_cores(), cluster))
 
@@ -118,13 +117,31 @@ def _require_ray() -> None:
         )
 
 
-def _splits_devices(config: Config) -> bool:
-    """Return whether ``auto`` would put the server on a GPU and, Ray hiding it, the clients on the CPU."""
-    if config.compute.device != "auto" or config.compute.client_gpus > 0 or not _may_have_gpu():
-        return False
-    from common.learning.compute import torch_device
+def _with_gpu_shares(config: Config, cluster: str) -> Config:
+    """Return it with a share of the GPUs for each of the clients at work, where ``auto`` finds some and none is stated.
 
-    return torch_device("auto").type == "cuda"
+    Without one Ray would hide them from the clients. Of a cluster's GPUs nothing is known here: all is on the CPU.
+    """
+    if config.compute.device != "auto" or config.compute.client_gpus > 0 or not _may_have_gpu():
+        return config
+    from common.learning.compute import gpus
+
+    if not (seen := len(gpus())):
+        return config
+    if cluster:
+        changed: dict[str, Any] = {"device": "cpu"}
+        message = (
+            "all is on the CPU: compute.client_gpus=SHARE gives clients one of a cluster's GPUs"
+        )
+    else:
+        workers = resources(config, available_cores()).workers
+        share = 1 / math.ceil(workers / seen)
+        changed = {"client_gpus": share}
+        message = f"{workers} clients at a time, each on {share:.2g} of a GPU (compute.client_gpus)"
+    print(message, file=sys.stderr, flush=True)
+    return replace(
+        config, compute=ComputeSettings.model_validate(config.compute.model_dump() | changed)
+    )
 
 
 def _may_have_gpu() -> bool:

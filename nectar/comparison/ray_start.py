@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import logging
 import signal
+import subprocess
 import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,10 +22,14 @@ from common.storage.files import write_text
 from nectar.comparison.run_process import start_process
 from nectar.engines.remote.fetching import unpack
 from nectar.engines.simulation.simulate import knock, no_cluster
+from nectar.records.record import RunRecord
 from server_app.sending import LATEST, FetchRequest, pack_record
 
 #: words of a run that name places of this machine
 _NOTE, _OUTPUT = "--note-record=", "output-dir="
+
+#: seconds between two looks at how far a run is
+_EVERY = 2.0
 
 #: bytes of a record, packed, that come home: they pass through two nodes' memory
 LIMIT = 4_000_000_000
@@ -68,12 +73,26 @@ class RayStarter(ExitStack):
         import ray
 
         knock(address)
+        # Ray prints what its raylets say of a lost node on the standard output, whatever the logging level.
+        ray._private.worker.print_to_stdstream = lambda *_, **__: None
         try:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, RuntimeError, ValueError) as error:
             raise no_cluster(address, error) from None
         self.callback(ray.shutdown)
+        from ray.util.queue import Queue
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
         self._home = home
+        # Beside this process: what is told outlives any other node.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self._told: Any = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
+        self._reached: dict[str, int] = {}
+
+    def reached(self, name: str) -> int | None:
+        """Return the rounds that the run with this log's name has done; None while no node has begun it."""
+        self._reached |= dict(self._told.get_nowait_batch(self._told.qsize()))
+        return self._reached.get(name)
 
     def jobs(self, cores: int, gpu: bool) -> int:
         """Return how many runs of ``cores`` cores, and a GPU, the cluster's nodes carry at a time."""
@@ -103,7 +122,10 @@ class RayStarter(ExitStack):
         task = ray.remote(carry_out).options(
             num_cpus=cores, num_gpus=int(gpu), max_retries=0, name=log.stem
         )
-        return _OnRay(task.remote(own, threads, cores, str(self._home)), log, note, self._home)
+        tell = Telling(self._told, log.stem)
+        return _OnRay(
+            task.remote(own, threads, cores, str(self._home), tell), log, note, self._home
+        )
 
 
 class _OnRay:
@@ -135,8 +157,7 @@ class _OnRay:
                 unpack(ended.content, place)
                 write_text(self._note, f"{place}\n")
         except (ray.exceptions.RayError, NectarError) as error:
-            reason = (str(error).strip().splitlines() or ["no reason was given"])[-1]
-            write_text(self._log, f"{_lost(error)}: {reason}\n")
+            write_text(self._log, f"{error}\n{_lost(error)}\n")
             return 1
         return ended.code
 
@@ -148,10 +169,13 @@ class _OnRay:
 
 
 def _lost(error: Exception) -> str:
+    """Say in one sentence why a run has no record; Ray's own account, of many lines, is above it in the log."""
     import ray
 
-    gone = ray.exceptions.NodeDiedError, ray.exceptions.WorkerCrashedError
-    return "its node was lost" if isinstance(error, gone) else "it could not be carried out"
+    if isinstance(error, (ray.exceptions.NodeDiedError, ray.exceptions.WorkerCrashedError)):
+        return "its node was lost: the same command makes it again"
+    reason = (str(error).strip().splitlines() or ["no reason was given"])[-1]
+    return f"it could not be carried out: {reason}"
 
 
 def _name_home(output: Path, home: str) -> None:
@@ -164,13 +188,34 @@ def _name_home(output: Path, home: str) -> None:
         write_text(path, path.read_text(encoding="utf-8").replace(str(output), quoted[1:-1]))
 
 
-def carry_out(words: Sequence[str], threads: int, cores: int, home: str) -> Ended:
+@dataclass
+class Telling:
+    """Tells the comparison how far a run is."""
+
+    queue: Any
+    name: str
+    last: int = -1
+
+    def tell(self, output: Path) -> None:
+        """Tell the rounds on record below ``output``, if they are more than before."""
+        done = max(
+            (RunRecord(path.parent).done for path in output.glob("*/config.yaml")), default=0
+        )
+        if done > self.last:
+            self.queue.put((self.name, done))
+            self.last = done
+
+
+def carry_out(words: Sequence[str], threads: int, cores: int, home: str, telling: Telling) -> Ended:
     """Be the task: carry the run out in a process of its own and a folder that goes with it."""
     with tempfile.TemporaryDirectory(prefix="nectar-run-") as folder:
         log, output = Path(folder, "log"), Path(folder, "runs")
         process = start_process([*words, f"{_OUTPUT}{output}"], log, threads=threads, cores=cores)
         try:
-            code = process.wait()
+            while (code := process.poll()) is None:
+                telling.tell(output)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_EVERY)
         except BaseException:  # the comparison was interrupted
             process.send_signal(signal.SIGTERM)
             process.wait()

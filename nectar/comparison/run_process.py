@@ -9,14 +9,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 import psutil
 
+from common.learning.compute import gpu_alone, gpus
 from nectar.engines import processes
 from nectar.engines.cores import GRANTED, available_cores
 
@@ -41,23 +44,39 @@ class LocalStarter(ExitStack):
 
     continues = True
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._on_gpus: list[tuple[subprocess.Popen[bytes], int]] = []
+
     def jobs(self, cores: int, gpu: bool) -> int:
-        """Return how many runs of ``cores`` cores this machine carries out at a time; on a GPU one."""
-        return 1 if gpu else max(1, available_cores() // cores)
+        """Return how many runs of ``cores`` cores this machine carries out at a time; on GPUs one each."""
+        return len(gpus()) if gpu else max(1, available_cores() // cores)
 
     def start(
         self, words: Sequence[str], log: Path, *, threads: int, cores: int, gpu: bool = False
     ) -> subprocess.Popen[bytes]:
-        """Start ``nectar run`` with ``words`` in a process that ends with this one."""
-        return start_process(words, log, threads=threads, cores=cores)
+        """Start ``nectar run`` with ``words`` in a process that ends with this one, on the GPU that has least to do."""
+        busy = self._on_gpus = [one for one in self._on_gpus if one[0].poll() is None]
+        load = Counter(number for _, number in busy)
+        number = min(range(max(1, len(gpus()) if gpu else 1)), key=load.__getitem__)
+        own = gpu_alone("auto", number) if gpu else {}
+        process = start_process(words, log, threads=threads, cores=cores, variables=own)
+        if gpu:
+            busy.append((process, number))
+        return process
 
 
 def start_process(
-    words: Sequence[str], log: Path, *, threads: int, cores: int
+    words: Sequence[str],
+    log: Path,
+    *,
+    threads: int,
+    cores: int,
+    variables: Mapping[str, str] = MappingProxyType({}),
 ) -> subprocess.Popen[bytes]:
-    """Start ``nectar run`` in a process that ends with this one."""
+    """Start ``nectar run`` in a process that ends with this one, with ``variables`` of its own."""
     own = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-    environment = os.environ | processes.import_path() | own | {GRANTED: str(cores)}
+    environment = os.environ | processes.import_path() | own | {GRANTED: str(cores), **variables}
     command = processes.module_command(_MODULE, "run", *words)
     with log.open("wb") as file:
         return processes.start(

@@ -244,7 +244,7 @@ class Scheduler:
             self._watch()
             if self._children and time.monotonic() >= message + _EVERY:
                 message = time.monotonic()
-                self._say_progress(len(pending), self._done - there, message - begun)
+                self._say_progress(starter, len(pending), self._done - there, message - begun)
             time.sleep(_POLL)
 
     def _begin(self, run: PlannedRun, starter: Starter) -> bool:
@@ -313,10 +313,14 @@ class Scheduler:
         self._done += 1
         self._say(f"[{self._done}/{self._total}] {run.name}: {message}")
 
-    def _say_progress(self, waiting: int, ended: int, seconds: float) -> None:
-        jobs = [
-            RunningJob(c.run.name, c.before, c.reached, c.run.config.rounds) for c in self._children
-        ]
+    def _say_progress(self, starter: Starter, waiting: int, ended: int, seconds: float) -> None:
+        jobs = []
+        for c in self._children:
+            reached = starter.reached(c.log.stem) if isinstance(starter, RayStarter) else c.reached
+            if reached is None:  # the cluster has it and has no node free
+                waiting += 1
+            else:
+                jobs.append(RunningJob(c.run.name, c.before, reached, c.run.config.rounds))
         done = f"{self._done} of {self._total} runs are done"
         self._say(progress(jobs, done, ended=ended, waiting=waiting, seconds=seconds))
 
@@ -337,7 +341,10 @@ def _start(
     note = log.with_suffix(".record")
     words = [f"--note-record={note}", *run.words, *([f"resume={resume}"] if resume else [])]
     note.unlink(missing_ok=True)  # of an earlier run
-    return starter.start(words, log, threads=run.threads, cores=cores, gpu=run.on_gpu)
+    # what names a certain GPU has to see it
+    certain = ":" in run.config.compute.device and isinstance(starter, LocalStarter)
+    gpu = run.on_gpu and not certain
+    return starter.start(words, log, threads=run.threads, cores=cores, gpu=gpu)
 
 
 def _note_alone(child: _Child) -> RunRecord | str:

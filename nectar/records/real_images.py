@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import median
 
@@ -103,10 +103,11 @@ class Closest:
 
 @dataclass(frozen=True)
 class RealImages:
-    """The images that each site held, of a data set of which all have shares."""
+    """The images that each site held, of a data set of which ``shares`` have shares, a site since forgotten too."""
 
     dataset: Dataset
     parts: dict[str, NDArray[np.int64]]
+    shares: int
 
     def nearest(self, site: str, images: Tensor) -> Nearest | None:
         """Return the nearest of ``site``'s images to each of ``images`` (values 0 to 1); None for a site unknown.
@@ -263,30 +264,31 @@ def real_images(record: RunRecord) -> RealImages | str:
             return "the sites read them in folders of their own"
         if not is_at_hand(config.dataset, config.data_dir, config.data.size):
             return f"the data set {config.dataset} is not in the run's data directory"
-        names = list(record.sites)
-        division = Division(config.with_sites(len(names)))
-        recorded = record.provenance.get("data", {})
-        if division.dataset.checksum != recorded.get("sha256"):
-            return "the data set that lies in the run's data directory is another one today"
-        return _matched(record, division, names)
+        recorded = record.provenance.get("data", {}).get("sha256")
+        found = []
+        for shares in dict.fromkeys((len(record.sites), config.federation.sites)):
+            division = Division(config.with_sites(shares))
+            if division.dataset.checksum != recorded:
+                return "the data set that lies in the run's data directory is another one today"
+            found.append(_matched(record, division, shares))
+        best = max(found, key=lambda each: len(each.parts))
     except NectarError as error:
         return f"they could not be read ({error})"
+    return best if best.parts else "this release divides the data otherwise than the run did"
 
 
-def _matched(record: RunRecord, division: Division, names: Sequence[str]) -> RealImages | str:
-    """Give each site its part, if the parts are those of the record."""
-    dataset = division.dataset
-    parts = division.partition(len(names))
-    counts = class_counts(dataset.train.labels, parts, len(division.run.info.classes)).tolist()
+def _matched(record: RunRecord, division: Division, shares: int) -> RealImages:
+    """Give each site its part of ``shares``, if it has the classes that the record says."""
+    parts = division.partition(shares)
+    labels, classes = division.dataset.train.labels, len(division.run.info.classes)
+    counts = class_counts(labels, parts, classes).tolist()
     by_site: dict[str, NDArray[np.int64]] = {}
     for name, row in record.sites.items():
         index = row.get("partition", -1)
         known = type(index) is int and 0 <= index < len(parts)
         if known and counts[index] == row.get("classes"):
             by_site[name] = parts[index]
-    if not by_site:
-        return "this release divides the data otherwise than the run did"
-    return RealImages(dataset, by_site)
+    return RealImages(division.dataset, by_site, shares)
 
 
 def closest_by_site(record: RunRecord, info: DatasetInfo | None) -> dict[str, Closest]:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from common.code.imports import is_import_path
 from common.draws.seeding import generator
-from common.learning.compute import pieces, return_if_large
+from common.learning.compute import PIECE, pieces, return_if_large
 from common.learning.run import Run
 from common.models import Classifier
 from common.wire.codec import is_finite
@@ -428,10 +428,11 @@ _LOSS_FACTOR = 100
 def length_of(new: Weights, old: Weights) -> float:
     """Return the Euclidean length of what ``new`` changes; infinite where it exceeds float32."""
     moved = new.read_only
-    squares = 0.0
+    squares, room = 0.0, torch.empty(PIECE, dtype=torch.float64)
     for name, t in old.read_only.items():
         for after, before in pieces(moved[name], t) if t.is_floating_point() else ():
-            change = (after - before).double().reshape(-1)
+            change = room[: before.numel()]
+            torch.sub(after.reshape(-1), before.reshape(-1), out=change)
             squares += torch.dot(change, change).item()  # in half the time of a norm in float64
     return math.sqrt(squares)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import stat
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from flwr.app import Context, RecordDict
 
+from client_app import site
 from client_app.app import sizes_of_all
 from client_app.draws import KEY, chosen, divided, key_of
 from client_app.site import site_samples
@@ -113,3 +115,23 @@ def test_the_roll_call_counts_what_the_sites_hold() -> None:
         assert told["num-held-out"][index] == len(holdout)
         counts = np.bincount(train.labels.numpy(), minlength=10)
         assert told["class-counts"][index].tolist() == counts.tolist()
+
+
+def test_each_of_many_simulated_sites_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sites = 1_100
+    words = f"federation.sites={sites} partition.kind=iid partition.min_size=1"
+    division = Division(load({"method": "fedavg", "set": words}))
+    read = list[str]()
+    plain = site._split
+
+    def counted(division: Division, name: str, *rest: Any) -> Any:
+        read.append(name)
+        return plain(division, name, *rest)
+
+    monkeypatch.setattr(site, "_split", counted)
+    for _ in range(2):
+        for index in range(sites):
+            node = {"partition-id": index, "num-partitions": sites, "simulated": True}
+            site_samples(division, f"partition-{index}", Context(1, 1, node, RecordDict(), {}))
+    assert len(read) == len(set(read)) == sites
+    assert len(site._PARTITIONS[division]) == sites

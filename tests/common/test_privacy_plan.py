@@ -8,6 +8,7 @@ import pytest
 from federation import resumed, run
 from small import Small
 
+from client_app.owner.vetoes import import_policy_of
 from common.config.loading import load
 from common.errors import ConfigError
 from common.methods import METHODS, settings_of
@@ -56,6 +57,16 @@ def test_feddms_steps_are_planned_as_of_all_examples(
     spent = record.metrics()[-1]["notes"]["spent"]
     assert len(spent) == 2
     assert least < max(site["epsilon"] for site in spent.values()) <= 4.0
+
+
+def test_a_site_has_the_servers_noise_whoever_submitted_the_run() -> None:
+    """`flwr run` hands on what was typed, and every app reads it; `nectar` hands on what it has resolved."""
+    typed = {"method": "fedavg", "set": f"{WORDS} fedavg.epochs=1"}
+    server = load(typed)
+    for handed in (typed, server.to_run_config()):
+        site = load(handed, policy=import_policy_of(()))
+        assert site.private
+        assert site.privacy == server.privacy
 
 
 def test_a_longer_run_is_refused_and_the_noise_is_the_records(small: Small) -> None:

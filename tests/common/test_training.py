@@ -389,7 +389,7 @@ def test_a_large_model_of_a_users_own_takes_whole_steps(monkeypatch: pytest.Monk
 # ---- large tensors in pieces -------------------------------------------------------------------------
 
 
-LARGE = 3 * 2**18 + 7
+LARGE = 3 * 2**16 + 7
 
 
 def test_a_small_tensor_is_one_piece_as_it_is() -> None:
@@ -404,7 +404,7 @@ def test_what_is_done_to_the_pieces_is_done_to_the_tensor() -> None:
     for part, values in pieces(total, added):
         part.add_(values, alpha=3)
         sizes.append(len(part))
-    assert sizes == [2**18, 2**18, 2**18, 7]
+    assert sizes == [2**16, 2**16, 2**16, 7]
     assert torch.equal(total, torch.zeros(LARGE, dtype=torch.float64).add_(added, alpha=3))
 
 

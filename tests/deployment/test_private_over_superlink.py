@@ -58,6 +58,26 @@ def test_nodes_with_a_budget_give_the_numbers_and_the_epsilon_of_this_process(
             assert event.steps == server_round * round(1 / event.sample_rate + 0.5)
 
 
+def test_an_epsilon_is_planned_and_kept_and_patience_ends_the_run_as_in_this_process(
+    small: Small, tmp_path: Path
+) -> None:
+    words = "privacy.epsilon=6 privacy.examples=40 evaluation.on=server evaluation.patience=1"
+    config = small(method="fedavg", rounds=4, set=f"{words} fedavg.lr=1e-9")
+    nodes = [f"partition-id={i} num-partitions=3 privacy-epsilon=6" for i in range(3)]
+    with Deployment(tmp_path, nodes=nodes) as federation:
+        there = tmp_path / "remote"
+        run_id = federation.submit(config | {"output-dir": str(there)})
+        ended = federation.wait(run_id)
+        assert ended == "finished:completed", federation.server_log(run_id)
+    (directory,) = there.iterdir()
+    record, alone = Record(directory), run(config)
+    assert numbers(record) == numbers(alone)
+    rounds = record.metrics()
+    assert 0 < len(rounds) - 1 < 4, "patience ended it"
+    for spent in rounds[-1]["notes"]["spent"].values():
+        assert 0 < spent["epsilon"] <= 6
+
+
 # ---- sites with folders, ledgers and budgets of their own ----------------------------------------------------
 
 HELD = {"north": 12, "south": 14, "west": 16}  # images of each of three colours

@@ -82,9 +82,18 @@ def nectar(*words: str) -> tuple[int, str]:
 
 
 def compare(place: Path, *words: str) -> tuple[int, str]:
-    """Return the exit code and what was said."""
+    """Return the exit code and what was said, of progress once a second."""
     place.mkdir(exist_ok=True)
-    return nectar("compare", *words, f"output-dir={place}", "--output", str(place / "tables"))
+    often = "from nectar.comparison import scheduler; scheduler._EVERY = 1.0; "
+    words = ("compare", *words, f"output-dir={place}", "--output", str(place / "tables"))
+    command = [
+        sys.executable,
+        "-c",
+        f"{often}import sys; from nectar.cli import main; sys.exit(main())",
+        *words,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
 
 
 def figures(place: Path) -> list[list[str]]:
@@ -94,9 +103,19 @@ def figures(place: Path) -> list[list[str]]:
 
 
 def test_the_numbers_are_those_of_this_machine(nodes: Nodes, tmp_path: Path) -> None:
-    words = ("fedavg", "feddm:iterations=3", "rounds=1", "federation.sites=3", "--seeds", "2")
+    words = (
+        "fedavg:epochs=30",
+        "feddm:iterations=30",
+        "rounds=3",
+        "federation.sites=3",
+        "--seeds",
+        "2",
+    )
     code, message = compare(tmp_path / "ray", *words, "--ray", nodes[0])
     assert code == 0, message
+    at_work = re.findall("At work: (.*)[.] . of 4 runs", message)
+    assert any(re.search("round [123] of 3", each) for each in at_work), message
+    assert all(each.count("round") <= 2 for each in at_work), "a core a node: the others wait"
     assert compare(tmp_path / "here", *words)[0] == 0
     assert figures(tmp_path / "ray") == figures(tmp_path / "here")
     again = compare(tmp_path / "ray", *words)
@@ -106,18 +125,19 @@ def test_the_numbers_are_those_of_this_machine(nodes: Nodes, tmp_path: Path) -> 
 def test_a_lost_node_costs_its_run_alone_and_the_same_command_makes_it(
     nodes: Nodes, tmp_path: Path
 ) -> None:
-    words = ("fedavg:epochs=30", "feddm", "rounds=2", "federation.sites=3", "--seeds", "1")
+    words = ("fedavg:epochs=30", "feddm", "rounds=2", "federation.sites=3", "--seeds", "2")
     address, second = nodes
     killer = threading.Thread(target=kill_when_it_works, args=(second,))
     killer.start()
     code, message = compare(tmp_path, *words, "--ray", address)
     killer.join()
     assert code == 1
-    assert message.count("its node was lost") >= 1, message
+    assert message.count("its node was lost: the same command makes it again") >= 1, message
+    assert "raylet" not in message, message
     assert message.count("FAILED") == 1, message
     code, message = compare(tmp_path, *words, "--ray", address)
-    assert code == 0
-    assert "2 runs, 1 of them there already" in message
+    assert code == 0, message
+    assert "4 runs, 3 of them there already" in message
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,17 @@ class Deployment:
         ]
         return bool(outcomes) and "running" not in outcomes
 
+    def server_log(self, run_id: str) -> str:
+        """Return what the run's ServerApp logged."""
+        done = subprocess.run(
+            [str(PROGRAMS / "flwr"), "log", run_id, "lab", "--show"],
+            env=self._environment("cli"),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.stdout + done.stderr
+
     def stop_node(self, index: int) -> None:
         """Freeze a SuperNode, as a machine that hangs would: SIGSTOP."""
         signal_session(self.supernodes[index].pid, signal.SIGSTOP)

@@ -144,7 +144,9 @@ def real(parts: dict[str, list[int]], pixels: np.ndarray, labels: list[int]) -> 
     info = replace(INFO, shape=pixels.shape[1:])
     dataset = Dataset(info, split, split, "none")
     return RealImages(
-        dataset, {name: np.array(part, dtype=np.int64) for name, part in parts.items()}
+        dataset,
+        {name: np.array(part, dtype=np.int64) for name, part in parts.items()},
+        len(parts),
     )
 
 

@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 from flwr.common.config import parse_config_args
 
 from common.config.loading import load
@@ -372,13 +371,20 @@ def test_the_command_line_needs_no_torch() -> None:
 
 
 @pytest.mark.parametrize("found", [True, False])
-def test_torch_is_asked_for_a_gpu_where_there_may_be_one(
-    monkeypatch: pytest.MonkeyPatch, found: bool
+def test_clients_share_the_gpus_where_there_are_some(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], found: bool
 ) -> None:
     monkeypatch.setattr(simulate, "_may_have_gpu", lambda: True)
-    device = torch.device("cuda" if found else "cpu")
-    monkeypatch.setattr("common.learning.compute.torch_device", lambda name: device)
-    assert load(job_of(load({})).run_config).compute.device == ("cpu" if found else "auto")
+    monkeypatch.setattr("common.learning.compute.gpus", lambda: ("0", "1") * found)
+    monkeypatch.setattr(simulate, "available_cores", lambda: 5)
+    job = job_of(load({"set": "federation.sites=9"}))
+    assert load(job.run_config).compute.device == "auto"
+    assert (job.resources.workers, job.resources.client_gpus) == (5, 1 / 3 if found else 0)
+    said = "5 clients at a time, each on 0.33 of a GPU (compute.client_gpus)"
+    assert (said in capsys.readouterr().err) == found
+    assert job_of(load({"set": "compute.client_gpus=0.5"})).resources.client_gpus == 0.5
+    cluster = load(job_of(load({}), "there:1").run_config).compute
+    assert (cluster.device, cluster.client_gpus) == ("cpu" if found else "auto", 0)
     monkeypatch.setattr(simulate, "_may_have_gpu", lambda: False)
     assert load(job_of(load({})).run_config).compute.device == "auto"
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import benchmarks.__main__ as runner
-from benchmarks import ENTRIES, measure, small_devices, synthetic_update
+from benchmarks import ENTRIES, measure, scaling, small_devices, synthetic_update
 from benchmarks.measure import Claim, compare, table
 from client_app.fedavg import FedAvgClient
 
@@ -130,3 +130,11 @@ def test_a_synthetic_update_is_measured_on_the_work_that_it_names(tmp_path):
 def test_the_peak_of_memory_is_seen_in_a_process_of_its_own():
     """It holds at least the graph's own tensors: five steps' new weights of 159,010 float32 numbers."""
     assert 5 * 159_010 * 4 / 1e6 < synthetic_update.peak_elsewhere(2) < 500
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold"])
+def test_a_round_is_measured_where_no_data_set_is(method: str) -> None:
+    with scaling.rounds(method, 0.1, 2) as rounds:
+        rounds.ours(1)
+        rounds.ours(2)
+        assert all(map(torch.all, map(torch.isfinite, rounds.bare().values())))

@@ -441,6 +441,18 @@ def test_a_small_variant_runs_with_what_comes_along(name: str, tmp_path: Path) -
     assert len(record.metrics()[1]["accepted"]) == 3
 
 
+def test_feddms_row_begins_with_real_images_though_classes_are_small(tmp_path: Path) -> None:
+    """The subsets are public: a site with a class of a few images is no reason to leave it out."""
+    paint_split(tmp_path / "imagefruit")
+    shrunk = "federation.sites=3 model.width=4 feddm.ipc=1 feddm.iterations=1 feddm.global_epochs=1"
+    shrunk += " feddm.global_models=mlp image_training.epochs=1"
+    shrunk += f" images.classes={CLASSES} data.images=40 partition.min_size=1"
+    given = {"experiment": "feddgm-imagefruit-small", "method": "feddm", "rounds": 1}
+    places = {"data-dir": str(tmp_path), "output-dir": str(tmp_path / "runs")}
+    record = run(given | {"set": shrunk} | places)
+    assert len(record.metrics()[1]["accepted"]) == 3
+
+
 # --- FedDPMS: tables 3 to 5 of the paper, appendix A
 
 

@@ -14,9 +14,12 @@ import nectar
 from common.division import Division
 from common.errors import ConfigError, FederationError, NectarError
 from nectar.arguments import parse_arguments
+from nectar.audit.images.at_record import audit_record
 from nectar.recorded_run import RecordedRun
 from nectar.records.identity import Identity
 from nectar.records.outputs import with_recorded
+from nectar.records.real_images import RealImages, real_images
+from nectar.records.record import RunRecord
 from nectar.records.run_list import Archive
 from server_app.app import make_strategy
 from strategies.ridge import Ridge
@@ -186,6 +189,20 @@ def test_the_coding_error_is_of_those_that_are_left(tmp_path: Path) -> None:
     total = sum(strategy._rows.values())
     assert strategy._total is not None
     assert strategy._summing.count(strategy._total) == pytest.approx(total)
+
+
+def test_the_record_of_those_that_are_left_still_knows_who_held_what(tmp_path: Path) -> None:
+    whole = ran(tmp_path, **KEPT)
+    left = again(whole, "ridge.forget=partition-0")
+    before, after = (real_images(RunRecord.open(run.directory)) for run in (whole, left))
+    assert isinstance(before, RealImages)
+    assert isinstance(after, RealImages)
+    assert (before.shares, after.shares) == (3, 3)
+    assert list(after.parts) == ["partition-1", "partition-2"]
+    for site, part in after.parts.items():
+        assert part.tolist() == before.parts[site].tolist()
+    outcome = audit_record(left.directory)
+    assert outcome["controls"] == audit_record(whole.directory)["controls"]
 
 
 # ---- what is refused --------------------------------------------------------------------------------------

@@ -211,7 +211,7 @@ def test_what_is_made_of_models_is_what_is_made_of_their_updates(
 
 
 def test_a_large_tensor_is_combined_in_pieces_to_the_same_numbers() -> None:
-    rows = torch.randn(5, 2**18 + 7, generator=torch.Generator().manual_seed(0))
+    rows = torch.randn(5, 2**16 + 7, generator=torch.Generator().manual_seed(0))
     assert torch.equal(combined(list(rows), robust="median").double(), median(rows))
     trimmed = combined(list(rows), robust="trimmed", trim=0.2).double()
     assert torch.allclose(trimmed, trimmed_mean(rows, 0.2), rtol=1e-7)

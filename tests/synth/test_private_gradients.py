@@ -16,6 +16,7 @@ from common.models import build
 from common.models.building import initialise
 from common.models.encoder import VAE, VAEEncoder
 from common.models.resnet import ResNet18
+from synth import private_release
 from synth.beta_vae import auto_encoding_loss, sampled
 from synth.private_release import Gaussian, clipped_sum, example_gradients, noisy_mean
 
@@ -200,3 +201,13 @@ def test_a_vaes_noise_is_an_examples_own() -> None:
     for i, alone in enumerate(one_by_one(model, objective, batch)):
         for parameter, slope in alone.items():
             torch.testing.assert_close(together[parameter][i], slope, rtol=1e-9, atol=1e-12)
+
+
+def test_a_gpu_holds_as_many_gradients_as_it_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ResNet-18 has 11.2 M parameters: three examples a pass on a CPU."""
+    free = [64 << 30]
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free[0], 80 << 30))
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert [private_release._held_on(each) // 11_200_000 for each in (cpu, gpu)] == [2, 383]
+    free[0] = 1 << 20
+    assert private_release._held_on(gpu) == private_release._held_on(cpu)

@@ -91,7 +91,7 @@ def audit_record(directory: Path, policy: ImportPolicy | None = None) -> dict[st
         site: samples(division.dataset.train, division.run.info, _learned(division, site, part))
         for site, part in held.parts.items()
     }
-    controls = dict(_controls(division, len(past.sites)))
+    controls = dict(_controls(division, held.shares))
     sent, rounds = _sent(past, checkpoint, division)
     reached = past.rounds[-1]["round"] if past.rounds else 0
     missing = set(range(1, reached + 1)) - set(rounds) if rounds else set()

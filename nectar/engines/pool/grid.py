@@ -17,7 +17,7 @@ from common.code.fingerprint import source_fingerprint
 from common.code.imports import HERE
 from common.config.code_fingerprint import user_modules_of
 from common.config.resolved import Config
-from common.learning.compute import torch_device
+from common.learning.compute import gpus, torch_device
 from nectar.engines.cores import available_cores, granted_cores
 from nectar.engines.local_grid import LocalGrid
 from nectar.engines.pool.pool import Setup, WorkerPool
@@ -72,8 +72,8 @@ def of_run(config: Config) -> dict[str, Any]:
 def most_processes(config: Config) -> int:
     """Return how many workers a run has at most, no more than devices asked in a round; 1 for no pool.
 
-    ``compute.workers`` says how many. Where it says 0, as many as the cores carry, and none on a GPU, which one process
-    keeps busy. What this process was granted of the machine's cores bounds either.
+    ``compute.workers`` says how many. Where it says 0, as many as the cores carry, and on GPUs one each, which it keeps
+    busy. What this process was granted of the machine's cores bounds either.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def most_processes(config: Config) -> int:
     compute, asked = config.compute, devices_asked(config)
     granted = granted_cores()
     if not compute.workers and torch_device(compute.device).type == "cuda":
-        return 1
+        return min(len(gpus()), asked) if compute.device in ("auto", "cuda") else 1
     if compute.workers and granted is None:
         return min(compute.workers, asked)
     fitting = max(1, available_cores() // compute.client_cores)
@@ -183,6 +183,7 @@ class PoolGrid(LocalGrid):
         self._may_start = False
         setup = Setup(
             run_config=self._config.to_run_config(),
+            device=self._config.compute.device,
             sites=self._config.federation.sites,
             source=source_fingerprint(),
             level=getLogger().level,

@@ -196,7 +196,7 @@ class WorkerPool:
         with self._changed:
             if self._closing:
                 raise RuntimeError("the run is over")
-            worker = self._workers[index] = Worker(self._setup)
+            worker = self._workers[index] = Worker(self._setup, index)
             return worker
 
     def _enter(self, index: int) -> None:
@@ -270,6 +270,7 @@ class Setup:
     """What a worker is told first: the run, what this process has imported, and which lines of the log are wanted."""
 
     run_config: Mapping[str, str | int | float | bool]
+    device: str
     sites: int
     source: str
     level: int
@@ -279,7 +280,7 @@ class Setup:
 class Worker:
     """A worker's process and the pipe to it. One thread at a time uses it; any may ``end`` it."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, number: int = 0) -> None:
         self._setup = setup
         self._shown: dict[Any, Any] = {}
         here, theirs = Pipe()
@@ -287,7 +288,9 @@ class Worker:
         with theirs:
             command = processes.module_command(_PROCESS, str(theirs.fileno()))
             command[1:1] = [f"-W{option}" for option in sys.warnoptions]
-            environment = os.environ | processes.import_path()
+            environment = (
+                os.environ | processes.import_path() | steps.gpu_alone(setup.device, number)
+            )
             self._process = processes.start(
                 command, environment=environment, keep=[theirs.fileno()]
             )

@@ -1,0 +1,26 @@
+"""When freed memory goes back to the system: only where the process has grown by another copy of the weights."""
+
+from __future__ import annotations
+
+import pytest
+
+from common.learning import compute
+
+
+def test_memory_is_given_back_once_a_copy_more_is_held_than_ever_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    megabytes, given = [0], list[int]()
+    monkeypatch.setattr(compute, "_most_held", [0])
+    monkeypatch.setattr(compute, "_resident", lambda: megabytes[0] * 2**20)
+    monkeypatch.setattr(compute, "return_freed_memory", lambda: given.append(megabytes[0]))
+    for held in (300, 250, 330, 300, 345, 360, 400, 390):
+        megabytes[0] = held
+        compute.return_if_large(40 * 2**20)
+        compute.return_if_large(2**20)  # a small model's never
+    assert given == [300, 345, 400]
+
+
+def test_what_is_resident_is_what_the_system_says() -> None:
+    psutil = pytest.importorskip("psutil")
+    assert compute._resident() == pytest.approx(psutil.Process().memory_info().rss, rel=0.05)
