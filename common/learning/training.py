@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from common.draws.seeding import draws_of_torch_alone, process_wide
+from common.draws.seeding import generator as seeded
 from common.learning.augmentation import augmented
 from common.learning.compute import autocast, counted, is_large
 from common.learning.task import Evaluation, Task
@@ -196,9 +197,13 @@ def train(
     losses: list[tuple[Tensor, int]] = []
     code = *modules, *vars(local).values(), task, rule, before_step
     ours = draws_of_torch_alone(*code)
+    noisy = settings.gradient_noise > 0
+    noise = seeded(generator.initial_seed(), "gradient-noise", device=device)
     # A parameter may take its step in the backward pass only where nothing else looks at the whole gradient first, and
     # all code between is known: a large model then never has gradients as large as itself.
-    whole = rule is not plain_gradient or settings.clip_norm > 0 or local.penalty is not None
+    whole = (
+        rule is not plain_gradient or settings.clip_norm > 0 or noisy or local.penalty is not None
+    )
     early = ours and not whole and local.objective is None and _are_large(parameters)
     moving = _moved_by_each_gradient(parameters, optimiser) if early else nullcontext()
     with process_wide(generator.initial_seed(), "layers", torch_alone=ours), moving:
@@ -220,6 +225,8 @@ def train(
                     nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
                 if local.penalty is not None:
                     local.penalty(model).backward()  # type: ignore[no-untyped-call]
+                if noisy:
+                    _add_noise(parameters, settings.gradient_noise, noise)
                 optimiser.step()
                 if local.after_step is not None:
                     local.after_step(model)
@@ -227,6 +234,15 @@ def train(
                 losses.append((loss, len(positions)))
     optimiser.zero_grad()  # as large as the model, which is about to be copied
     return Trained(done, _mean(losses), lr)
+
+
+def _add_noise(
+    parameters: Iterable[nn.Parameter], deviation: float, generator: torch.Generator
+) -> None:
+    for each in parameters:
+        if each.grad is not None:
+            drawn = torch.randn(each.shape, generator=generator, device=each.device)
+            each.grad.add_(drawn.to(each.dtype), alpha=deviation)
 
 
 def _trains(module: nn.Module) -> bool:

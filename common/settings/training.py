@@ -31,6 +31,13 @@ class TrainingSettings(Settings):
         0.0, "longest gradient of the loss, longer ones are scaled down to it; 0: any", ge=0
     )
 
+    gradient_noise: float = setting(
+        0.0,
+        "a study: standard deviation of normal noise on each number of a step's gradient; no privacy rests on it",
+        source="Fedssyn's Eq. A.6",
+        ge=0,
+        later=True,
+    )
     augment: Literal["none", "flip_crop"] = setting(
         "none",
         "what a step does to each image again; flip_crop: a crop of it within 4 reflected pixels, half flipped",

@@ -47,6 +47,18 @@ def test_what_the_sites_are_charged_is_within_what_was_asked_and_close(
         assert 3.9 < site["epsilon"] <= 4.0
 
 
+@pytest.mark.parametrize(("real_batch", "least"), [(64, 3.9), (1, 0.1)])
+def test_feddms_steps_are_planned_as_of_all_examples(
+    real_batch: int, least: float, small: Small
+) -> None:
+    """Exact where a class is in every step; of classes that are drawn from it is more noise than is needed."""
+    own = f"feddm.mechanism=gradient feddm.start=noise feddm.iterations=3 feddm.real_batch={real_batch}"
+    record = run(small(rounds=2, set=f"{WORDS} {own} privacy.counts=public"))
+    spent = record.metrics()[-1]["notes"]["spent"]
+    assert len(spent) == 2
+    assert least < max(site["epsilon"] for site in spent.values()) <= 4.0
+
+
 def test_a_site_has_the_servers_noise_whoever_submitted_the_run() -> None:
     """`flwr run` hands on what was typed, and every app reads it; `nectar` hands on what it has resolved."""
     typed = {"method": "fedavg", "set": f"{WORDS} fedavg.epochs=1"}

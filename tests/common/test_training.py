@@ -53,6 +53,34 @@ def run(
     return train(model, given, chosen, Classification(2), generator, local=local, steps=steps)
 
 
+def test_gradient_noise_moves_every_number_by_its_own_draw_from_the_generators_seed() -> None:
+    """Of the deviation that is asked for, the same again for the same seed, and beside a gradient that is the same."""
+    samples = Samples.of(torch.zeros(4, 1, 100, 100), torch.tensor([0, 1, 0, 1]))
+
+    def ended(noise: float, seed: int, steps: int = 1) -> Tensor:
+        model = nn.Sequential(nn.Flatten(), nn.Linear(10_000, 2, bias=False))
+        nn.init.zeros_(model[1].weight)
+        draws = torch.Generator().manual_seed(seed)
+        train(
+            model,
+            samples,
+            settings(gradient_noise=noise, batch=4),
+            Classification(2),
+            draws,
+            steps=steps,
+        )
+        weight: Tensor = model[1].weight.detach()
+        return weight
+
+    assert not ended(0, 1).any()
+    moved = ended(0.3, 1)
+    assert float(moved.std()) == pytest.approx(0.3, rel=0.02)
+    assert abs(float(moved.mean())) < 0.01
+    assert torch.equal(moved, ended(0.3, 1))
+    assert not torch.equal(moved, ended(0.3, 2))
+    assert float(ended(0.3, 1, steps=4).std()) == pytest.approx(0.6, rel=0.02)
+
+
 def test_one_full_batch_step_by_hand() -> None:
     """At w = 0 both softmaxes are (1/2, 1/2), so dL/dw = mean_i (p - e_y) x_i^T = [[-1/4, 1/4], [1/4, -1/4]]."""
     model = linear()

@@ -85,6 +85,42 @@ def records(tmp_path: Path, *columns: str, seeds: int = 2) -> dict[tuple[str, st
     return done
 
 
+def test_the_epsilon_of_the_sites_ledgers_stands_beside_the_papers(
+    tiny: None, tmp_path: Path
+) -> None:
+    change(
+        "  - source: Table 2\n    figure: accuracy\n    network: mlp",
+        "  - source: Table 2\n    figure: epsilon",
+    )
+    change(
+        "base: {", "base: {privacy.counts: public, privacy.clip: 1, privacy.noise_multiplier: 2, "
+    )
+    change("  feddm:\n", '  feddm: {run: "feddm:mechanism=gradient,start=noise,iterations=2"}\n')
+    change('  afresh: {run: "real:redraw=on", except: [deep]}\n', "")
+    change(", afresh: drawn", "")
+    change(", afresh: 5", "")
+    done = records(tmp_path, "wide")
+    nectar.compare(
+        "wide",
+        table="t",
+        seeds=2,
+        progress=False,
+        output_dir=tmp_path / "runs",
+        output=tmp_path / "out",
+    )
+    spent = [
+        site["epsilon"]
+        for (_, row, _), record in done.items()
+        if row == "feddm"
+        for site in record.metrics()[-1]["notes"]["spent"].values()
+    ]
+    with (tmp_path / "out" / "table.csv").open(newline="") as file:
+        lines = {(x["figure"], x["row"]): x for x in csv.DictReader(file)}
+    assert lines["epsilon", "feddm"]["ours"] == f"{max(spent):.3g}"
+    assert lines["epsilon", "feddm"]["printed"] == "1"
+    assert lines["epsilon", "fedavg"]["ours"] != ""
+
+
 def change(old: str, new: str) -> None:
     """Change the table of the name t."""
     place = layers_module.CONF / "table" / "t.yaml"
