@@ -313,6 +313,8 @@ def tables() -> str:
             for cell in one.columns.values()
         ]
         parts.append(f"Experiments: {', '.join(cells)}." if cells else "No experiments of its own.")
+        if one.refit:
+            parts.append("Reported runs train on all images; searches hold `data.validation` back.")
         if one.rows:
             parts.append(table(("row", "run as", "searched", "chosen"), map(_row, one.rows)))
         if sources := dict.fromkeys(block.source for block in one.printed):

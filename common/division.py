@@ -194,8 +194,11 @@ def require_same_data(dataset: str, began: Mapping[str, str], found: Mapping[str
 
 @lru_cache(maxsize=4)
 def _partition(division: Division, clients: int) -> Parts:
-    positions, _ = division._cut
+    positions, held = division._cut
     split, config = division.dataset.train, division.config
+    after = config.data.validation_cut == "after"
+    if after:
+        positions = np.sort(np.concatenate([positions, held]))
     groups = division.groups(division.dataset, positions)
     parts = partition(
         division.run.task.strata(split)[positions],
@@ -205,4 +208,13 @@ def _partition(division: Division, clients: int) -> Parts:
         None if split.owners is None else split.owners[positions],
         whole=groups is not None,
     )
-    return parts.within(positions)
+    parts = parts.within(positions)
+    if not after:
+        return parts
+    parts = parts.without(held)
+    if not all(map(len, parts)):
+        raise DataError(
+            f"data.validation_cut=after leaves a site without {division.run.info.unit}: all that it has is held back; "
+            "set data.validation_cut=before, raise partition.min_size, or lower data.validation or federation.sites"
+        )
+    return parts

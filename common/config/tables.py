@@ -8,7 +8,8 @@ and ``-small`` after it for its small variant. Its settings are, the later over 
 column with its own small.
 
 The first word of a file's name is the first word of its cells' names, so that one cell is found without reading all
-tables. What a table says of rows and of printed numbers is read by ``nectar compare`` alone.
+tables. What a table says of rows and of printed numbers is read by ``nectar compare`` alone; so is ``refit: on``, by
+which the reported runs hold nothing back for validation, as searches do.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from common.methods import METHODS
 from common.settings.sections import RunSettings
 
 TABLE = "table"
-_PARTS = ("name", BASE, "small", "columns", "cells", "rows", "tuned_by", "printed")
+_PARTS = ("name", BASE, "small", "columns", "cells", "rows", "tuned_by", "refit", "printed")
 SMALL = "small"
 ENDING = f"-{SMALL}"
 """What the name of a small variant ends in."""

@@ -134,6 +134,12 @@ class DataSettings(Section):
         "server",
         "who has these images; sites: each holds them out of its own examples after the division, and judges there",
     )
+    validation_cut: Literal["before", "after"] = setting(
+        "before",
+        "at the server: before the sites' parts are drawn, or after: these are then drawn of all images and lose what "
+        "is held back, so that a run with data.validation=0 has the same division",
+        later=True,
+    )
     site_holdout: float = setting(
         0.0, "share of its own images a site keeps for evaluation", ge=0, le=0.5
     )
@@ -163,9 +169,13 @@ class DataSettings(Section):
 class PartitionSettings(Section):
     """How a data set is divided over simulated sites; a real site's own data is never divided."""
 
-    kind: Literal["dirichlet", "iid", "by_class", "shards", "quantity", "natural"] = setting(
+    kind: Literal[
+        "dirichlet", "dirichlet_groups", "iid", "by_class", "shards", "quantity", "natural"
+    ] = setting(
         "dirichlet",
-        "the rule that divides the images over the clients; natural: a writer's, a user's or a group's own",
+        "the rule that divides the images over the clients; natural: a writer's, a user's or a group's own; "
+        "dirichlet_groups (Lin et al. 2020): shuffled images are dealt to groups of clients, each group divides its "
+        "own by dirichlet with balance until every client has half its fair share, and all are cut into equal parts",
     )
     alpha: float = setting(
         0.5,
@@ -176,8 +186,13 @@ class PartitionSettings(Section):
     balance: Switch = setting(
         True, "dirichlet: a client that holds N/K images gets no more of the class"
     )
-    min_size: int = setting(10, "dirichlet, quantity: images every client must get", ge=0)
-    max_draws: int = setting(1000, "dirichlet, quantity: draws before giving up on min_size", ge=1)
+    group: int = setting(
+        0, "dirichlet_groups: clients in a group; 0: one group of all", ge=0, later=True
+    )
+    min_size: int = setting(10, "dirichlet(_groups), quantity: images every client must get", ge=0)
+    max_draws: int = setting(
+        1000, "dirichlet(_groups: of a group), quantity: draws before giving up on sizes", ge=1
+    )
     classes_per_client: int = setting(2, "by_class: classes a client holds", ge=1)
     shards_per_client: int = setting(
         2, "shards: runs of images sorted by class a client gets", ge=1

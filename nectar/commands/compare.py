@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from typing import Annotated
 
 import typer
@@ -141,11 +142,13 @@ def main(
     from nectar.comparison.comparison import Comparison, commands, parse_shard, shard
     from nectar.comparison.comparison import dry_run as describe
 
-    comparison = Comparison(request, _say)
+    comparison = Comparison(request, _complain if show else _say)
     runs = shard(comparison, *parse_shard(only)) if only else []
     if show or dry_run:
         print(commands(comparison, ctx.obj) if show else describe(comparison))
-        return 0
+        if left_out := comparison.count_of_left_out:
+            (_complain if show else _say)(left_out)
+        return _INCOMPLETE if left_out else 0
 
     def carried_out() -> int:
         if only:  # no table is written: the others' runs may be missing
@@ -154,6 +157,8 @@ def main(
             return _INCOMPLETE if scheduler.failures else 0
         results = comparison.carry_out()
         print(f"\n{results.table}\n\nTables and plots: {results.directory}")
+        if left_out := comparison.count_of_left_out:
+            _say(left_out)
         return _INCOMPLETE if results.failures else 0
 
     code, interrupted = until_interrupted(carried_out)
@@ -165,3 +170,7 @@ def main(
 
 def _say(sentence: str) -> None:
     print(sentence, flush=True)
+
+
+def _complain(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)

@@ -57,7 +57,7 @@ class PlannedCell:
         self.searches = searches_of(cell)
         firsts = [Choice(search, {search.grid()[0]: ()}) for search in self.searches]
         searched = {label for search in self.searches for label in search.labels}
-        runs = plan(cell, _chosen(cell.variants, firsts), cell.seeds)
+        runs = plan(cell, _chosen(cell, firsts), cell.seeds)
         for tuned in (False, True):
             _refuse_duplicates(r for r in runs if (r.variant.label in searched) == tuned)
         trials = {
@@ -86,7 +86,7 @@ class PlannedCell:
         """Carry out the searches; from then on the runs are those of what they chose."""
         self.choices = [self._search(search, scheduler, say) for search in self.searches]
         if self.choices:
-            chosen = _chosen(self.cell.variants, self.choices)
+            chosen = _chosen(self.cell, self.choices)
             self.runs = self._named(plan(self.cell, chosen, self.cell.seeds))
 
     def _search(self, search: Search, scheduler: Scheduler, say: Say) -> Choice:
@@ -142,7 +142,12 @@ class PlannedCell:
 class Comparison:
     """A comparison of which every cell has been resolved and checked.
 
-    A grid's cell whose data cannot be had, or cannot be divided so, costs that cell alone.
+    A cell of a grid, or a column of a table, whose data cannot be had or cannot be divided so costs itself alone.
+
+    Attributes
+    ----------
+    left_out : dict of Cell to str
+        Why a cell is not compared.
 
     Parameters
     ----------
@@ -152,16 +157,16 @@ class Comparison:
     Raises
     ------
     NectarError
-        Before anything has started, as `PlannedCell`; from a grid if none of its cells can be had.
+        Before anything has started, as `PlannedCell`; from a grid or a table if none of its cells can be had.
     """
 
     def __init__(self, request: ComparisonRequest, say: Say) -> None:
         self.request, self.options, self._say = request, request.options, say
         self.cells: dict[Cell, PlannedCell] = {}
-        self._refused: dict[Cell, str] = {}
+        self.left_out: dict[Cell, str] = {}
         for cell in request.cells:
-            if request.axes:
-                self._plan_of_grid(cell)
+            if request.axes or request.table:
+                self._plan_one_of_several(cell, cell.label if request.axes else "")
             else:
                 self.cells[cell] = PlannedCell(cell)
         self.planned = list(self.cells.values())
@@ -169,19 +174,26 @@ class Comparison:
         self.records = self.planned[0].records
         self.output = self.options.folder or self._place()
 
-    def _plan_of_grid(self, cell: Cell) -> None:
+    def _plan_one_of_several(self, cell: Cell, name: str) -> None:
         try:
-            self.cells[cell] = PlannedCell(cell, cell.label)
+            self.cells[cell] = PlannedCell(cell, name)
         except ConfigError as error:
-            raise ConfigError(f"{cell.label}: {error}") from None
+            raise ConfigError(f"{name}: {error}" if name else str(error)) from None
         except NectarError as error:
             self._leave_out(cell, error)
-            if len(self._refused) == len(self.request.cells):
+            if len(self.left_out) == len(self.request.cells):
                 raise
 
     def _leave_out(self, cell: Cell, error: NectarError) -> None:
         self._say(f"{cell.label} is left out: {error}")
-        self._refused[cell] = str(error)
+        self.left_out[cell] = str(error)
+
+    @property
+    def count_of_left_out(self) -> str:
+        """How many cells are left out, as a sentence; empty if none is."""
+        what = "cells" if self.request.axes else "columns"
+        number, of = len(self.left_out), len(self.request.cells)
+        return f"{number} of {of} {what} cannot be compared and are left out." if number else ""
 
     def _place(self) -> Path:
         """Return the folder below the output directory for these rows and cells."""
@@ -229,7 +241,7 @@ class Comparison:
             {
                 cell: searched[cell].conclude(scheduler)
                 if cell in searched
-                else self._refused[cell]
+                else self.left_out[cell]
                 for cell in self.request.cells
             },
         )
@@ -244,17 +256,19 @@ class Comparison:
             self._say(f"Column {cell.label}, {number} of {len(self.cells)}.")
             columns[cell.label] = self._carry_out_cell(planned)
         options = self.options
+        left_out = {cell.label: why for cell, why in self.left_out.items()}
         results = TableResult(
-            table.title, options.typed, self.output, table, options.small, columns
+            table.title, options.typed, self.output, table, options.small, columns, left_out
         )
         write_paper(results)
         return results
 
 
-def _chosen(variants: Iterable[Variant], choices: Sequence[Choice]) -> list[Variant]:
-    """Return the rows with the best settings of their searches."""
+def _chosen(cell: Cell, choices: Sequence[Choice]) -> list[Variant]:
+    """Return the rows as they are reported, with the best settings of their searches."""
     best = {label: choice.best for choice in choices for label in choice.search.labels}
-    return [variant.with_settings(best.get(variant.label, ())) for variant in variants]
+    rows = [row.with_settings(best.get(row.label, ())) for row in cell.variants]
+    return [row.with_settings(cell.reported_by(row)) for row in rows]
 
 
 def _require_one_measure(planned: Sequence[PlannedCell], table: str) -> None:
@@ -318,7 +332,8 @@ def _title(configs: Iterable[Config]) -> str:
 
 def _about(config: Config) -> tuple[str, ...]:
     division = config.partition
-    how = f"{division.kind} {division.alpha:g}" if division.kind == "dirichlet" else division.kind
+    drawn = division.kind in ("dirichlet", "dirichlet_groups")
+    how = f"{division.kind} {division.alpha:g}" if drawn else division.kind
     return (
         config.dataset,
         plural(config.federation.sites, "site"),

@@ -38,7 +38,10 @@ Runs = Mapping[str, Mapping[int, "RunFigures | None"]]
 """The runs by row and seed; None where there is none."""
 
 #: columns that tables and charts read and no file has
-_UNWRITTEN = ["final", "measured", "models", "bytes", "hardware", "whole", "floats_up", "sent"]
+_UNWRITTEN = [
+    *("final", "measured", "models", "bytes", "hardware", "whole"),
+    *("floats_up", "sent", "makes_images"),
+]
 
 MORE = (*OTHERS, *(f"site_{name}" for name in OVER_SITES))
 """Columns of the measures beside accuracy, and of what the run's measure is over the sites."""
@@ -132,6 +135,7 @@ def _of_run(run: RunFigures | None, count: int, target: float, network: str) -> 
 _ROUND = [
     *("variant", "seed", "round", "accuracy", "validation", "bytes_up", "bytes_down", "rejected"),
     *("seconds_devices", "seconds_server", *MORE, "measured", "whole", "floats_up", "sent"),
+    "makes_images",
 ]
 
 

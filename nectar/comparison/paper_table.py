@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from common.config import layers
-from common.config.keys import near
+from common.config.keys import near, show
 from common.config.layers import names
 from common.config.tables import TABLE, TableFile, experiments, read_table
 from common.config.text import Scalar, scalar_text
@@ -83,13 +83,20 @@ class Printed:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """A table that can be compared with: ``columns`` are experiments by label."""
+    """A table that can be compared with: ``columns`` are experiments by label.
+
+    Parameters
+    ----------
+    refit : bool
+        Whether the reported runs train on all images and have no validation split; searches have it.
+    """
 
     name: str
     title: str
     columns: Mapping[str, str]
     rows: tuple[TableRow, ...]
     printed: tuple[Printed, ...]
+    refit: bool = False
 
     @property
     def small(self) -> bool:
@@ -119,7 +126,15 @@ def read_paper_table(name: str) -> PaperTable:
         columns,
         tuple(_rows(table)),
         tuple(_printed(block, columns) for block in table.content.get("printed", ())),
+        _refit(table),
     )
+
+
+def _refit(table: TableFile) -> bool:
+    given = table.content.get("refit", False)
+    if not isinstance(given, bool) and given not in ("on", "off"):
+        raise ConfigError(f"refit in {table.source} must be on or off, not {show(given)}.")
+    return given is True or given == "on"
 
 
 def _rows(table: TableFile) -> Iterator[TableRow]:

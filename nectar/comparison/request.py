@@ -48,6 +48,8 @@ _ROW = re.compile(
 #: keys of the run that a row may set for itself
 _ROW_KEYS = ("dataset", "rounds")
 
+_VALIDATION = "data.validation"
+
 #: keys of the run that no grid can go over, and what does instead
 _INSTEAD = {
     "method": "methods are the rows",
@@ -178,6 +180,9 @@ class Cell:
         only one.
     values : tuple of str
         In a grid, the value of each axis.
+    reported : tuple of str
+        Settings of the reported runs that those of a search do not have, as ``key=value``; a row that states one of
+        the keys itself has its own.
     """
 
     options: CompareOptions
@@ -187,6 +192,12 @@ class Cell:
     output: Path | None = None
     label: str = ""
     values: tuple[str, ...] = ()
+    reported: tuple[str, ...] = ()
+
+    def reported_by(self, variant: Variant) -> list[str]:
+        """Return what a row has of ``reported``."""
+        stated = {key_of_argument(word) for word in variant.own}
+        return [word for word in self.reported if key_of_argument(word) not in stated]
 
     @property
     def tune_seeds(self) -> range:
@@ -470,7 +481,7 @@ def _parse_table(options: CompareOptions) -> ComparisonRequest:
     """Read ``table=NAME [ROW...] [COLUMN...] [LABEL=METHOD...] [key=value...]``.
 
     Rows and columns that are named are the only ones; without a name all are meant. A row in the form of a
-    comparison's own is added to the table's.
+    comparison's own is added to the table's. A validation share that is typed holds for the reported runs too.
     """
     if options.grid:
         raise ConfigError(f"--grid is for rows of your own: {TABLE}= has columns of its own.")
@@ -487,6 +498,7 @@ def _parse_table(options: CompareOptions) -> ComparisonRequest:
     rows, columns, others = _sort_table(rest, table)
     lasting = any(key_of_argument(word) == "rounds" for word in others)
     folder, cells = options.folder, []
+    refit = table.refit and not any(key_of_argument(word) == _VALIDATION for word in others)
     for label in columns:
         standing = [row for row in rows if label not in row.left_out]
         tuned = [
@@ -504,8 +516,9 @@ def _parse_table(options: CompareOptions) -> ComparisonRequest:
             search=False,
         )
         cell = _parse_cell(own, folder and folder / label, label)
+        cell = replace(cell, reported=(f"{_VALIDATION}=0",) * refit)
         cells.append(cell if lasting else _with_own_rounds(cell, standing))
-    return ComparisonRequest(options, tuple(cells), table=table)
+    return ComparisonRequest(options, tuple(cells), table=replace(table, refit=refit))
 
 
 def _sort_table(

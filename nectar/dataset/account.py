@@ -170,6 +170,8 @@ def describe_partition(division: Division, holdings: Holdings) -> str:
     run, settings = division.run, division.config.partition
     rule = {
         "dirichlet": f"dirichlet, alpha={settings.alpha:g}",
+        "dirichlet_groups": f"dirichlet in groups of {settings.group or len(holdings.sites)}, "
+        f"alpha={settings.alpha:g}",
         "quantity": f"quantity, alpha={settings.alpha:g}",
         "by_class": f"by_class, {settings.classes_per_client} classes a client",
         "shards": f"shards, {settings.shards_per_client} a client",

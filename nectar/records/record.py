@@ -38,6 +38,9 @@ OVER_SITES = ("mean", "deviation", "worst")
 #: phases of a round that are not the server's own work: waiting for the devices, and judging the model
 _NOT_SERVER = ("devices", "evaluate", "by_site")
 
+#: a device's figure in the rounds in which it makes images: `common.specs.fedssyn.DONE`, whose module imports torch
+MADE = "synthesis-done"
+
 LATEST = "latest"
 """The record that was begun last."""
 
@@ -351,6 +354,8 @@ class RoundFigures:
         Whether the loss is a number.
     floats_up : int
         Numbers from all sites, as papers count them.
+    makes_images : bool
+        Whether sites only made the images of which later rounds learn, as in Fedssyn.
     models : mapping of str to float
         The run's measure by network, where the server learns several.
     measure : str
@@ -369,6 +374,7 @@ class RoundFigures:
     rejected: int
     finite: bool
     floats_up: int = 0
+    makes_images: bool = False
     models: Mapping[str, float] = field(default_factory=dict)
     measure: str = "accuracy"
     others: Mapping[str, float] = field(default_factory=dict)
@@ -398,6 +404,7 @@ class RoundFigures:
             rejected=len(line.get("rejected") or {}),
             finite=judged.get("loss", 0.0) is not None,
             floats_up=line.get("floats_up") or 0,
+            makes_images=any(MADE in own for own in (line.get("devices") or {}).values()),
             models={
                 name: _number(own.get(measure)) for name, own in line.get("models", {}).items()
             },

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from common.config.loading import load as configured
 from common.data.division.stratify import subset, validation_split
 from common.data.loading import load
+from common.division import Division
 from common.errors import DataError
 
 label_lists = st.lists(st.integers(0, 6), min_size=1, max_size=200).map(np.array)
@@ -83,3 +85,40 @@ def test_a_subset_of_all_or_of_more() -> None:
     assert subset(labels, 0, 0).tolist() == [0, 1, 2, 3, 4]
     with pytest.raises(DataError, match=r"data\.images=6 is more than the 5 training images"):
         subset(labels, 6, 0)
+
+
+# ---- the validation split is cut before or after the division ----------------------------------------
+
+
+def digits(tmp_path: Path, **given: object) -> Division:
+    words = " ".join(f"{key.replace('__', '.')}={value}" for key, value in given.items())
+    return Division(configured({"dataset": "digits", "data-dir": str(tmp_path), "set": words}))
+
+
+@pytest.mark.parametrize("kind", ["dirichlet", "dirichlet_groups", "iid", "by_class", "quantity"])
+def test_cut_after_the_division_it_leaves_that_of_all_images(kind: str, tmp_path: Path) -> None:
+    after, before, whole = (
+        digits(tmp_path, partition__kind=kind, data__validation_cut=cut, data__validation=share)
+        for cut, share in (("after", 0.1), ("before", 0.1), ("before", 0.0))
+    )
+    held = after.validation
+    assert np.array_equal(held, before.validation), "the same images are held back"
+    for left, all_of_it in zip(after.partition(10), whole.partition(10), strict=True):
+        assert np.array_equal(left, np.setdiff1d(all_of_it, held))
+    together = np.concatenate([*after.partition(10), held])
+    assert sorted(together) == list(range(1437))
+    first = np.concatenate(before.partition(10))
+    assert sorted(first) == sorted(np.setdiff1d(np.arange(1437), held))
+
+
+def test_a_site_of_which_all_is_held_back_is_refused(tmp_path: Path) -> None:
+    division = digits(
+        tmp_path,
+        data__images=60,
+        data__validation=0.5,
+        data__validation_cut="after",
+        partition__kind="iid",
+        federation__sites=30,
+    )
+    with pytest.raises(DataError, match=r"data\.validation_cut=after leaves a site without images"):
+        division.partition(30)

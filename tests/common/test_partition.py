@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from common.data.division.partitions import class_counts, partition, report
+from common.data.division.partitions import _draws, class_counts, partition, report
 from common.data.division.stratify import Parts, validation_split
 from common.data.loading import load
 from common.data.published.catalogue import describe
 from common.errors import DataError
 from common.settings.sections import PartitionSettings
 
-KINDS = ("iid", "dirichlet", "by_class", "shards", "quantity")
+KINDS = ("iid", "dirichlet", "dirichlet_groups", "by_class", "shards", "quantity")
 BALANCED = np.repeat(np.arange(10), 500)
 
 
@@ -61,7 +61,8 @@ def test_parts_are_a_disjoint_cover_or_an_error(
     assert len(parts) == clients
     assert sorted(np.concatenate(parts)) == list(range(len(labels)))
     assert all((np.diff(part) > 0).all() for part in parts)
-    least = max(1, min_size) if kind in ("dirichlet", "quantity") else 1
+    sized = kind in ("dirichlet", "dirichlet_groups", "quantity")
+    least = max(1, min_size) if sized else 1
     assert min(map(len, parts)) >= least
     again = partition(labels, clients, settings, seed)
     assert all(np.array_equal(part, same) for part, same in zip(parts, again, strict=True))
@@ -110,6 +111,69 @@ def test_dirichlet_has_the_law_of_its_name() -> None:
         assert abs(shares.mean() - 0.5) < 4 * np.sqrt(expected / 1000)
         # the sample variance of 1,000 draws of a bounded variable has under 6% standard error here
         assert shares.var() == pytest.approx(expected, rel=0.2)
+
+
+def test_groups_are_cut_into_equal_parts_client_by_client_and_class_by_class() -> None:
+    """60 images of one class and 40 of another at two clients: who draws the 60 is closed, the other gets the 40."""
+    labels = np.array([0] * 60 + [1] * 40)
+    settings = PartitionSettings(kind="dirichlet_groups", alpha=1e-4)
+    found = {
+        str(class_counts(labels, partition(labels, 2, settings, seed), 2).tolist())
+        for seed in range(20)
+    }
+    # the first client has the 60, of which ten are cut off to the second; or the 40, and gets ten of the 60
+    assert found == {"[[50, 0], [10, 40]]", "[[10, 40], [50, 0]]"}
+
+
+@pytest.mark.parametrize(("clients", "group"), [(40, 20), (40, 10), (100, 20), (7, 3), (10, 0)])
+def test_groups_have_equal_parts_of_the_shuffled_images(clients: int, group: int) -> None:
+    settings = PartitionSettings(kind="dirichlet_groups", alpha=0.5, group=group)
+    parts = partition(BALANCED, clients, settings, 3)
+    starts = -(-np.arange(clients + 1) * 5000 // clients)
+    assert [len(part) for part in parts] == np.diff(starts).tolist()
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    for first in range(0, clients, group or clients):
+        members = parts[first : first + (group or clients)]
+        size, share = sum(map(len, members)), sum(map(len, members)) / 5000
+        held = np.bincount(BALANCED[np.concatenate(members)], minlength=10)
+        # drawn without replacement of 500 in 5000: hypergeometric
+        deviation = np.sqrt(500 * share * (1 - share) * (5000 - 500) / 4999)
+        assert held.sum() == size
+        assert np.abs(held - 500 * share).max() <= 4.5 * deviation
+
+
+def test_a_groups_draws_have_the_law_of_dirichlet_and_its_balance_rule() -> None:
+    """Shares of the first class are Beta(a, (K - 1) a): mean 1/K, variance (K - 1) / (K^2 (K a + 1))."""
+    totals = np.full(4, 10_000)
+    for clients, alpha in ((2, 0.5), (4, 0.1), (5, 2.0), (20, 0.01)):
+        rng = np.random.default_rng(clients)
+        counts = np.concatenate([_draws(totals, clients, alpha, rng) for _ in range(20)])
+        assert (counts.sum(axis=1) == totals).all()
+        shares = counts[:, :, 0] / 10_000
+        assert shares.mean() == pytest.approx(1 / clients)
+        expected = (clients - 1) / (clients**2 * (clients * alpha + 1))
+        assert shares.var() == pytest.approx(expected, rel=0.06)
+        before = np.cumsum(counts, axis=2) - counts
+        assert (counts[before * clients >= totals.sum()] == 0).all()
+        assert (counts >= 0).all()
+
+
+def test_a_group_is_redrawn_until_each_client_has_half_of_its_fair_share() -> None:
+    """Of a class of 75 and one of 25 at two clients, the least that balance leaves a client is 25: just enough."""
+    settings = PartitionSettings(kind="dirichlet_groups", alpha=1e-4, max_draws=200)
+    labels = np.array([0] * 75 + [1] * 25)
+    assert [len(part) for part in partition(labels, 2, settings, 0)] == [50, 50]
+    with pytest.raises(DataError, match=r"200 draws .* half of its fair share, 25 images .* 24\)"):
+        partition(np.array([0] * 76 + [1] * 24), 2, settings, 0)
+
+
+def test_the_limit_of_draws_changes_no_division_that_it_permits() -> None:
+    few, many = (
+        PartitionSettings(kind="dirichlet_groups", alpha=0.1, group=10, max_draws=draws)
+        for draws in (200, 100_000)
+    )
+    for one, other in zip(*(partition(BALANCED, 20, its, 1) for its in (few, many)), strict=True):
+        assert np.array_equal(one, other)
 
 
 @pytest.mark.parametrize("alpha", [0.01, 0.1, 0.5])
@@ -177,6 +241,13 @@ def test_real_labels_at_the_papers_extreme(tmp_path: Path) -> None:
         ({"kind": "by_class", "classes_per_client": 1}, 3, "classes to nobody; .* to 2 or more"),
         ({"kind": "shards", "shards_per_client": 6}, 4, "cannot be cut into 4 x 6 shards"),
         ({"alpha": 1e308}, 2, "too extreme"),
+        ({"kind": "dirichlet_groups", "alpha": 1e-308, "min_size": 0}, 2, "too extreme"),
+        ({"kind": "dirichlet_groups"}, 3, "in 3 equal parts are fewer than partition.min_size=10"),
+        (
+            {"kind": "dirichlet_groups", "group": 5},
+            2,
+            "partition.group=5 is more than the 2 clients",
+        ),
     ],
 )
 def test_what_cannot_be_met_says_what_to_change(

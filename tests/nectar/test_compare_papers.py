@@ -16,10 +16,13 @@ from small import SMALL
 import nectar
 from common.config import layers as layers_module
 from common.config.loading import load
+from common.specs.fedssyn import DONE
 from nectar.arguments import parse_arguments
 from nectar.cli import main
 from nectar.comparison import scheduler as scheduling
+from nectar.comparison.comparison import Comparison
 from nectar.comparison.request import Cell, Variant, parse
+from nectar.records.record import MADE
 from server_app.record import Record
 
 TINY = f"""
@@ -80,6 +83,14 @@ def records(tmp_path: Path, *columns: str, seeds: int = 2) -> dict[tuple[str, st
                 words = parse_arguments(request.words(variant, seed))
                 done[label, variant.label, seed] = run(words)
     return done
+
+
+def change(old: str, new: str) -> None:
+    """Change the table of the name t."""
+    place = layers_module.CONF / "table" / "t.yaml"
+    text = place.read_text()
+    assert old in text
+    place.write_text(text.replace(old, new))
 
 
 def test_our_numbers_stand_beside_the_papers(tiny: None, tmp_path: Path) -> None:
@@ -212,3 +223,105 @@ def test_what_cannot_be_meant_is_one_sentence(
     message = capsys.readouterr().err
     assert message.startswith(f"nectar: {sentence}")
     assert message.count("\n") == 1
+
+
+def test_a_column_that_cannot_be_divided_is_left_out_and_counted(
+    tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records(tmp_path, "deep", seeds=1)
+    change("- wide: {}", "- wide: {partition.min_size: 900}")
+    words = ["compare", "table=t", "--seeds=1", f"output-dir={tmp_path / 'runs'}"]
+    assert main([*words, f"--output={tmp_path / 'out'}"]) == 1
+    message = capsys.readouterr().out
+    why = "3 clients with partition.min_size=900 need 2700 images"
+    assert message.splitlines()[0].startswith(f"wide is left out: {why}")
+    assert "Column deep, 1 of 1." in message
+    assert "deep, 0.999  fedavg    >1        3" in message
+    assert f"Failed: wide: {why}" in message
+    assert message.endswith("1 of 2 columns cannot be compared and are left out.\n")
+    assert f"Failed: wide: {why}" in (tmp_path / "out" / "table.md").read_text()
+    assert main([*words, "--dry-run"]) == 1
+    message = capsys.readouterr().out
+    assert "3 runs, 2 of them there already." in message or "2 runs, 2 of them there" in message
+    assert message.endswith("1 of 2 columns cannot be compared and are left out.\n")
+    assert main([*words, "--print"]) == 1
+    out, err = capsys.readouterr()
+    assert all(line.startswith("nectar compare ") for line in out.splitlines())
+    assert err.endswith("1 of 2 columns cannot be compared and are left out.\n")
+
+
+def test_if_no_column_can_be_divided_nothing_is_compared(
+    tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change("{rounds: 2, ", "{rounds: 2, partition.min_size: 900, ")
+    assert main(["compare", "table=t", f"output-dir={tmp_path / 'runs'}"]) == 2
+    assert "partition.min_size=900" in capsys.readouterr().err
+
+
+REFIT = "refit: on\nbase: {data.validation_cut: after, rounds: 2, "
+
+
+def test_reported_runs_hold_nothing_back_and_searches_do(tiny: None, tmp_path: Path) -> None:
+    """Unless a share is typed, which holds for all, or a row states its own."""
+    change("base: {rounds: 2, ", REFIT)
+    change('afresh: {run: "real:redraw=on"', 'afresh: {run: "real:data.validation=0.2"')
+    shared = ["table=t", "wide", "--search", f"output-dir={tmp_path / 'runs'}"]
+    (planned,) = Comparison(parse(options_of(shared)), print).planned
+    held = {run.variant.label: run.config.data.validation for run in planned.runs}
+    assert held == {"feddm": 0.0, "afresh": 0.2, "fedavg": 0.0}
+    assert {run.config.data.validation for run in planned.trials} == {0.1}
+    typed = parse(options_of([*shared, "data.validation=0.3"]))
+    (planned,) = Comparison(typed, print).planned
+    assert {run.config.data.validation for run in planned.runs} == {0.2, 0.3}
+    assert {run.config.data.validation for run in planned.trials} == {0.3}
+    assert typed.table is not None
+    assert not typed.table.refit
+
+
+def test_without_a_validation_split_the_last_round_is_reported_and_no_round_is_the_best(
+    tiny: None, tmp_path: Path
+) -> None:
+    change("base: {rounds: 2, ", REFIT)
+    words = ["table=t", "deep", "fedavg", "--seeds", "1", f"output-dir={tmp_path / 'runs'}"]
+    (planned,) = Comparison(parse(options_of(words)), print).planned
+    record = run(parse_arguments(planned.runs[0].words))
+    places = {"output_dir": tmp_path / "runs", "output": tmp_path / "out"}
+    result = nectar.compare("deep", "fedavg", table="t", seeds=1, progress=False, **places)
+    last = record.metrics()[-1]
+    assert (last["validation"], last["round"]) == (None, 1)
+    assert result.columns["deep"].accuracies == {"fedavg": {0: last["test"]["accuracy"]}}
+    assert not (record.directory / "checkpoint" / "best.safetensors").exists()
+    assert "the last one is reported" in result.table
+
+
+@pytest.mark.parametrize("word", ["yes", "1"])
+def test_refit_is_on_or_off(word: str, tiny: None, capsys: pytest.CaptureFixture[str]) -> None:
+    change("base: {rounds: 2, ", REFIT.replace("on", word, 1))
+    assert main(["compare", "table=t"]) == 2
+    assert "refit in conf/table/t.yaml must be on or off, not " in capsys.readouterr().err
+
+
+def test_rounds_that_make_images_are_counted_apart(tiny: None, tmp_path: Path) -> None:
+    """As Fedssyn counts: those to the accuracy without the round that makes images, which stands after a plus."""
+    change('afresh: {run: "real:redraw=on", ', 'afresh: {run: "fedssyn:source=real", ')
+    change("{rounds: 2, ", "{rounds: 3, ")
+    change("wide: {target: 0.01,", "wide: {target: 0.15,")
+    done = records(tmp_path, "wide", seeds=2)
+    places = {"output_dir": tmp_path / "runs", "output": tmp_path / "out"}
+    result = nectar.compare("wide", table="t", seeds=2, progress=False, **places)
+    with (tmp_path / "out" / "table.csv").open(newline="") as file:
+        ours = {x["row"]: x["ours"] for x in csv.DictReader(file) if x["source"] == "Table 4"}
+    reached = []
+    for seed in range(2):
+        lines = done["wide", "afresh", seed].metrics()
+        assert MADE == DONE
+        assert [any(MADE in d for d in line["devices"].values()) for line in lines] == [
+            *(False, True, False, False)
+        ]
+        found = [line["round"] for line in lines if line["test"]["accuracy"] >= 0.15]
+        reached += found[:1]
+    assert len(reached) == 2
+    assert min(reached) > 1, "the round that makes images leaves the model as it is"
+    assert ours["afresh"] == f"{(sum(reached) / 2 - 1):.1f}".removesuffix(".0") + " + 1"
+    assert "+" not in ours["feddm"]
+    assert "after a plus" in result.table.replace("\n", " ")

@@ -448,13 +448,19 @@ def test_feddpms_networks_have_the_papers_sizes(cell: str, shared: int, decoder:
 def test_fedssyn_has_the_papers_settings_and_can_be_built(cell: str, end: str) -> None:
     config = resolved(cell + end)
     assert (config.method, config.dataset) == ("fedssyn", cell.split("-")[1])
-    assert (config.partition.kind, config.partition.alpha) == ("dirichlet", swept(cell, "alpha", 0))
+    division, alpha = config.partition, swept(cell, "alpha", 0)
+    assert (division.kind, division.alpha) == ("dirichlet_groups", alpha)
     sites, asked = swept(cell, "clients", 10), round(10 * swept(cell, "of", 10)) // 10
     asked = {10: asked, 40: 8, 100: 10}[int(sites)]
     assert config.federation.sites == sites
     assert config.federation.participation * sites == pytest.approx(asked)
     make_strategy(Division(config).run)
-    holds(config, source="diffusion", shared=True, size=0, rho=0.75, scaled=True)
+    groups = {("cifar10", 40, 0.1): 20, ("cifar10", 40, 0.01): 10, ("cifar100", 40, 0.1): 20}
+    groups |= {("cifar100", 40, 0.01): 10, ("cifar100", 100, 0.01): 20}
+    groups |= dict.fromkeys([("cifar10", 100, 0.1), ("cifar10", 100, 0.01)], 10)
+    assert division.group == groups.get((config.dataset, sites, alpha), 0)
+    size = (5000 if end else 50_000) // sites
+    holds(config, source="diffusion", shared=True, size=size, rho=0.75, scaled=True)
     inner = config.of("fedavg").settings.model_dump()
     shared = ("lr", "batch", "epochs", "weighting", "augment")
     assert (inner["weighting"], inner["augment"], inner["local_optimizer"]) == (

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from common.settings.sections import PartitionSettings
 
 
+# Kinds that give every client ``min_size`` images.
+_SIZED = ("dirichlet", "dirichlet_groups", "quantity")
+
 # A rule returns (order, owner): the image order[i] goes to the client owner[i].
 Assignment = tuple[Indices, Indices]
 Divider = Callable[[Labels, int, "PartitionSettings", np.random.Generator], Assignment]
@@ -87,7 +90,7 @@ def _whole(
     wanted = np.bincount(owner * classes + labels[order], minlength=clients * classes)
     parts = Groups(labels, owners).deal(wanted.reshape(clients, classes), rng)
     smallest = min(len(part) for part in parts)
-    if settings.kind in ("dirichlet", "quantity") and smallest < settings.min_size:
+    if settings.kind in _SIZED and smallest < settings.min_size:
         raise DataError(
             f"with groups kept whole a site has {smallest} samples, fewer than partition.min_size="
             f"{settings.min_size}: set partition.min_size to {smallest} or less, or lower federation.sites"
@@ -166,6 +169,96 @@ def _dirichlet_per_class(
     return _deal_classes(labels, counts, rng)
 
 
+def _dirichlet_groups(
+    labels: Labels, clients: int, settings: PartitionSettings, rng: np.random.Generator
+) -> Assignment:
+    """Deal shuffled images to groups of clients, divide each group's by Dirichlet, and cut all into equal parts.
+
+    As in the public code of FedDF (Lin et al. 2020), whose groups have ten clients. A group's images lie client by
+    client and within one class by class; the equal parts are cut of that order, so that a client may begin with the
+    last images of its neighbour. Sizes differ by one at most.
+    """
+    size = settings.group or clients
+    if size > clients:
+        raise DataError(
+            f"partition.group={size} is more than the {clients} clients there are: set it to {clients} or less, or to "
+            "0 for one group of all"
+        )
+    if len(labels) // clients < settings.min_size:
+        raise DataError(
+            f"{len(labels)} images in {clients} equal parts are fewer than partition.min_size={settings.min_size} "
+            f"each; set it to {len(labels) // clients} or less, or lower federation.sites"
+        )
+    firsts = np.arange(0, clients, size)
+    ends = np.append(firsts[1:], clients)
+    # where the clients' equal parts end: a group has what its clients' parts have together
+    cuts = -(-ends * len(labels) // clients)
+    pieces = []
+    for images, members in zip(
+        np.split(rng.permutation(len(labels)), cuts[:-1]), ends - firsts, strict=True
+    ):
+        counts = _draw_group(labels[images], int(members), settings, rng)
+        order, owner = _deal_classes(labels[images], counts, rng)
+        pieces.append(images[order[np.lexsort((labels[images][order], owner))]])
+    return np.concatenate(pieces), np.arange(len(labels)) * clients // len(labels)
+
+
+# Draws of a group that are made at a time, as arrays: it is the number's stream that depends on it.
+_AT_A_TIME = 128
+
+
+def _draw_group(
+    labels: Labels, clients: int, settings: PartitionSettings, rng: np.random.Generator
+) -> Indices:
+    """Return counts [clients, classes] of the first draw that leaves every client half of its fair share.
+
+    Raises
+    ------
+    DataError
+        ``max_draws`` draws did not give it.
+    """
+    totals, least, best = np.bincount(labels), len(labels) // (2 * clients), 0
+    for done in range(0, settings.max_draws, _AT_A_TIME):
+        look_at_the_clock()
+        counts = _draws(totals, clients, settings.alpha, rng)[: settings.max_draws - done]
+        smallest = counts.sum(axis=2).min(axis=1)
+        if len(enough := np.flatnonzero(smallest >= least)):
+            chosen: Indices = counts[enough[0]]
+            return chosen
+        best = max(best, int(smallest.max()))
+    raise DataError(
+        f"{settings.max_draws} draws of partition.kind={settings.kind} with partition.alpha={settings.alpha} gave no "
+        f"division in which each of {clients} clients of a group has half of its fair share, {least} images (the best "
+        f"had a smallest client of {best}); raise partition.max_draws or partition.alpha, or set partition.group to "
+        f"fewer than {clients}"
+    )
+
+
+def _draws(totals: Indices, clients: int, alpha: float, rng: np.random.Generator) -> Indices:
+    """Return draws of `_dirichlet_per_class` with the balance rule at once, int64 [_AT_A_TIME, clients, classes].
+
+    A gamma variate of a small alpha is nothing in floats; its logarithm, log Gamma(alpha + 1) + log(U) / alpha, is
+    not. Normalised over those still open it is a Dirichlet over them.
+    """
+    whole = int(totals.sum())
+    counts = np.zeros((_AT_A_TIME, clients, len(totals)), dtype=np.int64)
+    held = np.zeros((_AT_A_TIME, clients), dtype=np.int64)
+    for label in np.flatnonzero(totals):
+        logs = np.log(rng.standard_gamma(alpha + 1, held.shape))
+        with np.errstate(over="ignore"):
+            logs += np.log1p(-rng.random(held.shape)) / alpha
+        logs[held * clients >= whole] = -np.inf
+        largest = logs.max(axis=1, keepdims=True)
+        if not np.isfinite(largest).all():
+            raise _too_extreme(alpha)
+        shares = np.exp(logs - largest)
+        ends = np.cumsum(shares, axis=1)
+        ends = np.rint(ends * (totals[label] / ends[:, -1:])).astype(np.int64)
+        counts[:, :, label] = np.diff(ends, axis=1, prepend=0)
+        held += counts[:, :, label]
+    return counts
+
+
 def _by_class(
     labels: Labels, clients: int, settings: PartitionSettings, rng: np.random.Generator
 ) -> Assignment:
@@ -224,6 +317,7 @@ def _shards(
 _RULES: dict[str, Divider] = {
     "iid": _iid,
     "dirichlet": _dirichlet_per_class,
+    "dirichlet_groups": _dirichlet_groups,
     "by_class": _by_class,
     "shards": _shards,
     "quantity": _quantity,
@@ -323,12 +417,16 @@ def dirichlet(alpha: float, clients: int, rng: np.random.Generator) -> NDArray[n
     """Draw shares [clients] from the symmetric Dirichlet(alpha); DataError if floats cannot draw with alpha."""
     shares = rng.dirichlet(np.full(clients, alpha))
     if not np.isclose(shares.sum(), 1):  # not a number, or all zero where the sum overflowed
-        raise DataError(
-            f"partition.alpha={alpha} is too extreme to draw with; use partition.kind=iid for an "
-            "even partition, or partition.kind=by_class with one class a client for the other "
-            "extreme"
-        )
+        raise _too_extreme(alpha)
     return shares
+
+
+def _too_extreme(alpha: float) -> DataError:
+    return DataError(
+        f"partition.alpha={alpha} is too extreme to draw with; use partition.kind=iid for an "
+        "even partition, or partition.kind=by_class with one class a client for the other "
+        "extreme"
+    )
 
 
 def divide(total: int, shares: NDArray[np.float64]) -> Indices:

@@ -173,6 +173,11 @@ class Parts(Sequence[Indices]):
         """Return the parts of a whole of which these number the ``positions``, int64 [m]."""
         return Parts(positions[self._positions], self._ends)
 
+    def without(self, positions: Indices) -> Parts:
+        """Return the parts without the samples at ``positions``, int64 [m]."""
+        kept = np.isin(self._positions, positions, invert=True)
+        return Parts(self._positions[kept], np.append(0, np.cumsum(kept))[self._ends])
+
     def __len__(self) -> int:
         return len(self._ends)
 
