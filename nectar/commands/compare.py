@@ -88,7 +88,10 @@ def main(
     ] = None,
     dry_run: Annotated[
         bool,
-        flag("--dry-run", "say which runs are there, how long the others take, run nothing"),
+        flag(
+            "--dry-run",
+            "say which runs are there and, by timing a step a row, how long the others take; run nothing",
+        ),
     ] = False,
     ray: Annotated[
         str,
@@ -140,12 +143,13 @@ def main(
     request = parse(options)
     project()  # without which no run can be started
     from nectar.comparison.comparison import Comparison, commands, parse_shard, shard
-    from nectar.comparison.comparison import dry_run as describe
+    from nectar.comparison.dry_run import dry_run as describe
 
     comparison = Comparison(request, _complain if show else _say)
     runs = shard(comparison, *parse_shard(only)) if only else []
     if show or dry_run:
-        print(commands(comparison, ctx.obj) if show else describe(comparison))
+        for line in [commands(comparison, ctx.obj)] if show else describe(comparison):
+            _say(line)
         if left_out := comparison.count_of_left_out:
             (_complain if show else _say)(left_out)
         return _INCOMPLETE if left_out else 0

@@ -11,30 +11,21 @@ import json
 import math
 import re
 import shlex
-import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import fmean
-from typing import Any
 
-from common.config.keys import PATH_KEYS
 from common.config.resolved import Config
 from common.config.tables import ENDING
-from common.config.text import parse_set
-from common.errors import ConfigError, FederationError, NectarError
-from nectar.arguments import format_duration
+from common.errors import ConfigError, NectarError
 from nectar.comparison.files import write_cell, write_grid, write_paper
 from nectar.comparison.frame import default_target, frames
 from nectar.comparison.request import Cell, ComparisonRequest, Variant
 from nectar.comparison.results import ComparisonResult, GridResult, TableResult
-from nectar.comparison.run_process import LocalStarter
-from nectar.comparison.scheduler import PlannedRun, Say, Scheduler, most_of_a_run, plan
-from nectar.comparison.tables import size_text
+from nectar.comparison.scheduler import PlannedRun, Say, Scheduler, plan
 from nectar.comparison.tuning import Choice, Search, choose, searches_of
-from nectar.records.record import RunFigures, RunRecord
+from nectar.records.record import RunFigures
 from nectar.records.run_list import Archive
 from nectar.report.text import plural
-from server_app.record import Record
 from strategies.exchange.roll_call import some_of
 
 
@@ -71,13 +62,13 @@ class PlannedCell:
         content += [[name, run.identity.key] for name, own in trials.items() for run in own]
         self.output = cell.output or self.records / f"compare-{_digest(json.dumps(content))}"
         self.runs = self._named(runs)
-        self._trials = {name: self._named(own) for name, own in trials.items()}
+        self.by_search = {name: self._named(own) for name, own in trials.items()}
         self.choices: list[Choice] = []
 
     @property
     def trials(self) -> list[PlannedRun]:
         """The runs of the searches."""
-        return [run for own in self._trials.values() for run in own]
+        return [run for own in self.by_search.values() for run in own]
 
     def _named(self, runs: Sequence[PlannedRun]) -> list[PlannedRun]:
         return [run.within(self._name, self.output.name) for run in runs]
@@ -90,7 +81,7 @@ class PlannedCell:
             self.runs = self._named(plan(self.cell, chosen, self.cell.seeds))
 
     def _search(self, search: Search, scheduler: Scheduler, say: Say) -> Choice:
-        runs = self._trials[search.name]
+        runs = self.by_search[search.name]
         say(
             f"Search for {search.name}: {len(search.grid())} combinations, judged on the validation set."
         )
@@ -346,21 +337,10 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
-# ---- dry run -------------------------------------------------------------------------------------
-# What a comparison would run: how long it may take, and its runs as commands and as shards for other machines.
+# ---- shards --------------------------------------------------------------------------------------
+# A comparison's runs as commands and as shards for other machines.
 
 PRINT = "--print"
-
-#: of a run config, what hardly changes the seconds of a round and the size of a record
-_ASIDE = (*PATH_KEYS, "experiment", "rounds", "round", "seed", "typed", "resolved", "set")
-
-#: sections of which the same holds
-_LITTLE = ("partition", "federation", "track")
-
-Kind = tuple[tuple[str, Any], ...]
-
-
-# -- shards -------------------------------------------------------------------------------------
 
 
 def parse_shard(text: str) -> tuple[int, int]:
@@ -408,91 +388,3 @@ def commands(comparison: Comparison, words: Sequence[str]) -> str:
     return "\n".join(
         f"{typed} --only {k}/{len(names)}  # {name}" for k, name in enumerate(names, 1)
     )
-
-
-# -- what is there, and what the rest takes -----------------------------------------------------
-
-
-def dry_run(comparison: Comparison) -> str:
-    """Say of each run whether it is there, and what the others may take together."""
-    archive, planned = Archive(comparison.records), comparison.planned
-    runs = {r.identity: r for each in planned for r in (*each.trials, *each.runs)}
-    lines, missing = [], []
-    for run in runs.values():
-        found = archive.completed(run.identity)
-        begun = None if found else archive.unfinished(run.identity)
-        missing += [] if found else [run]
-        state = (
-            f"there ({found.id})" if found else f"goes on ({begun.id})" if begun else "to be run"
-        )
-        lines.append(f"{run.name}: {state}")
-    lines += ["", f"{len(runs)} runs, {len(runs) - len(missing)} of them there already."]
-    if any(each.trials for each in planned):
-        lines.append(
-            "Searched rows stand with their first combination: what is chosen is not known yet."
-        )
-    if missing:
-        options = comparison.options
-        # a cluster is not asked how many of its cores are free
-        jobs = options.parallel or (
-            1 if options.ray else LocalStarter().jobs(*most_of_a_run(missing))
-        )
-        lines += _expected(missing, _measured(archive), jobs, comparison.records)
-    return "\n".join(lines)
-
-
-def _expected(
-    missing: Sequence[PlannedRun],
-    known: Mapping[Kind, list[tuple[float, int]]],
-    jobs: int,
-    records: Path,
-) -> Iterator[str]:
-    """Yield sentences about runs that are to be made."""
-    alike = [(run, known.get(_kind(run.config.to_run_config()), [])) for run in missing]
-    found = [(run, own) for run, own in alike if own]
-    if len(found) < len(missing):
-        others = len(missing) - len(found)
-        yield (
-            f"No estimate of {others} of {len(missing)}: no record here is of such a run; `nectar run --dry-run` times "
-            "a step of one."
-        )
-    if not found:
-        return
-    seconds = sum(run.config.rounds * fmean(took for took, _ in own) for run, own in found)
-    room = sum(fmean(taken for _, taken in own) for _, own in found)
-    side = f", {format_duration(seconds / jobs)} with {jobs} at a time" if jobs > 1 else ""
-    yield f"Of {len(found)} runs there are records alike: about {format_duration(seconds)} of computing{side}."
-    at = next(place for place in (records, *records.parents) if place.is_dir())
-    free = shutil.disk_usage(at).free
-    yield f"Their records take about {size_text(room)}; {size_text(free)} are free in {at}."
-
-
-def _measured(archive: Archive) -> dict[Kind, list[tuple[float, int]]]:
-    """Return what the records of each kind took: seconds of a round, and bytes of the record."""
-    found: dict[Kind, list[tuple[float, int]]] = {}
-    for run in archive.all_completed():
-        if (seconds := _seconds(run)) is not None:
-            found.setdefault(_kind(run.provenance["run-config"]), []).append((seconds, run.size))
-    return found
-
-
-def _seconds(run: RunRecord) -> float | None:
-    try:
-        lines = [line for line in Record(run.directory).metrics() if line["round"]]
-    except FederationError:  # damaged
-        return None
-    clocks = [(line.get("seconds") or {}).values() for line in lines]
-    sums = [sum(value for value in clock if isinstance(value, int | float)) for clock in clocks]
-    return fmean(sums) if sums else None
-
-
-def _kind(run_config: Mapping[str, Any]) -> Kind:
-    """Return what makes runs alike in what they take: all settings but seed, rounds, division and paths."""
-    own = {key: value for key, value in run_config.items() if key not in _ASIDE and value != ""}
-    try:
-        settings = parse_set(str(run_config.get("set", "")))
-    except ConfigError:  # of a record that Nectar did not write
-        settings = {}
-    own |= {k: v for k, v in settings.items() if k.partition(".")[0] not in _LITTLE}
-    own["sites"] = settings.get("federation.sites")
-    return tuple(sorted((key, repr(value)) for key, value in own.items()))

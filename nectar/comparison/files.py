@@ -81,6 +81,7 @@ def write_paper(results: TableResult) -> None:
     """Write our numbers and a paper's."""
     directory = _folder(results)
     write_text(directory / "table.md", results.markdown())
+    write_text(directory / "table.tex", results.latex())
     write_text(directory / "table.csv", results.csv())
 
 

@@ -15,10 +15,12 @@ from nectar.comparison.paper_table import Number, PaperTable, Printed
 from nectar.comparison.request import Axis, Cell
 from nectar.comparison.tables import (
     NOTHING,
+    PAGE,
     WIDTH,
     Results,
     TextTable,
     accuracy_text,
+    pieces,
     seconds_text,
     short,
     size_text,
@@ -29,6 +31,8 @@ from nectar.report.text import capital
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+_PIVOT = "{} after the last round, mean and sample standard deviation over the seeds."
 
 #: rounds that a terminal shows; the Markdown has them all
 _SHOWN_ROUNDS = 10
@@ -324,23 +328,11 @@ class GridResult(Results):
             for label in means.index
         ]
         what = next((MEASURES[own.measure] for own in self.compared.values()), "accuracy")
-        caption = f"{capital(what)} after the last round, mean and sample standard deviation over the seeds."
-        return TextTable(caption, ("method", *means.columns), tuple(cells))
+        return TextTable(_PIVOT.format(capital(what)), ("method", *means.columns), tuple(cells))
 
     def tables(self, *, full: bool = False) -> list[TextTable]:
         """Return the table, in pieces that fit a terminal unless in full."""
-        whole = self.pivot_table
-        if full:
-            return [whole]
-        pieces: list[TextTable] = []
-        first, end = 1, len(whole.header)
-        while first < end:
-            last = end
-            while last > first + 1 and _width(_columns(whole, first, last)) > WIDTH:
-                last -= 1
-            pieces.append(_columns(whole, first, last))
-            first = last
-        return pieces
+        return [self.pivot_table] if full else pieces(self.pivot_table, WIDTH)
 
     def latex_tables(self) -> list[TextTable]:
         """Return the table with a line of the head for each axis and the best of each column in bold."""
@@ -360,23 +352,15 @@ class GridResult(Results):
         """Describe what the marks mean."""
         missing = "?" if len(self.compared) < len(self.by_cell) else ""
         used = missing + "".join(self.by_run["flags"])
-        return [
-            f"{mark} at least one seed: {says}." for mark, says in FLAGS.items() if mark in used
-        ]
+        return _notes_of_marks(used)
+
+
+def _notes_of_marks(used: str) -> list[str]:
+    return [f"{mark} at least one seed: {says}." for mark, says in FLAGS.items() if mark in used]
 
 
 def _entry(accuracy: float, deviation: float, marks: str) -> str:
     return _mean_and_spread(accuracy, deviation) + "".join(m for m in FLAGS if m in marks)
-
-
-def _columns(table: TextTable, first: int, end: int) -> TextTable:
-    rows = tuple((row[0], *row[first:end]) for row in table.rows)
-    return replace(table, header=(table.header[0], *table.header[first:end]), rows=rows)
-
-
-def _width(table: TextTable) -> int:
-    columns = zip(table.header, *table.rows, strict=True)
-    return sum(max(map(len, column)) + 2 for column in columns) - 2
 
 
 # -- a paper's table ----------------------------------------------------------------------------
@@ -448,7 +432,9 @@ class TableResult(Results):
         return csv_of(self.numbers.replace({"ours": {NOTHING: ""}}))
 
     def tables(self, *, full: bool = False) -> list[TextTable]:
-        """Return a table for each figure that the paper prints."""
+        """Return a table for each figure that the paper prints; of a table without printed numbers, the pivot."""
+        if not self.paper.printed:
+            return [self.pivot_table] if full else pieces(self.pivot_table, WIDTH)
         found = []
         kinds = self.numbers.groupby(["source", "figure", "network"], sort=False)
         for (source, figure, network), own in kinds:
@@ -458,12 +444,34 @@ class TableResult(Results):
             found.append(TextTable(caption, ("column", "row", "ours", "printed"), tuple(cells)))
         return found
 
+    @cached_property
+    def pivot_table(self) -> TextTable:
+        """Mean and spread of the accuracy, rows by columns."""
+        rows = dict.fromkeys(label for own in self.columns.values() for label in own.summary.index)
+        cells = tuple((row, *(_cell_of(own, row) for own in self.columns.values())) for row in rows)
+        return TextTable(_PIVOT.format("Accuracy"), ("method", *self.columns), cells)
+
+    def latex_tables(self) -> list[TextTable]:
+        """Return the tables for LaTeX, in pieces that fit a page."""
+        return [piece for table in self.tables(full=True) for piece in pieces(table, PAGE)]
+
     def notes(self) -> list[str]:
-        """Describe what is to be known of the paper's numbers."""
+        """Describe what is to be known of the paper's numbers, or what the marks in a table without them mean."""
+        if not self.paper.printed:
+            flags = (flag for own in self.columns.values() for flag in own.by_run["flags"])
+            return _notes_of_marks("".join(flags))
         noted = self.numbers[self.numbers["note"] != ""]
         notes = [f"{line.column}, {line.row}: {line.note}." for line in noted.itertuples()]
         refit = [_REFIT_NOTE] if self.paper.refit else []
         return [*([_SMALL_NOTE] if self.small else []), *refit, *notes]
+
+
+def _cell_of(results: ComparisonResult, row: str) -> str:
+    """Write a row's mean accuracy and its spread in a column, with its marks."""
+    if row not in results.summary.index:
+        return NOTHING
+    found, runs = results.summary.loc[row], results.by_run
+    return _entry(found["mean"], found["spread"], "".join(runs[runs["variant"] == row]["flags"]))
 
 
 def _accuracy(results: ComparisonResult, row: Any, block: Printed, label: str) -> str:

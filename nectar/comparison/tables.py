@@ -9,7 +9,7 @@ import math
 import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 
@@ -19,8 +19,14 @@ NOTHING = "–"
 WIDTH = 120
 """Columns of a terminal."""
 
+PAGE = 90
+"""Characters that a page of LaTeX's article has room for beside each other, in the size of its tables."""
+
 #: what a row's label gets at least, where the columns fill the width
 _LABEL = 28
+
+#: rows of a table that a page of LaTeX has room for below a caption
+_PAGE_ROWS = 45
 
 
 @dataclass(frozen=True)
@@ -114,13 +120,37 @@ class Results(ABC):
         return "\n\n".join(parts) + "\n"
 
     def latex(self) -> str:
-        r"""Return the tables as ``tabular`` environments, to be read by ``\input``; all else is in comments."""
-        comments = [self.command, r"\usepackage{booktabs}"]
+        r"""Return the tables as ``table`` environments, to be read by ``\input``; notes are in comments."""
+        comments = [self.command, r"\usepackage{booktabs,graphicx}"]
         lines = [f"% {one_line(each)}" for each in comments]
         for table in self.latex_tables():
-            lines += ["", f"% {one_line(table.caption)}", *_tabular(table)]
+            for first in range(0, max(1, len(table.rows)), _PAGE_ROWS):
+                lines += ["", *_float(table, first)]
         notes = [f"% {one_line(each)}" for each in self.all_notes()]
         return "\n".join([*lines, "", *notes]).rstrip() + "\n"
+
+
+def pieces(table: TextTable, width: int) -> list[TextTable]:
+    """Return the table as several of some of its columns, each with the first and at most so many characters wide."""
+    found: list[TextTable] = []
+    first, end = 1, len(table.header)
+    while first < end:
+        last = end
+        while last > first + 1 and _width(_columns(table, first, last)) > width:
+            last -= 1
+        found.append(_columns(table, first, last))
+        first = last
+    return found
+
+
+def _columns(table: TextTable, first: int, end: int) -> TextTable:
+    rows = tuple((row[0], *row[first:end]) for row in table.rows)
+    return replace(table, header=(table.header[0], *table.header[first:end]), rows=rows)
+
+
+def _width(table: TextTable) -> int:
+    columns = zip(table.header, *table.rows, strict=True)
+    return sum(max(map(len, column)) + 2 for column in columns) - 2
 
 
 # -- text ---------------------------------------------------------------------------------------
@@ -180,6 +210,7 @@ _LATEX = str.maketrans(
         "^": r"\textasciicircum{}",
         "±": r"$\pm$",
         "–": "--",
+        "≥": r"$\geq$",
         "<": "$<$",
         ">": "$>$",
         "|": r"\textbar{}",
@@ -197,14 +228,26 @@ def latex_text(plain: str) -> str:
     return one_line(plain).translate(_LATEX)
 
 
-def _tabular(table: TextTable) -> Iterator[str]:
+def _float(table: TextTable, first: int) -> Iterator[str]:
+    """Yield a float of the rows from ``first`` on that a page has room for, shrunk where it is wider than the text."""
+    yield r"\begin{table}[htbp]"
+    yield r"\centering\footnotesize\setlength{\tabcolsep}{3pt}"
+    yield rf"\caption{{{latex_text(table.caption)}{' (Continued.)' if first else ''}}}"
+    yield r"\medskip"
+    yield r"\sbox0{%"
+    yield from _tabular(table, first)
+    yield r"}\ifdim\wd0>\linewidth\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi"
+    yield r"\end{table}"
+
+
+def _tabular(table: TextTable, first: int) -> Iterator[str]:
     yield rf"\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}"
     yield r"\toprule"
     for line in table.above:
         yield from _head(line)
     yield _row(map(latex_text, table.header))
     yield r"\midrule"
-    for i, row in enumerate(table.rows):
+    for i, row in enumerate(table.rows[first : first + _PAGE_ROWS], first):
         cells = enumerate(map(latex_text, row))
         yield _row(rf"\textbf{{{cell}}}" if (i, j) in table.bold else cell for j, cell in cells)
     yield r"\bottomrule"

@@ -32,12 +32,12 @@ def output_folder(given: str, *, fresh: bool = False) -> Path:
     Returns
     -------
     Path
-        Absolute; it need not be there, the folder around it is.
+        Absolute; neither it nor the folders around it need be there.
 
     Raises
     ------
     ConfigError
-        If it is empty, something else than a folder, there already though ``fresh``, or is in no folder.
+        If it is empty, something else than a folder, there already though ``fresh``, or is below a file.
     """
     place = _absolute(given, "--output", "a folder")
     if fresh and os.path.lexists(place):
@@ -46,7 +46,12 @@ def output_folder(given: str, *, fresh: bool = False) -> Path:
         )
     if os.path.lexists(place) and not place.is_dir():
         raise ConfigError(f"--output={given} is a file, and a folder is needed: name another one.")
-    return _within_a_folder(place, given, "--output")
+    around = next(above for above in place.parents if os.path.lexists(above))
+    if not around.is_dir():
+        raise ConfigError(
+            f"--output={given} lies below {around}, which is a file: name another one."
+        )
+    return place
 
 
 def output_page(given: str, named: str = "--output") -> Path:
@@ -65,21 +70,17 @@ def output_page(given: str, named: str = "--output") -> Path:
     place = _absolute(given, named, "an HTML file, such as report.html")
     if place.suffix.lower() not in _PAGES or place.is_dir():
         raise ConfigError(f"{named}={given} must name an HTML file, such as report.html.")
-    return _within_a_folder(place, given, named)
+    if not place.parent.is_dir():
+        raise ConfigError(
+            f"{named}={given} lies in a directory that is not there: make {place.parent} first."
+        )
+    return place
 
 
 def _absolute(given: str, named: str, kind: str) -> Path:
     if not given.strip() or "\0" in given:
         raise ConfigError(f"{named}={given!r} names nothing: give it {kind}.")
     return Path.cwd() / from_home(given)
-
-
-def _within_a_folder(place: Path, given: str, named: str) -> Path:
-    if not place.parent.is_dir():
-        raise ConfigError(
-            f"{named}={given} lies in a directory that is not there: make {place.parent} first."
-        )
-    return place
 
 
 # ---- resume --------------------------------------------------------------------------------------

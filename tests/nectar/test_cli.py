@@ -147,11 +147,12 @@ def test_an_output_that_cannot_be_is_refused_before_any_work(
     (tmp_path / "file").write_text("mine")
     bad = {
         "": "--output='' names nothing: give it ",
-        "gone/new": "lies in a directory that is not there: make",
+        "file/new": f"lies below {tmp_path / 'file'}, which is a file: name another one.",
         "file": "--output=file is a file, and a folder is needed: name another one.",
     }
     if command == "report":
-        bad = {"": bad[""], "gone/new.html": bad["gone/new"], "file": "must name an HTML file"}
+        gone = "lies in a directory that is not there: make"
+        bad = {"": bad[""], "gone/new.html": gone, "file": "must name an HTML file"}
     elif command == "export":
         bad["file"] = "file is there already and is left as it is"
     for place, message in bad.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import shutil
 import subprocess
 import sys
@@ -22,8 +23,9 @@ from common.errors import ConfigError, DataError
 from nectar.cli import main
 from nectar.comparison import scheduler as scheduling
 from nectar.comparison.comparison import Comparison
+from nectar.comparison.paper_table import Number, PaperTable, Printed
 from nectar.comparison.request import Axis, Cell, CompareOptions, ComparisonRequest, Variant, parse
-from nectar.comparison.results import ComparisonResult, GridResult
+from nectar.comparison.results import ComparisonResult, GridResult, TableResult
 from nectar.comparison.tables import Results, TextTable
 
 ALPHA, SETS = Axis("partition.alpha", ("0.1", "1")), Axis("dataset", ("digits", "mnist"))
@@ -222,6 +224,11 @@ def test_the_pivot_for_latex_has_a_line_of_heads_for_each_axis_and_the_best_in_b
     found = [line for line in results(FOUR).latex().splitlines() if not line.startswith("%")]
     assert found == [
         "",
+        r"\begin{table}[htbp]",
+        r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
+        r"\caption{Accuracy after the last round, mean and sample standard deviation over the seeds.}",
+        r"\medskip",
+        r"\sbox0{%",
         r"\begin{tabular}{lrrrr}",
         r"\toprule",
         r" & \multicolumn{2}{c}{alpha=0.1} & \multicolumn{2}{c}{alpha=1} \\",
@@ -232,6 +239,8 @@ def test_the_pivot_for_latex_has_a_line_of_heads_for_each_axis_and_the_best_in_b
         r"100\% & 0.2500 $\pm$ 0.0000 & \textbf{0.7500 $\pm$ 0.0000} & \textbf{0.5000} & 0.2500 \\",
         r"\bottomrule",
         r"\end{tabular}",
+        r"}\ifdim\wd0>\linewidth\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi",
+        r"\end{table}",
     ]
 
 
@@ -259,8 +268,9 @@ def test_no_label_breaks_latex() -> None:
     text = latex_of(("x",), ("\\~^&%$#_{}<>",))
     assert r"\textbackslash{}\textasciitilde{}\textasciicircum{}\&\%\$\#\_\{\}$<$$>$ \\" in text
     commands = [line for line in text.splitlines() if line and not line.startswith("%")]
-    assert commands[0] == r"\begin{tabular}{l}"
-    assert commands[-1] == r"\end{tabular}"
+    assert commands[0] == r"\begin{table}[htbp]"
+    assert commands[2] == r"\caption{cap tion}"
+    assert commands[-1] == r"\end{table}"
     rows = latex_of(("x",), ("[2] x",), ("* y | z",)).splitlines()
     assert r"{[}2] x \\" in rows, "no option of the line before"
     assert r"{*} y \textbar{} z \\" in rows
@@ -270,14 +280,43 @@ def test_no_label_breaks_latex() -> None:
 @pytest.mark.extended
 def test_latex_takes_it(tmp_path: Path) -> None:
     odd = latex_of(("x", "y"), ("[x] Köln", "* 2 × −1"), ("* | “q” …", "\\~^&%$#_{}<>±–"))
-    written = results(FOUR).latex() + odd
-    (tmp_path / "table.tex").write_text(written, encoding="utf-8")
+    long = latex_of(("x", "y"), *[("a", "b" * 200)] * 150)
+    column = results_of({f"a method of {n} words": [a_run(*[0.5] * 30)] * 9 for n in range(5)}, 30)
+    written = "".join(each.latex() for each in (results(FOUR), column, paper_of(60), paper_of(0)))
+    (tmp_path / "table.tex").write_text(written + odd + long, encoding="utf-8")
+    packages = "\\usepackage{booktabs,graphicx}"
     (tmp_path / "page.tex").write_text(
-        "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\\input{table}\\end{document}\n"
+        f"\\documentclass{{article}}{packages}\\begin{{document}}\\input{{table}}\\end{{document}}\n"
     )
     line = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]
     subprocess.run(line, cwd=tmp_path, check=True, capture_output=True)
     assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
+    told = (tmp_path / "page.log").read_text("utf-8", errors="replace")
+    assert not re.findall(r"Overfull|Float too large|undefined", told)
+
+
+def paper_of(numbers: int) -> TableResult:
+    """A table of 12 columns, of which a paper prints so many numbers or none."""
+    names = [f"cifar10-alpha{n}" for n in range(12)]
+    rows = [f"row {n}" for n in range(max(2, numbers // 12))]
+    of_columns = {name: {row: Number("69.66 ± 0.13", 69.66) for row in rows} for name in names}
+    printed = (Printed("Table 1", "accuracy", "", {}, of_columns),) if numbers else ()
+    column = results_of({row: [a_run(0.5, 0.6), a_run(0.5, 0.7), None] for row in rows})
+    ours = {**dict.fromkeys(names, column), "last": results_of({"row 1": [a_run(0.25)]})}
+    paper = PaperTable("t", "t", dict.fromkeys(ours, ""), (), printed)
+    return TableResult("t", "nectar compare table=t", Path("out"), paper, False, ours)
+
+
+def test_a_table_without_printed_numbers_is_rows_by_columns() -> None:
+    found = paper_of(0)
+    assert "| row 0 | 0.6500 ± 0.0707? |" in found.markdown()
+    assert "| row 1 | 0.6500 ± 0.0707? |" in found.markdown()
+    assert "| – |\n| row 1 |" in found.markdown(), "the last column does not have it"
+    assert found.markdown().count("0.2500 |") == 1
+    assert "? at least one seed: not run" in found.table
+    assert max(map(len, found.table.splitlines())) <= 120
+    heads = [line for line in found.table.splitlines() if line.startswith("method ")]
+    assert " ".join(heads).split().count("cifar10-alpha3") == 1
 
 
 def test_a_wide_pivot_comes_in_pieces_of_120_columns() -> None:
