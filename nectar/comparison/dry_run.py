@@ -184,9 +184,9 @@ class _Times:
         if kind not in self._timed:
             self._timed[kind] = rehearse(item.like.config)
         found = self._timed[kind]
-        return (
-            found and replace(found, processes=min(found.processes, self._cores), rounds=rounds).run
-        )
+        if found is None:
+            return None
+        return replace(found, processes=min(found.processes, self._cores), rounds=rounds).run
 
     def room(self, item: _Item) -> float | None:
         """Return the bytes of an item's record; None if there is no record of such a run."""
