@@ -124,7 +124,7 @@ METHODS: dict[str, Method] = {
         _own("fednova", "FedNova", private=True, averages=True, on=("fedprox",)),
         _own("fedper", "FedPer", private=True, averages=True),
         _own("fedrep", "FedRep", averages=True),
-        _own("fedbn", "FedBN", averages=True),
+        _own("fedbn", "FedBN", averages=True, takes=("images", "series")),
         _own("ditto", "Ditto", private=True, averages=True),
         _own("finetune", "Finetune", private=True, averages=True),
         _own("scaffold", "Scaffold", private=True, averages=True),

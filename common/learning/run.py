@@ -128,7 +128,10 @@ class Run:
         """Names, shapes and dtypes of the model's state that travels: all, or all but what is each site's own."""
         model, chosen = self.build_model(), self.config.model
         whole = WeightsSpec.of(model)
-        own = personal_names(model, chosen.personal)
+        try:
+            own = personal_names(model, chosen.personal)
+        except ValueError as error:
+            raise ConfigError(f"{error}") from None
         shared = whole.only([name for name in whole.names if name not in own]) if own else whole
         return shared.parameters if chosen.statistics == "local" else shared
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import nn
 
-from common.errors import ConfigError
 from common.models.classifier import Classifier
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
@@ -21,7 +20,7 @@ def personal_names(model: Classifier, personal: str) -> frozenset[str]:
 
     Raises
     ------
-    ConfigError
+    ValueError
         If one names no layer, or nothing is left that could be learned together.
     """
     names = tuple(model.state_dict())
@@ -37,7 +36,7 @@ def personal_names(model: Classifier, personal: str) -> frozenset[str]:
         own = frozenset().union(*(_below(names, [each], each) for each in layers))
     if not own or own.issuperset(name for name, _ in model.named_parameters()):
         left = "nothing of this model" if not own else "all of it"
-        raise ConfigError(
+        raise ValueError(
             f"model.personal={personal} keeps {left} at the sites: name a part of it; its layers are "
             f"{', '.join(dict.fromkeys(name.rpartition('.')[0] or name for name in names))}."
         )
@@ -48,7 +47,7 @@ def _below(names: tuple[str, ...], layers: list[str], told: str) -> frozenset[st
     own = frozenset(n for n in names if any(n == at or n.startswith(f"{at}.") for at in layers))
     if not own:
         known = dict.fromkeys(name.rpartition(".")[0] or name for name in names)
-        raise ConfigError(
+        raise ValueError(
             f"model.personal={told} names no layer of this model: its layers are {', '.join(known)}."
         )
     return own

@@ -16,7 +16,9 @@ class DittoSettings(FedAvgSettings):
     pull: float = setting(
         1.0, "strength of the pull of a site's own model to the shared one", symbol="lambda", ge=0
     )
-    own_epochs: int = setting(1, "passes that train a site's own model a round", symbol="s", ge=1)
+    own_epochs: int = setting(
+        1, "passes that train a site's own model a round", symbol="s", ge=1, amount="epochs"
+    )
 
     @classmethod
     def needs(cls) -> Mapping[str, Any]:

@@ -17,6 +17,7 @@ class FedRepSettings(FedAvgSettings):
         symbol="tau",
         source="Collins et al.",
         ge=1,
+        amount="epochs",
     )
 
     @classmethod

@@ -14,7 +14,10 @@ class FinetuneSettings(FedAvgSettings):
     trains_alone: ClassVar[bool] = True
 
     tuning_epochs: int = setting(
-        1, "passes over a site's own images that tune the shared model for it", ge=1
+        1,
+        "passes over a site's own images that tune the shared model for it",
+        ge=1,
+        amount="epochs",
     )
 
     @classmethod

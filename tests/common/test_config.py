@@ -137,7 +137,11 @@ def test_every_name_loads_with_every_method(kind: str, method: str) -> None:
             with pytest.raises(ConfigError, match="set clip_norm=0"):
                 load(given)
             continue
-        assert load(given).method == method
+        try:
+            assert load(given).method == method
+        except ConfigError:  # a private cell, under a method that has no such noise
+            assert kind == "experiment"
+            assert load({kind: name}).private
 
 
 def test_the_default_run_is_the_documented_one() -> None:
