@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -68,6 +69,7 @@ def main(grid: Grid, context: Context) -> None:
     except NectarError as error:
         logger.error("the run stopped: %s", error)
         print_marked("stopped", reason=one_line(str(error)))
+        sys.tracebacklimit = 0  # Flower says it again, with where in our code it was raised
         raise
 
 

@@ -103,7 +103,9 @@ def _sending(spoken: str, *more: str, what: str = "weights", pictures: str = "")
 _SENT = "The trained weights of every device were sent, and are functions of private data."
 _VARIATES = "weights and control variates"
 _OWN_LAYERS = "The layers that are each device's own (model.personal) never left it, and only it can judge them."
-_OWN_MODELS = "The model that each device trained for itself never left it, and only the device judged it."
+_OWN_MODELS = (
+    "The model that each device trained for itself never left it, and only the device judged it."
+)
 
 
 def _labels(disclosed: Disclosure) -> tuple[str, ...]:
