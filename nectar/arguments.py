@@ -401,7 +401,7 @@ def _classes_in(folder: Path, *, alone: bool) -> list[str]:
 
 
 def format_duration(seconds: float) -> str:
-    """Return a span as a person says it: ``0.3 s``, ``42 s``, ``3 min 20 s``, ``12 h 36 min``."""
+    """Return a span as a person says it: ``0.3 s``, ``42 s``, ``3 min 20 s``, ``12 h 36 min``, ``107 days``."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
@@ -411,4 +411,6 @@ def format_duration(seconds: float) -> str:
         minutes, rest = divmod(whole, 60)
         return f"{minutes} min {rest} s" if rest and minutes < 10 else f"{round(whole / 60)} min"
     hours, minutes = divmod(round(whole / 60), 60)
+    if hours >= 72:
+        return f"{round(whole / 86400)} days"
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from common.errors import ConfigError, NectarError
 from nectar.arguments import ConfigFile, argument, completions, flag, option
 from nectar.comparison.request import SEEDS, TUNE_SEEDS, CompareOptions, parse
 from nectar.engines.flower.app import project
@@ -144,8 +145,17 @@ def main(
     project()  # without which no run can be started
     from nectar.comparison.comparison import Comparison, commands, parse_shard, shard
     from nectar.comparison.dry_run import dry_run as describe
+    from nectar.comparison.dry_run import uncounted
 
-    comparison = Comparison(request, _complain if show else _say)
+    try:
+        comparison = Comparison(request, _complain if show else _say)
+    except ConfigError:
+        raise
+    except NectarError:  # no data set is here, which has been said of each column
+        if not dry_run or not (request.axes or request.table):
+            raise
+        _say(uncounted(request.cells))
+        return _INCOMPLETE
     runs = shard(comparison, *parse_shard(only)) if only else []
     if show or dry_run:
         for line in [commands(comparison, ctx.obj)] if show else describe(comparison):

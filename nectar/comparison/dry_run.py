@@ -6,7 +6,7 @@ The seconds of a run are those of records of such runs, else what timing a step 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -17,9 +17,11 @@ from common.config.text import parse_set
 from common.errors import ConfigError, FederationError
 from nectar.arguments import format_duration
 from nectar.comparison.comparison import Comparison, PlannedCell
+from nectar.comparison.request import Cell
 from nectar.comparison.run_process import LocalStarter
 from nectar.comparison.scheduler import PlannedRun, most_of_a_run
 from nectar.comparison.tables import size_text
+from nectar.comparison.tuning import searches_of
 from nectar.engines.cores import available_cores
 from nectar.engines.progress import Estimate, rehearse
 from nectar.records.record import RunRecord
@@ -70,14 +72,7 @@ def dry_run(comparison: Comparison) -> Iterator[str]:
     blocks = [(planned, _items(planned, archive, seen)) for planned in comparison.planned]
     missing = [item for item in seen.values() if not item.completed]
     # a cluster is not asked how many of its cores are free
-    free = (
-        1
-        if options.ray
-        else LocalStarter().jobs(
-            *most_of_a_run([i.run for i in missing] or [comparison.planned[0].runs[0]])
-        )
-    )
-    jobs = options.parallel or free
+    jobs = options.parallel or (1 if options.ray or not missing else _jobs(missing))
     times = _Times(archive, 1 if options.ray else max(1, available_cores() // jobs))
     what = "Column" if comparison.request.table else "Cell"
     for number, (planned, items) in enumerate(blocks, 1):
@@ -91,6 +86,20 @@ def dry_run(comparison: Comparison) -> Iterator[str]:
         yield "Searched rows stand with the middle of what is tried: what is chosen is not known yet."
     if missing:
         yield from _expected(missing, times, jobs, comparison.records)
+    if comparison.left_out:
+        yield uncounted(comparison.left_out)
+
+
+def uncounted(cells: Collection[Cell]) -> str:
+    """Return how many runs the cells would have that are left out, as a sentence."""
+    runs = sum(len(cell.variants) * len(cell.seeds) for cell in cells)
+    tried = sum(len(s.grid()) * len(cell.tune_seeds) for cell in cells for s in searches_of(cell))
+    return f"{plural(runs + tried, 'run')} of what is left out are not counted."
+
+
+def _jobs(items: list[_Item]) -> int:
+    """Return how many of the runs this machine carries out at a time."""
+    return LocalStarter().jobs(*most_of_a_run([item.run for item in items]))
 
 
 def _items(planned: PlannedCell, archive: Archive, seen: dict[Any, _Item]) -> list[_Item]:

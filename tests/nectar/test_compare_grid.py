@@ -18,15 +18,19 @@ from federation import run
 from small import SMALL, Small
 
 import nectar
+from common.config.resolved import Config
 from common.config.text import parse_set
 from common.errors import ConfigError, DataError
+from nectar.arguments import format_duration
 from nectar.cli import main
+from nectar.comparison import dry_run
 from nectar.comparison import scheduler as scheduling
 from nectar.comparison.comparison import Comparison
 from nectar.comparison.paper_table import Number, PaperTable, Printed
 from nectar.comparison.request import Axis, Cell, CompareOptions, ComparisonRequest, Variant, parse
 from nectar.comparison.results import ComparisonResult, GridResult, TableResult
 from nectar.comparison.tables import Results, TextTable
+from nectar.engines.progress import Estimate
 
 ALPHA, SETS = Axis("partition.alpha", ("0.1", "1")), Axis("dataset", ("digits", "mnist"))
 
@@ -331,8 +335,19 @@ def test_a_wide_pivot_comes_in_pieces_of_120_columns() -> None:
 
 @pytest.mark.usefixtures("_no_children")
 def test_a_dry_run_says_what_is_there_and_estimates_the_rest(
-    small: Small, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    small: Small,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """One step is timed for all runs of a row: what comes of it is five seconds a run here."""
+    timed: list[str] = []
+
+    def rehearse(config: Config) -> Estimate:
+        timed.append(config.method)
+        return Estimate(1.0, 2, 0.5, 1, 99)
+
+    monkeypatch.setattr(dry_run, "rehearse", rehearse)
     record = run(small(method="fedavg", rounds=2, set="partition.min_size=5"))
     spent = sum(
         v for line in record.metrics()[1:] for v in line["seconds"].values() if isinstance(v, float)
@@ -353,15 +368,37 @@ def test_a_dry_run_says_what_is_there_and_estimates_the_rest(
     assert main(["compare", *words, "--grid", "partition.min_size=5,6", "--dry-run"]) == 0
     message = capsys.readouterr().out
     assert f"min_size=5: fedavg, seed 0: there ({record.id})" in message
-    assert "min_size=6: fedavg, seed 1: to be run" in message
+    assert f"min_size=6: fedavg, seed 1: to be run, about {format_duration(spent)}" in message
+    assert "min_size=5: real, seed 1: to be run, about 5.0 s" in message
+    assert "Cell min_size=6, 2 of 2." in message
+    assert "Cell min_size=5: 3 runs to be made, about " in message
     assert "8 runs, 1 of them there already." in message
-    assert "No estimate of 4 of 7: no record here is of such a run" in message
-    assert f"Of 3 runs there are records alike: about {3 * spent:.1f} s of computing." in message
-    assert "Their records take about" in message
+    assert f"About {format_duration(20 + 3 * spent)} of computing: 3 by records of such" in message
+    assert "4 by timing a step." in message
+    assert timed == ["real"], "no step of what was measured, and one of four runs alike"
+    assert "The records of 3 take about" in message
     assert {path: path.stat().st_mtime_ns for path in runs.rglob("*")} == before
     record.note(outcome="interrupted")
     assert main(["compare", *words, "--dry-run"]) == 0
     assert f"goes on ({record.id})" not in capsys.readouterr().out, "another division's"
+    words += ["--tune", "real.ipc=1,2,3", "--tune-seeds=1"]
+    assert main(["compare", *words, "--dry-run"]) == 0
+    message = capsys.readouterr().out
+    assert "search for real: 3 runs, 0 of them there, about 5.0 s each" in message
+    assert "7 runs, 0 of them there already." in message
+    assert "Cell" not in message
+
+
+def test_a_dry_run_without_a_data_set_says_what_it_would_have_been(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["compare", "table=feddgm-2", f"data-dir={tmp_path}", f"output-dir={tmp_path}"]
+    assert main([*words, "fedavg", "--dry-run"]) == 1
+    *left_out, last = capsys.readouterr().out.splitlines()
+    assert all(" is left out: there is no folder " in line for line in left_out)
+    assert last == f"{3 * len(left_out)} runs of what is left out are not counted."
+    assert main([*words, "fedavg"]) == 2
+    assert main([*words, "fedavgg", "--dry-run"]) == 2
 
 
 @pytest.mark.extended

@@ -229,7 +229,7 @@ def test_a_run_that_goes_on_counts_from_where_it_was() -> None:
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [(0.04, "0.0 s"), (9.9, "9.9 s"), (9.96, "10 s"), (59.6, "1 min"), (200, "3 min 20 s"), (1230, "20 min"),
-     (3600, "1 h"), (45360, "12 h 36 min")],
+     (3600, "1 h"), (45360, "12 h 36 min"), (9.24e6, "107 days")],
 )  # fmt: skip
 def test_spans_are_said_as_people_say_them(seconds: float, said: str) -> None:
     assert format_duration(seconds) == said
