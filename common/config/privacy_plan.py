@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import cast
 
@@ -18,6 +19,9 @@ _LEAST, _MOST, _CLOSE = 1e-2, 1e6, 1e-3
 
 #: examples by which it is seen whether a method's steps follow their number
 _MANY = 2**20
+
+#: counts of steps above the smallest site's that are looked at
+_NEXT = 4
 
 
 @lru_cache(maxsize=256)
@@ -97,17 +101,41 @@ def planned_privacy(read: Sections, *, begins: bool) -> PrivacySettings:
             f"{asked} cannot be planned under method={method}, whose sites release what its settings alone do not say: "
             "set privacy.noise_multiplier (`nectar privacy plan --epsilon E --sample-rate Q --steps S` says which)."
         )
-    rate, steps = released
+    plans = [released]
+    if follows_examples and privacy.counts == "public":
+        plans = _plans(lambda examples: settings.private_steps(examples, held), privacy.examples)
     if privacy.active:
-        events = [Event("plan", privacy.noise_multiplier, rate, steps * rounds)]
-        if not costs_at_most(privacy.epsilon, events, privacy.delta):
+        each = [[Event("plan", privacy.noise_multiplier, q, n * rounds)] for q, n in plans]
+        if not all(costs_at_most(privacy.epsilon, events, privacy.delta) for events in each):
+            most = max(epsilon(events, privacy.delta).value for events in each)
             raise ConfigError(
-                f"{asked} was planned for fewer rounds: {rounds} with this noise cost "
-                f"{epsilon(events, privacy.delta).value:.3g}. Leave rounds as they were, or begin another run."
+                f"{asked} was planned for fewer rounds: {rounds} with this noise cost {most:.3g}. Leave rounds as they "
+                "were, or begin another run."
             )
         return privacy
     try:
-        noise = noise_for(privacy.epsilon, privacy.delta, rate, steps * rounds)
+        noise = max(noise_for(privacy.epsilon, privacy.delta, q, n * rounds) for q, n in plans)
     except ValueError as error:
         raise ConfigError(f"{asked} cannot be had: {error}.") from None
     return privacy.model_copy(update={"noise_multiplier": float(f"{noise:.6g}")})
+
+
+def _plans(of: Callable[[int], tuple[float, int] | None], examples: int) -> list[tuple[float, int]]:
+    """Return the plans among which the dearest is of sites that have so many examples or more.
+
+    A larger site's rate is lower, but at the number from which it takes a step more it can cost more: just above a
+    batch, nearly all of its examples are in each of the steps. So that of the fewest, and of the next counts of steps.
+    """
+    found = [of(examples)]
+    for _ in range(_NEXT):
+        last = found[-1]
+        low, high = examples, 2 * examples + 1
+        while (plan := of(high)) and last and plan[1] <= last[1] and high < _MANY**2:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            plan = of(middle)
+            low, high = (middle, high) if plan and last and plan[1] <= last[1] else (low, middle)
+        examples = high
+        found.append(of(high))
+    return [plan for plan in found if plan]

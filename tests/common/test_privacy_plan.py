@@ -12,6 +12,8 @@ from client_app.owner.vetoes import import_policy_of
 from common.config.loading import load
 from common.errors import ConfigError
 from common.methods import METHODS, settings_of
+from common.privacy.accounting import epsilon
+from common.privacy.events import Event
 
 WORDS = "federation.sites=2 data.images=60 model.width=8 privacy.epsilon=4 privacy.examples=25"
 EXTRA: dict[str, str] = {name: f"{name}.epochs=2 {name}.batch=8" for name in METHODS} | {
@@ -51,6 +53,19 @@ def test_what_the_sites_are_charged_is_within_what_was_asked_and_close(
     assert len(spent) == 2
     for site in spent.values():
         assert 3.9 < site["epsilon"] <= 4.0
+
+
+@pytest.mark.parametrize(("batch", "examples"), [(256, 80), (64, 320), (64, 80), (30, 90)])
+def test_no_larger_site_is_charged_more_than_was_asked(batch: int, examples: int) -> None:
+    """One of 257 examples takes six steps with nearly all of them, where one of 80 takes five with all."""
+    words = f"privacy.epsilon=9 privacy.examples={examples} privacy.counts=public"
+    its = config(method="fedavg", rounds=5, set=f"{words} fedavg.batch={batch} fedavg.epochs=5")
+    costs = []
+    for n in {*range(examples, 6 * max(batch, examples), 13), max(batch + 1, examples)}:
+        rate, steps = its.settings.private_steps(n, 0.0)
+        events = [Event("all", its.privacy.noise_multiplier, rate, steps * 5)]
+        costs.append(epsilon(events, its.privacy.delta).value)
+    assert 8.7 < max(costs) <= 9
 
 
 @pytest.mark.parametrize(("real_batch", "least"), [(64, 3.9), (1, 0.1)])
