@@ -94,6 +94,10 @@ PHASES: Mapping[str, Phase] = {
         f"phase-{name}": Phase(name, _CROPPED)
         for name in ("fedavg", "fedprox", "fednova", "feddyn", "dense", "feddgm", "local")
     },
+    **{
+        f"phase-{name}": Phase(name, _CROPPED, f"{_SMALL} evaluation.on=none")
+        for name in ("fedper", "ditto", "finetune")
+    },
     "phase-masking": Phase("masking", _CROPPED),
     "phase-topk": Phase("topk", _CROPPED),
     "phase-lowrank": Phase("lowrank", _CROPPED),
@@ -222,7 +226,7 @@ class Federation:
             self._site(_AUDITED, 0, self.own),
             self._site(_OTHER, 1, self._other),
         ]
-        weights = Weights.of(run.build_model())
+        weights = Weights.of(run.build_model()).only(run.spec)
         for number in range(1, run.config.rounds):
             plan = strategy.instructions(number, weights, strategy.sites)
             uploads = [
