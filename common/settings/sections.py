@@ -6,12 +6,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
 from common.models.registry import MODELS, names
-from common.settings.images import ImagesSettings, Listed
+from common.settings.images import ImagesSettings, Listed, Paths
 from common.settings.section import Noise, Section, Switch, of_clip, of_noise, setting
 from common.wire import image_codecs
 
@@ -70,6 +71,19 @@ class DataSettings(Section):
         "images",
         "what the arrays of a file or a function of your own are; table: rows [n, columns], which a .csv file implies; "
         "series: [n, channels, steps]",
+    )
+    sites: Paths = setting(
+        "",
+        "simulates sites that hold tables of their own: one site a .csv file, in this order",
+        allowed="absolute paths with commas between them",
+        later=True,
+    )
+    columns: Listed = setting(
+        "",
+        "tables of a site's own: the columns that are learned from, as every site's file names them, in any order and "
+        "among others; NAME:a|b is one of categories, each a column of 0 and 1, and one more for any that is not named",
+        allowed="names with commas between them, of categories such as region:north|south",
+        later=True,
     )
     label: str = setting(
         "",
@@ -154,6 +168,11 @@ class DataSettings(Section):
         "as K",
         ge=0,
     )
+
+    @property
+    def site_files(self) -> tuple[Path, ...]:
+        """The simulated sites' own tables; none where a data set is divided."""
+        return tuple(map(Path, self.sites.split(","))) if self.sites else ()
 
     @property
     def validated_at_sites(self) -> bool:

@@ -32,9 +32,10 @@ from common.data.user.arrays import (
     read_npz,
 )
 from common.data.user.hub import read_hub, read_torchvision
-from common.data.user.rows import constants, info_of_rows, read_rows
+from common.data.user.rows import check_reach, constants, info_of_columns, info_of_rows, read_rows
 from common.errors import DataError
 from common.samples.dataset import Dataset, DatasetInfo, number_of
+from common.settings.columns import agreed_columns
 from common.settings.images import ImagesSettings
 from common.settings.sections import (
     FILE,
@@ -88,7 +89,13 @@ def read_user_data(
     size = data.size
     if kind_of(name) == FILE:
         bounds.inside(Path(data.file), "data.file")
-    spoken, store, source, read = _source(name, data_dir, data, bounds)
+        if not data.file:
+            raise DataError(
+                "the run names the sites' columns and no table of its own: set data.file where the server is to judge "
+                "or a simulation divides rows, else evaluation.on=sites with data.site_holdout=0.2, or "
+                "evaluation.on=none"
+            )
+    spoken, store, source, read = _source(name, data_dir, data, bounds, images.names)
     roots = store_roots(data_dir, bounds=bounds)
     with bounded(spoken):
         stored = shared_store(store, roots, source, read, _PRIVATE)
@@ -108,6 +115,51 @@ def read_user_data(
     return Dataset(info, stored.train, stored.test, checksum, store=stored.folder)
 
 
+def read_site_table(
+    images: ImagesSettings, data: DataSettings, file: Path, keep: Path | None
+) -> Dataset:
+    """Return a site's own table, all for training, as the columns and classes that the run names.
+
+    Parameters
+    ----------
+    file : Path
+        A .csv file. It may have other columns too, and they may have any order.
+    keep : Path, optional
+        Where the site keeps what must survive a restart; None for the user's cache.
+
+    Raises
+    ------
+    DataError
+        If it does not fit: why. The sentence may go to the server, which is told no name that it did not name itself.
+    """
+    if file.suffix != TABLE_ENDING or not file.is_file():
+        raise DataError(
+            f"{file} is not a .csv file, and the run learns from tables (data.columns): name one",
+            told="what this site's node config names as its data is not a .csv file that is there, and the run learns "
+            "from tables",
+        )
+    own = data.model_copy(update={"file": str(file)})
+    try:
+        _, store, source, read = _source(FILE, file.parent, own, ANYWHERE, images.names)
+        stored = shared_store(
+            store, store_roots(keep) if keep else store_roots(), source, read, _PRIVATE
+        )
+        dataset = Dataset(
+            info_of_columns(images, data),
+            stored.train,
+            stored.test,
+            stored.checksum,
+            store=stored.folder,
+        )
+        check_reach(dataset, data.scale)
+    except DataError as error:
+        told = (
+            error.told or "its table cannot be read with the columns and classes that the run names"
+        )
+        raise DataError(str(error), told=f"{told} (this site's log says more)") from error
+    return dataset
+
+
 def is_at_hand(name: str, data_dir: Path, size: int) -> bool:
     """Return whether reading the set would fetch nothing."""
     if kind_of(name) not in _PUBLISHED:
@@ -123,7 +175,11 @@ def is_at_hand(name: str, data_dir: Path, size: int) -> bool:
 
 
 def _source(
-    name: str, data_dir: Path, data: DataSettings, bounds: Bounds
+    name: str,
+    data_dir: Path,
+    data: DataSettings,
+    bounds: Bounds,
+    classes: tuple[str, ...] = (),
 ) -> tuple[str, str, str, Callable[[], Contents]]:
     """Return what messages call the set, its store's name, what tells the store from another, and how it is read."""
     kind, size = kind_of(name) or "", data.size
@@ -131,6 +187,8 @@ def _source(
     form: tuple[str, ...] = ()
     if data.kind != "images":
         form = (data.kind, data.label, data.group, data.header, data.axes)
+    if data.columns:
+        form = (*form, data.columns, *classes)
     if kind == FILE:
         path = Path(data.file)
         spoken, source = path.name, digest_of([_READER, file_digest(path), *form])
@@ -138,7 +196,7 @@ def _source(
             spoken,
             _store_name(path.stem, data.file, *form),
             source,
-            lambda: contents_of(_read_file(path, data), data.file, data.kind, data.axes),
+            lambda: contents_of(_read_file(path, data, classes), str(path), data.kind, data.axes),
         )
     if kind in _PUBLISHED:
         package, reader = _PUBLISHED[kind]
@@ -156,10 +214,12 @@ def _source(
     raise DataError(f"dataset={name} is no set of your own")
 
 
-def _read_file(path: Path, data: DataSettings) -> dict[str, Any]:
-    if path.suffix == TABLE_ENDING:
-        return read_rows(path, data.label, data.group, named=data.header == "first")
-    return read_npz(path)
+def _read_file(path: Path, data: DataSettings, classes: tuple[str, ...]) -> dict[str, Any]:
+    if path.suffix != TABLE_ENDING:
+        return read_npz(path)
+    columns = agreed_columns(data.columns)
+    found = read_rows(path, data.label, data.group, named=data.header == "first", columns=columns)
+    return found | {"classes": classes} if columns else found
 
 
 def _store_name(stem: str, *place: object) -> str:
@@ -188,6 +248,8 @@ def _info(name: str, stored: Stored, images: ImagesSettings, data: DataSettings)
             f"{name}: its labels are the classes' names, in the order {', '.join(stored.about['classes'])}: state "
             "images.classes so, or leave it out"
         )
+    if data.columns:
+        return info_of_columns(images, data)
     if data.kind != "images":
         return info_of_rows(name, stored, classes, images, data)
     mean, std = (
