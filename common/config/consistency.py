@@ -223,7 +223,7 @@ def check_own_data(dataset: str, data: DataSettings, images: ImagesSettings) -> 
         raise ConfigError(
             f"{FILE_KEY}={data.file} is a data set of its own and dataset={dataset} another: leave one out."
         )
-    if kind == FILE and (data.file or not data.columns):
+    if kind == FILE and (data.file or not (data.columns or data.sites)):
         _check_file(data.file)
     if data.size and (kind is None or kind == FILE or data.kind != "images"):
         raise ConfigError(
