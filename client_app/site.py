@@ -132,7 +132,7 @@ class Owner:
 
 def _without_places(config: Config) -> Config:
     images = config.images.model_copy(update={"folder": "", "sites": ""})
-    data = config.data.model_copy(update={"file": "", "sites": ""})
+    data = config.data.model_copy(update={"file": "", "sites": "", "owner": ""})
     return replace(config, images=images, data=data)
 
 

@@ -145,9 +145,11 @@ class Division:
     def groups(self, dataset: Dataset, positions: Indices) -> Labels | None:
         """Return the groups of samples of ``dataset``'s training split, which no cut divides; None if any may.
 
-        A published set's writers and users are divided, as its papers do it, but by ``partition.kind=natural``.
+        A published set's writers and users are divided, as its papers do it, but by ``partition.kind=natural``; so
+        are owners that ``data.owner`` alone names.
         """
-        owners = None if self.config.dataset in NAMES else dataset.train.owners
+        divided = self.config.dataset in NAMES or not self.config.data.keeps_owners
+        owners = None if divided else dataset.train.owners
         return None if owners is None else owners[positions]
 
     @property

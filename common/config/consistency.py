@@ -23,6 +23,7 @@ from common.settings.sections import (
     FeaturesSettings,
     FederationSettings,
     ModelSettings,
+    PartitionSettings,
     PrivacySettings,
     TrackSettings,
     WireSettings,
@@ -272,6 +273,7 @@ def check_arrays(dataset: str, data: DataSettings, images: ImagesSettings) -> No
     for key, column, way in (
         ("label", data.label, ""),
         ("group", data.group, "; arrays bring train_groups, and pictures have images.group"),
+        ("owner", data.owner, ""),
     ):
         if column and not table:
             raise ConfigError(
@@ -325,15 +327,31 @@ def _check_columns(dataset: str, data: DataSettings, images: ImagesSettings) -> 
         raise ConfigError(
             f"{COLUMNS_KEY} makes {number:,} columns, of which {MOST_COLUMNS:,} are learned from at the most."
         )
-    apart = next((c.name for c in columns if c.name in (data.label, data.group)), None)
+    apart = next((c.name for c in columns if c.name in (data.label, data.group, data.owner)), None)
     if apart is not None:
         raise ConfigError(
-            f"{COLUMNS_KEY} names {apart!r}, which is data.label or data.group: leave it out of one."
+            f"{COLUMNS_KEY} names {apart!r}, which is data.label, data.group or data.owner: leave it out there."
         )
     if not images.classes:
         raise ConfigError(
             f"{COLUMNS_KEY} needs images.classes: what data.label says of a row, the same at every site, such as "
             "images.classes=benign,malignant."
+        )
+
+
+def check_owner(data: DataSettings, partition: PartitionSettings) -> None:
+    """Refuse owners of rows that decide nothing, or groups within them, with a ConfigError."""
+    if not data.owner:
+        return
+    if partition.kind != "natural" or not data.file:
+        raise ConfigError(
+            f"data.owner={data.owner} says whose each row of {FILE_KEY} is, for partition.kind=natural: set both, or "
+            "leave it out."
+        )
+    if data.group not in ("", data.owner):
+        raise ConfigError(
+            f"data.group={data.group} would divide the owners that data.owner={data.owner} names: name one column for "
+            "both, which keeps owners whole, or leave one out."
         )
 
 

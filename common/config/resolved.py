@@ -23,6 +23,7 @@ from common.config.consistency import (
     check_model,
     check_originals,
     check_own_data,
+    check_owner,
     check_privacy,
     check_private,
     check_robust,
@@ -119,6 +120,7 @@ class Config:
         check_images(self.images, self.data.kind)
         check_own_data(self.dataset, self.data, self.images)
         check_arrays(self.dataset, self.data, self.images)
+        check_owner(self.data, self.partition)
         check_features(self.features, self.dataset, self.data)
         check_taken(
             self.data.file or self.dataset,

@@ -64,7 +64,7 @@ def load(
     """
     data_dir = bounds.inside(Path(data_dir).expanduser(), "data-dir")
     data = data or DataSettings()
-    holdout = Holdout(data.test_share, seed)
+    holdout = Holdout(data.test_share, seed, data.keeps_owners)
 
     def read() -> Dataset:
         if kind_of(name):

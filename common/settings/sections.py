@@ -96,6 +96,13 @@ class DataSettings(Section):
         "not divided by test, validation, hold-out or partition; never something to learn from",
         allowed="a column's name",
     )
+    owner: str = setting(
+        "",
+        "a .csv file: the column that names whose each row is, such as a hospital: each one is a site of "
+        "partition.kind=natural. Test and validation may divide an owner's rows unless data.group names it too",
+        allowed="a column's name",
+        later=True,
+    )
     header: Literal["first", "none"] = setting(
         "first", "a .csv file: the line that names its columns; none: they are called 0, 1, 2, ..."
     )
@@ -173,6 +180,11 @@ class DataSettings(Section):
     def site_files(self) -> tuple[Path, ...]:
         """The simulated sites' own tables; none where a data set is divided."""
         return tuple(map(Path, self.sites.split(","))) if self.sites else ()
+
+    @property
+    def keeps_owners(self) -> bool:
+        """Whether rows of one owner stay together in every cut; else only the partition goes by them."""
+        return not self.owner or bool(self.group)
 
     @property
     def validated_at_sites(self) -> bool:

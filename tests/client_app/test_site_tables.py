@@ -285,3 +285,39 @@ def test_the_owner_checks_a_table_before_joining(
     forget()
     assert main(["data", *words, "--folder", str(tables["north"])]) == 2
     assert "it has 'dosage'" in capsys.readouterr().err
+
+
+# ---- owners of rows ----------------------------------------------------------------------------
+
+
+def owned(path: Path) -> Path:
+    """Write rows of three hospitals, of 40 rows each, in turn."""
+    lines = [[*line, f"hospital {i % 3}"] for i, line in enumerate(rows(120))]
+    return write(path, lines, [*HEAD, "hospital"])
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_each_owner_is_a_site_and_kept_whole_where_groups_are(tmp_path: Path, whole: bool) -> None:
+    text = f"{COLUMNS} {SCALE} data.file={owned(tmp_path / 'all.csv')} partition.kind=natural"
+    text += " data.owner=hospital" + (" data.group=hospital" if whole else "")
+    sites = 1 if whole else 3  # of three groups one is the test split, and one validates
+    division = Division(load({"set": f"{text} federation.sites={sites}"}))
+    owners = division.dataset.train.owners
+    assert owners is not None
+    parts = division.partition(sites)
+    assert all(len(set(owners[part])) == 1 for part in parts)
+    assert [len(part) for part in parts] == ([40] if whole else pytest.approx([29] * 3, abs=5))
+    assert len(division.dataset.test) == (40 if whole else 24)
+    assert "hospital" not in "".join(division.run.info.columns)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("data.owner=a", "for partition.kind=natural: set both"),
+        ("data.owner=a data.group=b partition.kind=natural", "name one column for both"),
+    ],
+)
+def test_owners_that_decide_nothing_are_refused(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load({"set": f"data.file=/x.csv data.label=c {text}"})

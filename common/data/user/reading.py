@@ -138,7 +138,7 @@ def read_site_table(
             told="what this site's node config names as its data is not a .csv file that is there, and the run learns "
             "from tables",
         )
-    own = data.model_copy(update={"file": str(file)})
+    own = data.model_copy(update={"file": str(file), "owner": ""})
     try:
         _, store, source, read = _source(FILE, file.parent, own, ANYWHERE, images.names)
         stored = shared_store(
@@ -186,7 +186,7 @@ def _source(
     # what else than the source says what its arrays are; of images nothing does
     form: tuple[str, ...] = ()
     if data.kind != "images":
-        form = (data.kind, data.label, data.group, data.header, data.axes)
+        form = (data.kind, data.label, data.group or data.owner, data.header, data.axes)
     if data.columns:
         form = (*form, data.columns, *classes)
     if kind == FILE:
@@ -218,7 +218,14 @@ def _read_file(path: Path, data: DataSettings, classes: tuple[str, ...]) -> dict
     if path.suffix != TABLE_ENDING:
         return read_npz(path)
     columns = agreed_columns(data.columns)
-    found = read_rows(path, data.label, data.group, named=data.header == "first", columns=columns)
+    found = read_rows(
+        path,
+        data.label,
+        data.group or data.owner,
+        named=data.header == "first",
+        columns=columns,
+        of="group" if data.group else "owner",
+    )
     return found | {"classes": classes} if columns else found
 
 

@@ -320,6 +320,7 @@ def read_rows(
     *,
     named: bool = True,
     columns: Sequence[Column] = (),
+    of: str = "group",
 ) -> dict[str, Any]:
     """Return the rows, their classes' names and the columns' names.
 
@@ -338,6 +339,8 @@ def read_rows(
         Whether the first line names the columns; else they are called 0, 1, 2, ...
     columns : sequence of Column
         Those that are read, in this order, whatever else the file has; none for all but ``label`` and ``group``.
+    of : str
+        Which of the settings of ``data`` names ``group``.
 
     Returns
     -------
@@ -351,7 +354,7 @@ def read_rows(
         If it is not such a file, or larger than what is read.
     """
     try:
-        return _read(path, _Table(path, label, group, named, tuple(columns)))
+        return _read(path, _Table(path, label, group, named, tuple(columns), of))
     except DataError as error:
         # the names of the file's columns are the site's, but for those that the run names
         why = error.told if columns and error.told else ""
@@ -387,6 +390,7 @@ class _Table:
     group: str
     named: bool
     asked: tuple[Column, ...] = ()
+    of: str = "group"
 
     def read(self, reader: Any) -> dict[str, Any]:
         lines = self._lines(reader)
@@ -397,15 +401,15 @@ class _Table:
         self._check_head(head)
         place = self._place(head, "label", self.label, "the one of the classes")
         beside = (
-            self._place(head, "group", self.group, "whom rows belong to") if self.group else place
+            self._place(head, self.of, self.group, "whom rows belong to") if self.group else place
         )
         if self.group and beside == place:
-            raise DataError(f"data.group={self.group} is data.label too: name another column")
+            raise DataError(f"data.{self.of}={self.group} is data.label too: name another column")
         apart = {place, beside}
         columns = self._columns(head, apart)
         if not columns:
             raise DataError(
-                f"{self.path} has no column of numbers beside data.label and data.group"
+                f"{self.path} has no column of numbers beside data.label and data.{self.of}"
             )
         places, row = [head.index(column.name) for column in columns], _Row(columns)
         values, classes, groups = array("d"), list[str](), list[str]()
@@ -421,7 +425,7 @@ class _Table:
                 )
             classes.append(_class(cells[place], where, self.label))
             if self.group:
-                groups.append(_class(cells[beside], where, self.group, "group"))
+                groups.append(_class(cells[beside], where, self.group, self.of))
             values.extend(row.numbers([cells[at] for at in places], where))
         if not classes:
             raise DataError(
@@ -493,13 +497,12 @@ class _Table:
         twice = next((name for at, name in enumerate(head) if name in set(head[:at])), None)
         if twice is not None:
             raise DataError(f"{self.path} names two columns {twice!r}: give each a name of its own")
-        if not head:
-            raise DataError(f"{self.path} is empty", told="its table is empty")
         if len(head) < 2:
             raise DataError(
-                f"{self.path} needs a column of classes and at least one of numbers, with their names in the first line"
+                f"{self.path} {'' if head else 'is empty: it '}needs a column of classes and at least one of numbers, "
+                "with their names in the first line",
+                told="" if head else "its table is empty",
             )
-
         if None not in map(number_of, head) and head != [*map(str, range(len(head)))]:
             raise DataError(
                 f"{self.path}, line 1, has numbers alone, and should name the columns: add a line of names, or set "
