@@ -231,9 +231,10 @@ def _simulated_folder(run: Run, context: Context) -> Path | None:
             "folder or the table in the node config, data='/abs/folder' or data='/abs/site.csv'"
         )
     index, number = partition_of(context)
+    what = "tables" if run.config.data.sites else "folders"
     if number != len(folders):
         raise FederationError(
-            f"the run names {len(folders)} sites' folders or tables, and there are {number} nodes: start as many nodes"
+            f"the run names {len(folders)} {what}, and there are {number} nodes: start as many nodes"
         )
     return folders[index]
 

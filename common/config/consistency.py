@@ -11,7 +11,7 @@ from common.errors import ConfigError
 from common.methods import METHODS, require_taken, resolve, section
 from common.models.registry import KINDS, MODELS, misfit, names, takes
 from common.settings.base import Disclosure, Settings
-from common.settings.columns import MOST_COLUMNS, agreed_columns, inputs_of
+from common.settings.columns import MOST_COLUMNS, agreed_columns, edges_of, inputs_of
 from common.settings.images import ImagesSettings
 from common.settings.section import Section
 from common.settings.sections import (
@@ -337,6 +337,29 @@ def _check_columns(dataset: str, data: DataSettings, images: ImagesSettings) -> 
             f"{COLUMNS_KEY} needs images.classes: what data.label says of a row, the same at every site, such as "
             "images.classes=benign,malignant."
         )
+
+
+def check_bins(data: DataSettings, images: ImagesSettings, private: bool) -> None:
+    """Refuse classes of a number's ranges that nobody could agree on, with a ConfigError."""
+    if not data.bins and not data.edges:
+        return
+    asked = f"data.edges={data.edges}" if data.edges else f"data.bins={data.bins}"
+    if not data.label or data.header == "none":
+        raise ConfigError(f"{asked} is of a .csv file's data.label: name one, or leave it out.")
+    if data.bins == 1 or (not data.edges and (private or data.columns)):
+        why = "makes one class" if data.bins == 1 else "would be computed of rows"
+        raise ConfigError(
+            f"{asked} {why}: state data.edges, such as data.edges=10,20 for three classes, known to all."
+        )
+    try:
+        classes = len(edges_of(data.edges)) + 1 if data.edges else data.bins
+    except ValueError:
+        raise ConfigError(f"{asked} must be rising numbers with commas between them.") from None
+    for key, count in (("data.bins", data.bins), ("images.classes", len(images.names))):
+        if count and count != classes:
+            raise ConfigError(
+                f"{asked} makes {classes} classes, and {key} says {count}: make them equal, or leave {key} out."
+            )
 
 
 def check_owner(data: DataSettings, partition: PartitionSettings) -> None:

@@ -14,6 +14,7 @@ from common.config.consistency import (
     SITES_KEY,
     TABLES_KEY,
     check_arrays,
+    check_bins,
     check_class_weights,
     check_evaluation,
     check_features,
@@ -121,6 +122,7 @@ class Config:
         check_own_data(self.dataset, self.data, self.images)
         check_arrays(self.dataset, self.data, self.images)
         check_owner(self.data, self.partition)
+        check_bins(self.data, self.images, self.private)
         check_features(self.features, self.dataset, self.data)
         check_taken(
             self.data.file or self.dataset,

@@ -115,6 +115,21 @@ class DataSettings(Section):
         "a file or a function of your own; auto: labels that look measured (dates, fractions, hundreds of numbers) are "
         "refused; labels: each value is a class all the same",
     )
+    bins: int = setting(
+        0,
+        "a .csv file: so many classes of a label that is a number, by edges between which equally many rows lie; these "
+        "are computed of data.file, so that sites' own tables need data.edges instead",
+        allowed="0, or a whole number from 2 to 1000",
+        ge=0,
+        le=1000,
+        later=True,
+    )
+    edges: Listed = setting(
+        "",
+        "a .csv file: where a label that is a number goes from one class to the next, which begins there",
+        allowed="rising numbers with commas between them",
+        later=True,
+    )
     scale: Literal["none", "minmax", "standard"] = setting(
         "none",
         "table, series: what brings values to a common size; minmax: data.low to -1 and data.high to 1; standard: "
