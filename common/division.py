@@ -125,7 +125,9 @@ class Division:
             If the run's data set is not such, or the site's folder or table cannot be used.
         """
         config = self.config
-        images = load_site(config.dataset, config.images, folder, keep, config.data)
+        images = load_site(
+            config.dataset, config.images, folder, keep, config.data, private=config.private
+        )
         if self.extractor is None:
             return images
         return self.extractor.of(images, store_roots(keep) if keep else store_roots())

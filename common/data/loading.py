@@ -85,6 +85,8 @@ def load_site(
     folder: Path,
     keep: Path | None = None,
     data: DataSettings | None = None,
+    *,
+    private: bool = False,
 ) -> Dataset:
     """Return a site's own folder of images, or table, as the run's data set, without a test split, once per process.
 
@@ -94,6 +96,8 @@ def load_site(
         ``<folder>/<class>/*`` or ``<folder>/train/<class>/*``; or a table, where ``data`` names columns.
     keep
         below which directory the store goes; None for the user's cache.
+    private
+        whether a mechanism covers what leaves the site, its refusals too.
 
     Raises
     ------
@@ -102,7 +106,8 @@ def load_site(
     """
     if data is not None and data.columns:
         return _once(
-            (name, folder, images, data, keep), lambda: read_site_table(images, data, folder, keep)
+            (name, folder, images, data, keep, private),
+            lambda: read_site_table(images, data, folder, keep, private=private),
         )
     require_own(name)
     info = describe(name, images)

@@ -167,6 +167,19 @@ def test_what_does_not_fit_is_told_without_what_the_run_did_not_name(
         assert secret not in caught.value.told
 
 
+@pytest.mark.parametrize("case", REFUSED)
+def test_in_a_private_run_a_refusal_tells_of_no_row(tables: dict[str, Path], case: str) -> None:
+    spoil, here, there = REFUSED[case]
+    spoil(tables["north"])
+    with pytest.raises(DataError, match=here) as caught:
+        read(
+            tables["north"],
+            f"{COLUMNS} {SCALE} method=fedavg privacy.noise_multiplier=1 privacy.examples=60",
+        )
+    of_file = ("a column is missing", "the label is missing", "commas in numbers", "an empty file")
+    assert (there in caught.value.told) == (case in of_file)
+
+
 def test_values_beyond_what_a_model_learns_from_need_constants(tmp_path: Path) -> None:
     file = write(tmp_path / "a.csv", [["1", "north", "1000", "well"], ["3", "south", "4", "ill"]])
     with pytest.raises(
@@ -369,10 +382,23 @@ def test_labels_of_one_number_make_no_ranges(tmp_path: Path) -> None:
         ("data.bins=1", "makes one class"),
         ("data.bins=4 data.edges=1,2", "makes 3 classes, and data.bins says 4"),
         ("data.edges=1 images.classes=a,b,c", "makes 2 classes, and images.classes says 3"),
-        ("data.bins=2 method=fedavg privacy.noise_multiplier=1", "would be computed of rows"),
+        (
+            "data.bins=2 method=fedavg privacy.noise_multiplier=1 privacy.examples=60",
+            "would be computed of rows",
+        ),
         ("data.columns=a images.classes=x,y data.bins=2", "would be computed of rows"),
     ],
 )
 def test_ranges_that_nobody_could_agree_on_are_refused(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         load({"set": f"data.file=/x.csv data.label=c evaluation.on=none {text}"})
+
+
+def test_a_private_run_learns_from_tables_of_sites_own(
+    small: Small, tables: dict[str, Path]
+) -> None:
+    text = f"{COLUMNS} {SCALE} evaluation.on=none privacy.noise_multiplier=1 privacy.examples=60"
+    record = federate(small(method="fedavg", dataset="file", rounds=1, set=text), tables)
+    past = RunRecord.open(record.directory)
+    assert past.rounds[-1]["accepted"] == ["east", "north", "south"]
+    assert {row["examples"] for row in past.partition["sites"].values()} == {1}

@@ -35,7 +35,7 @@ from common.data.user.arrays import (
 )
 from common.data.user.hub import read_hub, read_torchvision
 from common.data.user.rows import check_reach, constants, info_of_columns, info_of_rows, read_rows
-from common.errors import DataError
+from common.errors import DataError, RowsError
 from common.samples.dataset import Dataset, DatasetInfo, number_of
 from common.settings.columns import agreed_columns, edges_of
 from common.settings.images import ImagesSettings
@@ -120,7 +120,12 @@ def read_user_data(
 
 
 def read_site_table(
-    images: ImagesSettings, data: DataSettings, file: Path, keep: Path | None
+    images: ImagesSettings,
+    data: DataSettings,
+    file: Path,
+    keep: Path | None,
+    *,
+    private: bool = False,
 ) -> Dataset:
     """Return a site's own table, all for training, as the columns and classes that the run names.
 
@@ -130,6 +135,8 @@ def read_site_table(
         A .csv file. It may have other columns too, and they may have any order.
     keep : Path, optional
         Where the site keeps what must survive a restart; None for the user's cache.
+    private : bool
+        Whether a mechanism covers what leaves: then the server learns of columns that are missing, not of rows.
 
     Raises
     ------
@@ -157,9 +164,8 @@ def read_site_table(
         )
         check_reach(dataset, data.scale)
     except DataError as error:
-        told = (
-            error.told or "its table cannot be read with the columns and classes that the run names"
-        )
+        known = "" if private and isinstance(error, RowsError) else error.told
+        told = known or "its table cannot be read with the columns and classes that the run names"
         raise DataError(str(error), told=f"{told} (this site's log says more)") from error
     return dataset
 
@@ -334,7 +340,7 @@ def in_ranges(
     found = [number_of(label) for label in labels]
     numbers = np.array([number for number in found if number is not None])
     if len(numbers) < len(found):
-        raise DataError(
+        raise RowsError(
             f"{what}: a label in column {data.label!r} is not a finite number, of which data.edges and data.bins make "
             "classes",
             told=f"its table has something else than a finite number in the column {data.label!r}",

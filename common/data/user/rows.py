@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from common.data.store import Stored
-from common.errors import DataError
+from common.errors import DataError, RowsError
 from common.samples.dataset import REACH, Dataset, DatasetInfo, Split, number_of
 from common.settings.columns import MOST_COLUMNS, OTHER, Column, agreed_columns, inputs_of
 from common.settings.images import ImagesSettings, class_name
@@ -286,7 +286,7 @@ def check_reach(dataset: Dataset, scale: str) -> None:
     ends = [ends_of(split) for split in (dataset.train, dataset.test) if len(split)]
     beyond = (abs((np.array(ends) - info.mean) / info.std) > REACH).any((0, 1))
     if beyond.any():
-        raise DataError(
+        raise RowsError(
             f"{info.name}: column {column_names(info)[int(beyond.argmax())]!r} has values beyond {REACH:g} with "
             f"data.scale={scale}, from which no model learns well: set data.scale=minmax with data.low and data.high, "
             "or data.scale=standard with images.mean and images.std (public constants, docs/data.md; `nectar data` "
@@ -358,7 +358,7 @@ def read_rows(
     except DataError as error:
         # the names of the file's columns are the site's, but for those that the run names
         why = error.told if columns and error.told else ""
-        raise DataError(
+        raise type(error)(
             str(error),
             told=why
             or "data.file is not a table that can be read with this data.label: this site's log says why",
@@ -377,7 +377,7 @@ def _read(path: Path, table: _Table) -> dict[str, Any]:
     except OSError as error:
         raise DataError(f"data.file={path} cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
-        raise DataError(
+        raise RowsError(
             f"{path} is not text in UTF-8: save it as such",
             told="its table is not text in UTF-8: its owner saves it as such",
         ) from None
@@ -428,7 +428,7 @@ class _Table:
                 groups.append(_class(cells[beside], where, self.group, self.of))
             values.extend(row.numbers([cells[at] for at in places], where))
         if not classes:
-            raise DataError(
+            raise RowsError(
                 f"{self.path} has no row below the names of its columns",
                 told="its table has no row",
             )
@@ -571,8 +571,8 @@ class _Row:
                 )
 
 
-def _missing(where: str, column: str) -> DataError:
-    return DataError(
+def _missing(where: str, column: str) -> RowsError:
+    return RowsError(
         f"{where}, column {column!r}: a value is missing: fill it in, or leave the row out, before "
         "(scikit-learn's SimpleImputer, docs/data.md)",
         told=f"its table lacks a value in the column {column!r}: its owner fills it in, or leaves the row out",
@@ -600,7 +600,7 @@ def numbers_of(cells: Sequence[str], columns: Sequence[str], where: str) -> list
         if cell.strip().upper() in _TABLE_FILE_MISSING:
             raise _missing(where, column)
         if number_of(cell) is None:
-            raise DataError(
+            raise RowsError(
                 f"{where}, column {column!r}: not a finite number: leave the column out, or write its categories as "
                 "numbers before (scikit-learn's OneHotEncoder, docs/data.md)",
                 told=f"its table has something else than a finite number, with a decimal point, in the column "
