@@ -203,7 +203,8 @@ def site_of(run: Run, context: Context) -> str:
         If the node config gives no name that can be used.
     """
     if "site" not in context.node_config and _simulated_folder(run, context) is not None:
-        return folder_sites(run.config.named_places)[partition_of(context)[0]]
+        named = run.config.images.sites or run.config.data.sites
+        return folder_sites(named)[partition_of(context)[0]]
     return site_name(context.node_config)
 
 

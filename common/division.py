@@ -111,9 +111,10 @@ class Division:
     def site_datasets(self) -> dict[str, Dataset]:
         """The simulated sites' own folders or tables by site, none of a divided set; DataError if one is no use."""
         places, kept = self.config.site_places, self.config.data_dir
+        named = self.config.images.sites or self.config.data.sites
         return {
             name: self.site_dataset(place, kept)
-            for name, place in zip(folder_sites(self.config.named_places), places, strict=True)
+            for name, place in zip(folder_sites(named), places, strict=True)
         }
 
     def site_dataset(self, folder: Path, keep: Path | None) -> Dataset:

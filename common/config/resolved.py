@@ -164,11 +164,6 @@ class Config:
         return self.images.site_folders or self.data.site_files
 
     @property
-    def named_places(self) -> str:
-        """The same as they are typed; empty where a data set is divided."""
-        return self.images.sites or self.data.sites
-
-    @property
     def judged_at_sites(self) -> str:
         """What has the sites judge the weights, as it is typed; empty if nothing does."""
         on = self.evaluation.on

@@ -42,9 +42,8 @@ class Column:
 
     def one_hot(self, category: str) -> list[float]:
         """Return a row's numbers: 1 for its category, or for ``other``, and 0 for the rest."""
-        places = (*self.categories, OTHER)
-        at = self.categories.index(category) if category in self.categories else len(places) - 1
-        return [float(place == at) for place in range(len(places))]
+        known = category if category in self.categories else OTHER
+        return [float(name == known) for name in (*self.categories, OTHER)]
 
 
 @lru_cache(maxsize=64)

@@ -150,18 +150,12 @@ def read_site_table(
             "from tables",
         )
     own = data.model_copy(update={"file": str(file), "owner": ""})
+    roots = store_roots(keep) if keep else store_roots()
     try:
         _, store, source, read = _source(FILE, file.parent, own, ANYWHERE, images.names)
-        stored = shared_store(
-            store, store_roots(keep) if keep else store_roots(), source, read, _PRIVATE
-        )
-        dataset = Dataset(
-            info_of_columns(images, data),
-            stored.train,
-            stored.test,
-            stored.checksum,
-            store=stored.folder,
-        )
+        stored = shared_store(store, roots, source, read, _PRIVATE)
+        splits, info = (stored.train, stored.test), info_of_columns(images, data)
+        dataset = Dataset(info, *splits, stored.checksum, store=stored.folder)
         check_reach(dataset, data.scale)
     except DataError as error:
         known = "" if private and isinstance(error, RowsError) else error.told
