@@ -385,7 +385,7 @@ def require_one_for_all(run: Run, context: Context) -> None:
     FederationError
         If this is a site of its own, or its nodes differ in more than their partitions.
     """
-    own = set(context.node_config) - _SAID_ALIKE or run.config.images.sites
+    own = set(context.node_config) - _SAID_ALIKE or run.config.site_places
     if engine_of_context(context) != IN_PROCESS or own:
         raise FederationError("this site speaks for itself alone: ask each by itself")
 

@@ -18,18 +18,26 @@ from client_app.owner.ledger import Account, Budget
 from client_app.owner.node_config import NodeConfig, absolute
 from client_app.owner.review import Review
 from client_app.owner.vetoes import Vetoes, check_size, import_policy_of
-from client_app.state import SHELF, ContextState, DeviceState, DirectoryState, state_kind_of
+from client_app.state import (
+    COLUMNS,
+    SHELF,
+    ContextState,
+    DeviceState,
+    DirectoryState,
+    state_kind_of,
+)
 from common.config.keys import COMMAND_LINE
 from common.config.loading import load
-from common.data.loading import times_forgotten
+from common.config.resolved import Config
+from common.data.loading import require_own, times_forgotten
+from common.data.store import digest_of
 from common.division import Division, require_same_data
 from common.errors import ConfigError, FederationError
 from common.learning.compute import torch_device
 from common.learning.run import Run
 from common.samples.dataset import Dataset
 from common.samples.inputs import Samples, samples
-from common.settings.images import ImagesSettings
-from common.settings.sections import ComputeSettings
+from common.settings.sections import ComputeSettings, kind_of
 from common.sites import IN_PROCESS, RAY, SUPERLINK, folder_sites, partition_name, site_name
 from common.storage.limits import Bounds
 
@@ -108,7 +116,9 @@ class Owner:
         root = self.root or load({}).data_dir
         bounds = Bounds(root, self.download, self.keep)
         if self.user_data:
-            config = replace(config, data_dir=root, images=_without_places(config.images))
+            if kind_of(config.dataset) and not config.data.columns:
+                require_own(config.dataset)
+            config = _without_places(replace(config, data_dir=root))
         elif config.origin.get("data-dir") != COMMAND_LINE and self.root is not None:
             config = replace(config, data_dir=root)
         bounds.inside(config.data_dir, "data-dir")
@@ -120,8 +130,10 @@ class Owner:
         return bounded
 
 
-def _without_places(images: ImagesSettings) -> ImagesSettings:
-    return images.model_copy(update={"folder": "", "sites": ""})
+def _without_places(config: Config) -> Config:
+    images = config.images.model_copy(update={"folder": "", "sites": ""})
+    data = config.data.model_copy(update={"file": "", "sites": "", "owner": ""})
+    return replace(config, images=images, data=data)
 
 
 @lru_cache(maxsize=4)
@@ -177,7 +189,7 @@ def partition_of(context: Context) -> tuple[int, int]:
         raise FederationError(
             f"the node config says partition-id={index} num-partitions={number}: start the SuperNode with "
             '--node-config "partition-id=I num-partitions=K", I from 0 to K-1; a site with images of its own names '
-            "them as data='/abs/folder'"
+            "them as data='/abs/folder', and of rows as data='/abs/site.csv'"
         )
     return index, number
 
@@ -191,7 +203,8 @@ def site_of(run: Run, context: Context) -> str:
         If the node config gives no name that can be used.
     """
     if "site" not in context.node_config and _simulated_folder(run, context) is not None:
-        return folder_sites(run.config.images.sites)[partition_of(context)[0]]
+        named = run.config.images.sites or run.config.data.sites
+        return folder_sites(named)[partition_of(context)[0]]
     return site_name(context.node_config)
 
 
@@ -210,18 +223,19 @@ def _simulated_folder(run: Run, context: Context) -> Path | None:
     FederationError
         If there is another number of folders than of partitions, or this is no simulation.
     """
-    folders = run.config.images.site_folders
+    folders = run.config.site_places
     if not folders or "data" in context.node_config:
         return None
     if not is_simulated(context):
         raise FederationError(
-            "images.sites simulates sites with folders of their own; this is not a simulation: name the folder in the "
-            "node config, data='/abs/folder'"
+            "images.sites and data.sites simulate sites with data of their own; this is not a simulation: name the "
+            "folder or the table in the node config, data='/abs/folder' or data='/abs/site.csv'"
         )
     index, number = partition_of(context)
+    what = "tables" if run.config.data.sites else "folders"
     if number != len(folders):
         raise FederationError(
-            f"images.sites names {len(folders)} folders, and there are {number} nodes: start as many nodes as folders"
+            f"the run names {len(folders)} {what}, and there are {number} nodes: start as many nodes"
         )
     return folders[index]
 
@@ -326,6 +340,8 @@ def require_data_of_run(
     checksums.
     """
     found, config = data_here(division, context).checksum, division.config
+    if "data" in context.node_config and config.data.columns:
+        _require_columns_of_run(config, state)
     own = user_folder(division.run, context) is not None
     began = state.began_with(found) if own else told
     try:
@@ -336,6 +352,16 @@ def require_data_of_run(
             raise
         logger.warning(
             "%s; nothing that was held out is learned from, so that the run goes on", error
+        )
+
+
+def _require_columns_of_run(config: Config, state: DeviceState) -> None:
+    """Refuse other columns, kinds or classes than the run began with here; a FederationError."""
+    agreed = digest_of([config.data.columns, config.data.label, config.images.classes])
+    if state.began_with(agreed, COLUMNS) != agreed:
+        raise FederationError(
+            "the run began here with other columns, kinds or classes (data.columns, data.label, images.classes): go on "
+            "with those, or begin a new run"
         )
 
 

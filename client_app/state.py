@@ -54,6 +54,9 @@ _AFTER, _DIGITS = "after", 16
 #: the file with the checksum of the site's own data as a run began with them
 _DATA = "data-began"
 
+COLUMNS = "columns-began"
+"""Of a table of the site's own: what is noted of its columns, kinds and classes as the run began."""
+
 SHELF = "nectar-made"
 """The folder of what sites made once and runs may share, such as the images of a generator."""
 
@@ -83,8 +86,11 @@ class DeviceState(Protocol):
         """
         ...
 
-    def began_with(self, checksum: str) -> str:
-        """Return the checksum of the site's own data when the run began here, noting ``checksum`` if that is now."""
+    def began_with(self, checksum: str, of: str = _DATA) -> str:
+        """Return the checksum of the site's own data when the run began here, noting ``checksum`` if that is now.
+
+        ``of`` is what it is a checksum of, the data themselves or ``COLUMNS``.
+        """
         ...
 
     def shelf(self) -> Path | None:
@@ -225,9 +231,9 @@ class DirectoryState:
             self._path(old).unlink(missing_ok=True)
         tensors_apart.collect(self._directory)
 
-    def began_with(self, checksum: str) -> str:
+    def began_with(self, checksum: str, of: str = _DATA) -> str:
         """Return what is in the site's folder of the record, which the first reading writes."""
-        path = Path(*self._parts[:3], _DATA)
+        path = Path(*self._parts[:3], of)
         try:
             if not path.exists():
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -288,10 +294,10 @@ class ContextState:
             del self._state[_key(old)]
             del self._state[_base_key(old)]
 
-    def began_with(self, checksum: str) -> str:
+    def began_with(self, checksum: str, of: str = _DATA) -> str:
         """Return the first reading's of this run of Flower's."""
-        self._state.setdefault(_DATA, ConfigRecord({_DATA: checksum}))
-        return str(self._state.config_records[_DATA][_DATA])
+        self._state.setdefault(of, ConfigRecord({of: checksum}))
+        return str(self._state.config_records[of][of])
 
     def shelf(self) -> None:
         """Return None: what is made is made again after a restart."""

@@ -17,7 +17,7 @@ from common.data.features import Extractor
 from common.data.loading import load, load_site
 from common.data.published.catalogue import NAMES, describe
 from common.data.store import store_roots
-from common.data.user.rows import check_reach
+from common.data.user.rows import check_reach, info_of_columns
 from common.draws.seeding import derive
 from common.errors import DataError, FederationError
 from common.learning.run import Run
@@ -48,6 +48,8 @@ class Division:
     @property
     def _info(self) -> DatasetInfo:
         config = self.config
+        if config.data.columns:
+            return info_of_columns(config.images, config.data)
         own = kind_of(config.dataset)
         return self._images.info if own else describe(config.dataset, config.images)
 
@@ -107,24 +109,26 @@ class Division:
 
     @property
     def site_datasets(self) -> dict[str, Dataset]:
-        """The simulated sites' own folders by site, none of a divided set; DataError if one cannot be used."""
-        folders = self.config.images.site_folders
-        names = folder_sites(self.config.images.sites)
-        kept = self.config.data_dir
+        """The simulated sites' own folders or tables by site, none of a divided set; DataError if one is no use."""
+        places, kept = self.config.site_places, self.config.data_dir
+        named = self.config.images.sites or self.config.data.sites
         return {
-            name: self.site_dataset(folder, kept)
-            for name, folder in zip(names, folders, strict=True)
+            name: self.site_dataset(place, kept)
+            for name, place in zip(folder_sites(named), places, strict=True)
         }
 
     def site_dataset(self, folder: Path, keep: Path | None) -> Dataset:
-        """Return a site's own images, all for training; ``keep`` is where the site keeps files of its own.
+        """Return a site's own images or rows, all for training; ``keep`` is where the site keeps files of its own.
 
         Raises
         ------
         DataError
-            If the run's data set is not a folder of images, or the site's folder cannot be used.
+            If the run's data set is not such, or the site's folder or table cannot be used.
         """
-        images = load_site(self.config.dataset, self.config.images, folder, keep)
+        config = self.config
+        images = load_site(
+            config.dataset, config.images, folder, keep, config.data, private=config.private
+        )
         if self.extractor is None:
             return images
         return self.extractor.of(images, store_roots(keep) if keep else store_roots())
@@ -144,9 +148,11 @@ class Division:
     def groups(self, dataset: Dataset, positions: Indices) -> Labels | None:
         """Return the groups of samples of ``dataset``'s training split, which no cut divides; None if any may.
 
-        A published set's writers and users are divided, as its papers do it, but by ``partition.kind=natural``.
+        A published set's writers and users are divided, as its papers do it, but by ``partition.kind=natural``; so
+        are owners that ``data.owner`` alone names.
         """
-        owners = None if self.config.dataset in NAMES else dataset.train.owners
+        divided = self.config.dataset in NAMES or not self.config.data.keeps_owners
+        owners = None if divided else dataset.train.owners
         return None if owners is None else owners[positions]
 
     @property

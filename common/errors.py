@@ -30,6 +30,10 @@ class DataError(NectarError):
     """A data set, a file of one or a partition that cannot be had as asked."""
 
 
+class RowsError(DataError):
+    """A table whose rows do not fit what is asked of them: in a private run only the site itself learns how."""
+
+
 class PayloadError(NectarError):
     """A payload that is not what the receiver expects; never aggregated, never half-used."""
 

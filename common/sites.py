@@ -98,8 +98,8 @@ def site_name(node_config: Mapping[str, object]) -> str:
 def folder_sites(folders: str) -> tuple[str, ...]:
     """Return the names of simulated sites with folders of their own, ``folders`` as ``images.sites`` has them.
 
-    A site is called as its folder, with a dash for what no name can have, such as a bracket. One is called as its
-    partition where another would be called the same, or no site could be called so.
+    A site is called as its folder, or its table without the ending, with a dash for what no name can have, such as a
+    bracket. One is called as its partition where another would be called the same, or no site could be called so.
     """
     names = [_called(path) for path in folders.split(",")] if folders else []
     count = Counter(names)
@@ -110,8 +110,8 @@ def folder_sites(folders: str) -> tuple[str, ...]:
 
 
 def _called(folder: str) -> str:
-    """Return what a site with this folder is called."""
-    name = unicodedata.normalize("NFC", PurePath(folder).name)
+    """Return what a site with this folder, or table, is called."""
+    name = unicodedata.normalize("NFC", PurePath(folder).name).removesuffix(".csv")
     if is_site_name(name):
         return name
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-_.")[:_LONGEST]

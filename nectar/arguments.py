@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from common.code.imports import is_import_path
-from common.config.consistency import FILE_KEY, SITES_KEY, START_KEY
+from common.config.consistency import FILE_KEY, SITES_KEY, START_KEY, TABLES_KEY
 from common.config.keys import (
     CONFIG,
     INTERNAL_KEYS,
@@ -156,7 +156,7 @@ def _own_paths(key: str, text: str, directory: Path) -> str:
     """Make the paths of one's own data and weights absolute, as the run config's own are."""
     if key in (FILE_KEY, START_KEY) and text and not text.startswith("torchvision:"):
         return str(directory / from_home(text))
-    if key == SITES_KEY and text:
+    if key in (SITES_KEY, TABLES_KEY) and text:
         parts = text.split(",")
         _refuse_commas(parts, directory)
         return ",".join(str(directory / from_home(part.strip())) for part in parts)

@@ -310,7 +310,7 @@ def describe_partition(
     classes = list(run.info.classes) if run.task.by_class else []
     told = {"left_out": {str(i): why for i, why in left_out.items()}} if left_out else {}
     about = {"classes": classes, "simulated": bool(sites) and engine_of(sites) != SUPERLINK}
-    own, told_sizes = run.config.images.sites, run.config.tells_counts
+    own, told_sizes = run.config.site_places, run.config.tells_counts
     summed_up = None if own else unlisted(sites, told=told_sizes)
     if summed_up is not None:
         return {**about, "sites": {}, "unlisted": summed_up, **told}
@@ -338,7 +338,7 @@ def _rows(division: Division, sites: list[Site]) -> dict[str, dict[str, Any]]:
 def _counts(division: Division, sites: int) -> NDArray[np.int64]:
     """Return the number of images of each class in each partition or folder, int64 [sites, classes]."""
     classes = len(division.run.info.classes)
-    if division.config.images.sites:
+    if division.config.site_places:
         held = [dataset.train.labels for dataset in division.site_datasets.values()]
         return np.stack([np.bincount(labels, minlength=classes) for labels in held])
     return class_counts(division.dataset.train.labels, division.partition(sites), classes)

@@ -17,7 +17,7 @@ logger = getLogger("flwr")
 
 def data_at_hand(division: Division) -> bool:
     """Return whether the server reads the data of which each site has its share, or the simulated sites' folders."""
-    return bool(division.config.images.sites) or division.judged
+    return bool(division.config.site_places) or division.judged
 
 
 def recorded_data(provenance: Mapping[str, Any]) -> dict[str, str]:

@@ -186,7 +186,7 @@ class Federated(ScreeningHooks, FlowerStrategy):
             bool(config.judged_at_sites),
             config.federation.max_examples,
             self.members.spending.ledger_tips,
-            folders=bool(config.images.sites),
+            folders=bool(config.site_places),
         )
 
     # ---- Flower's hooks that all of them share --------------------------------------------------------

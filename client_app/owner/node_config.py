@@ -103,7 +103,10 @@ class NodeConfig(BaseModel):
     )
     partition_id: Any = _key("I", "its share of a data set that every site has, from 0")
     num_partitions: Any = _key("K", "how many such shares there are")
-    data: Absolute = _key("'/abs/folder'", "its own images instead, `FOLDER/<class>/*.png`")
+    data: Absolute = _key(
+        "'/abs/folder'",
+        "its own images instead, `FOLDER/<class>/*.png`, or its own table, a .csv file",
+    )
     state_dir: Absolute = _key(
         "'/abs/folder'",
         "what must survive a restart of its SuperNode, decoded copies of its images, the log of what left it, and its "

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 
 from common.errors import ConfigError
 from common.methods import METHODS, require_taken, resolve, section
 from common.models.registry import KINDS, MODELS, misfit, names, takes
 from common.settings.base import Disclosure, Settings
+from common.settings.columns import MOST_COLUMNS, agreed_columns, edges_of, inputs_of
 from common.settings.images import ImagesSettings
 from common.settings.section import Section
 from common.settings.sections import (
@@ -22,6 +23,7 @@ from common.settings.sections import (
     FeaturesSettings,
     FederationSettings,
     ModelSettings,
+    PartitionSettings,
     PrivacySettings,
     TrackSettings,
     WireSettings,
@@ -31,6 +33,8 @@ from common.settings.sections import (
 from common.wire import image_codecs
 
 FILE_KEY, SITES_KEY = "data.file", "images.sites"
+
+COLUMNS_KEY, TABLES_KEY = "data.columns", "data.sites"
 
 #: the settings of ``images`` that say how files of a folder are read
 _OF_FOLDERS = ("folder", "sites", "size", "channels", "bits", "page", "white", "group")
@@ -166,7 +170,7 @@ def check_statistics(
         )
 
 
-def check_images(images: ImagesSettings) -> None:
+def check_images(images: ImagesSettings, kind: str = "images") -> None:
     """Refuse a folder of images that could never be read; without a class list there is none.
 
     Raises
@@ -178,6 +182,8 @@ def check_images(images: ImagesSettings) -> None:
     if not images.classes:
         return
     _check_names(images.names)
+    if kind != "images":
+        return  # whose constants are one a column, which reading compares
     for name in ("mean", "std"):
         try:
             values = images.constants(name)
@@ -221,7 +227,7 @@ def check_own_data(dataset: str, data: DataSettings, images: ImagesSettings) -> 
         raise ConfigError(
             f"{FILE_KEY}={data.file} is a data set of its own and dataset={dataset} another: leave one out."
         )
-    if kind == FILE:
+    if kind == FILE and (data.file or not (data.columns or data.sites)):
         _check_file(data.file)
     if data.size and (kind is None or kind == FILE or data.kind != "images"):
         raise ConfigError(
@@ -252,22 +258,25 @@ def _check_file(file: str) -> None:
 
 def check_arrays(dataset: str, data: DataSettings, images: ImagesSettings) -> None:
     """Refuse settings of a table or of series that do not fit together, and such settings of images: ConfigError."""
-    table = data.file.endswith(TABLE_ENDING)
+    table = data.file.endswith(TABLE_ENDING) or bool(data.columns and not data.file)
     asked = f"data.kind={data.kind}"
     if data.kind != "images" and kind_of(dataset) not in (FILE, FUNCTION):
         raise ConfigError(
             f"{asked} is of arrays in a file or of a function of your own, and dataset={dataset} holds pictures or "
             "text: leave it out."
         )
+    _check_columns(dataset, data, images)
     if table and data.kind != "table":
         raise ConfigError(f"{asked} cannot hold of {data.file}, a table: leave it out.")
     if table and not data.label:
+        named = f"{FILE_KEY}={data.file}" if data.file else COLUMNS_KEY
         raise ConfigError(
-            f"{FILE_KEY}={data.file} needs data.label: the name of the column that has each row's class."
+            f"{named} needs data.label: the name of the column that has each row's class."
         )
     for key, column, way in (
         ("label", data.label, ""),
         ("group", data.group, "; arrays bring train_groups, and pictures have images.group"),
+        ("owner", data.owner, ""),
     ):
         if column and not table:
             raise ConfigError(
@@ -299,6 +308,77 @@ def check_arrays(dataset: str, data: DataSettings, images: ImagesSettings) -> No
                 f"images.{name}={stated} has no part in data.scale={data.scale}: set data.scale=standard, or leave it "
                 "out."
             )
+
+
+def _check_columns(dataset: str, data: DataSettings, images: ImagesSettings) -> None:
+    """Refuse columns that a run names where it reads no table, or that do not say all that sites must agree on."""
+    if not data.columns:
+        if data.sites:
+            raise ConfigError(
+                f"{TABLES_KEY} needs {COLUMNS_KEY} and images.classes: what the sites' tables have in common."
+            )
+        return
+    if kind_of(dataset) != FILE or (data.file and not data.file.endswith(TABLE_ENDING)):
+        raise ConfigError(
+            f"{COLUMNS_KEY} is of tables, .csv files, and dataset={data.file or dataset} is another set: leave it out."
+        )
+    try:
+        columns = agreed_columns(data.columns)
+    except ValueError as error:
+        raise ConfigError(f"{error}.") from None
+    if (number := len(inputs_of(columns))) > MOST_COLUMNS:
+        raise ConfigError(
+            f"{COLUMNS_KEY} makes {number:,} columns, of which {MOST_COLUMNS:,} are learned from at the most."
+        )
+    apart = next((c.name for c in columns if c.name in (data.label, data.group, data.owner)), None)
+    if apart is not None:
+        raise ConfigError(
+            f"{COLUMNS_KEY} names {apart!r}, which is data.label, data.group or data.owner: leave it out there."
+        )
+    if not images.classes:
+        raise ConfigError(
+            f"{COLUMNS_KEY} needs images.classes: what data.label says of a row, the same at every site, such as "
+            "images.classes=benign,malignant."
+        )
+
+
+def check_bins(data: DataSettings, images: ImagesSettings, private: bool) -> None:
+    """Refuse classes of a number's ranges that nobody could agree on, with a ConfigError."""
+    if not data.bins and not data.edges:
+        return
+    asked = f"data.edges={data.edges}" if data.edges else f"data.bins={data.bins}"
+    if not data.label or data.header == "none":
+        raise ConfigError(f"{asked} is of a .csv file's data.label: name one, or leave it out.")
+    if data.bins == 1 or (not data.edges and (private or data.columns)):
+        why = "makes one class" if data.bins == 1 else "would be computed of rows"
+        raise ConfigError(
+            f"{asked} {why}: state data.edges, such as data.edges=10,20 for three classes, known to all."
+        )
+    try:
+        classes = len(edges_of(data.edges)) + 1 if data.edges else data.bins
+    except ValueError:
+        raise ConfigError(f"{asked} must be rising numbers with commas between them.") from None
+    for key, count in (("data.bins", data.bins), ("images.classes", len(images.names))):
+        if count and count != classes:
+            raise ConfigError(
+                f"{asked} makes {classes} classes, and {key} says {count}: make them equal, or leave {key} out."
+            )
+
+
+def check_owner(data: DataSettings, partition: PartitionSettings) -> None:
+    """Refuse owners of rows that decide nothing, or groups within them, with a ConfigError."""
+    if not data.owner:
+        return
+    if partition.kind != "natural" or not data.file:
+        raise ConfigError(
+            f"data.owner={data.owner} says whose each row of {FILE_KEY} is, for partition.kind=natural: set both, or "
+            "leave it out."
+        )
+    if data.group not in ("", data.owner):
+        raise ConfigError(
+            f"data.group={data.group} would divide the owners that data.owner={data.owner} names: name one column for "
+            "both, which keeps owners whole, or leave one out."
+        )
 
 
 def check_taken(
@@ -354,21 +434,19 @@ def check_originals(
         )
 
 
-def check_site_folders(images: ImagesSettings, federation: FederationSettings) -> None:
-    """Refuse site folders that are relative, named twice or not one a site, with a ConfigError."""
-    folders = images.site_folders
-    for folder in folders:
-        if not folder.is_absolute():
+def check_site_places(key: str, places: Sequence[Path], federation: FederationSettings) -> None:
+    """Refuse folders or tables of simulated sites that are relative, named twice or not one a site: ConfigError."""
+    what = "folder" if key == SITES_KEY else "file"
+    for place in places:
+        if not place.is_absolute():
             raise ConfigError(
-                f"{SITES_KEY} names {str(folder)!r}: give absolute paths with commas between them."
+                f"{key} names {str(place)!r}: give absolute paths with commas between them."
             )
-        if folders.count(folder) > 1:
-            raise ConfigError(
-                f"{SITES_KEY} names {folder} twice: each site has a folder of its own."
-            )
-    if folders and len(folders) != federation.sites:
+        if places.count(place) > 1:
+            raise ConfigError(f"{key} names {place} twice: each site has a {what} of its own.")
+    if places and len(places) != federation.sites:
         raise ConfigError(
-            f"{SITES_KEY} names {len(folders)} folders, one a site, and federation.sites={federation.sites}: "
+            f"{key} names {len(places)} {what}s, one a site, and federation.sites={federation.sites}: "
             "leave federation.sites out, or make them equal."
         )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from common.code.imports import is_import_path
-from common.config.consistency import FILE_KEY, SITES_KEY
+from common.config.consistency import COLUMNS_KEY, FILE_KEY, SITES_KEY, TABLES_KEY
 from common.config.keys import (
     BEST,
     COMMAND_LINE,
@@ -211,11 +211,12 @@ def _needed_layer(leaves: Mapping[str, Leaf], policy: ImportPolicy | None) -> li
 
 
 def _count_sites(leaves: dict[str, Leaf]) -> None:
-    """Let the folders of simulated sites say how many there are, where nothing else does."""
-    sites = leaves.get(SITES_KEY)
-    if sites is not None and sites.value and isinstance(sites.value, str | list):
-        named = sites.value.split(",") if isinstance(sites.value, str) else sites.value
-        leaves.setdefault("federation.sites", Leaf(len(named), SITES_KEY))
+    """Let the folders or tables of simulated sites say how many there are, where nothing else does."""
+    for key in (SITES_KEY, TABLES_KEY):
+        sites = leaves.get(key)
+        if sites is not None and sites.value and isinstance(sites.value, str | list):
+            named = sites.value.split(",") if isinstance(sites.value, str) else sites.value
+            leaves.setdefault("federation.sites", Leaf(len(named), key))
 
 
 def _strategy_arguments(
@@ -366,12 +367,18 @@ def _path(key: str, value: Any, where: str) -> Leaf:
 # ---- own data ------------------------------------------------------------------------------------
 # Whether the settings of a data set of one's own hold together: file, form, sites' folders, and what leaves.
 
-_IMPLIED = {FILE_KEY: FILE, "images.folder": FOLDERS, SITES_KEY: FOLDERS}
+_IMPLIED = {
+    FILE_KEY: FILE,
+    COLUMNS_KEY: FILE,
+    TABLES_KEY: FILE,
+    "images.folder": FOLDERS,
+    SITES_KEY: FOLDERS,
+}
 """The data set that a place of one's own implies."""
 
 
 def chosen_by_file(layers: Sequence[Layer]) -> list[Layer]:
-    """Return the layers with what ``data.file``, ``images.folder`` and ``images.sites`` imply of ``dataset``.
+    """Return the layers with what the places of one's own data (``_IMPLIED``) imply of ``dataset``.
 
     Where a later layer chooses another data set, the file or folder of an earlier one is dropped.
     """
@@ -398,7 +405,7 @@ def _chosen_by(key: str, implied: str, layers: list[Layer]) -> list[Layer]:
 
 def _takes(key: str, dataset: str) -> bool:
     """Return whether a data set is one of a file, or of folders: any name that is not a public set's."""
-    if key == FILE_KEY:
+    if _IMPLIED[key] == FILE:
         return dataset == FILE
     return is_user_data(dataset) and not kind_of(dataset)
 
@@ -427,5 +434,5 @@ def _arrays(leaves: Mapping[str, Leaf], kind: str) -> str:
     stated, file = leaves.get("data.kind"), leaves.get(FILE_KEY)
     if stated is not None:
         return str(stated.value)
-    table = kind == FILE and file is not None and str(file.value).endswith(TABLE_ENDING)
-    return "table" if table else "images"
+    table = file is not None and str(file.value).endswith(TABLE_ENDING)
+    return "table" if kind == FILE and (table or COLUMNS_KEY in leaves) else "images"

@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from common.config.consistency import (
+    SITES_KEY,
+    TABLES_KEY,
     check_arrays,
+    check_bins,
     check_class_weights,
     check_evaluation,
     check_features,
@@ -21,10 +24,11 @@ from common.config.consistency import (
     check_model,
     check_originals,
     check_own_data,
+    check_owner,
     check_privacy,
     check_private,
     check_robust,
-    check_site_folders,
+    check_site_places,
     check_statistics,
     check_taken,
     check_track,
@@ -114,9 +118,11 @@ class Config:
 
     def __post_init__(self) -> None:
         """Refuse settings that are each allowed but cannot hold together, with a ConfigError."""
-        check_images(self.images)
+        check_images(self.images, self.data.kind)
         check_own_data(self.dataset, self.data, self.images)
         check_arrays(self.dataset, self.data, self.images)
+        check_owner(self.data, self.partition)
+        check_bins(self.data, self.images, self.private)
         check_features(self.features, self.dataset, self.data)
         check_taken(
             self.data.file or self.dataset,
@@ -130,7 +136,8 @@ class Config:
             [self.method, *self.inner],
         )
         check_originals(self.method, self.settings.disclosure(), self.dataset, self.data)
-        check_site_folders(self.images, self.federation)
+        check_site_places(SITES_KEY, self.images.site_folders, self.federation)
+        check_site_places(TABLES_KEY, self.data.site_files, self.federation)
         check_federation(self.federation)
         check_robust(self.federation, self.method, self.settings)
         check_evaluation(self.evaluation, self.data, self.settings)
@@ -150,6 +157,11 @@ class Config:
     def kind(self) -> str:
         """What methods learn from, where it is not text: images, a table's rows, or series."""
         return "table" if self.features.name else self.data.kind
+
+    @property
+    def site_places(self) -> tuple[Path, ...]:
+        """The simulated sites' own folders of images, or tables; none where a data set is divided."""
+        return self.images.site_folders or self.data.site_files
 
     @property
     def judged_at_sites(self) -> str:

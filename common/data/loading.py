@@ -12,7 +12,7 @@ from common.data.published.catalogue import NAMES, describe
 from common.data.published.files import DownloadSource
 from common.data.published.sources import SOURCES, ensure_files, read_digits
 from common.data.store import Contents, shared_store, store_roots
-from common.data.user.reading import read_user_data
+from common.data.user.reading import read_site_table, read_user_data
 from common.errors import DataError
 from common.samples.dataset import Dataset, DatasetInfo, array_digest, combined_checksum
 from common.settings.images import ImagesSettings
@@ -64,7 +64,7 @@ def load(
     """
     data_dir = bounds.inside(Path(data_dir).expanduser(), "data-dir")
     data = data or DataSettings()
-    holdout = Holdout(data.test_share, seed)
+    holdout = Holdout(data.test_share, seed, data.keeps_owners)
 
     def read() -> Dataset:
         if kind_of(name):
@@ -79,28 +79,49 @@ def load(
     return _once((name, data_dir, images, bounds, *own), read)
 
 
-def load_site(name: str, images: ImagesSettings, folder: Path, keep: Path | None = None) -> Dataset:
-    """Return a site's own folder of images as the run's data set, without a test split, once per process.
+def load_site(
+    name: str,
+    images: ImagesSettings,
+    folder: Path,
+    keep: Path | None = None,
+    data: DataSettings | None = None,
+    *,
+    private: bool = False,
+) -> Dataset:
+    """Return a site's own folder of images, or table, as the run's data set, without a test split, once per process.
 
     Parameters
     ----------
     folder
-        ``<folder>/<class>/*`` or ``<folder>/train/<class>/*``.
+        ``<folder>/<class>/*`` or ``<folder>/train/<class>/*``; or a table, where ``data`` names columns.
     keep
         below which directory the store goes; None for the user's cache.
+    private
+        whether a mechanism covers what leaves the site, its refusals too.
 
     Raises
     ------
     DataError
-        the data set is not a folder of images, or the site's cannot be used: why.
+        the data set is not a folder of images, or a table of named columns, or the site's cannot be used: why.
     """
+    if data is not None and data.columns:
+        return _once(
+            (name, folder, images, data, keep, private),
+            lambda: read_site_table(images, data, folder, keep, private=private),
+        )
+    require_own(name)
+    info = describe(name, images)
+    return _once((name, folder, images, keep), lambda: read_site(info, images, folder, keep))
+
+
+def require_own(name: str) -> None:
+    """Refuse a data set of which no site can have files of its own: DataError."""
     if name in NAMES or kind_of(name):
         raise DataError(
             f"a site's own folder needs a data set that is a folder of images, which {name} is not: choose "
-            "dataset=images, or one of conf/dataset with a section `images`"
+            "dataset=images, or one of conf/dataset with a section `images`; its own table (data='/abs/site.csv') "
+            "needs data.columns, data.label and images.classes"
         )
-    info = describe(name, images)
-    return _once((name, folder, images, keep), lambda: read_site(info, images, folder, keep))
 
 
 def forget() -> None:

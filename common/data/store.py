@@ -119,7 +119,8 @@ def shared_store(
     except DataError as error:
         if not problems:
             raise
-        raise DataError(f"{problems[0]} and cannot be rebuilt: {error}") from error
+        sentence = f"{problems[0]} and cannot be rebuilt: {error}"
+        raise type(error)(sentence, told=error.told) from error
 
 
 def _build(

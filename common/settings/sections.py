@@ -6,12 +6,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
 from common.models.registry import MODELS, names
-from common.settings.images import ImagesSettings, Listed
+from common.settings.images import ImagesSettings, Listed, Paths
 from common.settings.section import Noise, Section, Switch, of_clip, of_noise, setting
 from common.wire import image_codecs
 
@@ -71,6 +72,19 @@ class DataSettings(Section):
         "what the arrays of a file or a function of your own are; table: rows [n, columns], which a .csv file implies; "
         "series: [n, channels, steps]",
     )
+    sites: Paths = setting(
+        "",
+        "simulates sites that hold tables of their own: one site a .csv file, in this order",
+        allowed="absolute paths with commas between them",
+        later=True,
+    )
+    columns: Listed = setting(
+        "",
+        "tables of a site's own: the columns that are learned from, as every site's file names them, in any order and "
+        "among others; NAME:a|b is one of categories, each a column of 0 and 1, and one more for any that is not named",
+        allowed="names with commas between them, of categories such as region:north|south",
+        later=True,
+    )
     label: str = setting(
         "",
         "a .csv file: the column that names each row's class; all others are numbers",
@@ -81,6 +95,13 @@ class DataSettings(Section):
         "a .csv file: the column that names whom or what each row belongs to, such as a patient: the rows of one are "
         "not divided by test, validation, hold-out or partition; never something to learn from",
         allowed="a column's name",
+    )
+    owner: str = setting(
+        "",
+        "a .csv file: the column that names whose each row is, such as a hospital: each one is a site of "
+        "partition.kind=natural. Test and validation may divide an owner's rows unless data.group names it too",
+        allowed="a column's name",
+        later=True,
     )
     header: Literal["first", "none"] = setting(
         "first", "a .csv file: the line that names its columns; none: they are called 0, 1, 2, ..."
@@ -93,6 +114,21 @@ class DataSettings(Section):
         "auto",
         "a file or a function of your own; auto: labels that look measured (dates, fractions, hundreds of numbers) are "
         "refused; labels: each value is a class all the same",
+    )
+    bins: int = setting(
+        0,
+        "a .csv file: so many classes of a label that is a number, by edges between which equally many rows lie; these "
+        "are computed of data.file, so that sites' own tables need data.edges instead",
+        allowed="0, or a whole number from 2 to 1000",
+        ge=0,
+        le=1000,
+        later=True,
+    )
+    edges: Listed = setting(
+        "",
+        "a .csv file: where a label that is a number goes from one class to the next, which begins there",
+        allowed="rising numbers with commas between them",
+        later=True,
     )
     scale: Literal["none", "minmax", "standard"] = setting(
         "none",
@@ -154,6 +190,16 @@ class DataSettings(Section):
         "as K",
         ge=0,
     )
+
+    @property
+    def site_files(self) -> tuple[Path, ...]:
+        """The simulated sites' own tables; none where a data set is divided."""
+        return tuple(map(Path, self.sites.split(","))) if self.sites else ()
+
+    @property
+    def keeps_owners(self) -> bool:
+        """Whether rows of one owner stay together in every cut; else only the partition goes by them."""
+        return not self.owner or bool(self.group)
 
     @property
     def validated_at_sites(self) -> bool:

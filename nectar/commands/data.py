@@ -56,7 +56,9 @@ def main(
     ] = "",
     folder: Annotated[
         str | None,
-        option("PATH", "check PATH/<class>/* as the site would that names it as its own data"),
+        option(
+            "PATH", "check PATH/<class>/*, or a .csv file, as the site would that names it as data"
+        ),
     ] = None,
     allow_imports: AllowImports = "",
 ) -> int:
@@ -105,7 +107,7 @@ def _run(config: Config) -> tuple[Dataset, Holdings]:
     )
 
     division = Division(config)
-    if config.images.sites:
+    if config.site_places:
         holdings = held_by_sites(division)
         print(describe_sites(division, holdings), flush=True)
         if config.images.folder:
@@ -134,7 +136,7 @@ def _site(config: Config, folder: Path) -> tuple[Dataset, Holdings]:
     from nectar.dataset.account import describe_dataset, describe_own, own
 
     dataset = Division(config).site_dataset(folder, None)
-    print(f"{describe_dataset(dataset)}\n\nimages of each class below {folder}:")
+    print(f"{describe_dataset(dataset)}\n\n{dataset.info.unit} of each class in {folder}:")
     print(describe_own(dataset))
     return dataset, own(folder.name, dataset)
 

@@ -212,7 +212,7 @@ def describe_sites(division: Division, holdings: Holdings) -> str:
     parts = [
         f"{folder}\n{describe_dataset(dataset)}"
         for folder, dataset in zip(
-            division.config.images.site_folders, division.site_datasets.values(), strict=True
+            division.config.site_places, division.site_datasets.values(), strict=True
         )
     ]
     table = report(holdings.counts, holdings.classes, division.run.info.unit, holdings.sites)

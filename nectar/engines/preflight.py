@@ -79,7 +79,7 @@ def check(config: Config) -> None:
     division = Division(config)
     require_classes(division.run)
     starting_weights(division.run, tell=False)
-    if config.images.sites:
+    if config.site_places:
         _look_at_sites(division)
     else:
         division.partition(config.federation.sites)

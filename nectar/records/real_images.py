@@ -260,7 +260,7 @@ def real_images(record: RunRecord) -> RealImages | str:
         source = SOURCES.get(config.dataset)
         if source is not None and source.missing(config.data_dir):
             return f"the data set {config.dataset} is not in the run's data directory"
-        if config.images.sites:
+        if config.site_places:
             return "the sites read them in folders of their own"
         if not is_at_hand(config.dataset, config.data_dir, config.data.size):
             return f"the data set {config.dataset} is not in the run's data directory"

@@ -285,6 +285,31 @@ ROWS = {
         "track=tensorboard",
         "track=mlflow",
     ),
+    "a label that is a number": row(
+        "data data.file={here}/far.csv data.label=a federation.sites=2 partition.kind=iid",
+        "bring a number into classes by data.bins=4",
+        "data data.file={here}/far.csv data.label=a federation.sites=2 partition.kind=iid data.bins=4 "
+        "data.scale=minmax data.low=0 data.high=1000",
+        "data.bins=4",
+    ),
+    "one range": row(
+        f"{TABLE} data.bins=1",
+        "state data.edges, such as data.edges=10,20 for three classes",
+        f"{TABLE} data.edges=10,20",
+        "data.edges=10",
+    ),
+    "columns without classes": row(
+        "config data.columns=a data.label=y",
+        "such as images.classes=benign,malignant",
+        "config data.columns=a data.label=y images.classes=benign,malignant",
+        "images.classes=benign",
+    ),
+    "columns of sites that nobody simulates": row(
+        "data data.columns=a data.label=y images.classes=b,c federation.sites=2",
+        "else evaluation.on=sites with data.site_holdout=0.2",
+        "config data.columns=a data.label=y images.classes=b,c evaluation.on=sites data.site_holdout=0.2",
+        "data.site_holdout=0.2",
+    ),
     "a set without a value": row(
         "config set=partition.alpha",
         "is not key=value, such as partition.alpha=0.01",

@@ -223,10 +223,11 @@ _CUT = 2  # another number makes every cut be made again
 
 @dataclass(frozen=True)
 class Holdout:
-    """What share of the training images becomes the test split if there is none, and the run's seed."""
+    """What share of the training images becomes the test split if there is none, the run's seed, and what is whole."""
 
     share: float = 0.0
     seed: int = 0
+    whole: bool = True  # whether samples of one owner or group stay together
 
 
 def with_test(
@@ -245,7 +246,8 @@ def with_test(
     """
     if len(stored.test) or not holdout.share or not len(stored.train):
         return stored
-    source = digest_of([_CUT, stored.checksum, holdout.share, holdout.seed])
+    divided = [] if holdout.whole else ["divided"]
+    source = digest_of([_CUT, stored.checksum, holdout.share, holdout.seed, *divided])
 
     def cut() -> Contents:
         learned, held_out = (stored.train.at(part) for part in test_split(stored.train, holdout))
@@ -258,4 +260,5 @@ def with_test(
 def test_split(train: Split, holdout: Holdout) -> tuple[Indices, Indices]:
     """Return the sorted positions of what stays to learn from and of what becomes the test split."""
     seed = derive(holdout.seed, "test")
-    return validation_split(train.labels, holdout.share, seed, train.owners, least=1)
+    groups = train.owners if holdout.whole else None
+    return validation_split(train.labels, holdout.share, seed, groups, least=1)

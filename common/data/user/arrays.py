@@ -22,7 +22,7 @@ from common.data.division.stratify import group_ids, on_both_sides
 from common.data.folders.decode import FILTER, on_white
 from common.data.store import Contents
 from common.data.user.rows import check_printed, columns_of, rows_of
-from common.errors import DataError, NectarError
+from common.errors import DataError, NectarError, RowsError
 from common.samples.dataset import Images, Labels, Split
 from common.settings.images import class_name
 
@@ -181,7 +181,10 @@ def _coded(named: dict[str, Any], what: str) -> dict[str, Any]:
         names = [class_name(name) for name in np.asarray(named["classes"], dtype=str).ravel()]
         missing = next((name for name in there if name not in names), None)
         if missing is not None:
-            raise DataError(f"{what}: a label is {missing!r}, which its classes do not name")
+            raise RowsError(
+                f"{what}: a label is {missing!r}, which its classes do not name",
+                told="it has a label that images.classes does not name",
+            )
     place = {name: index for index, name in enumerate(names)}
     codes = {
         key: np.array([place[name] for name in text], dtype=np.int64)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +34,10 @@ from common.data.user.arrays import (
     read_npz,
 )
 from common.data.user.hub import read_hub, read_torchvision
-from common.data.user.rows import constants, info_of_rows, read_rows
-from common.errors import DataError
+from common.data.user.rows import check_reach, constants, info_of_columns, info_of_rows, read_rows
+from common.errors import DataError, RowsError
 from common.samples.dataset import Dataset, DatasetInfo, number_of
+from common.settings.columns import agreed_columns, edges_of
 from common.settings.images import ImagesSettings
 from common.settings.sections import (
     FILE,
@@ -46,6 +49,8 @@ from common.settings.sections import (
     kind_of,
 )
 from common.storage.limits import ANYWHERE, Bounds
+
+log = logging.getLogger("flwr")
 
 _READER = 2  # another number makes every store be built again
 _PRIVATE = 0o700
@@ -88,7 +93,13 @@ def read_user_data(
     size = data.size
     if kind_of(name) == FILE:
         bounds.inside(Path(data.file), "data.file")
-    spoken, store, source, read = _source(name, data_dir, data, bounds)
+        if not data.file:
+            raise DataError(
+                "the run names the sites' columns and no table of its own: set data.file where the server is to judge "
+                "or a simulation divides rows, else evaluation.on=sites with data.site_holdout=0.2, or "
+                "evaluation.on=none"
+            )
+    spoken, store, source, read = _source(name, data_dir, data, bounds, images.names)
     roots = store_roots(data_dir, bounds=bounds)
     with bounded(spoken):
         stored = shared_store(store, roots, source, read, _PRIVATE)
@@ -108,6 +119,51 @@ def read_user_data(
     return Dataset(info, stored.train, stored.test, checksum, store=stored.folder)
 
 
+def read_site_table(
+    images: ImagesSettings,
+    data: DataSettings,
+    file: Path,
+    keep: Path | None,
+    *,
+    private: bool = False,
+) -> Dataset:
+    """Return a site's own table, all for training, as the columns and classes that the run names.
+
+    Parameters
+    ----------
+    file : Path
+        A .csv file. It may have other columns too, and they may have any order.
+    keep : Path, optional
+        Where the site keeps what must survive a restart; None for the user's cache.
+    private : bool
+        Whether a mechanism covers what leaves: then the server learns of columns that are missing, not of rows.
+
+    Raises
+    ------
+    DataError
+        If it does not fit: why. The sentence may go to the server, which is told no name that it did not name itself.
+    """
+    if file.suffix != TABLE_ENDING or not file.is_file():
+        raise DataError(
+            f"{file} is not a .csv file, and the run learns from tables (data.columns): name one",
+            told="what this site's node config names as its data is not a .csv file that is there, and the run learns "
+            "from tables",
+        )
+    own = data.model_copy(update={"file": str(file), "owner": ""})
+    roots = store_roots(keep) if keep else store_roots()
+    try:
+        _, store, source, read = _source(FILE, file.parent, own, ANYWHERE, images.names)
+        stored = shared_store(store, roots, source, read, _PRIVATE)
+        splits, info = (stored.train, stored.test), info_of_columns(images, data)
+        dataset = Dataset(info, *splits, stored.checksum, store=stored.folder)
+        check_reach(dataset, data.scale)
+    except DataError as error:
+        known = "" if private and isinstance(error, RowsError) else error.told
+        told = known or "its table cannot be read with the columns and classes that the run names"
+        raise DataError(str(error), told=f"{told} (this site's log says more)") from error
+    return dataset
+
+
 def is_at_hand(name: str, data_dir: Path, size: int) -> bool:
     """Return whether reading the set would fetch nothing."""
     if kind_of(name) not in _PUBLISHED:
@@ -123,14 +179,20 @@ def is_at_hand(name: str, data_dir: Path, size: int) -> bool:
 
 
 def _source(
-    name: str, data_dir: Path, data: DataSettings, bounds: Bounds
+    name: str,
+    data_dir: Path,
+    data: DataSettings,
+    bounds: Bounds,
+    classes: tuple[str, ...] = (),
 ) -> tuple[str, str, str, Callable[[], Contents]]:
     """Return what messages call the set, its store's name, what tells the store from another, and how it is read."""
     kind, size = kind_of(name) or "", data.size
     # what else than the source says what its arrays are; of images nothing does
     form: tuple[str, ...] = ()
     if data.kind != "images":
-        form = (data.kind, data.label, data.group, data.header, data.axes)
+        form = (data.kind, data.label, data.group or data.owner, data.header, data.axes)
+    if data.columns or data.bins or data.edges:
+        form = (*form, data.columns, str(data.bins), data.edges, *classes)
     if kind == FILE:
         path = Path(data.file)
         spoken, source = path.name, digest_of([_READER, file_digest(path), *form])
@@ -138,7 +200,7 @@ def _source(
             spoken,
             _store_name(path.stem, data.file, *form),
             source,
-            lambda: contents_of(_read_file(path, data), data.file, data.kind, data.axes),
+            lambda: contents_of(_read_file(path, data, classes), str(path), data.kind, data.axes),
         )
     if kind in _PUBLISHED:
         package, reader = _PUBLISHED[kind]
@@ -156,10 +218,21 @@ def _source(
     raise DataError(f"dataset={name} is no set of your own")
 
 
-def _read_file(path: Path, data: DataSettings) -> dict[str, Any]:
-    if path.suffix == TABLE_ENDING:
-        return read_rows(path, data.label, data.group, named=data.header == "first")
-    return read_npz(path)
+def _read_file(path: Path, data: DataSettings, classes: tuple[str, ...]) -> dict[str, Any]:
+    if path.suffix != TABLE_ENDING:
+        return read_npz(path)
+    columns = agreed_columns(data.columns)
+    found = read_rows(
+        path,
+        data.label,
+        data.group or data.owner,
+        named=data.header == "first",
+        columns=columns,
+        of="group" if data.group else "owner",
+    )
+    if data.bins or data.edges:
+        return found | in_ranges(found["train_labels"], data, classes, str(path))
+    return found | {"classes": classes} if columns else found
 
 
 def _store_name(stem: str, *place: object) -> str:
@@ -188,6 +261,8 @@ def _info(name: str, stored: Stored, images: ImagesSettings, data: DataSettings)
             f"{name}: its labels are the classes' names, in the order {', '.join(stored.about['classes'])}: state "
             "images.classes so, or leave it out"
         )
+    if data.columns:
+        return info_of_columns(images, data)
     if data.kind != "images":
         return info_of_rows(name, stored, classes, images, data)
     mean, std = (
@@ -222,8 +297,8 @@ def as_classes(stored: Stored, name: str, *, measured: bool) -> Stored:
     if why:
         raise DataError(
             f"{name}: its labels look like a measurement, not like classes ({why}): name another column (data.label), "
-            "or write a few classes into it before, such as low and high; data.classes=labels takes every value as a "
-            "class all the same"
+            "or bring a number into classes by data.bins=4 or data.edges; a number itself is not learned (no "
+            "regression); data.classes=labels takes every value as a class all the same"
         )
     if len(there) == len(stored.about["classes"]) or len(there) < 2:
         return stored
@@ -232,6 +307,53 @@ def as_classes(stored: Stored, name: str, *, measured: bool) -> Stored:
         for split in (stored.train, stored.test)
     )
     return replace(stored, train=train, test=test, about={**stored.about, "classes": names})
+
+
+def in_ranges(
+    labels: Sequence[str], data: DataSettings, classes: tuple[str, ...], what: str
+) -> dict[str, Any]:
+    """Return the ranges of labels that are numbers, by ``data.edges`` or else ``data.bins`` of equally many.
+
+    Parameters
+    ----------
+    labels : sequence of str
+        A number each, [n].
+    classes : tuple of str
+        The ranges' names from the lowest on; none for what their edges say.
+
+    Returns
+    -------
+    dict
+        ``train_labels``, the ranges' names [n], and ``classes``, all of them in order.
+
+    Raises
+    ------
+    DataError
+        If a label is not a number, or so many rows have one number that there are fewer ranges.
+    """
+    found = [number_of(label) for label in labels]
+    numbers = np.array([number for number in found if number is not None])
+    if len(numbers) < len(found):
+        raise RowsError(
+            f"{what}: a label in column {data.label!r} is not a finite number, of which data.edges and data.bins make "
+            "classes",
+            told=f"its table has something else than a finite number in the column {data.label!r}",
+        )
+    if data.edges:
+        edges = edges_of(data.edges)
+    else:
+        inner = np.quantile(numbers, np.arange(1, data.bins) / data.bins)
+        edges = tuple(float(f"{edge:.6g}") for edge in inner)
+        if len({*edges, numbers.min()}) < data.bins:
+            raise DataError(
+                f"{what}: too many rows have the same number for data.bins={data.bins}: lower it, or state data.edges"
+            )
+        log.info("data.edges=%s, computed of %s", ",".join(f"{edge:g}" for edge in edges), what)
+    ends = [f"{edge:.9g}" for edge in edges]
+    between = [f"{low} to {high}" for low, high in pairwise(ends)]
+    names = classes or (f"below {ends[0]}", *between, f"{ends[-1]} or more")
+    at = np.searchsorted(np.array(edges), numbers, side="right")
+    return {"train_labels": np.array(names)[at], "classes": list(names)}
 
 
 def _looks_measured(names: Sequence[str], rows: int) -> str:

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from common.data.store import Stored
-from common.errors import DataError
+from common.errors import DataError, RowsError
 from common.samples.dataset import REACH, Dataset, DatasetInfo, Split, number_of
-from common.settings.images import ImagesSettings
+from common.settings.columns import MOST_COLUMNS, OTHER, Column, agreed_columns, inputs_of
+from common.settings.images import ImagesSettings, class_name
 from common.settings.sections import DataSettings
 from common.storage.files import csv_text
 
@@ -29,9 +30,6 @@ log = logging.getLogger("flwr")
 Rows = Literal["table", "series"]
 
 FORMS: dict[Rows, str] = {"table": "[n, columns]", "series": "[n, channels, steps]"}
-
-MOST_COLUMNS = 10_000
-"""The most columns of a table, and the most channels of a series."""
 
 _MISSING = (
     "fill in or leave out what is missing before (docs/data.md has scikit-learn's line for it)"
@@ -122,35 +120,92 @@ def info_of_rows(
             "data.axes=steps_last",
             *(channels, steps),
         )
-    low, high = (constants(key, data, stored.about, channels, name) for key in ("low", "high"))
-    if bool(low) != bool(high) or any(a >= b for a, b in zip(low, high, strict=False)):
-        raise DataError(
-            f"{name}: data.low and data.high must both be there, and each low below its high"
+    about = stored.about
+    mean, std, low, high = _public(name, about, images, data, channels)
+    columns = tuple(about.get("columns", ()))
+    shape = stored.train.images.shape[1:]
+    return _bounded(
+        DatasetInfo(
+            name, shape, classes, mean, std, 1.0, "classification", data.kind, low, high, columns
         )
-    mean, std = _scale(name, stored, images, data, channels, low, high)
-    info = DatasetInfo(
-        name,
-        stored.train.images.shape[1:],
-        classes,
-        mean,
-        std,
-        1.0,
-        arrays=data.kind,
-        low=low,
-        high=high,
-        columns=tuple(stored.about.get("columns", ())),
     )
+
+
+def info_of_columns(images: ImagesSettings, data: DataSettings) -> DatasetInfo:
+    """Describe tables whose columns the run names (``data.columns``), of which no file is read.
+
+    Constants are one number, or one for each column of numbers; what a category becomes, 0 or 1, a model is given.
+
+    Raises
+    ------
+    DataError
+        As of `info_of_rows`.
+    """
+    columns = agreed_columns(data.columns)
+    inputs = inputs_of(columns)
+    number = sum(not column.categories for column in columns)
+    found = _public("data.columns", {}, images, data, number)
+    mean, std, low, high = (
+        _spread(values, columns, kept) if values or not number else ()
+        for values, kept in zip(found, (0.0, 1.0, 0.0, 1.0), strict=True)
+    )
+    shape = (len(inputs), 1, 1)
+    return _bounded(
+        DatasetInfo(
+            "table",
+            shape,
+            images.names,
+            mean,
+            std,
+            1.0,
+            "classification",
+            "table",
+            low,
+            high,
+            tuple(inputs),
+        )
+    )
+
+
+def _spread(values: Sequence[float], columns: Sequence[Column], kept: float) -> tuple[float, ...]:
+    """Return constants of the columns of numbers as those of all inputs, ``kept`` for each of a category."""
+    left = iter(values)
+    return tuple(
+        constant
+        for column in columns
+        for constant in ([kept] * len(column.inputs) if column.categories else [next(left)])
+    )
+
+
+def _bounded(info: DatasetInfo) -> DatasetInfo:
+    """Return what is described; DataError if values may lie beyond what a model learns from."""
     if not info.largest <= _LARGEST:
         raise DataError(
-            f"{name}: its bounds are {info.largest:.3g} as a model would take them, {_LARGEST:g} at the most: choose "
-            "data.scale=minmax"
+            f"{info.name}: its bounds are {info.largest:.3g} as a model would take them, {_LARGEST:g} at the most: "
+            "choose data.scale=minmax"
         )
     return info
 
 
+def _public(
+    name: str,
+    about: Mapping[str, Any],
+    images: ImagesSettings,
+    data: DataSettings,
+    channels: int,
+) -> tuple[tuple[float, ...], ...]:
+    """Return each channel's mean, std, low and high, which are stated: none of them is computed of rows."""
+    low, high = (constants(key, data, about, channels, name) for key in ("low", "high"))
+    if bool(low) != bool(high) or any(a >= b for a, b in zip(low, high, strict=False)):
+        raise DataError(
+            f"{name}: data.low and data.high must both be there, and each low below its high"
+        )
+    return *_scale(name, about, images, data, channels, low, high), low, high
+
+
 def _scale(
     name: str,
-    stored: Stored,
+    about: Mapping[str, Any],
     images: ImagesSettings,
     data: DataSettings,
     channels: int,
@@ -165,7 +220,7 @@ def _scale(
             raise DataError(_lacking(name, data, "data.low and data.high", channels))
         ends = list(zip(low, high, strict=True))
         return tuple(a / 2 + b / 2 for a, b in ends), tuple(b / 2 - a / 2 for a, b in ends)
-    mean, std = (constants(key, images, stored.about, channels, name) for key in ("mean", "std"))
+    mean, std = (constants(key, images, about, channels, name) for key in ("mean", "std"))
     if not mean or not std:
         raise DataError(_lacking(name, data, "images.mean and images.std", channels))
     return mean, std
@@ -231,11 +286,13 @@ def check_reach(dataset: Dataset, scale: str) -> None:
     ends = [ends_of(split) for split in (dataset.train, dataset.test) if len(split)]
     beyond = (abs((np.array(ends) - info.mean) / info.std) > REACH).any((0, 1))
     if beyond.any():
-        raise DataError(
+        raise RowsError(
             f"{info.name}: column {column_names(info)[int(beyond.argmax())]!r} has values beyond {REACH:g} with "
             f"data.scale={scale}, from which no model learns well: set data.scale=minmax with data.low and data.high, "
             "or data.scale=standard with images.mean and images.std (public constants, docs/data.md; `nectar data` "
-            "shows what the columns hold)"
+            "shows what the columns hold)",
+            told=f"its table has values beyond {REACH:g} with data.scale={scale}, from which no model learns well: run "
+            "with data.scale=minmax, data.low and data.high, or data.scale=standard, images.mean and images.std",
         )
 
 
@@ -256,11 +313,19 @@ _NO_CLASS = ("", "NA", "NAN", "?")
 _TABLE_FILE_MISSING = (*_NO_CLASS, "N/A", "NULL", "NONE", "-")
 
 
-def read_rows(path: Path, label: str, group: str = "", *, named: bool = True) -> dict[str, Any]:
+def read_rows(
+    path: Path,
+    label: str,
+    group: str = "",
+    *,
+    named: bool = True,
+    columns: Sequence[Column] = (),
+    of: str = "group",
+) -> dict[str, Any]:
     """Return the rows, their classes' names and the columns' names.
 
-    Cells are numbers with a decimal point, and anything in the column ``label``. What is wrong is told by its line
-    and column, never by what is there.
+    Cells are numbers with a decimal point, and anything in the column ``label`` and in those of categories. What is
+    wrong is told by its line and column, never by what is there.
 
     Parameters
     ----------
@@ -272,6 +337,10 @@ def read_rows(path: Path, label: str, group: str = "", *, named: bool = True) ->
         The column of what belongs together; nothing for none.
     named : bool
         Whether the first line names the columns; else they are called 0, 1, 2, ...
+    columns : sequence of Column
+        Those that are read, in this order, whatever else the file has; none for all but ``label`` and ``group``.
+    of : str
+        Which of the settings of ``data`` names ``group``.
 
     Returns
     -------
@@ -285,12 +354,14 @@ def read_rows(path: Path, label: str, group: str = "", *, named: bool = True) ->
         If it is not such a file, or larger than what is read.
     """
     try:
-        return _read(path, _Table(path, label, group, named))
+        return _read(path, _Table(path, label, group, named, tuple(columns), of))
     except DataError as error:
-        # the server named the file, and the names of its columns are the site's
-        raise DataError(
+        # the names of the file's columns are the site's, but for those that the run names
+        why = error.told if columns and error.told else ""
+        raise type(error)(
             str(error),
-            told="data.file is not a table that can be read with this data.label: this site's log says why",
+            told=why
+            or "data.file is not a table that can be read with this data.label: this site's log says why",
         ) from error
 
 
@@ -306,7 +377,10 @@ def _read(path: Path, table: _Table) -> dict[str, Any]:
     except OSError as error:
         raise DataError(f"data.file={path} cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
-        raise DataError(f"{path} is not text in UTF-8: save it as such") from None
+        raise RowsError(
+            f"{path} is not text in UTF-8: save it as such",
+            told="its table is not text in UTF-8: its owner saves it as such",
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -315,26 +389,29 @@ class _Table:
     label: str
     group: str
     named: bool
+    asked: tuple[Column, ...] = ()
+    of: str = "group"
 
     def read(self, reader: Any) -> dict[str, Any]:
         lines = self._lines(reader)
         first = next(lines, [])
-        head = [cell.strip() for cell in first]
+        head = [class_name(cell) if self.asked else cell.strip() for cell in first]
         if not self.named:
             head, lines = [*map(str, range(len(first)))], chain([first], lines)
         self._check_head(head)
         place = self._place(head, "label", self.label, "the one of the classes")
         beside = (
-            self._place(head, "group", self.group, "whom rows belong to") if self.group else place
+            self._place(head, self.of, self.group, "whom rows belong to") if self.group else place
         )
         if self.group and beside == place:
-            raise DataError(f"data.group={self.group} is data.label too: name another column")
-        apart = sorted({place, beside}, reverse=True)
-        columns = [name for at, name in enumerate(head) if at not in apart]
+            raise DataError(f"data.{self.of}={self.group} is data.label too: name another column")
+        apart = {place, beside}
+        columns = self._columns(head, apart)
         if not columns:
             raise DataError(
-                f"{self.path} has no column of numbers beside data.label and data.group"
+                f"{self.path} has no column of numbers beside data.label and data.{self.of}"
             )
+        places, row = [head.index(column.name) for column in columns], _Row(columns)
         values, classes, groups = array("d"), list[str](), list[str]()
         for cells in lines:
             where = f"{self.path}, line {reader.line_num}"
@@ -348,15 +425,45 @@ class _Table:
                 )
             classes.append(_class(cells[place], where, self.label))
             if self.group:
-                groups.append(_class(cells[beside], where, self.group, "group"))
-            for at in apart:
-                del cells[at]
-            values.extend(numbers_of(cells, columns, where))
+                groups.append(_class(cells[beside], where, self.group, self.of))
+            values.extend(row.numbers([cells[at] for at in places], where))
         if not classes:
-            raise DataError(f"{self.path} has no row below the names of its columns")
-        table = np.frombuffer(values, dtype=np.float64).reshape(len(classes), len(columns))
-        found = {"train_images": table, "train_labels": np.array(classes), "columns": columns}
+            raise RowsError(
+                f"{self.path} has no row below the names of its columns",
+                told="its table has no row",
+            )
+        row.tell(self.path, len(classes))
+        inputs = inputs_of(columns)
+        table = np.frombuffer(values, dtype=np.float64).reshape(len(classes), len(inputs))
+        found = {"train_images": table, "train_labels": np.array(classes), "columns": inputs}
         return found | ({"train_groups": np.array(groups)} if self.group else {})
+
+    def _columns(self, head: list[str], apart: set[int]) -> list[Column]:
+        """Return the columns that are read: those asked for, or all but the classes' and the groups'.
+
+        Raises
+        ------
+        DataError
+            If some that are asked for are not there: which, and what the file has that is like them.
+        """
+        if not self.asked:
+            return [Column(name) for at, name in enumerate(head) if at not in apart]
+        missing = [column.name for column in self.asked if column.name not in head]
+        if missing:
+            few = ", ".join(map(repr, missing[:_FEW_MISSING]))
+            more = f" and {len(missing) - _FEW_MISSING} more" if len(missing) > _FEW_MISSING else ""
+            near = [name for one in missing for name in get_close_matches(one, head, n=1)]
+            like = f"; it has {', '.join(map(repr, near[:_FEW_MISSING]))}" if near else ""
+            raise DataError(
+                f"{self.path} lacks {few}{more} of the columns that the run names (data.columns){like}: name the "
+                "file's so, or have the run leave them out",
+                told=f"its table lacks {few}{more} of the columns that data.columns names",
+            )
+        taken = {column.name for column in self.asked}
+        unread = [name for at, name in enumerate(head) if name not in taken and at not in apart]
+        if unread:
+            log.info("%s: not read, since data.columns does not name it: %s", self.path, unread)
+        return [*self.asked]
 
     def _lines(self, reader: Any) -> Iterator[list[str]]:
         """Yield the lines that have something in them."""
@@ -377,7 +484,9 @@ class _Table:
         if len(head) == 1 and any(mark in head[0] for mark in ";\t|"):
             raise DataError(
                 f"{self.path} has something else than commas between its cells: save it with commas, and with points "
-                "in its numbers"
+                "in its numbers",
+                told="its table has something else than commas between its cells: its owner saves it with commas, and "
+                "with points in its numbers",
             )
         check_printed(head, f"{self.path}, line 1")
         if "" in head:
@@ -390,9 +499,10 @@ class _Table:
             raise DataError(f"{self.path} names two columns {twice!r}: give each a name of its own")
         if len(head) < 2:
             raise DataError(
-                f"{self.path} needs a column of classes and at least one of numbers, with their names in the first line"
+                f"{self.path} {'' if head else 'is empty: it '}needs a column of classes and at least one of numbers, "
+                "with their names in the first line",
+                told="" if head else "its table is empty",
             )
-
         if None not in map(number_of, head) and head != [*map(str, range(len(head)))]:
             raise DataError(
                 f"{self.path}, line 1, has numbers alone, and should name the columns: add a line of names, or set "
@@ -414,8 +524,59 @@ class _Table:
         row = self.named and any(number_of(cell) is not None for cell in head)
         raise DataError(
             f"{self.path} has no column {name!r}: data.{key} names {what}, such as "
-            f"data.{key}={near[0]}{f'; if line 1 is a row, set {self._no_header(head)}' if row else ''}"
+            f"data.{key}={near[0]}{f'; if line 1 is a row, set {self._no_header(head)}' if row else ''}",
+            told=f"its table lacks the column {name!r} that data.{key} names",
         )
+
+
+#: so many columns that are missing are named
+_FEW_MISSING = 3
+
+
+class _Row:
+    """Makes numbers of a row's cells, and counts categories that the run does not name."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self.columns = columns
+        self.measured = [at for at, column in enumerate(columns) if not column.categories]
+        self.names = [columns[at].name for at in self.measured]
+        self.others = dict.fromkeys((c.name for c in columns if c.categories), 0)
+
+    def numbers(self, cells: list[str], where: str) -> list[float]:
+        """Return the numbers of a row whose ``cells`` are the columns'; DataError if one is missing or none."""
+        if not self.others:
+            return numbers_of(cells, self.names, where)
+        found = iter(numbers_of([cells[at] for at in self.measured], self.names, where))
+        return [
+            number
+            for cell, column in zip(cells, self.columns, strict=True)
+            for number in (self._coded(cell, column, where) if column.categories else [next(found)])
+        ]
+
+    def _coded(self, cell: str, column: Column, where: str) -> list[float]:
+        category = class_name(cell)
+        if category not in column.categories:
+            if category.upper() in _TABLE_FILE_MISSING:
+                raise _missing(where, column.name)
+            self.others[column.name] += 1
+        return column.one_hot(category)
+
+    def tell(self, path: Path, rows: int) -> None:
+        """Say in this machine's log how often a category counts as another, which a slip in its name does too."""
+        for name, count in self.others.items():
+            if count:
+                log.warning(
+                    "%s, column %r: %d of %d rows have a category that data.columns does not name, and count as %r",
+                    *(path, name, count, rows, OTHER),
+                )
+
+
+def _missing(where: str, column: str) -> RowsError:
+    return RowsError(
+        f"{where}, column {column!r}: a value is missing: fill it in, or leave the row out, before "
+        "(scikit-learn's SimpleImputer, docs/data.md)",
+        told=f"its table lacks a value in the column {column!r}: its owner fills it in, or leaves the row out",
+    )
 
 
 def _class(cell: str, where: str, column: str, what: str = "class") -> str:
@@ -436,16 +597,14 @@ def numbers_of(cells: Sequence[str], columns: Sequence[str], where: str) -> list
     if len(found) == len(cells) and np.isfinite(found).all() and "_" not in "".join(cells):
         return found
     for cell, column in zip(cells, columns, strict=True):
-        message = f"{where}, column {column!r}"
         if cell.strip().upper() in _TABLE_FILE_MISSING:
-            raise DataError(
-                f"{message}: a value is missing: fill it in, or leave the row out, before "
-                "(scikit-learn's SimpleImputer, docs/data.md)"
-            )
+            raise _missing(where, column)
         if number_of(cell) is None:
-            raise DataError(
-                f"{message}: not a finite number: leave the column out, or write its categories as numbers before "
-                "(scikit-learn's OneHotEncoder, docs/data.md)"
+            raise RowsError(
+                f"{where}, column {column!r}: not a finite number: leave the column out, or write its categories as "
+                "numbers before (scikit-learn's OneHotEncoder, docs/data.md)",
+                told=f"its table has something else than a finite number, with a decimal point, in the column "
+                f"{column!r}",
             )
     raise AssertionError("a cell of the line was none")
 

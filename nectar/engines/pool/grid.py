@@ -65,7 +65,7 @@ def of_run(config: Config) -> dict[str, Any]:
         "clients": config.federation.sites,
         "run_config": config.to_run_config(),
         # parts of one data set, of whose division each node knows the sizes of all
-        "one_for_all": not config.images.sites,
+        "one_for_all": not config.site_places,
     }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from common.config.consistency import FILE_KEY, SITES_KEY, START_KEY
+from common.config.consistency import FILE_KEY, SITES_KEY, START_KEY, TABLES_KEY
 from common.config.keys import PATH_KEYS, ROUND
 from common.config.loading import load
 from common.config.resolved import Config
@@ -83,10 +83,10 @@ def order_of(
             continue
         if equals and key in (FILE_KEY, START_KEY) and not value.startswith("torchvision:"):
             _server_path(key, value)
-        if equals and key == SITES_KEY and value:
+        if equals and key in (SITES_KEY, TABLES_KEY) and value:
             raise ConfigError(
-                f"{SITES_KEY} simulates sites with folders of their own: over a SuperLink each site names its own in "
-                "its node config, data='/abs/folder'"
+                f"{key} simulates sites with data of their own: over a SuperLink each site names its own in its node "
+                "config, data='/abs/folder' or data='/abs/site.csv'"
             )
         rest.append(word)
     run_config = (typed or {}) | parse_arguments(rest, file=file)

@@ -178,14 +178,14 @@ def data(patient: Patient) -> Found:
 
 
 def _folder(config: Config, path: Path) -> tuple[Level, str]:
-    """Read a site's own folder of images as the site itself would."""
+    """Read a site's own folder of images, or table, as the site itself would."""
     with tempfile.TemporaryDirectory() as keep, quiet():
         dataset = Division(config).site_dataset(path, Path(keep))
         counts = own("", dataset).counts[0]
     held = ", ".join(
         f"{name} {count}" for name, count in zip(dataset.info.classes, counts, strict=True) if count
     )
-    text = f"{path}: {len(dataset.train):,} images ({held})"
+    text = f"{path}: {len(dataset.train):,} {dataset.info.unit} ({held})"
     return _with_skipped(text, dataset, "nectar data --folder")
 
 
