@@ -136,9 +136,12 @@ def read_paper_table(name: str) -> PaperTable:
     )
 
 
+PRINTED = Path(__file__).parent / "printed"
+
+
 def printed_blocks(name: str) -> Sequence[Mapping[str, Any]]:
     """Return what the paper prints beside a table, as it is written; it never travels to a site, as conf does."""
-    path = Path(__file__).parent / "printed" / f"{name}.yaml"
+    path = PRINTED / f"{name}.yaml"
     if not path.is_file():
         return ()
     blocks: list[Mapping[str, Any]] = read_yaml(path, f"nectar/comparison/printed/{name}.yaml")[

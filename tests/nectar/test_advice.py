@@ -54,6 +54,7 @@ def row(typed: str, said: str, then: str, *advises: str) -> Row:
     return Row(typed, said, then, advises)
 
 
+DEALT = "data federation.sites=400 partition.kind=iid partition.min_size=1 data.validation=0.5"
 FOLDER = "data images.size=8 images.channels=1 partition.kind=iid federation.sites=2 images.folder={here}"
 TABLE = "config data.file=/x.csv data.label=y"
 ARRAYS = "config data.file=/x.npz"
@@ -131,6 +132,13 @@ ROWS = {
         "config data.validation_at=server data.site_holdout=0.1",
         "data.validation_at=server",
         "data.validation_at=sites",
+    ),
+    "all that a site has held back": row(
+        f"{DEALT} data.validation_cut=after",
+        "set data.validation_cut=before",
+        f"{DEALT} data.validation_cut=before",
+        "data.validation_cut=before",
+        "data.validation_cut=after",
     ),
     "latex": row(
         "compare fedavg --latex",
