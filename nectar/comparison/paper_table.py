@@ -16,6 +16,9 @@ from common.config.text import Scalar, scalar_text
 from common.config.yaml_file import read_yaml
 from common.errors import ConfigError
 
+PRINTED = Path(__file__).parent / "printed"
+"""What the papers print, a file a table."""
+
 FIGURES = ("accuracy", "floats", "rounds", "epsilon")
 """What a paper prints: accuracy in percent, floats sent up a round by all sites, rounds to an accuracy, epsilon."""
 
@@ -138,7 +141,7 @@ def read_paper_table(name: str) -> PaperTable:
 
 def printed_blocks(name: str) -> Sequence[Mapping[str, Any]]:
     """Return what the paper prints beside a table, as it is written; it never travels to a site, as conf does."""
-    path = Path(__file__).parent / "printed" / f"{name}.yaml"
+    path = PRINTED / f"{name}.yaml"
     if not path.is_file():
         return ()
     blocks: list[Mapping[str, Any]] = read_yaml(path, f"nectar/comparison/printed/{name}.yaml")[

@@ -397,7 +397,9 @@ def test_methods_take_what_the_registry_says_and_refusals_name_those_that_do(
         if name in taking:
             check(resolve(tmp_path, words, method=name))
             continue
-        with pytest.raises(ConfigError, match=f"method={name} takes images(, series)?, and") as raised:
+        with pytest.raises(
+            ConfigError, match=f"method={name} takes images(, series)?, and"
+        ) as raised:
             resolve(tmp_path, words, method=name)
         assert str(raised.value).endswith(f"choose one of {', '.join(taking)}")
 

@@ -132,6 +132,15 @@ ROWS = {
         "data.validation_at=server",
         "data.validation_at=sites",
     ),
+    "all of a site held back": row(
+        "run fedavg data.validation_cut=after data.validation=0.5 partition.min_size=1 partition.alpha=0.05 "
+        "federation.sites=40 rounds=1 --dry-run",
+        "set data.validation_cut=before, raise partition.min_size",
+        "run fedavg data.validation_cut=before data.validation=0.5 partition.min_size=1 partition.alpha=0.05 "
+        "federation.sites=40 rounds=1 --dry-run",
+        "data.validation_cut=before",
+        "data.validation_cut=after",
+    ),
     "latex": row(
         "compare fedavg --latex",
         "writes table.tex beside table.md",

@@ -19,6 +19,7 @@ from common.config.loading import load
 from common.specs.fedssyn import DONE
 from nectar.arguments import parse_arguments
 from nectar.cli import main
+from nectar.comparison import paper_table
 from nectar.comparison import scheduler as scheduling
 from nectar.comparison.comparison import Comparison
 from nectar.comparison.request import Cell, Variant, parse
@@ -63,8 +64,12 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a table of the name t, and no other; a run may be found and never started."""
     shutil.copytree(ROOT / "conf" / "dataset", tmp_path / "conf" / "dataset")
     (tmp_path / "conf" / "table").mkdir()
-    (tmp_path / "conf" / "table" / "t.yaml").write_text(TINY.lstrip())
+    table, printed, numbers = TINY.lstrip().partition("printed:\n")
+    (tmp_path / "conf" / "table" / "t.yaml").write_text(table)
+    (tmp_path / "printed").mkdir()
+    (tmp_path / "printed" / "t.yaml").write_text(printed + numbers)
     monkeypatch.setattr(layers_module, "CONF", tmp_path / "conf")
+    monkeypatch.setattr(paper_table, "PRINTED", tmp_path / "printed")
     monkeypatch.setattr(scheduling, "_start", None)
 
 
@@ -122,11 +127,10 @@ def test_the_epsilon_of_the_sites_ledgers_stands_beside_the_papers(
 
 
 def change(old: str, new: str) -> None:
-    """Change the table of the name t."""
-    place = layers_module.CONF / "table" / "t.yaml"
-    text = place.read_text()
-    assert old in text
-    place.write_text(text.replace(old, new))
+    """Change the table of the name t, or what is printed beside it."""
+    places = (layers_module.CONF / "table" / "t.yaml", paper_table.PRINTED / "t.yaml")
+    (place,) = (place for place in places if old in place.read_text())
+    place.write_text(place.read_text().replace(old, new))
 
 
 def test_our_numbers_stand_beside_the_papers(tiny: None, tmp_path: Path) -> None:
