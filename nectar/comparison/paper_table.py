@@ -16,6 +16,9 @@ from common.config.text import Scalar, scalar_text
 from common.config.yaml_file import read_yaml
 from common.errors import ConfigError
 
+PRINTED = Path(__file__).parent / "printed"
+"""What the papers print, a file a table."""
+
 FIGURES = ("accuracy", "floats", "rounds", "epsilon")
 """What a paper prints: accuracy in percent, floats sent up a round by all sites, rounds to an accuracy, epsilon."""
 
