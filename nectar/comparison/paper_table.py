@@ -139,9 +139,6 @@ def read_paper_table(name: str) -> PaperTable:
     )
 
 
-PRINTED = Path(__file__).parent / "printed"
-
-
 def printed_blocks(name: str) -> Sequence[Mapping[str, Any]]:
     """Return what the paper prints beside a table, as it is written; it never travels to a site, as conf does."""
     path = PRINTED / f"{name}.yaml"
