@@ -20,7 +20,7 @@ from common.learning.compute import torch_device
 from common.learning.task import Task, task_of
 from common.models import user_model
 from common.models.building import ModelTemplate, outline
-from common.models.personal import personal_names
+from common.models.classifier import personal_names
 from common.samples.dataset import DatasetInfo
 from common.settings.base import Settings
 from common.settings.sections import ModelSettings
