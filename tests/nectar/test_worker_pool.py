@@ -20,7 +20,7 @@ from nectar.engines.pool.pool import WorkerError, WorkerPool
 class Player:
     """A worker that answers when it is told to, with what it is told."""
 
-    def __init__(self, setup: Any) -> None:
+    def __init__(self, setup: Any, number: int) -> None:
         self.begun: SimpleQueue[Message] = SimpleQueue()
         self.answers: SimpleQueue[RecordDict | Error | Exception] = SimpleQueue()
         self.ended = False
