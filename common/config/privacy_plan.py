@@ -78,16 +78,12 @@ def planned_privacy(read: Sections, *, begins: bool) -> PrivacySettings:
     Raises
     ------
     ConfigError
-        If the settings alone do not say what a site releases, a run that begins has noise too, or one that goes on
+        If the settings alone do not say what a site releases, a run that begins has other noise too, or one that goes on
         would cost more.
     """
     privacy = cast(PrivacySettings, read.shared["privacy"])
     held = cast(DataSettings, read.shared["data"]).site_holdout
     method, settings, rounds = read.run.method, read.method, read.run.rounds
-    if begins and privacy.active:
-        raise ConfigError(
-            "privacy.epsilon and privacy.noise_multiplier both say how much noise there is: leave one out."
-        )
     asked = f"privacy.epsilon={privacy.epsilon:g}"
     released = settings.private_steps(privacy.examples or 1, held)
     follows_examples = released != settings.private_steps(_MANY, held)
@@ -104,7 +100,7 @@ def planned_privacy(read: Sections, *, begins: bool) -> PrivacySettings:
     plans = [released]
     if follows_examples and privacy.counts == "public":
         plans = _plans(lambda examples: settings.private_steps(examples, held), privacy.examples)
-    if privacy.active:
+    if privacy.active and not begins:
         each = [[Event("plan", privacy.noise_multiplier, q, n * rounds)] for q, n in plans]
         if not all(costs_at_most(privacy.epsilon, events, privacy.delta) for events in each):
             most = max(epsilon(events, privacy.delta).value for events in each)
@@ -117,7 +113,13 @@ def planned_privacy(read: Sections, *, begins: bool) -> PrivacySettings:
         noise = max(noise_for(privacy.epsilon, privacy.delta, q, n * rounds) for q, n in plans)
     except ValueError as error:
         raise ConfigError(f"{asked} cannot be had: {error}.") from None
-    return privacy.model_copy(update={"noise_multiplier": float(f"{noise:.6g}")})
+    planned = privacy.model_copy(update={"noise_multiplier": float(f"{noise:.6g}")})
+    if privacy.active and privacy != planned:  # what `nectar config` and a record print has both
+        raise ConfigError(
+            "privacy.epsilon and privacy.noise_multiplier both say how much noise there is, and "
+            f"{noise:.6g} is planned: leave one out."
+        )
+    return planned
 
 
 def _plans(of: Callable[[int], tuple[float, int] | None], examples: int) -> list[tuple[float, int]]:
