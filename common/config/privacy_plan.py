@@ -78,7 +78,7 @@ def planned_privacy(read: Sections, *, begins: bool) -> PrivacySettings:
     Raises
     ------
     ConfigError
-        If the settings alone do not say what a site releases, a run that begins has other noise too, or one that goes on
+        If the settings alone do not say what a site releases, a run that begins has other noise, or one that goes on
         would cost more.
     """
     privacy = cast(PrivacySettings, read.shared["privacy"])
