@@ -32,8 +32,9 @@ from server_app.record import Record
 #: of a run config, what hardly changes the seconds of a round and the size of a record
 _ASIDE = (*PATH_KEYS, "experiment", "rounds", "round", "seed", "typed", "resolved", "set")
 
-#: sections of which the same holds
+#: sections of which the same holds, and how much noise a private run adds: that it does counts
 _LITTLE = ("partition", "federation", "track")
+_NOISE = ("privacy.noise_multiplier", "privacy.epsilon")
 
 Kind = tuple[tuple[str, Any], ...]
 
@@ -229,6 +230,8 @@ def _kind(run_config: Mapping[str, Any]) -> Kind:
         settings = parse_set(str(run_config.get("set", "")))
     except ConfigError:  # of a record that Nectar did not write
         settings = {}
-    own |= {k: v for k, v in settings.items() if k.partition(".")[0] not in _LITTLE}
+    little = {k for k in settings if k.partition(".")[0] in _LITTLE or k in _NOISE}
+    own |= {key: value for key, value in settings.items() if key not in little}
     own["sites"] = settings.get("federation.sites")
+    own["private"] = any(settings.get(key) for key in _NOISE)
     return tuple(sorted((key, repr(value)) for key, value in own.items()))

@@ -18,6 +18,7 @@ from federation import run
 from small import SMALL, Small
 
 import nectar
+from common.config.loading import load
 from common.config.resolved import Config
 from common.config.text import parse_set
 from common.errors import ConfigError, DataError
@@ -387,6 +388,18 @@ def test_a_dry_run_says_what_is_there_and_estimates_the_rest(
     assert "search for real: 3 runs, 0 of them there, about 5.0 s each" in message
     assert "7 runs, 0 of them there already." in message
     assert "Cell" not in message
+
+
+def test_runs_that_take_as_long_are_timed_once() -> None:
+    """How much noise there is makes no step longer, nor does the division; noise at all does, and so do epochs."""
+
+    def kind(settings: str) -> Any:
+        return dry_run._kind(load({"method": "fedavg", "set": settings}).to_run_config())
+
+    private = "privacy.counts=public privacy.noise_multiplier="
+    assert kind(f"{private}1") == kind(f"{private}3") != kind("privacy.counts=public")
+    assert kind("partition.alpha=3") == kind("")
+    assert len({kind(""), kind("fedavg.epochs=3"), kind("federation.sites=3")}) == 3
 
 
 def test_a_dry_run_without_a_data_set_says_what_it_would_have_been(
