@@ -10,6 +10,7 @@ from pydantic import model_validator
 
 from common.settings.base import Disclosure, Switch, setting
 from common.settings.generation import GenerationSettings
+from common.settings.personal import OWN_MODELS
 
 if TYPE_CHECKING:
     from common.settings.sections import PrivacySettings
@@ -159,6 +160,10 @@ class FedssynSettings(GenerationSettings):
 
     @model_validator(mode="after")
     def _images_where_they_are_wanted(self) -> Self:
+        if self.inner in OWN_MODELS:
+            raise ValueError(
+                f"inner={self.inner} has models of the sites' own, which the server here does not know: choose another"
+            )
         if self.inner == "server":
             raise ValueError(
                 "inner=server learns from no site's images: choose another, or method=server"

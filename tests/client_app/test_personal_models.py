@@ -245,3 +245,9 @@ def test_a_layer_that_is_not_there_is_named(personal: str, reason: str) -> None:
     config = load({"set": "model.name=mlp model.personal=norm evaluation.on=none", "method": "fedavg"})  # fmt: skip
     with pytest.raises(ConfigError, match="names no layer of this model"):
         Division(config).run.spec  # noqa: B018
+
+
+@pytest.mark.parametrize("method", PERSONAL)
+def test_fedssyn_has_none_of_them_inside(method: str) -> None:
+    with pytest.raises(ConfigError, match="has models of the sites' own"):
+        load({"method": "fedssyn", "set": f"fedssyn.inner={method}"})

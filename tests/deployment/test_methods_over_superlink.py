@@ -108,6 +108,21 @@ def test_named_nodes_give_the_numbers_of_the_partitions_that_they_hold(
         ]
 
 
+@pytest.mark.long
+def test_models_of_the_sites_own_are_judged_where_they_are_to_the_same_figures(
+    small: Small, tmp_path: Path
+) -> None:
+    with Deployment(tmp_path, nodes=3) as federation:
+        for method in ("fedper", "ditto", "finetune"):
+            config = small(method=method, rounds=2, set=f"{method}.epochs=1 {method}.batch=64")
+            there = tmp_path / f"remote-{method}"
+            run_id = federation.submit(config | {"output-dir": str(there)})
+            assert federation.wait(run_id) == "finished:completed"
+            lines = learned_in(there).metrics(), run(config).metrics()
+            judged, here = ([line["sites"] for line in each[1:]] for each in lines)
+            assert judged == here, method
+
+
 # ---- the server is killed and resumed -------------------------------------------------------------------
 
 #: a surrogate of another depth at one site, two global models, latents that the next round goes on from

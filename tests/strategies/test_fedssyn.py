@@ -23,6 +23,7 @@ from common.learning.training import train
 from common.methods import METHODS
 from common.samples.inputs import Samples, samples
 from common.settings.central import CentralSettings
+from common.settings.personal import OWN_MODELS
 from common.specs.fedssyn import DONE, WITHOUT_SHARE
 from common.storage import tensor_file
 from common.wire.synthetic_images import Pixels
@@ -55,7 +56,7 @@ def held(record: Record) -> dict[str, int]:
 @pytest.mark.parametrize(
     "inner",
     only_these_first(
-        (name for name in METHODS if name not in ("fedssyn", "server", "ridge")),
+        (name for name in METHODS if name not in ("fedssyn", "server", "ridge", *OWN_MODELS)),
         "fedavg",
         "scaffold",
         long=ALIKE,

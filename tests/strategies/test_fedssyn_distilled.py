@@ -21,6 +21,7 @@ from common.errors import ConfigError, FederationError
 from common.methods import METHODS
 from common.samples.inputs import Samples
 from common.settings.fedssyn import SOURCES
+from common.settings.personal import OWN_MODELS
 from common.storage import tensor_file
 from common.wire.weights import Weights
 from nectar.export.bundle import nature_of_images
@@ -126,7 +127,11 @@ def _cut(record: Record) -> list[int]:
 @pytest.mark.parametrize(
     "inner",
     only_these_first(
-        (name for name in METHODS if name not in ("fedssyn", "central", "server", "ridge")),
+        (
+            name
+            for name in METHODS
+            if name not in ("fedssyn", "central", "server", "ridge", *OWN_MODELS)
+        ),
         "feddyn",
         "scaffold",
         long=[name for name in ALIKE if name != "feddyn"],
