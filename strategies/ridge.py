@@ -129,7 +129,8 @@ class Ridge(Strategy):
         for upload in uploads:
             sums = summing.received(upload.payload_as(Tensors))
             self._total = sums if self._total is None else self._total + sums
-            self._rows[upload.site.name] = summing.count(sums)
+            inside = upload.inside or (upload.site.name,)
+            self._rows |= dict.fromkeys(inside, summing.count(sums) / len(inside))
             if self.settings.keep == "sites":
                 self._of_sites[upload.site.name] = sums
         assert self._total is not None

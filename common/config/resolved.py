@@ -35,6 +35,7 @@ from common.config.consistency import (
     check_wire,
 )
 from common.config.keys import RESOLVED, ROUND, TYPED, YES
+from common.config.secret import check_secret
 from common.config.text import Scalar, join_set, yaml_line
 from common.errors import ConfigError
 from common.methods import section
@@ -150,6 +151,7 @@ class Config:
             check_class_weights(self.settings, self.method, self.private)
             check_statistics(self.model, self.evaluation, self.method, self.settings.disclosure())
         check_privacy(self.privacy, self.method, self.settings)
+        check_secret(self)
         for name in self.inner:
             self.of(name)
 
@@ -212,6 +214,11 @@ class Config:
         told = (settings.disclosure() for settings in self.methods.values())
         return any(one is not None and one.differentially_private for one in told)
 
+    @property
+    def secret(self) -> bool:
+        """Whether the server learns the sites' sum alone (``federation.secret``)."""
+        return self.federation.secret != "off"
+
     @cached_property
     def noises(self) -> frozenset[float] | None:
         """What noise multipliers sites charge; none in most runs, None if the sites alone know."""
@@ -224,7 +231,8 @@ class Config:
     @cached_property
     def tells_counts(self) -> bool:
         """Whether a site tells how many examples it has."""
-        return not self.private or self.privacy.counts == "public"
+        hidden = self.private or self.secret
+        return not hidden or self.privacy.counts == "public"
 
     def of(self, method: str) -> Config:
         """Return the configuration as if a method inside this run's had been chosen; ConfigError if it cannot be."""

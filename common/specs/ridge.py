@@ -100,7 +100,8 @@ class Summing:
     def rows(self) -> Rows:
         """How places become rows."""
         settings, private = self.run.settings(RidgeSettings), self.run.config.privacy.active
-        whole = settings.levels if settings.form == "integers" else 0
+        exact = settings.form == "integers" or (self.run.config.secret and not private)
+        whole = settings.levels if exact else 0
         return Rows(self.model.spread.double().cpu(), private, whole)
 
     @property
