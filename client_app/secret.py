@@ -137,6 +137,11 @@ class SecretSite:
         self._run, self._site, self._vault, self._config = run, site, vault, config
         self._place = Place(str(config.get("record", "")), number, attempt)
 
+    @property
+    def number(self) -> int:
+        """The round."""
+        return self._place.round
+
     # ---- the exchanges ----------------------------------------------------------------------------
 
     def keys(self) -> dict[str, Any]:
@@ -373,7 +378,7 @@ def answer(message: Message, context: Context, exchange: str, record: str) -> Re
     work = SecretSite(run, site, Vault.of(run, record, site, context), config)
     told: dict[str, Any] = getattr(work, exchange)()
     if "state-dir" in context.node_config:
-        line = payload_line(int(config["server-round"]), f"secret-{exchange}", "", [], [*told])
+        line = payload_line(work.number, f"secret-{exchange}", "", [], [*told])
         state_of(run, record, site, context).log_release(line)
     return RecordDict({RECORD: ConfigRecord(told)})
 

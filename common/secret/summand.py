@@ -99,7 +99,9 @@ class SumForm:
         return self.whole or 1 << min(_FINEST, max(_COARSEST, self._fine(self.bits)))
 
     def _fine(self, bits: int) -> int:
-        return ((2 ** (bits - 1) - 1) // (self.sites * self.most_weight)).bit_length() - 1
+        """Return of how many bits a number for one unit of weight may be, so that the largest total fits."""
+        room: int = ((1 << (bits - 1)) - 1) // (self.sites * self.most_weight)
+        return room.bit_length() - 1
 
     @property
     def step(self) -> float:
@@ -199,7 +201,8 @@ class SumForm:
         numbers = words.view(self._signed).astype(np.int64)
         body, (weight, shortened) = numbers[:-_TAIL], numbers[-_TAIL:].tolist()
         inside = sites <= weight <= sites * self.most_weight and 0 <= shortened <= sites
-        if not inside or int(np.abs(body).max(initial=0)) > weight * self.most:
+        largest = max(int(body.max(initial=0)), -int(body.min(initial=0)))
+        if not inside or largest > weight * self.most:
             raise PayloadError(
                 f"the total lies outside of what {sites} sites can add up to: one of them sent something else, and "
                 "which one cannot be told"
@@ -208,6 +211,7 @@ class SumForm:
 
     def _payload(self, body: Whole, weight: int, base: Weights) -> Payload:
         if self.whole:
+            assert isinstance(self.spec, TensorsSpec)
             (name,) = self.spec.tensors
             bytes_of = torch.from_numpy(body.copy()).view(torch.uint8).view(-1, 8)
             return Tensors({name: bytes_of.mT.contiguous()})
@@ -225,7 +229,7 @@ def _flat(part: Payload, names: Sequence[str]) -> NDArray[np.float64]:
     return torch.cat([each[name].detach().cpu().double().flatten() for name in names]).numpy()
 
 
-def _shaped(mean: NDArray[np.float64], form: WeightsSpec, base: Weights | None) -> Weights:
+def _shaped(mean: NDArray[Any], form: WeightsSpec, base: Weights | None) -> Weights:
     """Return numbers as tensors, added to those of ``base``."""
     tensors, at = {}, 0
     for name, shape, dtype in zip(form.names, form.shapes, form.dtypes, strict=True):
