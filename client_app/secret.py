@@ -69,10 +69,13 @@ class Vault:
     ----------
     path : Path or None
         The file, which its owner alone can read; None for the node's Context.
+    forgets : bool
+        Whether nothing at all stays once no round is under way: of a simulated node, whose secrets are nobody's.
     """
 
-    def __init__(self, path: Path | None, context: Context, record: str) -> None:
+    def __init__(self, path: Path | None, context: Context, record: str, *, forgets: bool) -> None:
         self._path, self._context, self._key = path, context, f"{_FOLDER} {record}"
+        self._forgets = forgets
 
     @classmethod
     def of(cls, run: Run, record: str, site: str, context: Context) -> Vault:
@@ -82,7 +85,7 @@ class Vault:
         if root is None and is_simulated(context):
             root = record_directory(run, record).parent / f".{_FOLDER}"
         path = None if root is None else root / f"{record}~{site_slug(site)}.json"
-        return cls(path, context, record)
+        return cls(path, context, record, forgets=directory is None)
 
     def read(self) -> State:
         """Return what is kept; nothing of a run that is new here."""
@@ -100,6 +103,11 @@ class Vault:
         text = json.dumps(state)
         if self._path is None:
             self._context.state[self._key] = ConfigRecord({"kept": text})
+            return
+        if self._forgets and state["live"] is None:
+            self._path.unlink(missing_ok=True)
+            with suppress(OSError):  # other sites' lie there
+                self._path.parent.rmdir()
             return
         new = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
         try:
