@@ -312,7 +312,8 @@ class SecretSum:
                     found = read(reply.content.config_records[RECORD], site)
             except PayloadError as error:
                 reason = f"{query.replace('_', ' ')}: {error}"
-                self._strategy.outcome.rejected[site.name] = reason
+                if query != cohort.OPENING:  # by then it is in the total
+                    self._strategy.outcome.rejected[site.name] = reason
                 logger.warning("round %d: without %s: %s", now.place.round, site.name, reason)
                 continue
             yield site, found

@@ -198,7 +198,7 @@ def test_a_long_mask_is_one_stream_and_taken_away_is_gone() -> None:
 
 
 def test_what_the_server_sees_of_one_vector_is_uniform_in_each_byte() -> None:
-    """10,000 rounds of the same vector: chi-square of the 256 values at each of 32 places, all below one in a million."""
+    """10,000 rounds of the same vector: chi-square of the 256 values at each of 32 places, none of one in a million."""
     plain, rounds = np.arange(8, dtype="<u4"), 10_000
     seen = np.empty((rounds, 32), np.uint8)
     for i in range(rounds):

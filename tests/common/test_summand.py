@@ -1,4 +1,4 @@
-"""A site's part of a secret sum on its grid: the mean that comes back, lengths, weights, and the modulus at its edge."""
+"""A site's part of a secret sum on its grid: the mean that comes back, lengths, weights, the modulus at its edge."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def flat(payload: Weights) -> np.ndarray:
 )
 @settings(deadline=None, max_examples=60)
 def test_the_mean_is_within_half_a_level(seed: int, sites: int, most: int, clip: float) -> None:
-    """Of the float mean of the clipped updates, weighted: the total is within sites / 2 levels of its sum at weight 1."""
+    """Of the float mean of the clipped updates; at weight 1 the total is within sites / 2 levels of the float sum."""
     rng = np.random.default_rng(seed)
     form, base = SumForm(SPEC, sites, most, clip), weights(rng.normal(size=10))
     counts = rng.integers(1, most + 1, sites)
@@ -80,7 +80,7 @@ def test_the_largest_total_that_there_can_be_has_room_and_one_more_site_has_not(
 
 def test_a_sum_without_room_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match="no room for a total of 1000 sites .* lower federation.max_examples"
+        ConfigError, match=r"no room for a total of 1000 sites .* lower federation.max_examples"
     ):
         SumForm(SPEC, 1000, 10**11, 1.0)
 
@@ -101,7 +101,7 @@ def test_what_is_not_finite_is_not_added(number: float) -> None:
 
 def test_more_examples_than_a_site_may_have_are_not_added() -> None:
     with pytest.raises(
-        PayloadError, match="has 11 examples where federation.max_examples allows 10"
+        PayloadError, match=r"has 11 examples where federation.max_examples allows 10"
     ):
         SumForm(SPEC, 3, 10, 1.0).summand(weights(np.ones(10)), weights(np.zeros(10)), 11)
 
@@ -113,7 +113,7 @@ def test_a_total_outside_of_what_sites_can_add_up_to_is_refused_unnamed() -> Non
     for place, value in [(0, 3 * form.most + 1), (-2, 4), (-2, 2), (-1, 4), (0, 2**31)]:
         bad = np.asarray(good).copy()
         bad[place] = value
-        with pytest.raises(PayloadError, match="outside of what 3 sites .* cannot be told"):
+        with pytest.raises(PayloadError, match=r"outside of what 3 sites .* cannot be told"):
             form.total(bad, 3, base)
 
 
