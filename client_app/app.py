@@ -138,7 +138,7 @@ def client_of(message: Message, context: Context) -> DeviceClient:
         train, holdout = site_samples(division, drawn_as, context)
     record_id = _record_of(message)
     state = state_of(run, record_id, site, context)
-    cls = client_class(run.config.method)
+    cls: Callable[..., DeviceClient] = client_class(run.config.method)
     told = one_line(str(_config(message).get(DATA, ""))[:16])
     require_data_of_run(division, context, state, told)
     user_data = user_folder(run, context) is not None
@@ -146,18 +146,15 @@ def client_of(message: Message, context: Context) -> DeviceClient:
     account = account_of(run, record_id, site, context)
     if account is not None:
         account.check(_seen(message))
-    client = cls(
+    if run.config.secret:
+        cls = _hidden(message, context, run, site)
+    return cls(
         *(run, site, train, holdout, state),
         user_data=user_data,
         review=review,
         account=account,
         drawn_as=drawn_as,
     )
-    if run.config.secret:
-        from client_app.secret import Hiding  # its cryptography, for who asks
-
-        client.hiding = Hiding.of(message, context, run, site, record_id)
-    return client
 
 
 def _record_of(message: Message) -> str:
@@ -380,6 +377,15 @@ def partitions(message: Message, context: Context) -> Message:
 
 
 # ---- secret sum ----------------------------------------------------------------------------------
+
+
+def _hidden(message: Message, context: Context, run: Run, site: str) -> Callable[..., DeviceClient]:
+    """Return what makes the method's client, of which the site's part of a sum leaves instead of its result."""
+    from client_app.secret import Hiding, secret_client  # its cryptography, for who asks
+
+    hiding = Hiding.of(message, context, run, site, _record_of(message))
+    cls: Callable[..., DeviceClient] = secret_client(client_class(run.config.method))
+    return partial(cls, hiding=hiding)
 
 
 def _secret(exchange: str) -> Handler:

@@ -14,7 +14,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 import torch
@@ -48,9 +48,6 @@ from common.wire.weights import Weights, WeightsSpec
 from synth.copies import nearest_distances
 from synth.distribution_matching import full_size
 from synth.private_release import Gaussian
-
-if TYPE_CHECKING:
-    from client_app.secret import Hiding
 
 __all__ = ["DeviceClient", "Metrics", "NDArrays", "client_class", "phase", "phases_of"]
 
@@ -117,7 +114,6 @@ class DeviceClient(NumPyClient):
         self.account = account
         self.mechanism = mechanism
         self.round = at or self._round_of({})
-        self.hiding: Hiding | None = None  # of a secret sum
         self._drawn = drawn
 
     # ---- what a phase uses ----------------------------------------------------------------------------
@@ -249,7 +245,7 @@ class DeviceClient(NumPyClient):
         return SiteRound(
             Memory(self.state, self.site, int(config.get(TAKEN, 0))),
             PendingCharges(self.account),
-            self.run.config.private or self.run.config.secret,
+            self.run.config.private,
             int(config.get("server-round", 0)),
             str(config.get("phase", "")),
             Deadline.of(config),
@@ -271,8 +267,6 @@ class DeviceClient(NumPyClient):
         form = takes(self.run)
         given = DECODE_CACHE.decode(parameters, form)
         before = received_model(self, given, form)
-        if self.hiding is not None:
-            self.hiding.received(given)
         started = time.perf_counter()
         at.charged.estimate = lambda: estimated_seconds(self, given)
         try:
@@ -281,8 +275,6 @@ class DeviceClient(NumPyClient):
             at.charged.estimate = None  # it and the client would hold each other
         payload = self._let_through(made, str(config.get("record", "run")))
         payload = outbound(self, payload, before)
-        if self.hiding is not None:
-            payload = self.hiding.part_of(payload, len(self.samples))
         at.end()
         # Of a payload that went through a mechanism a count of copies would be one more release, and no charged one.
         covered = at.private or at.charged.told is not None

@@ -12,12 +12,16 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
+from client_app.decode_cache import DECODE_CACHE
+from client_app.device import DeviceClient, Metrics, NDArrays
+from client_app.draws import SiteRound
 from client_app.site import (
     division_of,
     is_simulated,
@@ -401,14 +405,11 @@ class Hiding:
         None of a sum without masks.
     told : mapping
         What came of the sum with the instruction.
-    base : Weights or None
-        The model that came with it.
     """
 
     run: Run
     work: SecretSite | None
     told: Mapping[str, Any]
-    base: Weights | None = None
 
     @classmethod
     def of(cls, message: Message, context: Context, run: Run, site: str, record: str) -> Hiding:
@@ -419,19 +420,14 @@ class Hiding:
             work = SecretSite(run, site, vault, {**_config(message, "config"), **told})
         return cls(run, work, told)
 
-    def received(self, given: Payload) -> None:
-        """Note the model that came, as it is before the phase."""
-        model = model_in(given)
-        self.base = None if model is None else model.copy_on_write()
-
-    def part_of(self, made: Payload, examples: int) -> Tensors:
-        """Return what leaves instead of what a phase made of so many examples."""
+    def part_of(self, base: Weights | None, made: Payload, examples: int) -> Tensors:
+        """Return what leaves instead of what a phase made of a model ``base`` and so many examples."""
         config, asked = self.run.config, self.told.get(cohort.ASKED)
         if type(asked) is not int or not 1 <= asked <= cohort.MOST:
             raise FederationError("the instruction does not say how many sites are asked for a sum")
         form = form_of(config, spec_of(self.run.spec, made), asked)
         try:
-            words = form.summand(made, self.base, examples if by_counts(config) else 1)
+            words = form.summand(made, base, examples if by_counts(config) else 1)
         except PayloadError as error:
             raise FederationError(str(error)) from None
         if self.work is not None:
@@ -439,6 +435,40 @@ class Hiding:
             sealed = _bytes(self.told, cohort.SEALED, len(senders), SEALED_BYTES)
             self.work.masked(words, senders, sealed, asked)
         return form.payload(words)
+
+
+class SecretClient(DeviceClient):
+    """What a method's client does otherwise where its result is a part of a secret sum.
+
+    Nothing that is computed of its examples leaves beside it.
+    """
+
+    def __init__(self, *about: Any, hiding: Hiding, **named: Any) -> None:
+        super().__init__(*about, **named)
+        self._hiding = hiding
+        self._base: Weights | None = None
+
+    def _round_of(self, config: Mapping[str, Any]) -> SiteRound:
+        return replace(super()._round_of(config), private=True)
+
+    def fit(self, parameters: NDArrays, config: Mapping[str, Any]) -> tuple[NDArrays, int, Metrics]:
+        """Run the phase as any client; the model that came is kept as it is before that."""
+        _, takes = self.phase_named(str(config.get("phase", "")))
+        model = model_in(DECODE_CACHE.decode(parameters, takes(self.run)))
+        self._base = None if model is None else model.copy_on_write()
+        return super().fit(parameters, config)
+
+    def release(self, phase: str, payload: Payload | None, figures: Sequence[str]) -> NDArrays:
+        """Let the site's part of the sum out, and nothing else."""
+        assert payload is not None
+        part = self._hiding.part_of(self._base, payload, len(self.samples))
+        return super().release(phase, part, figures)
+
+
+@cache
+def secret_client(cls: type[DeviceClient]) -> type[DeviceClient]:
+    """Return a method's client whose result leaves as its part of a secret sum."""
+    return type(f"Secret{cls.__name__}", (SecretClient, cls), {})
 
 
 def _config(message: Message, name: str) -> ConfigRecord:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -28,9 +27,6 @@ from strategies.exchange.instructions import Instruction, arrays_from, weights_f
 from strategies.exchange.replies import Upload
 from strategies.exchange.rules import GLOBAL
 from strategies.federated import LEARNED, Federated, State
-
-if TYPE_CHECKING:
-    from strategies.exchange.secret import SecretSum
 
 __all__ = ["GLOBAL", "LEARNED", "Instruction", "State", "Strategy", "strategy_class"]
 
@@ -53,11 +49,6 @@ class Strategy(Federated):
     def __init__(self, run: Run, record_id: str = "run") -> None:
         super().__init__(run, record_id)
         self._optimizer = ServerOptimizer.of(run.config.settings, run.spec)
-        self._secret: SecretSum | None = None
-        if run.config.secret:
-            from strategies.exchange.secret import SecretSum  # its cryptography, for who asks
-
-            self._secret = SecretSum(self)
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Refuse a hook of an old name, and a method without rules for its replies; TypeError naming the hook."""
@@ -133,10 +124,6 @@ class Strategy(Federated):
             return updated
         return self._optimizer.step(server_round, weights, updated)
 
-    def told_of_sum(self) -> Mapping[str, Any]:
-        """Return how many sites were asked for the last sum, how many open one, and how many are in it."""
-        return {} if self._secret is None else {"secret": self._secret.told}
-
     def checkpoint(self) -> State:
         """Return ``state_dict``, what the server's optimiser keeps, and what the sites were charged."""
         moments = {} if self._optimizer is None else {_OPTIMIZER: self._optimizer.moments}
@@ -157,19 +144,15 @@ class Strategy(Federated):
         self.ensure_roll_call(grid)
         weights = weights_from(self.run, arrays)
         begun, sites = self.begin(server_round, weights), self.choose(server_round)
-        if self._secret is not None:
-            sites = self._secret.begin(server_round, sites, grid)
         plan = self.instructions(server_round, weights, sites)
-        messages = begun.compose(plan, sites, config, arrays)
-        return messages if self._secret is None else self._secret.compose(begun)
+        return begun.compose(plan, sites, config, arrays)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Validate the replies and let the method make new weights of the accepted ones."""
         begun, members = self.round, self.members
-        uploads = begun.accepted if self._secret is None else partial(self._secret.total, begun)
-        weights = self.advance(server_round, begun.weights, uploads(replies))
+        weights = self.advance(server_round, begun.weights, begun.accepted(replies))
         self.end()
         begun.require_finite(weights)
         members.last_accepted_round |= dict.fromkeys(self.outcome.accepted, server_round)

@@ -89,10 +89,6 @@ class Federated(ScreeningHooks, FlowerStrategy):
         """Return what the last round's line in the record says beside its figures: plain data, as JSON has it."""
         return {}
 
-    def told_of_sum(self) -> Mapping[str, Any]:
-        """Return what the line says of a secret sum (``federation.secret``), if the run has one."""
-        return {}
-
     def state_dict(self) -> State:
         """Return what a checkpoint must hold besides the weights."""
         return {}

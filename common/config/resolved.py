@@ -214,7 +214,7 @@ class Config:
         told = (settings.disclosure() for settings in self.methods.values())
         return any(one is not None and one.differentially_private for one in told)
 
-    @property
+    @cached_property
     def secret(self) -> bool:
         """Whether the server learns the sites' sum alone (``federation.secret``)."""
         return self.federation.secret != "off"

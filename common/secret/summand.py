@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from common.config.resolved import Config
 from common.errors import ConfigError, PayloadError
-from common.settings.ridge import RidgeSettings
 from common.specs.updates import is_model
 from common.wire.bundle import Bundle, BundleSpec, leaves
 from common.wire.codec import Payload, Spec
@@ -261,8 +260,8 @@ def by_counts(config: Config) -> bool:
 
 def form_of(config: Config, spec: Spec, asked: int) -> SumForm:
     """Return how ``asked`` sites of a run add up what each would send as ``spec``; ConfigError if they cannot."""
-    federation, whole = config.federation, 0
-    if isinstance(config.settings, RidgeSettings):
-        whole = int(MOST * config.settings.levels) ** 2
+    federation = config.federation
+    levels: int = getattr(config.settings, "levels", 0)  # ridge's, of whole rows
+    whole = int(MOST * levels) ** 2
     weight = federation.max_examples if by_counts(config) else 1
     return SumForm(spec, asked, weight, federation.secret_clip, whole)

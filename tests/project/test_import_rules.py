@@ -168,7 +168,7 @@ def test_what_is_allowed_passes(path, source):
 
 def test_scaffolds_strategy_reaches_few_files_and_lines() -> None:
     files, lines = closure("strategies.scaffold")
-    assert files <= 75  # fewer, larger files: one that is reached counts whole
+    assert files <= 78  # fewer, larger files: one that is reached counts whole
     assert lines <= 13_400
 
 

@@ -10,16 +10,18 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from logging import getLogger
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from common.config.secret import switched_off
 from common.errors import FederationError, PayloadError
+from common.learning.run import Run
 from common.secret import cohort
 from common.secret.cohort import (
     PLAIN,
@@ -47,9 +49,12 @@ from common.secret.summand import MASKED, SumForm, form_of
 from common.sites import ALL_SITES, Site
 from common.wire.codec import filled
 from common.wire.tensors import Tensors
+from common.wire.weights import Weights
+from strategies.base import Instruction, Strategy
 from strategies.exchange.inbox import exchange
 from strategies.exchange.open_round import OpenRound
 from strategies.exchange.replies import (
+    Outcome,
     Upload,
     any_failure_is_the_replys,
     matched,
@@ -101,12 +106,11 @@ class SecretSum:
         Whose run, members and record these are.
     """
 
-    def __init__(self, strategy: Any) -> None:
+    def __init__(self, strategy: Strategy) -> None:
         self._strategy, self._attempt = strategy, secrets.token_hex(16)
         self._keys: dict[str, _Keys] = {}
-        self._grid: Grid | None = None
+        self.grid: Grid | None = None
         self._now: _Sum | None = None
-        self.told: dict[str, int] = {}
         config = strategy.run.config
         asked = config.federation.asked
         known = {
@@ -120,7 +124,7 @@ class SecretSum:
 
     # ---- before the instructions ------------------------------------------------------------------
 
-    def begin(self, number: int, sites: Sequence[Site], grid: Grid) -> list[Site]:
+    def begin(self, number: int, sites: Sequence[Site]) -> list[Site]:
         """Return the sites that take part in a round's sum: those that have given keys, and shares of their secrets.
 
         Raises
@@ -128,7 +132,6 @@ class SecretSum:
         FederationError
             If they are fewer than the threshold.
         """
-        self._grid = grid
         place = Place(self._strategy.record_id, number, self._attempt)
         federation, asked = self._strategy.run.config.federation, len(sites)
         counted_on = round(federation.participation * self._strategy.members.counted_on)
@@ -217,13 +220,14 @@ class SecretSum:
         for site in there:
             members.outcome.accepted[site.name] = floats[site.name]
             members.outcome.floats[site.name] = now.form.numbers
-        self.told = {"asked": now.asked, "threshold": now.threshold, "sites": len(there)}
+        told = {"asked": now.asked, "threshold": now.threshold, "sites": len(there)}
         if total.shortened:
             logger.warning(
                 "round %d: %d of %d updates were longer than federation.secret_clip=%g, and were cut to it",
                 *(begun.number, total.shortened, len(there), now.form.clip),
             )
-            self.told["shortened"] = total.shortened
+            told["shortened"] = total.shortened
+        members.outcome.secret = {RECORD: told}
         self._now = None
         yield Upload(Site(ALL_SITES, 0, len(there)), total.payload, len(there), {}, tuple(names))
 
@@ -294,9 +298,9 @@ class SecretSum:
             content = RecordDict({"config": filled(ConfigRecord(), {**about, **fields(site)})})
             number = str(now.place.round)
             messages.append(Message(content, site.node_id, f"query.{query}", group_id=number))
-        assert self._grid is not None
+        assert self.grid is not None
         replies = exchange(
-            self._grid,
+            self.grid,
             messages,
             deadline=federation.round_deadline,
             wave=federation.wave,
@@ -367,6 +371,53 @@ class SecretSum:
         return FederationError(
             f"round {self._sum.place.round}'s secret sum fails, and nothing is learned: {why}"
         )
+
+
+class SecretRound(OpenRound):
+    """A round whose accepted uploads are one: the total."""
+
+    def __init__(self, secret: SecretSum, *about: Any) -> None:
+        super().__init__(*about)
+        self._secret = secret
+
+    def accepted(self, replies: Iterable[Message]) -> Iterator[Upload]:
+        """Yield the total, once it is opened."""
+        return self._secret.total(self, replies)
+
+
+class SecretStrategy(Strategy):
+    """What a method's strategy does otherwise where its sites' parts come as one secret sum."""
+
+    def __init__(self, run: Run, record_id: str = "run") -> None:
+        super().__init__(run, record_id)
+        self._secret = SecretSum(self)
+
+    def begin(self, server_round: int, weights: Weights) -> OpenRound:
+        """Begin a round, of which nothing is known yet, and return it."""
+        self.members.outcome, about = Outcome(), (self.run, self.members, self, self.record_id)
+        self._open = SecretRound(self._secret, *about, server_round, weights)
+        return self._open
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Compose the round's messages, which ask for masked vectors."""
+        self._secret.grid = grid
+        super().configure_train(server_round, arrays, config, grid)
+        return self._secret.compose(self.round)
+
+    def instructions(
+        self, server_round: int, weights: Weights, sites: Sequence[Site]
+    ) -> Mapping[str, Instruction]:
+        """Return the method's, for those who have given keys and shares."""
+        there = self._secret.begin(server_round, sites)
+        return super().instructions(server_round, weights, there)  # type: ignore[safe-super]
+
+
+@cache
+def secret_strategy(cls: type[Strategy]) -> type[Strategy]:
+    """Return a method's strategy of which the server learns its sites' sum alone."""
+    return type(f"Secret{cls.__name__}", (SecretStrategy, cls), {})
 
 
 def _bytes(record: ConfigRecord, key: str) -> bytes:
