@@ -16,7 +16,9 @@ from common.division import Division
 from common.errors import ConfigError, FederationError
 from common.learning.run import Run
 from common.models.ridge import along
+from common.privacy.accounting import epsilon
 from common.samples.inputs import Samples, samples
+from common.secret.cohort import colluders_of, shares_of
 from common.sites import Site
 from common.specs.ridge import PHASE, Summing, check, model_of
 from common.wire.tensors import Tensors
@@ -131,6 +133,8 @@ class Ridge(Strategy):
             self._total = sums if self._total is None else self._total + sums
             inside = upload.inside or (upload.site.name,)
             self._rows |= dict.fromkeys(inside, summing.count(sums) / len(inside))
+            if summing.noisy_whole:
+                self._told |= self._epsilons(len(inside))
             if self.settings.keep == "sites":
                 self._of_sites[upload.site.name] = sums
         assert self._total is not None
@@ -166,6 +170,21 @@ class Ridge(Strategy):
             sums = sums.mended(coding_error(shares, summing.d))
         sums = sums.scaled(rows.by)
         return sums.solved(self._penalty(Curve.of(sums, count).least()))
+
+    def _epsilons(self, inside: int) -> dict[str, float]:
+        """Return what a total of so many sites costs by the shares of noise that are really inside.
+
+        Against the server alone all of them count; against the server with the colluders that are withstood, who know
+        their own, the others'.
+        """
+        config = self.run.config
+        federation, shares = config.federation, shares_of(config.federation)
+        honest = inside - colluders_of(federation, federation.asked)
+        names = {"epsilon_server": inside, "epsilon_colluders": honest}
+        return {
+            name: epsilon([self._summing.event(there / shares)], config.privacy.delta).value
+            for name, there in names.items()
+        }
 
     def _penalty(self, chosen: float) -> float:
         """Return lambda, the one that was chosen unless another is set, and have it told."""

@@ -132,6 +132,7 @@ class SecretSum:
         FederationError
             If they are fewer than the threshold.
         """
+        self._require_shares()
         place = Place(self._strategy.record_id, number, self._attempt)
         federation, asked = self._strategy.run.config.federation, len(sites)
         counted_on = round(federation.participation * self._strategy.members.counted_on)
@@ -164,6 +165,15 @@ class SecretSum:
             now.commitments[site.name], now.sealed[site.name] = committed, sealed
         self._require(now.sealed, "sharing")
         return [site for site in now.sites if site.name in now.sealed]
+
+    def _require_shares(self) -> None:
+        """Refuse noise in shares of another number of sites than each site counts on: FederationError."""
+        config, counted_on = self._strategy.run.config, self._strategy.members.counted_on
+        if config.private and config.federation.sites != counted_on:
+            raise FederationError(
+                f"each site adds a share of the noise of federation.sites={counted_on}, and "
+                f"{config.federation.sites} nodes are there: set federation.sites to that, or start as many"
+            )
 
     def compose(self, begun: OpenRound) -> list[Message]:
         """Have a round's instructions ask for masked vectors, and carry the shares that the others sealed."""

@@ -55,6 +55,13 @@ def clip_factors(parts: Iterable[Tensor], clip: float) -> Tensor:
     return kept
 
 
+def grid_of(noise_multiplier: float, clip: float) -> float:
+    """Return the step of the grid of a mechanism; see `Gaussian.grid`."""
+    if not noise_multiplier:
+        return 1.0
+    return 2.0 ** math.floor(math.log2(noise_multiplier * clip * _FINER))
+
+
 @dataclass(frozen=True)
 class Gaussian:
     """The Gaussian mechanism on a sum of contributions.
@@ -76,9 +83,7 @@ class Gaussian:
     @property
     def grid(self) -> float:
         """The grid's step: the largest power of two up to sigma C 2^-24; 1 without noise, where nothing is cut."""
-        if not self.noise_multiplier:
-            return 1.0
-        return 2.0 ** math.floor(math.log2(self.noise_multiplier * self.clip * _FINER))
+        return grid_of(self.noise_multiplier, self.clip)
 
     @property
     def deviation(self) -> float:

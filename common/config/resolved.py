@@ -222,6 +222,8 @@ class Config:
     @cached_property
     def noises(self) -> frozenset[float] | None:
         """What noise multipliers sites charge; none in most runs, None if the sites alone know."""
+        if self.private and self.secret:
+            return None  # a Gaussian's that costs as much as the shares' Skellam noise
         own = [settings.noises() for settings in self.methods.values()]
         found = [noise for each in own for noise in each or ()]
         if self.privacy.active:

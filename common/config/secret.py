@@ -73,9 +73,10 @@ def _excluded(config: Config) -> Iterator[tuple[str, str]]:
         )
     if method == "ridge":
         yield from _of_ridge(config)
-    if config.private:
+    if config.private and (method != "ridge" or federation.secret == "plain"):
         yield (
-            "with noise (privacy.noise_multiplier), whose shares are not built yet",
+            f"with noise (privacy.noise_multiplier) under method={method}, of which no shares are built but ridge's, "
+            "in secret=on",
             "leave privacy.noise_multiplier at 0",
         )
 

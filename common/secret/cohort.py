@@ -63,6 +63,12 @@ def threshold_of(federation: FederationSettings, sites: int) -> int:
     return threshold(most, colluders_of(federation, most))
 
 
+def shares_of(federation: FederationSettings) -> int:
+    """Return of how many shares the noise is that a run asks for: those of a total's honest sites at the least."""
+    asked = federation.asked
+    return threshold_of(federation, asked) - colluders_of(federation, asked)
+
+
 def digest_of(names: Collection[str]) -> str:
     """Return a digest of a set of sites."""
     return hashlib.sha256(json.dumps(sorted(names)).encode()).hexdigest()[:32]

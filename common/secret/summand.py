@@ -25,6 +25,7 @@ from common.wire.bundle import Bundle, BundleSpec, leaves
 from common.wire.codec import Payload, Spec
 from common.wire.tensors import Tensors, TensorSpec, TensorsSpec
 from common.wire.weights import Weights, WeightsSpec
+from synth.private_release import grid_of
 from synth.ridge_regression import MOST
 
 Whole = NDArray[np.int64]
@@ -263,5 +264,10 @@ def form_of(config: Config, spec: Spec, asked: int) -> SumForm:
     federation = config.federation
     levels: int = getattr(config.settings, "levels", 0)  # ridge's, of whole rows
     whole = int(MOST * levels) ** 2
+    if (
+        config.private
+    ):  # rows no longer than 1 on the noise's grid, and noise of as many deviations as never come
+        noise = config.privacy.noise_multiplier
+        whole = int((federation.max_examples + 1000 * noise) / grid_of(noise, 1.0))
     weight = federation.max_examples if by_counts(config) else 1
     return SumForm(spec, asked, weight, federation.secret_clip, whole)
