@@ -24,10 +24,8 @@ from common.errors import FederationError, PayloadError
 from common.learning.run import Run
 from common.secret import cohort
 from common.secret.cohort import (
-    PLAIN,
     RECORD,
-    WITHSTANDS,
-    colluders_of,
+    stated,
     threshold_of,
 )
 from common.secret.crypto import (
@@ -112,13 +110,8 @@ class SecretSum:
         self.grid: Grid | None = None
         self._now: _Sum | None = None
         config = strategy.run.config
-        asked = config.federation.asked
-        known = {
-            "colluders": colluders_of(config.federation, asked),
-            "threshold": threshold_of(config.federation, asked),
-        }
         self._plain = config.federation.secret == "plain"
-        logger.info("%s", PLAIN if self._plain else WITHSTANDS.format(**known))
+        logger.info("%s", stated(config.federation))
         for sentence in switched_off(config):
             logger.info("%s", sentence)
 

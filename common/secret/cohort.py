@@ -63,6 +63,15 @@ def threshold_of(federation: FederationSettings, sites: int) -> int:
     return threshold(most, colluders_of(federation, most))
 
 
+def stated(federation: FederationSettings) -> str:
+    """Return what a run's sums protect against, in a sentence."""
+    if federation.secret == "plain":
+        return PLAIN
+    asked = federation.asked
+    colluders = colluders_of(federation, asked)
+    return WITHSTANDS.format(colluders=colluders, threshold=threshold_of(federation, asked))
+
+
 def shares_of(federation: FederationSettings) -> int:
     """Return of how many shares the noise is that a run asks for: those of a total's honest sites at the least."""
     asked = federation.asked

@@ -133,6 +133,7 @@ def _examine(patient: Patient, node_config: str | None = None) -> Iterator[Check
         "privacy": machine.ledger,
         "data": machine.data,
         "names": keys.names,
+        "secret sum": machine.secret_sum,
     }
     yield from _looked(patient, before)
     if node_config is not None:
