@@ -8,14 +8,50 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from flwr.app import Context, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 
 from client_app.secret import SecretSite, Vault
 from common.config.loading import load
 from common.secret import cohort
+from common.secret.crypto import (
+    Place,
+    add_mask,
+    joined,
+    own_key,
+    pair_is_minus,
+    pair_key,
+    weights_of,
+)
+from nectar.engines.local_grid import LocalGrid
 
 RECORD, ATTEMPT = "a-record", "attempt-1"
 SHARE = 33
+
+
+KEYS, SHARES, TRAIN, OPENING = (
+    "query.secret_keys",
+    "query.secret_shares",
+    "train",
+    "query.secret_opening",
+)
+EXCHANGES = (KEYS, SHARES, TRAIN, OPENING)
+
+
+class DroppingGrid(LocalGrid):
+    """A federation whose nodes are gone in some exchanges: ``drops`` are (kind, round) with the nodes' numbers."""
+
+    def __init__(self, *args: Any, drops: dict[tuple[str, int], set[int]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._drops, self.seen = drops, list[tuple[str, int, int]]()
+
+    def _call(self, message: Message) -> Message:
+        about = message.metadata
+        kind, node = about.message_type, self.get_node_ids().index(about.dst_node_id)
+        if about.group_id.isdecimal():
+            self.seen.append((kind, int(about.group_id), node))
+            if node in self._drops.get((kind, int(about.group_id)), ()):
+                return Message(Error(code=5, reason="away"), reply_to=message)
+        return super()._call(message)
 
 
 class Sites:
@@ -90,6 +126,27 @@ class Sites:
         vectors = {name: self.vector(name) for name in self.names}
         sent = {n: self.masked(n, sealed, v, number, attempt) for n, v in vectors.items()}
         return roll, sent
+
+    def total(
+        self, vectors: Mapping[str, np.ndarray], there: Sequence[str], number: int = 1
+    ) -> np.ndarray:
+        """Return the sum of who is ``there`` as the server opens it, of all sites' vectors."""
+        roll = self.roll(number)
+        sealed = self.sealed(roll, number)
+        sent = {name: self.masked(name, sealed, vectors[name], number) for name in self.names}
+        opened = {n: self.at(n, number, names=[*there]).opening()[cohort.OPENED] for n in there}
+        weights = weights_of(tuple(self.names.index(n) + 1 for n in there))
+        place, words = Place(RECORD, number, ATTEMPT), sum(sent[n] for n in there)
+        for i, name in enumerate(self.names):
+            secret = joined([opened[holder][i] for holder in there], weights)
+            if name in there:
+                add_mask(words, own_key(secret, place, name), minus=True)
+                continue
+            for other in there:
+                public = roll[cohort.MASK_KEYS][self.names.index(other)]
+                key = pair_key(secret, public, place, name, other)
+                add_mask(words, key, minus=not pair_is_minus(other, name))
+        return words
 
     def vector(self, name: str) -> np.ndarray:
         """Return what a site adds."""

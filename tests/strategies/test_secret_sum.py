@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 from federation import TamperedGrid, last, numbers, resumed, run, same_end
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from secret_sites import EXCHANGES, KEYS, OPENING, SHARES, TRAIN, DroppingGrid
 from small import Small
 
 from common.config.loading import load
@@ -21,33 +22,8 @@ from common.errors import ConfigError, FederationError
 from common.secret import cohort
 from common.secret.cohort import RECORD
 from common.wire.codec import array_of
-from nectar.engines.local_grid import LocalGrid
+from nectar.records.outputs import with_recorded
 from server_app.record import Record
-
-KEYS, SHARES, TRAIN, OPENING = (
-    "query.secret_keys",
-    "query.secret_shares",
-    "train",
-    "query.secret_opening",
-)
-EXCHANGES = (KEYS, SHARES, TRAIN, OPENING)
-
-
-class DroppingGrid(LocalGrid):
-    """A federation whose nodes are gone in some exchanges: ``drops`` are (kind, round) with the nodes' numbers."""
-
-    def __init__(self, *args: Any, drops: dict[tuple[str, int], set[int]], **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._drops, self.seen = drops, list[tuple[str, int, int]]()
-
-    def _call(self, message: Message) -> Message:
-        about = message.metadata
-        kind, node = about.message_type, self.get_node_ids().index(about.dst_node_id)
-        if about.group_id.isdecimal():
-            self.seen.append((kind, int(about.group_id), node))
-            if node in self._drops.get((kind, int(about.group_id)), ()):
-                return Message(Error(code=5, reason="away"), reply_to=message)
-        return super()._call(message)
 
 
 def figures(record: Record) -> list[Any]:
@@ -334,12 +310,20 @@ def test_a_round_that_was_opened_is_not_opened_again_of_other_sites(
 # ---- late sites of ridge ----------------------------------------------------------------------------
 
 
-def test_a_group_of_late_sites_is_a_total_of_its_own(small: Small) -> None:
-    """No two totals that are known differ by fewer sites than the threshold."""
-    settings = "federation.sites=8 federation.secret={} federation.secret_colluders=0 ridge.width=9"
+def test_a_group_of_late_sites_is_a_total_of_its_own_and_a_smaller_one_is_none(
+    small: Small,
+) -> None:
+    """No two totals that are known differ by fewer sites than the threshold: it is of all sites, not of the group."""
+    settings = (
+        "federation.sites=12 federation.secret={} federation.secret_colluders=0 ridge.width=9"
+    )
     config = small(method="ridge", rounds=1, set=settings.format("on"))
-    with pytest.raises(FederationError, match=r"4 of 8 sites are left"):
-        run(config, DroppingGrid, drops={(TRAIN, 1): {0, 1, 2, 3}})
+    with pytest.raises(FederationError, match=r"6 of 12 sites are left"):
+        run(config, DroppingGrid, drops={(TRAIN, 1): {*range(6)}})
+    first = run(config, DroppingGrid, drops={(TRAIN, 1): {*range(4)}})
+    again = with_recorded({"resume": str(first.directory), "set": "federation.newcomers=any"})
+    with pytest.raises(FederationError, match=r"4 of 4 sites are left .* and 8 open it"):
+        run(again)
 
 
 def test_forgetting_and_each_sites_own_sums_are_refused(small: Small) -> None:
@@ -367,7 +351,6 @@ def test_forgetting_and_each_sites_own_sums_are_refused(small: Small) -> None:
         ("federation.sites=2", "asks 2 sites, and a sum is of 3 to 1000"),
         ("federation.sites=2000", "a sum is of 3 to 1000"),
         ("federation.secret_colluders=4", "set it to 3 or less"),
-        ("privacy.noise_multiplier=1 privacy.examples=100", "not built yet"),
     ],
 )
 def test_what_it_excludes_is_refused_where_it_is_typed(
