@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
+from torch import Tensor
 
 from client_app.decode_cache import DECODE_CACHE
 from client_app.device import DeviceClient, Metrics, NDArrays
@@ -34,7 +35,7 @@ from client_app.state import payload_line
 from common.errors import FederationError, PayloadError
 from common.learning.run import Run
 from common.secret import cohort
-from common.secret.cohort import RECORD, digest_of, threshold_of
+from common.secret.cohort import RECORD, digest_of, shares_of, threshold_of
 from common.secret.crypto import (
     KEY_BYTES,
     SEALED_BYTES,
@@ -52,7 +53,7 @@ from common.secret.crypto import (
     split,
     unseal,
 )
-from common.secret.summand import by_counts, form_of, spec_of
+from common.secret.summand import by_counts, event_of, form_of, spec_of
 from common.sites import is_site_name, site_slug
 from common.specs.updates import model_in
 from common.wire.codec import Payload
@@ -100,7 +101,12 @@ class Vault:
         else:
             with suppress(FileNotFoundError):
                 text = self._path.read_text(encoding="utf-8")
-        return json.loads(text) if text else {"live": None, "opened": {}}
+        try:
+            return json.loads(text) if text else {"live": None, "opened": {}}
+        except ValueError:
+            raise FederationError(
+                f"what this site keeps of a secret sum cannot be read: delete {_FOLDER} in its state-dir"
+            ) from None
 
     def write(self, state: State) -> None:
         """Keep ``state``, on disk before anything that rests on it leaves; FederationError if that cannot be."""
@@ -420,14 +426,20 @@ class Hiding:
             work = SecretSite(run, site, vault, {**_config(message, "config"), **told})
         return cls(run, work, told)
 
-    def part_of(self, base: Weights | None, made: Payload, examples: int) -> Tensors:
+    def part_of(
+        self,
+        base: Weights | None,
+        made: Payload,
+        examples: int,
+        noise: Callable[[Tensor], Tensor] | None,
+    ) -> Tensors:
         """Return what leaves instead of what a phase made of a model ``base`` and so many examples."""
         config, asked = self.run.config, self.told.get(cohort.ASKED)
         if type(asked) is not int or not 1 <= asked <= cohort.MOST:
             raise FederationError("the instruction does not say how many sites are asked for a sum")
         form = form_of(config, spec_of(self.run.spec, made), asked)
         try:
-            words = form.summand(made, base, examples if by_counts(config) else 1)
+            words = form.summand(made, base, examples if by_counts(config) else 1, noise)
         except PayloadError as error:
             raise FederationError(str(error)) from None
         if self.work is not None:
@@ -451,6 +463,21 @@ class SecretClient(DeviceClient):
     def _round_of(self, config: Mapping[str, Any]) -> SiteRound:
         return replace(super()._round_of(config), private=True)
 
+    def begin(self, config: Mapping[str, Any]) -> None:
+        """Take up an instruction, and charge what a total costs of as many shares of noise as there surely are."""
+        super().begin(config)
+        of_run = self.run.config
+        if of_run.clips_updates:
+            form = form_of(of_run, self.run.spec, of_run.federation.asked)
+            self.draws.charge(event_of(of_run, form, 1.0, lengths=2))
+
+    def _noise(self, steps: Tensor) -> Tensor:
+        """Return whole steps with this site's share of the noise."""
+        config = self.run.config
+        noise, clip = config.privacy.noise_multiplier, config.federation.secret_clip
+        mechanism = self.draws.gaussian("updates", noise, clip)
+        return mechanism.share(steps, shares_of(config.federation))
+
     def fit(self, parameters: NDArrays, config: Mapping[str, Any]) -> tuple[NDArrays, int, Metrics]:
         """Run the phase as any client; the model that came is kept as it is before that."""
         _, takes = self.phase_named(str(config.get("phase", "")))
@@ -459,9 +486,13 @@ class SecretClient(DeviceClient):
         return super().fit(parameters, config)
 
     def release(self, phase: str, payload: Payload | None, figures: Sequence[str]) -> NDArrays:
-        """Let the site's part of the sum out, and nothing else."""
-        assert payload is not None
-        part = self._hiding.part_of(self._base, payload, len(self.samples))
+        """Let the site's part of the sum out, and nothing else; FederationError of figures of its own."""
+        if payload is None:
+            raise FederationError(
+                f"{phase}: no figure of one site leaves it under federation.secret"
+            )
+        noise = self._noise if self.run.config.clips_updates else None
+        part = self._hiding.part_of(self._base, payload, len(self.samples), noise)
         return super().release(phase, part, figures)
 
 

@@ -22,9 +22,12 @@ from numpy.typing import NDArray
 from common.config.secret import switched_off
 from common.errors import FederationError, PayloadError
 from common.learning.run import Run
+from common.privacy.accounting import epsilon
 from common.secret import cohort
 from common.secret.cohort import (
     RECORD,
+    colluders_of,
+    shares_of,
     stated,
     threshold_of,
 )
@@ -43,12 +46,12 @@ from common.secret.crypto import (
     public_of,
     weights_of,
 )
-from common.secret.summand import MASKED, SumForm, form_of
+from common.secret.summand import MASKED, SumForm, event_of, form_of
 from common.sites import ALL_SITES, Site
 from common.wire.codec import filled
 from common.wire.tensors import Tensors
 from common.wire.weights import Weights
-from strategies.base import Instruction, Strategy
+from strategies.base import Instruction, State, Strategy
 from strategies.exchange.inbox import exchange
 from strategies.exchange.open_round import OpenRound
 from strategies.exchange.replies import (
@@ -62,6 +65,8 @@ from strategies.exchange.replies import (
 )
 
 logger = getLogger("flwr")
+
+_INSIDE = "secret-inside"
 
 #: the records of an answer to a query of the phase
 _RECORDS = frozenset({RECORD})
@@ -108,6 +113,7 @@ class SecretSum:
         self._strategy, self._attempt = strategy, secrets.token_hex(16)
         self._keys: dict[str, _Keys] = {}
         self.grid: Grid | None = None
+        self.inside: list[int] = []  # sites in each total under noise
         self._now: _Sum | None = None
         config = strategy.run.config
         self._plain = config.federation.secret == "plain"
@@ -230,9 +236,30 @@ class SecretSum:
                 *(begun.number, total.shortened, len(there), now.form.clip),
             )
             told["shortened"] = total.shortened
-        members.outcome.secret = {RECORD: told}
+        members.outcome.secret = {RECORD: told | self._epsilons(now, len(there))}
         self._now = None
         yield Upload(Site(ALL_SITES, 0, len(there)), total.payload, len(there), {}, tuple(names))
+
+    def _epsilons(self, now: _Sum, inside: int) -> dict[str, Any]:
+        """Return what all totals of updates so far cost a site by the shares of noise that are really inside.
+
+        Against the server alone all of them count; against it with the colluders, who know their own, the others'.
+        """
+        config, form = self._strategy.run.config, now.form
+        if not config.clips_updates or form is None:
+            return {}
+        self.inside.append(inside)
+        federation, shares = config.federation, shares_of(config.federation)
+        hidden = {"server": 0, "colluders": colluders_of(federation, federation.asked)}
+        events = {
+            name: [
+                event_of(config, form, (each - known) / shares, lengths=1) for each in self.inside
+            ]
+            for name, known in hidden.items()
+        }
+        delta = config.privacy.delta
+        costs = {f"epsilon_{name}": epsilon(each, delta).value for name, each in events.items()}
+        return {**costs, "unit": "site"}
 
     def _open(self, there: Sequence[Site], words: NDArray[Any]) -> None:
         """Take the masks off the sum of those who are ``there``."""
@@ -394,6 +421,16 @@ class SecretStrategy(Strategy):
     def __init__(self, run: Run, record_id: str = "run") -> None:
         super().__init__(run, record_id)
         self._secret = SecretSum(self)
+
+    def checkpoint(self) -> State:
+        """Return the method's, and how many sites were in each total under noise."""
+        inside = self._secret.inside
+        return {**super().checkpoint(), **({_INSIDE: inside} if inside else {})}
+
+    def restore(self, state: State) -> None:
+        """Take back what ``checkpoint`` returned."""
+        self._secret.inside = [*state.get(_INSIDE, ())]
+        super().restore({name: kept for name, kept in state.items() if name != _INSIDE})
 
     def begin(self, server_round: int, weights: Weights) -> OpenRound:
         """Begin a round, of which nothing is known yet, and return it."""

@@ -35,7 +35,7 @@ from common.config.consistency import (
     check_wire,
 )
 from common.config.keys import RESOLVED, ROUND, TYPED, YES
-from common.config.secret import check_secret
+from common.config.secret import CLIPPED, check_secret
 from common.config.text import Scalar, join_set, yaml_line
 from common.errors import ConfigError
 from common.methods import section
@@ -150,7 +150,8 @@ class Config:
             check_head(self.model, self.method)
             check_class_weights(self.settings, self.method, self.private)
             check_statistics(self.model, self.evaluation, self.method, self.settings.disclosure())
-        check_privacy(self.privacy, self.method, self.settings)
+        if not self.clips_updates:
+            check_privacy(self.privacy, self.method, self.settings)
         check_secret(self)
         for name in self.inner:
             self.of(name)
@@ -218,6 +219,11 @@ class Config:
     def secret(self) -> bool:
         """Whether the server learns the sites' sum alone (``federation.secret``)."""
         return self.federation.secret != "off"
+
+    @cached_property
+    def clips_updates(self) -> bool:
+        """Whether noise is on the sum of whole updates (McMahan et al., 2018), and no step of a site's is private."""
+        return self.secret and self.privacy.active and self.method in CLIPPED
 
     @cached_property
     def noises(self) -> frozenset[float] | None:

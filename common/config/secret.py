@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 METHODS = ("fedavg", "fedprox", "scaffold", "feddyn", "ridge")
 """The methods whose sites' parts are added up, and used in no other way."""
 
+CLIPPED = ("fedavg", "fedprox")
+"""Those of whose whole updates each site's is a contribution under noise: the unit of privacy is then the site."""
+
 #: what looks at one site's update, by setting: off where nobody has typed it
 _LOOKS = ("robust", "clip", "max_update")
 
@@ -73,11 +76,27 @@ def _excluded(config: Config) -> Iterator[tuple[str, str]]:
         )
     if method == "ridge":
         yield from _of_ridge(config)
-    if config.private and (method != "ridge" or federation.secret == "plain"):
+    if config.private:
+        yield from _of_noise(config)
+
+
+def _of_noise(config: Config) -> Iterator[tuple[str, str]]:
+    method, noised = config.method, ("ridge", *CLIPPED)
+    if method not in noised or config.federation.secret == "plain":
         yield (
-            f"with noise (privacy.noise_multiplier) under method={method}, of which no shares are built but ridge's, "
-            "in secret=on",
+            f"with noise (privacy.noise_multiplier) under method={method}: shares of it are for "
+            f"{', '.join(noised)} in secret=on",
             "leave privacy.noise_multiplier at 0",
+        )
+    if config.privacy.epsilon:
+        yield (
+            f"with privacy.epsilon={config.privacy.epsilon:g}, which is planned for another noise than Skellam's",
+            "set privacy.noise_multiplier",
+        )
+    if method in CLIPPED and not _typed(config, "secret_clip"):
+        yield (
+            "with noise as large as the length that an update is cut to, where nobody has chosen it",
+            "set federation.secret_clip, such as 1",
         )
 
 

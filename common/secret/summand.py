@@ -9,7 +9,7 @@ total has room there, else modulo 2^64.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from common.config.resolved import Config
 from common.errors import ConfigError, PayloadError
+from common.privacy.events import Event
 from common.specs.updates import is_model
 from common.wire.bundle import Bundle, BundleSpec, leaves
 from common.wire.codec import Payload, Spec
@@ -36,6 +38,9 @@ MASKED = "masked"
 
 #: bits of a level, at least and at most, in the length that an update is cut to
 _COARSEST, _FINEST = 20, 32
+
+#: deviations of noise that never come, for which the modulus has room
+_NEVER = 1000
 
 #: the numbers that follow a vector: the site's weight, and whether its update was cut
 _TAIL = 2
@@ -65,7 +70,9 @@ class SumForm:
     clip : float
         C.
     whole : int
-        Of whole numbers: the largest for one unit of weight; 0 for updates.
+        The largest number for one unit of weight, where the levels do not say it: of whole numbers, and under noise.
+    grid : float
+        Under noise on updates: the level, to which they are cut towards 0, so that none becomes longer.
     """
 
     spec: Spec
@@ -73,6 +80,7 @@ class SumForm:
     most_weight: int
     clip: float
     whole: int = 0
+    grid: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse a sum for which there is no room, or of numbers that are no parameters, with a ConfigError."""
@@ -106,7 +114,7 @@ class SumForm:
     @property
     def step(self) -> float:
         """One level of an update."""
-        return self.clip / self.most
+        return self.grid or self.clip / self.most
 
     @property
     def numbers(self) -> int:
@@ -135,7 +143,13 @@ class SumForm:
 
     # ---- at a site --------------------------------------------------------------------------------
 
-    def summand(self, made: Payload, sent: Weights | None, weight: int) -> Words:
+    def summand(
+        self,
+        made: Payload,
+        sent: Weights | None,
+        weight: int,
+        noise: Callable[[Tensor], Tensor] | None = None,
+    ) -> Words:
         """Return a site's part.
 
         Parameters
@@ -146,6 +160,8 @@ class SumForm:
             The model that it was sent, of which it has made another.
         weight : int
             n.
+        noise : callable, optional
+            Adds a share of the noise to the numbers, int64 [n].
 
         Raises
         ------
@@ -158,7 +174,7 @@ class SumForm:
             )
         parts, cut = [], False
         for (path, part), (_, form) in zip(leaves(made), leaves(self.spec), strict=True):
-            if self.whole:
+            if isinstance(part, Tensors):
                 (levels,) = part.tensors.values()
                 parts.append(levels.mT.contiguous().view(torch.int64).flatten().numpy())
                 continue
@@ -166,15 +182,21 @@ class SumForm:
             if is_model(path) and sent is not None:
                 update -= _flat(sent, form.names)
             length = float(np.linalg.norm(update))
+            if not math.isfinite(length) and self.grid:  # nothing is refused for what was read
+                update[:] = length = 0.0
             if not math.isfinite(length):
                 raise PayloadError(
                     "its update is not finite, and is not added: lower a learning rate"
                 )
             if length > self.clip:
                 update *= self.clip / length
-                cut = True
-            parts.append(np.rint(update / self.step).astype(np.int64) * weight)
-        return self.words(np.concatenate([*parts, np.array([weight, int(cut)])]))
+                cut = not self.grid
+            rounded = (np.trunc if self.grid else np.rint)(update / self.step)
+            parts.append(rounded.astype(np.int64) * weight)
+        body = np.concatenate(parts)
+        if noise is not None:
+            body = noise(torch.from_numpy(body)).numpy()
+        return self.words(np.concatenate([body, np.array([weight, int(cut)])]))
 
     def words(self, numbers: Whole) -> Words:
         """Return whole numbers as they are added."""
@@ -210,8 +232,7 @@ class SumForm:
         return Total(self._payload(body, weight, base), weight, shortened)
 
     def _payload(self, body: Whole, weight: int, base: Weights) -> Payload:
-        if self.whole:
-            assert isinstance(self.spec, TensorsSpec)
+        if isinstance(self.spec, TensorsSpec):
             (name,) = self.spec.tensors
             bytes_of = torch.from_numpy(body.copy()).view(torch.uint8).view(-1, 8)
             return Tensors({name: bytes_of.mT.contiguous()})
@@ -261,13 +282,26 @@ def by_counts(config: Config) -> bool:
 
 def form_of(config: Config, spec: Spec, asked: int) -> SumForm:
     """Return how ``asked`` sites of a run add up what each would send as ``spec``; ConfigError if they cannot."""
-    federation = config.federation
+    federation, noise, grid = config.federation, config.privacy.noise_multiplier, 0.0
     levels: int = getattr(config.settings, "levels", 0)  # ridge's, of whole rows
     whole = int(MOST * levels) ** 2
-    if (
-        config.private
-    ):  # rows no longer than 1 on the noise's grid, and noise of as many deviations as never come
-        noise = config.privacy.noise_multiplier
-        whole = int((federation.max_examples + 1000 * noise) / grid_of(noise, 1.0))
+    if config.clips_updates:
+        grid = grid_of(noise, federation.secret_clip)
+        whole = int(federation.secret_clip * (1 + _NEVER * noise) / grid)
+    elif config.private:  # rows no longer than 1, on a grid that is no finer than this
+        whole = int((federation.max_examples + _NEVER * noise) / grid_of(noise, 1.0))
     weight = federation.max_examples if by_counts(config) else 1
-    return SumForm(spec, asked, weight, federation.secret_clip, whole)
+    return SumForm(spec, asked, weight, federation.secret_clip, whole, grid)
+
+
+def event_of(config: Config, form: SumForm, share: float, *, lengths: int) -> Event:
+    """Return what a total of updates costs that has ``share`` times the variance that the run asks for.
+
+    ``lengths`` is how far it is moved, in C: 1 by a whole site's update that is there or not, 2 by one update in place
+    of another, whatever of the site's examples has changed.
+    """
+    from common.privacy.accounting import SKELLAM, gaussian_like  # SciPy, for who asks
+
+    noise = config.privacy.noise_multiplier * math.sqrt(share)
+    steps = lengths * form.clip / form.grid
+    return Event(f"{SKELLAM} updates", gaussian_like(noise / lengths, steps, form.numbers))

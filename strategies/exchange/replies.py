@@ -100,7 +100,7 @@ class Outcome:
     unevaluated: dict[str, str] = field(default_factory=dict)
     floats: dict[str, int] = field(default_factory=dict)
     shortened: dict[str, float] = field(default_factory=dict)
-    secret: dict[str, dict[str, int]] = field(
+    secret: dict[str, dict[str, Any]] = field(
         default_factory=dict
     )  # what the line says of a secret sum
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federation import last, run
+from federation import last, resumed, run
 from places import ROOT
 from secret_sites import OPENING, TRAIN, DroppingGrid, Sites
 from small import Small
@@ -21,6 +21,8 @@ from common.errors import ConfigError
 from common.privacy.accounting import epsilon, gaussian_like
 from common.privacy.events import Event
 from common.secret.cohort import shares_of
+from common.secret.summand import form_of
+from common.wire.weights import Weights, WeightsSpec
 from synth.private_release import Gaussian, grid_of
 
 sys.path.append(str(ROOT / "tests" / "mechanisms"))
@@ -102,16 +104,119 @@ def test_releases_through_the_phase_show_no_more_than_is_claimed(
     assert alone.std() == pytest.approx(math.sqrt(1 / shares), rel=0.05)
 
 
+# ---- updates of whole sites -------------------------------------------------------------------------
+
+#: six sites and one colluder again
+UPDATES = (
+    "federation.sites=6 federation.secret=on federation.secret_colluders=1 federation.secret_clip=0.5 "
+    "privacy.noise_multiplier=2 fedavg.epochs=1"
+)
+
+
+def test_a_run_says_what_its_totals_of_updates_cost_a_site_and_its_ledgers_an_example(
+    small: Small,
+) -> None:
+    """Composed over the rounds, of the sites that were in each; a ledger's are of twice the length, and of h shares."""
+    config = small(method="fedavg", rounds=2, set=UPDATES)
+    record = run(config, DroppingGrid, drops={(TRAIN, 1): {0}})
+    inside = [5, 6]
+    for number in (1, 2):
+        notes = record.metrics()[number]["notes"]
+        assert notes["secret"]["unit"] == "site"
+        for name, known in (("epsilon_server", 0), ("epsilon_colluders", 1)):
+            events = [Event("skellam", 2 * math.sqrt((n - known) / 3)) for n in inside[:number]]
+            assert notes["secret"][name] == pytest.approx(epsilon(events, DELTA).value, rel=1e-6)
+    spent = record.metrics()[2]["notes"]["spent"]["partition-1"]
+    charged = epsilon([Event("skellam", 1.0, steps=2)], DELTA).value
+    assert spent["epsilon"] == pytest.approx(charged, rel=1e-6)
+    assert spent["unit"] == "example"
+    assert notes["secret"]["epsilon_colluders"] < spent["epsilon"]
+    longer = resumed(record, 3).metrics()[3]["notes"]["secret"]
+    events = [Event("skellam", 2 * math.sqrt(n / 3)) for n in (5, 6, 6)]
+    assert longer["epsilon_server"] == pytest.approx(epsilon(events, DELTA).value, rel=1e-6)
+
+
+def test_it_learns_with_little_noise_and_not_with_much_and_trains_without_private_steps(
+    small: Small,
+) -> None:
+    """Little is next to none: the weights are then those of the sum without noise, to the noise's own size."""
+    settings = (
+        "federation.sites=6 federation.secret=on federation.secret_clip=1 fedavg.weighting=uniform"
+    )
+    plain = run(small(method="fedavg", rounds=3, set=settings))
+    noise = {
+        n: run(small(method="fedavg", rounds=3, set=f"{settings} privacy.noise_multiplier={n}"))
+        for n in (0.01, 100)
+    }
+    apart = {
+        n: max(float((last(r).weights[k] - t).abs().max()) for k, t in last(plain).weights.items())
+        for n, r in noise.items()
+    }
+    assert apart[0.01] < 0.1
+    assert apart[100] > 10
+
+
+@pytest.mark.parametrize("noise", [0.01, 1.0, 50.0])
+def test_no_summand_under_noise_is_longer_than_the_clip(noise: float) -> None:
+    """In whole steps, for updates of any length, of no finite number too: those add nothing."""
+    config = load(
+        {
+            "method": "fedavg",
+            "set": f"federation.secret=on federation.secret_clip=0.7 privacy.noise_multiplier={noise}",
+        }
+    )
+    spec = WeightsSpec(("w",), ((1000,),), (torch.float32,), ("w",))
+    form, base = form_of(config, spec, 10), Weights({"w": torch.zeros(1000)})
+    rng = torch.Generator().manual_seed(0)
+    for scale in (1e-9, 0.01, 1.0, 1e6, math.inf, math.nan):
+        made = Weights({"w": torch.randn(1000, generator=rng) * scale})
+        words = form.summand(made, base, 1)
+        steps = words.view("<i8")[:-2].astype(float)
+        assert np.linalg.norm(steps) <= 0.7 / form.grid
+        assert words.view("<i8")[-2:].tolist() == [1, 0]
+        assert math.isfinite(scale) or not steps.any()
+
+
+def test_its_noise_is_of_the_clip(small: Small) -> None:
+    """A learning rate of next to nothing: what the weights moved by is the mean of six sites' noise."""
+    settings = f"{UPDATES} fedavg.lr=1e-30 privacy.noise=system"
+    record = run(small(method="fedavg", rounds=1, set=settings))
+    start = run(small(method="fedavg", rounds=1, set="federation.sites=6 fedavg.lr=1e-30"))
+    moved = torch.cat(
+        [(t - last(start).weights[n]).flatten() for n, t in last(record).weights.items()]
+    )
+    assert float(moved.std()) == pytest.approx(2 * 0.5 * math.sqrt(6 / 3) / 6, rel=0.1)
+
+
+# ---- what is refused --------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
-    ("method", "settings"),
+    ("method", "settings", "said"),
     [
-        ("fedavg", "federation.secret=on privacy.examples=100"),
-        ("scaffold", "federation.secret=on privacy.examples=100"),
-        ("ridge", "federation.secret=plain"),
+        (
+            "scaffold",
+            "federation.secret=on",
+            "shares of it are for ridge, fedavg, fedprox in secret=on",
+        ),
+        (
+            "feddyn",
+            "federation.secret=on",
+            "shares of it are for ridge, fedavg, fedprox in secret=on",
+        ),
+        ("ridge", "federation.secret=plain", "shares of it are for"),
+        ("fedavg", "federation.secret=plain federation.secret_clip=1", "shares of it are for"),
+        ("fedavg", "federation.secret=on", "set federation.secret_clip, such as 1"),
     ],
 )
 def test_noise_is_refused_where_no_shares_of_it_are_built(
-    small: Small, method: str, settings: str
+    small: Small, method: str, settings: str, said: str
 ) -> None:
-    with pytest.raises(ConfigError, match="of which no shares are built but ridge's, in secret=on"):
-        load(small(method=method, rounds=1, set=f"{settings} privacy.noise_multiplier=1"))
+    more = "" if method == "ridge" else "privacy.examples=100"
+    with pytest.raises(ConfigError, match=said):
+        load(small(method=method, rounds=1, set=f"{settings} privacy.noise_multiplier=1 {more}"))
+
+
+def test_a_planned_epsilon_is_refused(small: Small) -> None:
+    with pytest.raises(ConfigError, match="planned for another noise than Skellam's"):
+        load(small(method="ridge", rounds=1, set="federation.secret=on privacy.epsilon=3"))
