@@ -143,7 +143,7 @@ class Ridge(Strategy):
                 parameter.copy_(part)
         if self.settings.student and self._own is not None:
             self._told["trained_on"] = len(self._own)
-            return taught(self.run, server_round, weights, model, self._own)
+            return taught(self.run, server_round, model, self._own)
         return Weights.of(model, weights.codec)
 
     def _solved(self, total: Sums) -> Tensor:

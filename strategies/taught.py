@@ -30,10 +30,8 @@ SHARPNESS, LABELS = 10.0, 0.5
 _AT_ONCE = 250
 
 
-def taught(
-    run: Run, server_round: int, weights: Weights, teacher: nn.Module, own: Samples
-) -> Weights:
-    """Return the weights of the run's network, trained from ``weights`` as ``image_training`` says on views of ``own``.
+def taught(run: Run, server_round: int, teacher: nn.Module, own: Samples) -> Weights:
+    """Return the weights of the run's network, trained from its start as ``image_training`` says on views of ``own``.
 
     A view's target is half its label's, half the softmax of ten times the teacher's scores of this view.
     ``image_training.augment=flip_crop`` makes the views; without it they are the examples and mixtures of two.
@@ -48,7 +46,8 @@ def taught(
     settings = run.config.image_training
     seen = _views(run, server_round, teacher, own)
     config = replace(run.config, image_training=settings.model_copy(update={"augment": "none"}))
-    return learned_from(Run(config, run.info), server_round, weights, seen, plain(run.task))
+    start = Weights.of(run.build_model())  # and not from what another total taught it
+    return learned_from(Run(config, run.info), server_round, start, seen, plain(run.task))
 
 
 @torch.no_grad()
