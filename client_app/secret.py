@@ -44,6 +44,7 @@ from common.secret.crypto import (
     Words,
     add_mask,
     commitment,
+    is_public_key,
     new_secret,
     own_key,
     pair_is_minus,
@@ -180,8 +181,6 @@ class SecretSite:
                 raise FederationError(
                     "this site was told another roll of this round: it shares once"
                 )
-        elif "masked" in live:
-            raise FederationError("this site has sent its vector of this round: it shares before")
         else:
             live |= {"roll": roll, **self._dealt(live, roll)}
             self._vault.write(state)
@@ -285,6 +284,11 @@ class SecretSite:
             raise FederationError("the roll of this round has other keys of this site than it gave")
         if len({*keys[cohort.SEAL_KEYS], *keys[cohort.MASK_KEYS]}) < 2 * len(names):
             raise FederationError("the roll of this round has a key twice")
+        for name, *pair in zip(names, *keys.values(), strict=True):
+            if not all(map(is_public_key, pair)):
+                raise FederationError(
+                    f"the roll of this round has a key of {name} that no point of the curve is"
+                )
         least = threshold_of(self._run.config.federation, asked)
         if not len(names) <= asked <= cohort.MOST or not least <= most <= asked:
             raise FederationError(
@@ -318,16 +322,8 @@ class SecretSite:
             if name == self._site:
                 own = b"".join(shares).hex()
                 continue
-            try:
-                closed = seal(
-                    *(bytes.fromhex(live["seal"]), bytes.fromhex(public), self._place),
-                    *(self._site, name, b"".join(shares)),
-                )
-            except ValueError:
-                raise FederationError(
-                    f"the roll of this round has a key of {name} that no point of the curve is"
-                ) from None
-            sealed.append(closed.hex())
+            keys = bytes.fromhex(live["seal"]), bytes.fromhex(public)
+            sealed.append(seal(*keys, self._place, self._site, name, b"".join(shares)).hex())
         committed = commitment(seed, self._place, self._site).hex()
         return {"seed": seed.hex(), "own": own, "sealed": sealed, "commitment": committed}
 

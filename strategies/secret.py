@@ -146,7 +146,7 @@ class SecretSum:
             self._require(now.names, "there")
             return now.sites
         lacking = [site for site in sites if self._key_of(site, number) is None]
-        for site, keys in self._ask(cohort.KEYS, lacking, lambda _: {}, self._read_keys(number)):
+        for site, keys in self._ask(cohort.KEYS, lacking, {}, self._read_keys(number)):
             self._keys[site.name] = keys
         now.keys = {s.name: k for s in sites if (k := self._key_of(s, number)) is not None}
         now.sites = [site for site in sites if site.name in now.keys]
@@ -159,7 +159,7 @@ class SecretSum:
             cohort.THRESHOLD: most,
         }
         for site, (committed, sealed) in self._ask(
-            cohort.SHARES, now.sites, lambda _: roll, self._read_shares
+            cohort.SHARES, now.sites, roll, self._read_shares
         ):
             now.commitments[site.name], now.sealed[site.name] = committed, sealed
         self._require(now.sealed, "sharing")
@@ -269,7 +269,7 @@ class SecretSum:
         survivors = {cohort.NAMES: sorted(names), cohort.NEXT: "" if last else self._attempt}
         holders: dict[int, list[bytes]] = {}
         read = self._read_opening(number + 1, len(senders))
-        for site, (opened, keys) in self._ask(cohort.OPENING, there, lambda _: survivors, read):
+        for site, (opened, keys) in self._ask(cohort.OPENING, there, survivors, read):
             holders[now.names.index(site.name) + 1] = opened
             self._keys.pop(site.name, None)
             if keys is not None:
@@ -313,7 +313,7 @@ class SecretSum:
         self,
         query: str,
         sites: Sequence[Site],
-        fields: Callable[[Site], Mapping[str, Any]],
+        fields: Mapping[str, Any],
         read: Callable[[ConfigRecord, Site], Any],
     ) -> Iterator[tuple[Site, Any]]:
         """Yield each of ``sites`` that answers a query with what ``read`` makes of it; the others are logged."""
@@ -325,7 +325,7 @@ class SecretSum:
         }
         messages = []
         for site in sites:
-            content = RecordDict({"config": filled(ConfigRecord(), {**about, **fields(site)})})
+            content = RecordDict({"config": filled(ConfigRecord(), {**about, **fields})})
             number = str(now.place.round)
             messages.append(Message(content, site.node_id, f"query.{query}", group_id=number))
         assert self.grid is not None

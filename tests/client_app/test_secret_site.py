@@ -232,8 +232,9 @@ def test_a_key_twice_or_no_point_of_the_curve_is_refused(sites: Sites) -> None:
     keys = roll[cohort.SEAL_KEYS]
     with pytest.raises(FederationError, match="has a key twice"):
         sites.at("site-0", **roll | {cohort.SEAL_KEYS: [*keys[:3], keys[3], keys[3]]}).shares()
-    with pytest.raises(FederationError, match="a key of site-4 that no point of the curve is"):
-        sites.at("site-0", **roll | {cohort.SEAL_KEYS: [*keys[:4], bytes(32)]}).shares()
+    for key in (cohort.SEAL_KEYS, cohort.MASK_KEYS):
+        with pytest.raises(FederationError, match="a key of site-4 that no point of the curve is"):
+            sites.at("site-0", **roll | {key: [*roll[key][:4], bytes(32)]}).shares()
 
 
 def test_one_real_site_among_made_up_ones_is_not_withstood_as_is_said(sites: Sites) -> None:
