@@ -389,11 +389,10 @@ def partitions(message: Message, context: Context) -> Message:
 
 def _hidden(message: Message, context: Context, run: Run, site: str) -> Callable[..., DeviceClient]:
     """Return what makes the method's client, of which the site's part of a sum leaves instead of its result."""
-    from client_app.secret import Hiding, secret_client  # its cryptography, for who asks
+    from client_app.secret import secret_client  # its cryptography, for who asks
 
-    hiding = Hiding.of(message, context, run, site, _record_of(message))
-    cls: Callable[..., DeviceClient] = secret_client(client_class(run.config.method))
-    return partial(cls, hiding=hiding)
+    cls = client_class(run.config.method)
+    return secret_client(cls, message, context, run, site, _record_of(message))
 
 
 def _secret(exchange: str) -> Handler:

@@ -12,8 +12,8 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -397,63 +397,24 @@ def answer(message: Message, context: Context, exchange: str, record: str) -> Re
     return RecordDict({RECORD: ConfigRecord(told)})
 
 
-@dataclass
-class Hiding:
-    """Turns what a phase made into the site's part of the sum.
-
-    Attributes
-    ----------
-    work : SecretSite or None
-        None of a sum without masks.
-    told : mapping
-        What came of the sum with the instruction.
-    """
-
-    run: Run
-    work: SecretSite | None
-    told: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, message: Message, context: Context, run: Run, site: str, record: str) -> Hiding:
-        """Read an instruction; FederationError if it says not what a sum needs."""
-        told, work = _config(message, RECORD), None
-        if run.config.federation.secret == "on":
-            vault = Vault.of(run, record, site, context)
-            work = SecretSite(run, site, vault, {**_config(message, "config"), **told})
-        return cls(run, work, told)
-
-    def part_of(
-        self,
-        base: Weights | None,
-        made: Payload,
-        examples: int,
-        noise: Callable[[Tensor], Tensor] | None,
-    ) -> Tensors:
-        """Return what leaves instead of what a phase made of a model ``base`` and so many examples."""
-        config, asked = self.run.config, self.told.get(cohort.ASKED)
-        if type(asked) is not int or not 1 <= asked <= cohort.MOST:
-            raise FederationError("the instruction does not say how many sites are asked for a sum")
-        form = form_of(config, spec_of(self.run.spec, made), asked)
-        try:
-            words = form.summand(made, base, examples if by_counts(config) else 1, noise)
-        except PayloadError as error:
-            raise FederationError(str(error)) from None
-        if self.work is not None:
-            senders = _names(self.told, cohort.NAMES)
-            sealed = _bytes(self.told, cohort.SEALED, len(senders), SEALED_BYTES)
-            self.work.masked(words, senders, sealed, asked)
-        return form.payload(words)
-
-
 class SecretClient(DeviceClient):
-    """What a method's client does otherwise where its result is a part of a secret sum.
+    """What a method's client does otherwise where its result leaves as the site's part of a secret sum.
 
     Nothing that is computed of its examples leaves beside it.
+
+    Parameters
+    ----------
+    told : mapping
+        What came of the sum with the instruction.
+    work : SecretSite or None
+        None of a sum without masks.
     """
 
-    def __init__(self, *about: Any, hiding: Hiding, **named: Any) -> None:
+    def __init__(
+        self, *about: Any, told: Mapping[str, Any], work: SecretSite | None, **named: Any
+    ) -> None:
         super().__init__(*about, **named)
-        self._hiding = hiding
+        self._told, self._work = told, work
         self._base: Weights | None = None
 
     def _round_of(self, config: Mapping[str, Any]) -> SiteRound:
@@ -487,15 +448,44 @@ class SecretClient(DeviceClient):
             raise FederationError(
                 f"{phase}: no figure of one site leaves it under federation.secret"
             )
-        noise = self._noise if self.run.config.clips_updates else None
-        part = self._hiding.part_of(self._base, payload, len(self.samples), noise)
+        part = self._part_of(payload)
         return super().release(phase, part, figures)
+
+    def _part_of(self, made: Payload) -> Tensors:
+        """Return what leaves instead of what the phase made."""
+        config, told = self.run.config, self._told
+        asked = told.get(cohort.ASKED)
+        if type(asked) is not int or not 1 <= asked <= cohort.MOST:
+            raise FederationError("the instruction does not say how many sites are asked for a sum")
+        form = form_of(config, spec_of(self.run.spec, made), asked)
+        weight = len(self.samples) if by_counts(config) else 1
+        try:
+            noise = self._noise if config.clips_updates else None
+            words = form.summand(made, self._base, weight, noise)
+        except PayloadError as error:
+            raise FederationError(str(error)) from None
+        if self._work is not None:
+            senders = _names(told, cohort.NAMES)
+            sealed = _bytes(told, cohort.SEALED, len(senders), SEALED_BYTES)
+            self._work.masked(words, senders, sealed, asked)
+        return form.payload(words)
 
 
 @cache
-def secret_client(cls: type[DeviceClient]) -> type[DeviceClient]:
-    """Return a method's client whose result leaves as its part of a secret sum."""
+def _of_method(cls: type[DeviceClient]) -> type[DeviceClient]:
     return type(f"Secret{cls.__name__}", (SecretClient, cls), {})
+
+
+def secret_client(
+    cls: type[DeviceClient], message: Message, context: Context, run: Run, site: str, record: str
+) -> Callable[..., DeviceClient]:
+    """Return what makes a method's client for an instruction; FederationError if that says not what a sum needs."""
+    told, work = _config(message, RECORD), None
+    if run.config.federation.secret == "on":
+        vault = Vault.of(run, record, site, context)
+        work = SecretSite(run, site, vault, {**_config(message, "config"), **told})
+    client: Callable[..., DeviceClient] = _of_method(cls)
+    return partial(client, told=told, work=work)
 
 
 def _config(message: Message, name: str) -> ConfigRecord:
