@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -63,6 +64,8 @@ from common.wire.weights import Weights
 
 _FOLDER = "secret-sum"
 """Where the state directory has what lies between exchanges; a simulation, its runs' folder, with a dot before it."""
+
+_DAY = 24 * 3600.0
 
 State = dict[str, Any]
 """What a site keeps: ``live`` of the round that is under way, ``opened`` by round of whom a total was opened."""
@@ -135,6 +138,15 @@ class Vault:
                 f"this site's state cannot be written ({error.strerror}): make room for it there"
             ) from None
 
+    def forget_ended(self) -> None:
+        """Delete the secrets that runs have left here which ended in the middle of a round, a day ago or more."""
+        ended = time.time() - _DAY
+        for path in () if self._path is None else self._path.parent.glob("*~*.json"):
+            with suppress(OSError, FederationError):
+                other = Vault(path, self._context, "", forgets=self._forgets)
+                if path.stat().st_mtime < ended and (state := other.read())["live"]:
+                    other.write({**state, "live": None})
+
 
 class SecretSite:
     """One site's part in one round's sum, as an instruction names it.
@@ -169,6 +181,7 @@ class SecretSite:
         if not _is_of(state["live"], self._place):
             state["live"] = _new_live(self._place)
             self._vault.write(state)
+            self._vault.forget_ended()
         return _public(state["live"])
 
     def shares(self) -> dict[str, Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -328,6 +330,20 @@ def test_another_attempt_leaves_nothing_of_the_one_before(sites: Sites) -> None:
     sites.at("site-0", attempt="attempt-2").keys()
     text = sites.path("site-0").read_text()
     assert not [key for key in ("seal", "mask", "seed", "own") if live[key] in text]
+
+
+def test_secrets_of_a_run_that_ended_in_a_round_are_gone_a_day_later(sites: Sites) -> None:
+    sites.up_to_masked()
+    sites.at("site-0", names=sites.names, next="attempt-1").opening()
+    path, kept = sites.path("site-0"), json.loads(sites.path("site-0").read_text())
+    for age, there in ((23 * 3600, True), (25 * 3600, False)):
+        old = path.with_name("another-run~site-0.json")
+        old.write_text(json.dumps(kept))
+        os.utime(old, (time.time() - age,) * 2)
+        sites.at("site-1", number=2, attempt=f"attempt-{age}").keys()
+        left = json.loads(old.read_text())
+        assert (left["live"] is not None) == there
+        assert left["opened"] == kept["opened"]
 
 
 def test_a_site_that_lost_its_secrets_takes_no_part_until_the_next(sites: Sites) -> None:
