@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deployment import Deployment
@@ -64,8 +65,31 @@ def test_in_a_pool_of_processes_its_numbers_are_those_of_this_process(
     assert figures(learned_in(tmp_path / "pool")) == figures(run(config))
 
 
-#: epochs by which a round lasts, so that a site can be killed in it
+#: epochs by which a round lasts, so that somebody can be killed in it
 SLOW = "fedavg.epochs=60 federation.join_deadline=600"
+
+
+class Killed(Frail):
+    """Four sites, whose files say how far a round has come."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, NODES)
+        self.kept = directory / "state" / "secret-sum"
+
+    def live(self, site: str) -> dict[str, Any]:
+        """Return what a site keeps of the round that is under way."""
+        for path in self.kept.glob(f"*~{site}.json") if self.kept.is_dir() else ():
+            return json.loads(path.read_text())["live"] or {}
+        return {}
+
+    def shared(self, site: str, number: int) -> bool:
+        """Return whether a site has shared in a round."""
+        live = self.live(site)
+        return live.get("round") == number and "roll" in live
+
+    def files(self) -> list[Path]:
+        """Return the sites' files."""
+        return [path for path in self.kept.iterdir() if not path.name.startswith(".")]
 
 
 @pytest.mark.long
@@ -74,28 +98,46 @@ def test_a_site_killed_between_exchanges_is_missing_and_takes_part_in_the_next_r
 ) -> None:
     """It has shared when it is killed -9; its secrets of the round are its own file's, and gone with the next."""
     config = small(method="fedavg", rounds=3, set=f"{SECRET} {SLOW}")
-    output, kept = tmp_path / "runs", tmp_path / "state" / "secret-sum"
+    output = tmp_path / "runs"
     words = words_of({k: v for k, v in config.items() if k != "output-dir"})
-
-    def stage(site: str) -> set[str]:
-        for path in kept.glob(f"*~{site}.json") if kept.is_dir() else ():
-            return {*(json.loads(path.read_text())["live"] or {})}
-        return set()
-
-    with Frail(tmp_path, NODES) as federation:
+    with Killed(tmp_path) as federation:
         federation.start(*NODES)
         submitted = federation.submit_words("run", f"output-dir={output}", *words)
-        until(lambda: "roll" in stage("partition-2"), "the shares", while_runs=submitted)
+        until(lambda: federation.shared("partition-2", 1), "the shares", while_runs=submitted)
         federation.kill("partition-2")
         federation.start("partition-2")
         until(lambda: submitted.poll() is not None, "the end of the run")
         assert submitted.wait() == 0, federation.log("run")
-    files = [path for path in kept.iterdir() if not path.name.startswith(".")]
-    assert len(files) == 4
-    for path in files:
-        assert path.stat().st_mode & 0o777 == 0o600
-        assert json.loads(path.read_text())["live"] is None
+        assert len(federation.files()) == 4
+        for path in federation.files():
+            assert path.stat().st_mode & 0o777 == 0o600
+            assert json.loads(path.read_text())["live"] is None
     lines = learned_in(output).metrics()
     there = [line["notes"]["secret"]["sites"] for line in lines[1:]]
     assert there[0] == 3
     assert there[-1] == 4
+
+
+@pytest.mark.long
+def test_a_superlink_killed_between_exchanges_costs_the_attempt_and_the_resumed_run_is_unbroken(
+    small: Small, tmp_path: Path
+) -> None:
+    """Killed -9 as the sites have shared in round 2: what goes on asks for other keys, and has the same numbers."""
+    config = small(method="fedavg", rounds=3, set=f"{SECRET} {SLOW}")
+    output = tmp_path / "runs"
+    words = words_of({k: v for k, v in config.items() if k != "output-dir"})
+    with Killed(tmp_path) as federation:
+        federation.start(*NODES)
+        submitted = federation.submit_words("run", f"output-dir={output}", *words)
+        until(lambda: federation.shared("partition-2", 2), "round 2", while_runs=submitted)
+        before = federation.live("partition-2")
+        federation.kill("superlink")
+        federation.start_superlink()
+        until(lambda: submitted.poll() is not None, "the end of the run")
+        again = (f"output-dir={output}", f"resume={learned_in(output).id}")
+        resumed = federation.submit_words("resumed", *again)
+        until(lambda: resumed.poll() is not None, "the end of the resumed run")
+        assert resumed.wait() == 0, federation.log("resumed")
+        for path in federation.files():
+            assert before["mask"] not in path.read_text()
+    assert figures(learned_in(output)) == figures(run(config))
