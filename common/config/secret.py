@@ -93,6 +93,11 @@ def _of_noise(config: Config) -> Iterator[tuple[str, str]]:
             f"with privacy.epsilon={config.privacy.epsilon:g}, which is planned for another noise than Skellam's",
             "set privacy.noise_multiplier",
         )
+    if method in CLIPPED and "privacy.clip" in config.origin:
+        yield (
+            "with privacy.clip, since no step is private",
+            "leave it out: secret_clip is its length",
+        )
     if method in CLIPPED and not _typed(config, "secret_clip"):
         yield (
             "with noise as large as the length that an update is cut to, where nobody has chosen it",

@@ -207,6 +207,7 @@ def test_its_noise_is_of_the_clip(small: Small) -> None:
         ("ridge", "federation.secret=plain", "shares of it are for"),
         ("fedavg", "federation.secret=plain federation.secret_clip=1", "shares of it are for"),
         ("fedavg", "federation.secret=on", "set federation.secret_clip, such as 1"),
+        ("fedavg", "federation.secret=on privacy.clip=2", "no step is private: leave it out"),
     ],
 )
 def test_noise_is_refused_where_no_shares_of_it_are_built(
