@@ -9,9 +9,6 @@ from common.models.classifier import Classifier
 from common.models.convnet import ConvNet
 from common.models.ridge import RidgeModel
 
-WEIGHT = 2.0
-"""What the embedding counts beside the axes: its deviation in a row, where theirs is 1."""
-
 
 class RidgeNetwork(Classifier):
     """Logits linear in [z, e]: z of a `RidgeModel`, which nothing trained, e a ConvNet's embedding.
@@ -56,8 +53,8 @@ class RidgeNetwork(Classifier):
 
     @property
     def spread(self) -> Tensor:
-        """What each number of an embedding is divided by in a row that is summed, [K + E]."""
-        return torch.cat([self.fixed.spread, self.deviation / WEIGHT])
+        """Each number's deviation, [K + E]: of an axis that over drawn images, of the network's embedding 1."""
+        return torch.cat([self.fixed.spread, torch.ones_like(self.deviation)])
 
     def seen(self, x: Tensor) -> Tensor:
         """Return the network's embedding [n, E] of images and, in colour, their mirror images, the mean of both."""
@@ -65,6 +62,6 @@ class RidgeNetwork(Classifier):
         return (e + self.network.embed(x.flip(3))) / 2 if self.fixed.mirrored else e
 
     def embed(self, x: Tensor) -> Tensor:
-        """Return [z, e - mean], [n, K + E]; e is of float32, as the network was trained."""
-        e = self.seen(x.to(self.mean.dtype)) - self.mean
+        """Return [z, (e - mean) / deviation], [n, K + E]; e is of float32, as the network was trained."""
+        e = (self.seen(x.to(self.mean.dtype)) - self.mean) / self.deviation
         return torch.cat([self.fixed.embed(x), e.to(x.dtype)], 1)
