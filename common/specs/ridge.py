@@ -58,6 +58,10 @@ def check(run: Run) -> RidgeSettings:
             f"method=ridge with ridge.refit={'on' if settings.refit else 'off'} learns all there is to learn in "
             f"{rounds} round{'s' * settings.refit}, and rounds={config.rounds}: set rounds={rounds}"
         )
+    if settings.student and settings.axes == "server":
+        raise ConfigError(
+            "ridge.student is taught by sums along drawn axes, and ridge.axes=server: leave that out"
+        )
     if settings.refit and (settings.student != "convnet" or settings.keep == "sites"):
         raise ConfigError(
             "ridge.refit=on sums the embedding of a convnet that the server trained, and keeps no site's sums: set "

@@ -200,6 +200,7 @@ def test_each_of_two_noisy_rounds_is_charged(tmp_path: Path) -> None:
         (REFIT | {"rounds": 1}, "set rounds=2"),
         (QUICK | {"rounds": 2}, "set rounds=1"),
         (REFIT | {"ridge.student": "mlp"}, r"set ridge\.student=convnet"),
+        (QUICK | {"ridge.axes": "server"}, "drawn axes"),
         (REFIT | {"ridge.keep": "sites"}, "ridge.keep=none"),
         ({"ridge.student": "nonsense"}, "nonsense"),
         ({"data.validation": 0}, r"ridge\.student=mlp take 1 or more validation examples"),

@@ -26,6 +26,7 @@ from common.models.registry import KINDS
 from common.samples.dataset import DatasetInfo
 from common.samples.inputs import Samples, samples
 from common.settings.images import ImagesSettings
+from common.settings.ridge import RidgeSettings
 from common.sites import ALL_SITES
 from common.storage.files import write_json
 from common.wire.synthetic_images import SyntheticImages
@@ -39,7 +40,7 @@ from nectar.audit.images.examining import (
     sent_of,
     together,
 )
-from nectar.audit.images.sums import SUMS_NOTE, scores_of_sums
+from nectar.audit.images.sums import REFIT_NOTE, SUMS_NOTE, scores_of_sums
 from nectar.dataset.class_folders import class_folders
 from nectar.export.bundle import network_of
 from nectar.records.real_images import real_images
@@ -112,6 +113,7 @@ def audit_record(directory: Path, policy: ImportPolicy | None = None) -> dict[st
     if past.config.method == "ridge":
         by_sums = dict(scores_of_sums(division.run, checkpoint, evidence, members))
         notes.append(SUMS_NOTE)
+        notes += [REFIT_NOTE] * division.run.settings(RidgeSettings).refit
     whole, sites = examined(evidence, by_model, by_sums)
     content = outcome(whole, sites, about, [*notes, *notes_of(evidence)])
     write_json(past.directory / AUDIT, content)
