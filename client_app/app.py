@@ -70,6 +70,9 @@ from common.wire.codec import array_of, filled, record_of
 #: Flower's own code for a ClientApp that raised
 RAISED = 2
 
+APPROVED = "NECTAR_SITE_APPROVED"
+"""The variable in which `nectar site` says which run its owner has approved."""
+
 #: for reading its images at the roll call, where a site's owner names no other time
 ROLL_CALL_SECONDS = 3600.0
 
@@ -97,6 +100,7 @@ def reply(message: Message, context: Context, handle: Handler) -> Message:
             reason = reason_for_server(error, owner=False)
             return Message(Error(code=RAISED, reason=reason), reply_to=message)
     try:
+        _require_asked(context)
         for config in message.content.config_records.values():
             check_instruction(config)
         with for_the_owner_alone(state_directory(context)):
@@ -104,6 +108,14 @@ def reply(message: Message, context: Context, handle: Handler) -> Message:
     except Exception as error:
         reason = _noted(reason_for_server(error, owner=True), message, context)
         return Message(Error(code=RAISED, reason=reason), reply_to=message)
+
+
+def _require_asked(context: Context) -> None:
+    """Refuse a site whose owner approves runs and whose program, Flower's own, does not ask."""
+    if "approve" in context.node_config and os.environ.get(APPROVED) != str(context.run_id):
+        raise FederationError(
+            "the node config says approve, which `nectar site` alone keeps: its owner starts this site with that"
+        )
 
 
 def _noted(reason: str, message: Message, context: Context) -> str:
@@ -500,7 +512,7 @@ OPEN = stat.S_IRWXG | stat.S_IRWXO
 """The rights of everybody but the owner."""
 
 #: what the site keeps beside its runs' states
-_OWN = (LOG, STORE_FOLDER, SHELF, LEDGER, HEAD_FILE, KEY)
+_OWN = (LOG, STORE_FOLDER, SHELF, LEDGER, HEAD_FILE, KEY, "approvals")
 
 #: a run's record, or what earlier releases put the roll call's log into
 _STATES = re.compile(r"\d{8}-\d{6}-.*|roll-call")

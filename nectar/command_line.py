@@ -175,6 +175,17 @@ class Actions(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
+class Defaulted(Actions):
+    """Commands by name, one of which is meant where an option comes first."""
+
+    default = ""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the name of the one that is meant before its options."""
+        meant = args and args[0].startswith("-") and args[0] not in ctx.help_option_names
+        return super().parse_args(ctx, [self.default, *args] if meant else args)
+
+
 class Commands(Actions):
     """``nectar``'s commands, each imported when it is called."""
 
@@ -212,20 +223,24 @@ def command_of(name: str, module: ModuleType) -> click.Command:
     """Return the command that a module of ``nectar/commands`` is.
 
     ``main`` is its function, ``HELP`` what its help says before the options, ``more_help(words) -> str`` what it says
-    after them or of the words that stand with ``--help``. A module with several has them by name in ``ACTIONS``.
+    after them or of the words that stand with ``--help``. A module with several has them by name in ``ACTIONS``, and
+    ``DEFAULT`` names the one that options without a name are of.
     """
-    app = typer.Typer(add_completion=False, rich_markup_mode=None, help=module.HELP, cls=Actions)
+    default: str = getattr(module, "DEFAULT", "")
+    kind = type("Group", (Defaulted,), {"default": default}) if default else Actions
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, help=module.HELP, cls=kind)
     actions: dict[str, Callable[..., int]] = getattr(module, "ACTIONS", {})
+    own = getattr(module, "CONTEXT", {})
     for action, function in actions.items():
-        app.command(action, cls=Command, context_settings=_CONTEXT)(function)
+        settings = _CONTEXT | own.get(action, {})
+        app.command(action, cls=Command, context_settings=settings)(function)
     if actions:
         app.info.context_settings, app.info.no_args_is_help = _CONTEXT, True
         group = get_command(app)
         for action, function in actions.items():
             _say_of_arguments(group.commands[action], function)  # type: ignore[attr-defined]
         return group
-    settings = _CONTEXT | getattr(module, "CONTEXT", {})
-    app.command(name, cls=Command, context_settings=settings, help=module.HELP)(module.main)
+    app.command(name, cls=Command, context_settings=_CONTEXT, help=module.HELP)(module.main)
     command = get_command(app)
     command.more_help = getattr(module, "more_help", None)  # type: ignore[attr-defined]
     _say_of_arguments(command, module.main)

@@ -89,6 +89,8 @@ def _context(words: list[str]) -> click.Context:
         command = COMMANDS.get_command(root, words[0])  # type: ignore[attr-defined]
         rest = words[1:]
         if isinstance(command, click.Group):
+            if rest[0].startswith("-"):
+                rest = [getattr(command, "default", ""), *rest]
             command, rest = command.commands.get(rest[0]), rest[1:]
         assert command is not None, f"there is no command {words[:2]}"
         return command.make_context(words[0], list(rest), parent=root)
