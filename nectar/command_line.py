@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from importlib.metadata import version
 from types import ModuleType
 from typing import Any, get_type_hints
 
@@ -13,6 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from common.code.release import release
 from common.config.keys import closest_word
 from common.errors import ConfigError
 
@@ -257,7 +257,7 @@ def _say_of_arguments(command: click.Command, function: Callable[..., int]) -> N
 
 def _version(asked: bool) -> None:
     if asked:
-        click.echo(f"nectar {version('nectar-fl')}")
+        click.echo(f"nectar {release()}")
         raise typer.Exit
 
 

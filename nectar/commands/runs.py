@@ -21,7 +21,7 @@ from nectar.arguments import (
     refuse_repeats,
 )
 from nectar.records.record import OUTCOMES, RunRecord
-from nectar.records.run_list import chosen, remove, runs_below, sweep
+from nectar.records.run_list import chosen, other_schemas_below, remove, runs_below, sweep
 from nectar.report.text import MISSING, aligned, plain, share, size
 
 HELP = """\
@@ -37,6 +37,10 @@ nectar runs --remove 20260722-101500-feddm-digits-seed0-1a2b3c
 
 _FILTERS = ("method", "dataset", "seed", "outcome")
 _OUTPUT = "output-dir"
+_KEYS = (
+    *("id", "directory", "begun_by", "method", "dataset", "seed", "rounds", "done", "accuracy"),
+    *("outcome", "bytes", "started"),
+)
 _HEAD = ("id", "by", "method", "data set", "seed", "rounds", "accuracy", "outcome", "size", "age")
 
 
@@ -70,10 +74,20 @@ def main(
             f"nectar runs takes filters ({', '.join(_FILTERS)}) as key=value; ids stand after --remove."
         )
     runs = [run for run in runs_below(output) if _fits(run, wanted)]
+    others = [] if wanted else other_schemas_below(output)
     if as_json:
-        print(json.dumps([_stated(run) for run in runs], indent=2))
-    else:
+        unread = dict.fromkeys(_KEYS) | {"outcome": "unreadable"}
+        more = [
+            unread
+            | {"id": record.id, "directory": str(record.directory), "problem": record.why_not()}
+            for record in others
+        ]
+        print(json.dumps([*map(_stated, runs), *more], indent=2))
+        return 0
+    if runs or not others:
         print(_table(runs) if runs else f"no such record in {output}")
+    for record in others:
+        print(plain(f"{record.id} {record.why_not()}"))
     return 0
 
 

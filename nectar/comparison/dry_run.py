@@ -30,7 +30,17 @@ from nectar.report.text import plural
 from server_app.record import Record
 
 #: of a run config, what hardly changes the seconds of a round and the size of a record
-_ASIDE = (*PATH_KEYS, "experiment", "rounds", "round", "seed", "typed", "resolved", "set")
+_ASIDE = (
+    *PATH_KEYS,
+    "experiment",
+    "rounds",
+    "round",
+    "resume_code",
+    "seed",
+    "typed",
+    "resolved",
+    "set",
+)
 
 #: sections of which the same holds, and how much noise a private run adds: that it does counts
 _LITTLE = ("partition", "federation", "track")
