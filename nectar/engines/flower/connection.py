@@ -15,11 +15,14 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common.config.keys import closest_word
 from common.config.text import from_home
 from nectar.engines.flower.client import Client, LaunchError, scripts_directory
+
+if TYPE_CHECKING:
+    from nectar.engines.flower.control import Control
 
 _PROBE_SECONDS, _FIRST_PROBE_SECONDS = 10.0, 30.0
 _POLL_SECONDS = 1.0
@@ -87,10 +90,16 @@ class Connection:
         return Client(
             scripts_directory() / "flwr",
             self.name,
-            _environment(self.home),
+            environment(self.home),
             self.home,
             lambda: f": is the SuperLink at {self.address} reachable?",
         )
+
+    def control(self) -> contextlib.AbstractContextManager[Control]:
+        """Return one connection for many questions to the Control API."""
+        from nectar.engines.flower.control import control  # seconds of imports
+
+        return control(self)
 
     def tls(self) -> ssl.SSLContext | None:
         """Return what this connection trusts, None without TLS; LaunchError if the certificates cannot be read."""
@@ -158,7 +167,8 @@ class Connection:
             time.sleep(_POLL_SECONDS)
 
 
-def _environment(home: Path) -> dict[str, str]:
+def environment(home: Path) -> dict[str, str]:
+    """Return the variables for Flower's client: its home, and no proxy on the way to this machine itself."""
     variables = dict(os.environ)
     for name in ("NO_PROXY", "no_proxy"):
         variables[name] = ",".join(filter(None, [variables.get(name), "127.0.0.1", "localhost"]))
