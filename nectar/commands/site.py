@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import sysconfig
 import zipfile
@@ -88,8 +89,98 @@ def approve(
     return 0
 
 
-ACTIONS = {each.__name__: each for each in (start, approve)}
+def init(
+    kit: Annotated[str, argument("KIT", "the file that the operator made with `nectar keys kit`")],
+    site: Annotated[str, argument("SITE", "this site's name")],
+    data: Annotated[
+        str | None, option("FOLDER", "its images, FOLDER/CLASS/*.png, or its table, a .csv file")
+    ] = None,
+    folder: Annotated[str | None, option("DIR", "where all of it goes (default: ./SITE)")] = None,
+    state: Annotated[str | None, option("DIR", "its state-dir (default: DIR/state)")] = None,
+    fingerprint: Annotated[
+        str | None,
+        option(
+            "DIGITS", "the authority's, as the operator reads it out (default: it is asked for)"
+        ),
+    ] = None,
+    begin: Annotated[bool, flag("--start", "start the site if all is well")] = False,
+) -> int:
+    """Set a site up from its kit: prove it, make the site's key here, check all; again as often as need be."""
+    from common.sites import site_slug
+    from nectar.operate.keys.kit import NODE_CONFIG, open_kit
+
+    place = here(folder or site_slug(site))
+    if data is None and not (place / NODE_CONFIG).exists():
+        raise ConfigError(
+            "nectar site init needs --data FOLDER: the site's own images, or its table."
+        )
+    opened = open_kit(here(kit), site, fingerprint or _typed_fingerprint())
+    opened.install(place, str(here(data or ".")), str(here(state) if state else place / "state"))
+    keys = _own_key(place, opened.site)
+    options = [
+        *("--superlink", opened.server, "--root-certificates", str(place / "ca.crt")),
+        *("--auth-supernode-private-key", str(keys), "--node-config", str(place / NODE_CONFIG)),
+    ]
+    line = shlex.join(["nectar", "site", "start", *options])
+    if not _is_well(place, opened.server):
+        print(
+            f"\nmend what fails, or wait until the key is registered, and type this again; then\n{line}"
+        )
+        return 1
+    print(f"\nall is well: {line}", flush=True)
+    return start(options) if begin else 0
+
+
+ACTIONS = {each.__name__: each for each in (start, init, approve)}
 DEFAULT = "start"
+
+
+def _typed_fingerprint() -> str:
+    if not sys.stdin.isatty():
+        raise ConfigError("nectar site init asks at a terminal: without one, add --fingerprint.")
+    return input("The authority's fingerprint, as the operator reads it out: ")
+
+
+def _own_key(folder: Path, site: str) -> Path:
+    """Make the site's pair unless it is there, say what to send back, and return the private half's path."""
+    from common.sites import site_slug
+    from nectar.operate.keys.authority import (
+        FOLDER,
+        SUFFIX,
+        make_nodes,
+        read_public,
+    )
+    from nectar.operate.keys.authority import fingerprint as fingerprint_of
+
+    keys = folder / "keys"
+    private = keys / FOLDER / site_slug(site)
+    public = private.with_name(private.name + SUFFIX)
+    if not private.exists():
+        make_nodes(keys, [site])
+    print(
+        f"send the operator {public}\nand read out          {fingerprint_of(read_public(public))}\n"
+    )
+    return private
+
+
+def _is_well(folder: Path, server: str) -> bool:
+    """Look at the machine, the site's data and the way to the server, as `nectar doctor` does."""
+    from nectar.commands.doctor import main as doctor
+    from nectar.operate.doctor.node_config import read
+    from nectar.operate.keys.kit import NODE_CONFIG
+
+    config = folder / NODE_CONFIG
+    data = Path(str(read(str(config)).get("data", "")))
+    classes = sorted(path.name for path in data.iterdir() if path.is_dir()) if data.is_dir() else []
+    settings = ["dataset=images", f"images.classes={','.join(classes)}"] if classes else []
+    words = [server, *settings]
+    return not doctor(
+        words,
+        site=True,
+        keys=str(folder / "keys"),
+        node_config=str(config),
+        ca=str(folder / "ca.crt"),
+    )
 
 
 def _node_config(options: list[str]) -> Mapping[str, object]:

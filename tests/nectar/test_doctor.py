@@ -666,3 +666,17 @@ def test_a_sites_own_device_and_cores_stand_over_the_runs() -> None:
 def test_a_site_that_sets_nonsense_is_told(node_config: dict[str, object], said: str) -> None:
     with pytest.raises(FederationError, match=said.replace("'", ".")):
         division_of(context(**node_config))
+
+
+def test_a_site_that_names_no_run_looks_at_the_way_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No data set is read and no device tried for a run that nobody has named."""
+    make_authority(tmp_path / "keys")
+    words = ["doctor", "127.0.0.1:9", "--ca", str(tmp_path / "keys" / "ca.crt"), "--site"]
+    assert nectar(*words) == 1
+    looked = re.findall(r"^\w+ +(\w+)", capsys.readouterr().out, re.M)
+    assert {"python", "flower", "source", "network"} <= {*looked}
+    assert not {"device", "data"} & {*looked}
+    assert nectar(*words, "method=fedavg") == 1
+    assert {"device", "data"} <= {*re.findall(r"^\w+ +(\w+)", capsys.readouterr().out, re.M)}

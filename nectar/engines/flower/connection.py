@@ -207,7 +207,7 @@ def connect(word: str, ca: str | None = None, *, insecure: bool = False) -> Iter
     LaunchError
         There is no such connection, it is Flower's local simulation, or it has no TLS where that is not meant.
     """
-    if _is_address(word):
+    if is_address(word):
         with tempfile.TemporaryDirectory(prefix="nectar-connection-") as home:
             yield _unnamed(word, ca, insecure, Path(home))
         return
@@ -223,7 +223,8 @@ def flower_home() -> Path:
     return Path(os.environ.get("FLWR_HOME") or "~/.flwr").expanduser().absolute()
 
 
-def _is_address(text: str) -> bool:
+def is_address(text: str) -> bool:
+    """Return whether a text is HOST:PORT."""
     match = _ADDRESS.fullmatch(text)
     return match is not None and int(match["port"]) < 2**16
 
@@ -270,7 +271,7 @@ def _named(name: str, insecure: bool) -> Connection:
 
 def _facts(name: str, file: Path, entry: dict[str, Any]) -> tuple[str, Path | None, bool]:
     address = str(entry.get("address", ""))
-    if not _is_address(address):
+    if not is_address(address):
         raise LaunchError(
             f"The connection {name!r} in {file} is to no SuperLink of its own (address {address!r}): it needs "
             'address = "HOST:PORT"; `nectar simulate` is the simulation.'
