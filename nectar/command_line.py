@@ -63,6 +63,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "fetch": "bring a run's record from the server to this machine",
         "doctor": "check this machine, its keys and its connection before a run",
         "keys": "make a federation's keys and certificates, register its sites",
+        "journal": "say who submitted runs, and which sites were registered",
         "backup": "write the SuperLink's database and the keys into one file",
         "restore": "put a backup back; who was unregistered stays out",
     },

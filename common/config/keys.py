@@ -29,7 +29,10 @@ RESOLVED, YES = "resolved", "yes"
 TYPED = "typed"
 """The key with the words that a user typed; only the record takes note of them."""
 
-INTERNAL_KEYS = (FETCH, RESOLVED, TYPED)
+BY = "by"
+"""The key that says who submitted a run, as they say; the SuperLink's database keeps it, and no record does."""
+
+INTERNAL_KEYS = (FETCH, RESOLVED, TYPED, BY)
 """What programs say to each other."""
 
 RUN_KEYS = (
