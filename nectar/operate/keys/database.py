@@ -40,7 +40,7 @@ def opened(database: Path) -> Iterator[sqlite3.Connection]:
             yield connection
     except (sqlite3.Error, TypeError, ValueError) as error:
         raise KeysError(
-            f"{database} cannot be read as the database of a SuperLink of Flower 1.41 ({one_line(str(error))})"
+            f"{database} cannot be read as the database of a SuperLink of this Flower ({one_line(str(error))})"
         ) from None
 
 
