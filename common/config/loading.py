@@ -170,7 +170,7 @@ def _resume_code(given: Mapping[str, Any], resume: str) -> str:
     if told not in ("", ACCEPT):
         raise ConfigError(f"{RESUME_CODE} must be {ACCEPT}, or left out, not {show(told)}.")
     if told and not resume:
-        raise ConfigError(f"{RESUME_CODE}={told} goes with resume=: name the record too.")
+        raise ConfigError(f"{RESUME_CODE}={told} is of a run that is resumed: name its record too.")
     return str(told)
 
 

@@ -76,7 +76,7 @@ def require_accepted(words: list[str]) -> None:
         NodeConfig.of(read(words[words.index("--node-config") + 1]))
     if given.get("config_file"):
         return
-    own = [w for w in given.get("words") or () if not w.startswith("resume=")]
+    own = [w for w in given.get("words") or () if not w.startswith(("resume=", "resume_code="))]
     if words[0] == "compare":
         _require_comparable(own, given)
     elif words[0] in ("run", "simulate", "config", "data", "submit", "doctor"):
