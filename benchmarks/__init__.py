@@ -4,6 +4,8 @@ ENTRIES = {
     "matching_step": "benchmarks.matching_step",
     "fedavg_round": "benchmarks.fedavg_round",
     "small_devices": "benchmarks.small_devices",
+    "scaling": "benchmarks.scaling",
+    "gpu": "benchmarks.gpu",
     "nodes": "benchmarks.nodes",
     "first_command": "benchmarks.first_command",
     "round_memory": "benchmarks.round_memory",
