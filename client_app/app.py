@@ -108,9 +108,7 @@ def reply(message: Message, context: Context, handle: Handler) -> Message:
             reason = reason_for_server(error, owner=False)
             return Message(Error(code=RAISED, reason=reason), reply_to=message)
     try:
-        _require_asked(context)
-        for config in message.content.config_records.values():
-            check_instruction(config)
+        _check_asked(message, context)
         with for_the_owner_alone(state_directory(context)):
             return Message(handle(message, context), reply_to=message)
     except Exception as error:
@@ -118,12 +116,14 @@ def reply(message: Message, context: Context, handle: Handler) -> Message:
         return Message(Error(code=RAISED, reason=reason), reply_to=message)
 
 
-def _require_asked(context: Context) -> None:
-    """Refuse a site whose owner approves runs and whose program, Flower's own, does not ask."""
+def _check_asked(message: Message, context: Context) -> None:
+    """Refuse what no instruction says, and a site whose owner approves runs under a program that does not ask."""
     if "approve" in context.node_config and os.environ.get(APPROVED) != str(context.run_id):
         raise FederationError(
             "the node config says approve, which `nectar site` alone keeps: its owner starts this site with that"
         )
+    for config in message.content.config_records.values():
+        check_instruction(config)
 
 
 def _noted(reason: str, message: Message, context: Context) -> str:
