@@ -157,7 +157,15 @@ class Command(TyperCommand):
 
 
 class Actions(TyperGroup):
-    """Commands by name; one that there is none of is answered with the nearest."""
+    """Commands by name; one that there is none of is answered with the nearest, an option first is the default's."""
+
+    default = ""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the default's name before its options."""
+        meant = self.default and args and args[0].startswith("-")
+        mine = [self.default] if meant and args[0] not in ctx.help_option_names else []
+        return super().parse_args(ctx, [*mine, *args])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -174,17 +182,6 @@ class Actions(TyperGroup):
                 f"there is no command {args[0]!r}: {hint.replace('%s', ctx.command_path)}", ctx
             )
         return super().resolve_command(ctx, args)
-
-
-class Defaulted(Actions):
-    """Commands by name, one of which is meant where an option comes first."""
-
-    default = ""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Put the name of the one that is meant before its options."""
-        meant = args and args[0].startswith("-") and args[0] not in ctx.help_option_names
-        return super().parse_args(ctx, [self.default, *args] if meant else args)
 
 
 class Commands(Actions):
@@ -227,8 +224,7 @@ def command_of(name: str, module: ModuleType) -> click.Command:
     after them or of the words that stand with ``--help``. A module with several has them by name in ``ACTIONS``, and
     ``DEFAULT`` names the one that options without a name are of.
     """
-    default: str = getattr(module, "DEFAULT", "")
-    kind = type("Group", (Defaulted,), {"default": default}) if default else Actions
+    kind = type("Group", (Actions,), {"default": getattr(module, "DEFAULT", "")})
     app = typer.Typer(add_completion=False, rich_markup_mode=None, help=module.HELP, cls=kind)
     actions: dict[str, Callable[..., int]] = getattr(module, "ACTIONS", {})
     own = getattr(module, "CONTEXT", {})

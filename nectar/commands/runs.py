@@ -23,6 +23,7 @@ from nectar.arguments import (
 from nectar.records.record import OUTCOMES, RunRecord
 from nectar.records.run_list import chosen, other_schemas_below, remove, runs_below, sweep
 from nectar.report.text import MISSING, aligned, plain, share, size
+from server_app.run_directory import RunDirectory
 
 HELP = """\
 Lists the records in the output directory: rounds done of those asked for, the last round's accuracy, how the run
@@ -37,10 +38,6 @@ nectar runs --remove 20260722-101500-feddm-digits-seed0-1a2b3c
 
 _FILTERS = ("method", "dataset", "seed", "outcome")
 _OUTPUT = "output-dir"
-_KEYS = (
-    *("id", "directory", "begun_by", "method", "dataset", "seed", "rounds", "done", "accuracy"),
-    *("outcome", "bytes", "started"),
-)
 _HEAD = ("id", "by", "method", "data set", "seed", "rounds", "accuracy", "outcome", "size", "age")
 
 
@@ -76,12 +73,7 @@ def main(
     runs = [run for run in runs_below(output) if _fits(run, wanted)]
     others = [] if wanted else other_schemas_below(output)
     if as_json:
-        unread = dict.fromkeys(_KEYS) | {"outcome": "unreadable"}
-        more = [
-            unread
-            | {"id": record.id, "directory": str(record.directory), "problem": record.why_not()}
-            for record in others
-        ]
+        more = [_unread(record) for record in others]
         print(json.dumps([*map(_stated, runs), *more], indent=2))
         return 0
     if runs or not others:
@@ -167,6 +159,11 @@ def _stated(run: RunRecord) -> dict[str, Any]:
         "bytes": run.size,
         "started": None if run.started is None else run.started.isoformat(),
     }
+
+
+def _unread(record: RunDirectory) -> dict[str, Any]:
+    known = {"id": record.id, "directory": str(record.directory), "outcome": "unreadable"}
+    return {**known, "problem": record.why_not()}
 
 
 def _age(started: datetime | None) -> str:

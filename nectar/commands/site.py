@@ -144,22 +144,14 @@ def _typed_fingerprint() -> str:
 def _own_key(folder: Path, site: str) -> Path:
     """Make the site's pair unless it is there, say what to send back, and return the private half's path."""
     from common.sites import site_slug
-    from nectar.operate.keys.authority import (
-        FOLDER,
-        SUFFIX,
-        make_nodes,
-        read_public,
-    )
-    from nectar.operate.keys.authority import fingerprint as fingerprint_of
+    from nectar.operate.keys import authority
 
-    keys = folder / "keys"
-    private = keys / FOLDER / site_slug(site)
-    public = private.with_name(private.name + SUFFIX)
+    private = folder / "keys" / authority.FOLDER / site_slug(site)
+    public = private.with_name(private.name + authority.SUFFIX)
     if not private.exists():
-        make_nodes(keys, [site])
-    print(
-        f"send the operator {public}\nand read out          {fingerprint_of(read_public(public))}\n"
-    )
+        authority.make_nodes(folder / "keys", [site])
+    mark = authority.fingerprint(authority.read_public(public))
+    print(f"send the operator {public}\nand read out          {mark}\n")
     return private
 
 
@@ -173,14 +165,8 @@ def _is_well(folder: Path, server: str) -> bool:
     data = Path(str(read(str(config)).get("data", "")))
     classes = sorted(path.name for path in data.iterdir() if path.is_dir()) if data.is_dir() else []
     settings = ["dataset=images", f"images.classes={','.join(classes)}"] if classes else []
-    words = [server, *settings]
-    return not doctor(
-        words,
-        site=True,
-        keys=str(folder / "keys"),
-        node_config=str(config),
-        ca=str(folder / "ca.crt"),
-    )
+    keys, ca = str(folder / "keys"), str(folder / "ca.crt")
+    return not doctor([server, *settings], site=True, keys=keys, node_config=str(config), ca=ca)
 
 
 def _node_config(options: list[str]) -> Mapping[str, object]:

@@ -15,11 +15,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from common.config.keys import closest_word
 from common.config.resolved import Config
 from common.division import Division
 from common.errors import ConfigError, NectarError, one_line
@@ -28,16 +28,7 @@ from common.privacy.accounting import epsilon
 from common.privacy.events import Event
 from common.settings.section import amounts
 from common.storage.files import write_text
-from nectar.engines.site.approval import (
-    FOLDER,
-    LIST,
-    Question,
-    give,
-    listed,
-    say,
-    until_text,
-    word_on,
-)
+from nectar.engines.site.approval import APPROVE, FOLDER, LIST, REFUSE, Question, give, listed
 
 #: seconds within which Flower makes the bundle
 _BUILDING = 120.0
@@ -182,9 +173,9 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 def waiting(state: Path) -> str:
     """Return in words what runs ask that no word was given on, newest last."""
     place = state / FOLDER
-    found = [q for path in place.glob("*.json") if (q := Question.read(path)) is not None]
-    open_to = [q for q in found if word_on(place, q.run, q.digest) is None]
-    return "\n\n".join(map(_question_text, sorted(open_to, key=lambda q: q.until))) or "no run asks"
+    found = (Question.read(place, int(p.stem)) for p in place.glob("*.json") if p.stem.isdecimal())
+    open_to = sorted((q for q in found if q and not q.word), key=lambda q: q.until)
+    return "\n\n".join(map(_question_text, open_to)) or "no run asks"
 
 
 def decide(state: Path, what: str, *, refuse: bool) -> str:
@@ -202,18 +193,16 @@ def decide(state: Path, what: str, *, refuse: bool) -> str:
     """
     place = state / FOLDER
     if what.isdecimal() and not _DIGEST.fullmatch(what):
-        question = Question.read(place / f"{int(what)}.json")
+        question = Question.read(place, int(what))
         if question is None:
             raise ConfigError(
                 f"run {what} asks for nothing in {place}: `nectar site approve` lists those that do."
             )
-        say(place, question, "refuse" if refuse else "approve")
+        replace(question, word=REFUSE if refuse else APPROVE).save(place)
         return f"{_question_text(question)}\n{'refused' if refuse else 'approved'}"
     if not _DIGEST.fullmatch(what) and what not in METHODS:
-        guess = closest_word(what, METHODS)
         raise ConfigError(
-            f"{what} is neither a run's number, nor a hash of 64 digits as a question shows it, nor a method"
-            + (f": did you mean {guess}?" if guess else ".")
+            f"{what} is neither a run's number, nor a hash of 64 digits as a question shows it, nor a method."
         )
     place.mkdir(0o700, parents=True, exist_ok=True)
     words = [word for word in listed(place) if word != what] + ([] if refuse else [what])
@@ -224,8 +213,9 @@ def decide(state: Path, what: str, *, refuse: bool) -> str:
 
 
 def _question_text(question: Question) -> str:
-    lines = "".join(f"\n  {one_line(line)}" for line in question.lines)
-    return f"run {question.run}, until {until_text(question.until)}:{lines}"
+    return "\n  ".join(
+        [f"run {question.run}, until {question.end}:", *map(one_line, question.lines)]
+    )
 
 
 if __name__ == "__main__":

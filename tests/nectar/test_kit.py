@@ -159,7 +159,10 @@ def test_a_kit_of_any_size_or_kind_ends_in_a_sentence(
 ) -> None:
     large = tmp_path / "large"
     large.write_bytes(bytes(kits._MOST_IN_ALL + 1))
-    for path, message in ((large, "has more than 512 kB"), (tmp_path / "none", "there is no kit")):
+    for path, message in (
+        (large, "is no file of at most 512 kB"),
+        (tmp_path / "none", "there is no"),
+    ):
         with pytest.raises(KeysError, match=message):
             open_kit(path, "north", fingerprint(keys))
 

@@ -2,8 +2,8 @@
 
 A run asks as its bundle and configuration: `digest_of` both. What it would send is worked out in a process of its own,
 by the Nectar that is installed here (`nectar.operate.approvals`), from the configuration and from nothing that the app
-says. The state directory keeps, in ``approvals``, what each run asks (``RUN.json``), the owner's word (``RUN.word``),
-and what is approved ahead of time (``list.txt``).
+says. The state directory keeps, in ``approvals``, what each run asks with the owner's word on it (``RUN.json``), and
+what is approved ahead of time (``list.txt``).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 FOLDER, LIST = "approvals", "list.txt"
 
@@ -32,17 +32,15 @@ AWAITS_OWNER = 102
 RAISED = 2
 """Flower's own code for a ClientApp that raised."""
 
-#: seconds that an owner has, where the node config does not say
-PATIENCE = 3600
+APPROVE, REFUSE = "approve", "refuse"
+"""The owner's words."""
+
+#: seconds that an owner has, where the node config does not say, and within which the installed Nectar works a run out
+PATIENCE, _WORKING = 3600, 180.0
 
 #: seconds for which a question is held once the server knows the deadline, and between two looks for a word: a
 #: SuperNode has other runs' questions, too
 _HOLD, _LOOK = 15.0, 0.5
-
-#: seconds within which the installed Nectar works a run out
-_WORKING = 180.0
-
-Word = Literal["approve", "refuse"]
 
 
 class Withheld(Exception):
@@ -55,7 +53,7 @@ class Withheld(Exception):
 
 @dataclass(frozen=True)
 class Question:
-    """What a run asks.
+    """What a run asks, and the owner's word on that.
 
     Attributes
     ----------
@@ -63,8 +61,6 @@ class Question:
         Flower's number of it.
     digest : str
         Of app and configuration together.
-    app : str
-        The bundle's SHA-256.
     until : float
         Until when the owner's word is waited for, in seconds since the epoch.
     own : bool
@@ -74,28 +70,48 @@ class Question:
         The methods of the configuration; none if it could not be read here.
     lines : tuple of str
         All of it in words.
+    word : str
+        ``approve``, ``refuse`` or nothing yet.
     """
 
     run: int
     digest: str
-    app: str
     until: float
-    own: bool = False
-    methods: tuple[str, ...] = ()
-    lines: tuple[str, ...] = ()
+    own: bool
+    methods: tuple[str, ...]
+    lines: tuple[str, ...]
+    word: str = ""
+
+    @property
+    def end(self) -> str:
+        """Until when, as owner and server read it."""
+        return f"{datetime.fromtimestamp(self.until, UTC):%Y-%m-%d %H:%M} UTC"
 
     @classmethod
-    def read(cls, path: Path) -> Self | None:
-        """Return what a file of a run's says; None if it is not there or says nothing of the kind."""
+    def read(cls, place: Path, run: int) -> Self | None:
+        """Return what a run asks; None if that is not there, or says nothing of the kind."""
         try:
-            said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            said: dict[str, Any] = json.loads((place / f"{run}.json").read_text(encoding="utf-8"))
             fields: dict[str, Any] = {
-                key: tuple(value) if isinstance(value, list) else value
-                for key, value in said.items()
+                k: tuple(v) if isinstance(v, list) else v for k, v in said.items()
             }
             return cls(**fields)
         except (OSError, ValueError, TypeError, AttributeError):
             return None
+
+    def save(self, place: Path) -> None:
+        """Write it, whole or not at all; as root for the user whose the folder is."""
+        part = place / f".{self.run}.{secrets.token_hex(4)}.tmp"
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump(asdict(self), file, indent=2)
+        give(part)
+        part.replace(place / f"{self.run}.json")
+
+
+def give(path: Path) -> None:
+    """Let the SuperNode's user have what root has written: whose the folder above is."""
+    if os.geteuid() == 0:
+        os.chown(path, path.parent.stat().st_uid, -1)
 
 
 def digest_of(app: bytes, run_config: Mapping[str, str | int | float | bool]) -> str:
@@ -105,12 +121,7 @@ def digest_of(app: bytes, run_config: Mapping[str, str | int | float | bool]) ->
 
 
 def require(
-    run: int,
-    app: bytes,
-    run_config: Mapping[str, Any],
-    node: Mapping[str, Any],
-    *,
-    pinned: bool,
+    run: int, app: bytes, run_config: Mapping[str, Any], node: Mapping[str, Any], *, pinned: bool
 ) -> None:
     """Return where the owner has approved the run, or asks for no say; else Withheld with a sentence.
 
@@ -125,43 +136,17 @@ def require(
     """
     if "approve" not in node:
         return
-    place = _folder(node)
-    digest = digest_of(app, run_config)
-    if (given := word_on(place, run, digest)) is None:
-        known = Question.read(place / f"{run}.json")
-        fresh = known is None or known.digest != digest
-        question = _worked_out(run, digest, app, run_config, node, pinned) if fresh else known
-        assert question is not None
-        if fresh:
-            _write(place / f"{run}.json", asdict(question))
-        given = "approve" if _listed(place, question) else _asked(place, question, node, fresh)
-    if given == "refuse":
+    place, digest = _folder(node), digest_of(app, run_config)
+    question = Question.read(place, run)
+    fresh = question is None or question.digest != digest
+    if question is None or fresh:
+        question = _worked_out(run, digest, app, run_config, node, pinned)
+        question.save(place)
+    if not question.word and not _is_listed(place, question):
+        question = _asked(place, question, node, fresh)
+    if question.word == REFUSE:
         raise Withheld(f"this site's owner has refused run {run}")
     os.environ[APPROVED] = str(run)
-
-
-def word_on(place: Path, run: int, digest: str) -> Word | None:
-    """Return the owner's word on a run as it was asked for; None if there is none, or it was on another digest."""
-    try:
-        said = json.loads((place / f"{run}.word").read_text(encoding="utf-8"))
-        word: Word | None = {"approve": "approve", "refuse": "refuse"}.get(said["word"])  # type: ignore[assignment]
-        return word if said["digest"] == digest else None
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-
-
-def say(place: Path, question: Question, word: Word) -> None:
-    """Write the owner's word; OSError if it cannot be."""
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    path = place / f"{question.run}.word"
-    _write(path, {"digest": question.digest, "word": word, "time": now})
-    give(path)
-
-
-def give(path: Path) -> None:
-    """Let the SuperNode's user read what root has written: whose the folder above is, has it too."""
-    if os.geteuid() == 0:
-        os.chown(path, path.parent.stat().st_uid, -1)
 
 
 def listed(place: Path) -> list[str]:
@@ -171,11 +156,6 @@ def listed(place: Path) -> list[str]:
     except OSError:
         return []
     return [word for line in lines if (word := line.partition("#")[0].strip())]
-
-
-def until_text(when: float) -> str:
-    """Return a time as owner and server read it."""
-    return f"{datetime.fromtimestamp(when, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _folder(node: Mapping[str, Any]) -> Path:
@@ -188,53 +168,40 @@ def _folder(node: Mapping[str, Any]) -> Path:
         place.mkdir(0o700, parents=True, exist_ok=True)
     except OSError:
         raise Withheld(
-            "this site cannot write what its owner is asked, so that nothing runs"
+            "this site cannot write what its owner is asked: nothing runs here"
         ) from None
     return place
 
 
-def _listed(place: Path, question: Question) -> bool:
+def _is_listed(place: Path, question: Question) -> bool:
     """Return whether a run was approved ahead of time: by its digest, or by all its methods in an app that is known."""
-    words = listed(place)
-    by_method = question.own and bool(question.methods) and {*question.methods} <= {*words}
-    return question.digest in words or by_method
+    words = {*listed(place)}
+    by_method = question.own and question.methods and {*question.methods} <= words
+    return question.digest in words or bool(by_method)
 
 
-def _asked(place: Path, question: Question, node: Mapping[str, Any], fresh: bool) -> Word:
-    run = question.run
-    if node["approve"] == "list":
-        if fresh:
-            _show(
-                question, f"is on no list of this site's: `{_command(place, run)}` would approve it"
-            )
+def _asked(place: Path, question: Question, node: Mapping[str, Any], fresh: bool) -> Question:
+    """Return the question once it has the owner's word; Withheld while it has none, and after the deadline."""
+    run, end = question.run, question.end
+    only_listed = node["approve"] == "list"
+    if fresh:
+        what = "is on no list of this site's" if only_listed else f"waits until {end}"
+        lines = "\n  ".join([f"nectar site approve {run} --state {place.parent}", *question.lines])
+        print(f"nectar site: run {run} {what}:\n  {lines}", file=sys.stderr, flush=True)
+    if only_listed:
         raise Withheld(
             f"this site's owner has approved neither run {run}'s app and settings nor its method"
         )
-    waits = f"this site waits for its owner's word on run {run} until {until_text(question.until)}"
-    if fresh:  # the server is told at once; its next question is held
-        _show(
-            question, f"waits until {until_text(question.until)}: `{_command(place, run)}` lets it"
-        )
-        raise Withheld(waits, AWAITS_OWNER)
-    end = time.time() + _HOLD
-    while (given := word_on(place, run, question.digest)) is None:
+    waits = Withheld(f"this site waits for its owner's word on run {run} until {end}", AWAITS_OWNER)
+    held = time.time() + (0.0 if fresh else _HOLD)  # the server is told at once
+    while not question.word:
         if time.time() > question.until:
-            raise Withheld(
-                f"this site's owner gave no word on run {run} by {until_text(question.until)}: submit it again"
-            )
-        if time.time() > end:
-            raise Withheld(waits, AWAITS_OWNER)
+            raise Withheld(f"this site's owner gave no word on run {run} by {end}: submit it again")
+        if time.time() > held:
+            raise waits
         time.sleep(_LOOK)
-    return given
-
-
-def _command(place: Path, run: int) -> str:
-    return f"nectar site approve {run} --state {place.parent}"
-
-
-def _show(question: Question, what: str) -> None:
-    lines = "".join(f"\n  {line}" for line in question.lines)
-    print(f"nectar site: run {question.run} {what}{lines}", file=sys.stderr, flush=True)
+        question = Question.read(place, run) or question
+    return question
 
 
 def _worked_out(
@@ -246,10 +213,12 @@ def _worked_out(
     pinned: bool,
 ) -> Question:
     """Have the installed Nectar work a run out; where it cannot, the question says so and no list of methods helps."""
-    seconds = node.get("approve-seconds", PATIENCE)
-    until = time.time() + (seconds if isinstance(seconds, int) and seconds > 0 else PATIENCE)
-    question = Question(run, digest, hashlib.sha256(app).hexdigest(), until)
-    given = {"app": question.app, "pinned": pinned, "run": dict(run_config), "node": dict(node)}
+    given = {
+        "app": hashlib.sha256(app).hexdigest(),
+        "pinned": pinned,
+        "run": dict(run_config),
+        "node": dict(node),
+    }
     command = [sys.executable, "-P", "-m", "nectar.operate.approvals"]
     try:
         done = subprocess.run(
@@ -260,20 +229,14 @@ def _worked_out(
             check=True,
         )
         found = json.loads(done.stdout)
-        own, methods = found["own"] is True, tuple(map(str, found["methods"]))
-        lines = (*map(str, found["lines"]), f"hash      {digest}")
+        own, methods, lines = (
+            found["own"] is True,
+            map(str, found["methods"]),
+            map(str, found["lines"]),
+        )
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
-        message = f"the Nectar installed here could not work out what it would send ({type(error).__name__})"
-        own, methods, lines = False, (), (message, f"hash      {digest}")
-    return replace(question, own=own, methods=methods, lines=lines)
-
-
-def _write(path: Path, content: Mapping[str, Any]) -> None:
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump(content, file, indent=2)
-        part.replace(path)
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
+        reason = f"the Nectar installed here could not work out what it would send ({type(error).__name__})"
+        own, methods, lines = False, map(str, ()), map(str, [reason])
+    seconds = node.get("approve-seconds", PATIENCE)
+    until = time.time() + (seconds if isinstance(seconds, int) and seconds > 0 else PATIENCE)
+    return Question(run, digest, until, own, tuple(methods), (*lines, f"hash      {digest}"))

@@ -13,6 +13,7 @@ import json
 import re
 import sys
 import tarfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,65 +48,8 @@ _MOST, _MOST_IN_ALL = 64 * 2**10, 512 * 2**10
 #: hex digits of the fingerprint that have to be typed: 128 bits, which nobody finds a second authority for
 _TYPED = 32
 
-_HERE = ("@FOLDER@", "@DATA@", "@STATE@", "@NECTAR@")
-"""What stands in an entry for places of the site's own, which it fills in."""
-
-_NODE_CONFIG = """\
-# What this site says of itself; docs/reference/node-config.md has all keys. Nobody else can set them.
-site = '{site}'
-data = '@DATA@'
-state-dir = '@STATE@'
-# device = 'cuda:0'
-# cores = 4
-# approve = 'ask'
-# allow-methods = 'feddm fedavg'
-# privacy-epsilon = 3
-"""
-
-_WORDS = (
-    "--superlink {server} --root-certificates @FOLDER@/ca.crt "
-    "--auth-supernode-private-key @FOLDER@/keys/nodes/{slug} --node-config @FOLDER@/node-config.toml"
-)
-
-_UNIT = f"""\
-[Unit]
-Description=Nectar site {{slug}}
-After=network-online.target
-Wants=network-online.target
-
-[Service]
-# A user of its own, who reads the images and @FOLDER@ and nothing else of value, and writes to @STATE@.
-User=nectar
-Environment=FLWR_HOME=@STATE@
-ExecStart=@NECTAR@ site start {_WORDS}
-Restart=on-failure
-RestartSec=5
-NoNewPrivileges=yes
-PrivateTmp=yes
-
-[Install]
-WantedBy=multi-user.target
-"""
-
-_COMPOSE = f"""\
-# The image comes by `docker load`; `nectar site init` ran in it with --folder /site --data /images
-# --state /state/nectar.
-# DATA=/abs/images and SITE_USER=UID:GID, who reads both, stand in .env.
-services:
-  site:
-    image: nectar-fl
-    command: nectar site start {_WORDS}
-    user: "${{{{SITE_USER:?}}}}"
-    environment: {{{{ FLWR_HOME: /state }}}}
-    restart: on-failure
-    read_only: true
-    tmpfs: ["/tmp:mode=1777,size=512m"]
-    cap_drop: [ALL]
-    security_opt: ["no-new-privileges:true"]
-    volumes: [".:/site:ro", "state:/state", "${{{{DATA:?}}}}:/images:ro"]
-volumes:
-  state:
-"""
+_TEXTS = Path(__file__).with_name("site_kit")
+"""Where the entries' texts lie; what stands in them as @THIS@ is filled in, of places of the site's own at the site."""
 
 
 @dataclass(frozen=True)
@@ -129,11 +73,13 @@ class Kit:
     def install(self, folder: Path, data: str, state: str) -> None:
         """Write what the kit holds to ``folder``; what is there as it would be stays, other things are not replaced."""
         make_directory(folder)
-        nectar = str(Path(sys.argv[0]).absolute())
-        here = dict(zip(_HERE, (str(folder), data, state, nectar), strict=True))
-        entries = {folder / name: _filled(content, here) for name, content in self.entries.items()}
-        owned = [folder / NODE_CONFIG]  # filled in by hand
-        there = [p for p, c in entries.items() if p.exists() and (p in owned or read(p) == c)]
+        here = {"FOLDER": str(folder), "DATA": data, "STATE": state}
+        here["NECTAR"] = str(Path(sys.argv[0]).absolute())
+        entries = {folder / name: _filled(text, here) for name, text in self.entries.items()}
+        filled_in_by_hand = folder / NODE_CONFIG
+        there = {
+            p for p, c in entries.items() if p.exists() and (p == filled_in_by_hand or read(p) == c)
+        }
         write_new({path: (c, PUBLIC) for path, c in entries.items() if path not in there})
 
 
@@ -151,10 +97,9 @@ def make_kit(directory: Path, site: str, server: str, target: Path) -> x509.Cert
     if not is_address(server):
         raise KeysError(f"{server!r:.80} is not an address: give HOST:PORT of the sites' proxy")
     key, certificate = authority(directory)
-    values = {"site": name, "slug": site_slug(name), "server": server}
-    texts = {NODE_CONFIG: _NODE_CONFIG, UNIT: _UNIT, COMPOSE: _COMPOSE}
+    values = {"SITE": name, "SLUG": site_slug(name), "SERVER": server}
     entries = {AUTHORITY: read(directory / AUTHORITY)}
-    entries |= {entry: text.format(**values).encode() for entry, text in texts.items()}
+    entries |= {text: _filled((_TEXTS / text).read_bytes(), values) for text in _SIGNED[1:]}
     about = {
         "format": FORMAT,
         "nectar": VERSION,
@@ -221,12 +166,9 @@ def _entries(path: Path) -> dict[str, bytes]:
     none = KeysError(
         f"{path} is not a kit of `nectar keys kit`, or was altered: ask the operator for it again"
     )
-    with _opened(path) as file:
-        content = file.read(_MOST_IN_ALL + 1)
-    if len(content) > _MOST_IN_ALL:
-        raise KeysError(
-            f"{path} has more than {_MOST_IN_ALL // 1024} kB, and no kit has: it is none"
-        )
+    if path.exists() and not (path.is_file() and path.stat().st_size <= _MOST_IN_ALL):
+        raise KeysError(f"{path} is no file of at most {_MOST_IN_ALL // 1024} kB, and every kit is")
+    content = read(path)
     found: dict[str, bytes] = {}
     try:
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
@@ -245,15 +187,6 @@ def _entries(path: Path) -> dict[str, bytes]:
     if len(found) < len(_SIGNED) + 2:
         raise none
     return found
-
-
-def _opened(path: Path) -> io.BufferedReader:
-    try:
-        if not path.is_file():  # a pipe would never open
-            raise KeysError(f"there is no kit {path}")
-        return path.open("rb")
-    except OSError as error:
-        raise KeysError(f"{path} cannot be read ({error.strerror})") from None
 
 
 def _certificate(path: Path, content: bytes) -> x509.Certificate:
@@ -286,8 +219,7 @@ def _about(path: Path, entries: dict[str, bytes], certificate: x509.Certificate)
         raise altered from None
 
 
-def _filled(content: bytes, here: dict[str, str]) -> bytes:
-    text = content.decode()
-    for name, value in here.items():
-        text = text.replace(name, value)
-    return text.encode()
+def _filled(text: bytes, values: Mapping[str, str]) -> bytes:
+    for name, value in values.items():
+        text = text.replace(f"@{name}@".encode(), value.encode())
+    return text
