@@ -185,3 +185,21 @@ def test_a_site_is_set_up_twice_and_its_key_stays(
     assert main([*words, *typed]) == 1
     assert private.read_bytes() == before
     assert "cores = 1" in config.read_text()
+
+
+def test_a_folder_keeps_what_was_edited_and_takes_no_other_sites_kit(
+    kit: Path, keys: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "site"
+    opened = open_kit(kit, "north", fingerprint(keys))
+    opened.install(folder, "/images", "/state")
+    unit = folder / "nectar-site.service"
+    unit.write_text(unit.read_text().replace("User=nectar", "User=north"))
+    opened.install(folder, "/images", "/elsewhere")
+    assert "User=north" in unit.read_text()
+    make_kit(keys, "south", SERVER, tmp_path / "south.kit")
+    with pytest.raises(KeysError, match="is of another site than 'south': name another --folder"):
+        open_kit(tmp_path / "south.kit", "south", fingerprint(keys)).install(folder, "/i", "/s")
+    make_kit(keys, "north", "other.example.org:8443", tmp_path / "moved.kit")
+    with pytest.raises(KeysError, match="is there already"):
+        open_kit(tmp_path / "moved.kit", "north", fingerprint(keys)).install(folder, "/i", "/s")

@@ -67,14 +67,28 @@ class Kit:
     entries: dict[str, str]
 
     def install(self, folder: Path, data: str, state: str) -> None:
-        """Write what the kit holds to ``folder``; what is there as it would be stays, other things are not replaced."""
+        """Write what the kit holds to ``folder``; what is there of the same site and server stays, edited or not.
+
+        Raises
+        ------
+        KeysError
+            If other things are there, or the folder cannot be written.
+        """
         make_directory(folder)
+        config = folder / NODE_CONFIG
+        if config.exists() and f"'{self.site}'" not in read(config).decode(errors="replace"):
+            raise KeysError(
+                f"{folder} is of another site than {self.site!r}: name another --folder"
+            )
         here = {"FOLDER": str(folder), "DATA": data, "STATE": state}
         here["NECTAR"] = str(Path(sys.argv[0]).absolute())
         texts = {folder / name: _filled(text, here).encode() for name, text in self.entries.items()}
-        by_hand = folder / NODE_CONFIG  # filled in since
-        there = {p for p, text in texts.items() if p.exists() and (p == by_hand or read(p) == text)}
-        write_new({path: (text, PUBLIC) for path, text in texts.items() if path not in there})
+        server = self.server.encode()
+        for path in [path for path in texts if path.exists()]:
+            known, text = read(path), texts[path]
+            if path == config or known == text or (server in known and server in text):
+                del texts[path]
+        write_new({path: (text, PUBLIC) for path, text in texts.items()})
 
 
 def make_kit(directory: Path, site: str, server: str, target: Path) -> x509.Certificate:
