@@ -35,7 +35,7 @@ from common.config.consistency import (
     check_track,
     check_wire,
 )
-from common.config.keys import RESOLVED, ROUND, TYPED, YES
+from common.config.keys import RESOLVED, RESUME_CODE, ROUND, TYPED, YES
 from common.config.text import Scalar, join_set, yaml_line
 from common.errors import ConfigError
 from common.methods import section
@@ -88,6 +88,8 @@ class Config:
         The words that the user typed, as a shell takes them; empty if nobody typed any.
     round : str
         Behind which round's checkpoint ``resume`` begins again: its number or ``best``; empty for the newest.
+    resume_code : str
+        ``accept`` where ``resume`` may go on with other code than the record's; else empty.
     """
 
     experiment: str
@@ -116,6 +118,7 @@ class Config:
     inner: Mapping[str, Settings] = field(default_factory=dict)
     typed: str = field(default="", compare=False)
     round: str = field(default="", compare=False)
+    resume_code: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         """Refuse settings that are each allowed but cannot hold together, with a ConfigError."""
@@ -310,6 +313,7 @@ class Config:
             "data-dir": str(self.data_dir),
             "resume": self.resume,
             **({ROUND: self.round} if self.round else {}),
+            **({RESUME_CODE: self.resume_code} if self.resume_code else {}),
             "set": join_set(departures),
             RESOLVED: YES,
             TYPED: self.typed,
