@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 from pydantic import model_validator
 
 from common.models.registry import MODELS, names
+from common.settings.distil import DistilSettings
 from common.settings.images import ImagesSettings, Listed, Paths
 from common.settings.section import Noise, Section, Switch, of_clip, of_noise, setting
 from common.wire import image_codecs
@@ -652,6 +653,7 @@ SECTIONS: dict[str, type[Section]] = {
     "model": ModelSettings,
     "federation": FederationSettings,
     "image_training": ImageTrainingSettings,
+    "distil": DistilSettings,
     "evaluation": EvaluationSettings,
     "compute": ComputeSettings,
     "wire": WireSettings,

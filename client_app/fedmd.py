@@ -1,0 +1,100 @@
+"""FedMD and DS-FL on the device (Li and Wang, 2019; Itahara et al., 2021): digest, revisit, answer."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from client_app.device import DeviceClient, phase
+from client_app.local_training import train_locally
+from common.errors import FederationError
+from common.learning.training import train
+from common.models import Classifier
+from common.privacy.events import Event
+from common.samples.inputs import Samples
+from common.settings.fedmd import FedMDSettings
+from common.specs.distil import (
+    ANSWER,
+    IMAGES,
+    PHASE,
+    SHARES,
+    answers,
+    logits,
+    public_samples,
+    sent_spec,
+)
+from common.wire.bundle import Bundle
+from common.wire.tensors import Tensors
+from common.wire.weights import Weights
+from synth.logit_distillation import noisy
+
+MECHANISM = "logits"
+"""What a ledger calls a round's release."""
+
+_PUBLIC = "public"
+
+
+class FedMDClient(DeviceClient):
+    """Keeps a model of its own, which never leaves, and sends its logits on the public images."""
+
+    @phase(PHASE, takes=sent_spec)
+    def answer(self, given: Bundle) -> Tensors:
+        """Return the logits of the own model, after everybody's answer and the site's own images taught it."""
+        images, settings = self._public(given), self.settings(FedMDSettings)
+        model = self._own()
+        if ANSWER in given.parts and settings.digest_epochs:
+            shares = given.part(ANSWER, Tensors)[SHARES]
+            if len(shares) != len(images):
+                raise FederationError(f"{len(shares)} answers came to {len(images)} public images")
+            self._trained(
+                model, public_samples(self.run, images, shares), settings.digest_epochs, "digest"
+            )
+        private = self.run.config.privacy.active and settings.mechanism == "logits"
+        if private:  # whatever the model learns, what is sent of it lies in a ball
+            self._trained(model, self.samples, settings.epochs, "local-training")
+        else:
+            model, _ = train_locally(self, Weights.of(model))
+        self.remember(Weights.of(model).tensors)
+        found = answers(self.run, model, images)
+        return logits(self._noisy(found) if private else found, self.run.config.wire.latents)
+
+    def judged(self, w: Weights) -> Classifier:
+        """Return the site's own model, which is what it judges."""
+        return self.model(w) if self.recall() is None else self._own()
+
+    def _own(self) -> Classifier:
+        """Return the own model as it was left, at first as the run's seed draws it for all."""
+        own = self.recall()
+        return self.model(Weights.of(self.run.build_model()) if own is None else Weights(own))
+
+    def _public(self, given: Bundle) -> Tensor:
+        """Return the public images, which came now or before."""
+        if IMAGES in given.parts:
+            images = given.part(IMAGES, Tensors)[IMAGES]
+            self.remember({IMAGES: images}, _PUBLIC)
+            return images
+        kept = self.recall(_PUBLIC)
+        if kept is None:
+            raise FederationError(
+                f"site '{self.site}' no longer has the public images: it gets them with its next instruction"
+            )
+        return kept[IMAGES]
+
+    def _trained(self, model: Classifier, samples: Samples, epochs: int, purpose: str) -> None:
+        config = self.run.config
+        train(
+            model,
+            samples,
+            self.settings(FedMDSettings).model_copy(update={"epochs": epochs}),
+            self.run.task,
+            self.generator(purpose),
+            server_round=self.server_round,
+            precision=config.compute.precision,
+            examples=self.examples_an_epoch if samples is self.samples else 0,
+            before_step=self.deadline.check,
+        )
+
+    def _noisy(self, found: Tensor) -> Tensor:
+        privacy = self.run.config.privacy
+        self.draws.charge(Event(MECHANISM, privacy.noise_multiplier))
+        gaussian = self.draws.gaussian(MECHANISM, privacy.noise_multiplier, 2 * privacy.clip)
+        return noisy(found, privacy.clip, gaussian)
