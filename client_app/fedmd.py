@@ -12,7 +12,7 @@ from common.models import Classifier
 from common.privacy.events import Event
 from common.samples.inputs import Samples
 from common.settings.fedmd import FedMDSettings
-from common.specs.distil import (
+from common.specs.fedmd import (
     ANSWER,
     IMAGES,
     PHASE,

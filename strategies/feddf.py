@@ -10,7 +10,7 @@ from torch import Tensor
 from common.errors import ConfigError
 from common.learning.run import Run
 from common.learning.training import plain
-from common.specs.distil import answers, public_samples
+from common.specs.fedmd import answers, public_samples
 from common.wire.weights import Weights
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg

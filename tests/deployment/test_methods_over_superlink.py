@@ -46,6 +46,8 @@ SERVER_SIDE = {
         "dense.epochs=2 dense.distil=every dense.server_iterations=2 dense.generator_steps=2 "
         "dense.generator_batch=8"
     ),
+    "feddf": "feddf.epochs=2 image_training.epochs=3",
+    "fedmd": "fedmd.epochs=2 image_training.epochs=3 distil.images=noise",
     "feddm": "feddm.global_models=mlp,convnet feddm.global_epochs=3",
     "fedaf": "fedaf.iterations=3 fedaf.local_epochs=1",
 }
