@@ -39,6 +39,7 @@ from nectar.audit.images.examining import (
     sent_of,
     together,
 )
+from nectar.audit.images.logits import LOGITS_NOTE, NO_LOGITS_NOTE, scores_of_logits
 from nectar.audit.images.sums import SUMS_NOTE, scores_of_sums
 from nectar.dataset.class_folders import class_folders
 from nectar.export.bundle import network_of
@@ -112,6 +113,9 @@ def audit_record(directory: Path, policy: ImportPolicy | None = None) -> dict[st
     if past.config.method == "ridge":
         by_sums = dict(scores_of_sums(division.run, checkpoint, evidence, members))
         notes.append(SUMS_NOTE)
+    if past.config.method == "fedmd":
+        by_sums = dict(scores_of_logits(division.run, checkpoint, evidence))
+        notes.append(LOGITS_NOTE if by_sums else NO_LOGITS_NOTE)
     whole, sites = examined(evidence, by_model, by_sums)
     content = outcome(whole, sites, about, [*notes, *notes_of(evidence)])
     write_json(past.directory / AUDIT, content)
