@@ -39,13 +39,13 @@ from common.config.text import Scalar, join_set, yaml_line
 from common.errors import ConfigError
 from common.methods import section
 from common.settings.base import Settings
-from common.settings.distil import DistilSettings
 from common.settings.images import ImagesSettings
 from common.settings.section import Section, operational
 from common.settings.sections import (
     SECTIONS,
     ComputeSettings,
     DataSettings,
+    DistilSettings,
     EvaluationSettings,
     FeaturesSettings,
     FederationSettings,

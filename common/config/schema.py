@@ -23,9 +23,8 @@ from common.config.keys import (
 from common.config.user_parts import model_problems
 from common.methods import FOREIGN_CLIENT, METHODS, Method, path_of, section, settings_of
 from common.settings.base import Settings
-from common.settings.distil import DistilSettings
 from common.settings.section import Section, allowed
-from common.settings.sections import SECTIONS, ImageTrainingSettings, RunSettings
+from common.settings.sections import SECTIONS, DistilSettings, ImageTrainingSettings, RunSettings
 
 _RUN = ""
 """Stands for the section of the run's own keys."""

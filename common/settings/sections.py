@@ -12,7 +12,6 @@ from typing import Any, Literal, Self
 from pydantic import model_validator
 
 from common.models.registry import MODELS, names
-from common.settings.distil import DistilSettings
 from common.settings.images import ImagesSettings, Listed, Paths
 from common.settings.section import Noise, Section, Switch, of_clip, of_noise, setting
 from common.wire import image_codecs
@@ -546,6 +545,41 @@ class ImageTrainingSettings(Section):
                 f"steps={self.steps} and epochs={self.epochs} each say how long the server trains: give one of them"
             )
         return self
+
+
+class DistilSettings(Section):
+    """Public images without labels, and how several models' logits on them become one answer (feddf, fedmd)."""
+
+    images: str = setting(
+        "validation",
+        "the images: validation are the server's own, from whose labels nothing is learned; noise is drawn by the "
+        "run's seed; else those of another data set, or of the synthetic.npz that `nectar export` writes",
+        allowed="validation, noise, the name of a data set, or an absolute path to a synthetic.npz",
+        pattern="^.+$",
+    )
+    count: int = setting(500, "images at the most, drawn by the run's seed", ge=1, amount="images")
+    aggregation: Literal["mean", "entropy"] = setting(
+        "mean",
+        "the answer of all: mean is the softmax of the mean logits; entropy sharpens the mean of the softmaxes "
+        "(DS-FL's entropy reduction)",
+    )
+    temperature: float = setting(
+        0.1,
+        "aggregation=entropy: what mean probabilities are divided by before another softmax",
+        symbol="T",
+        source="DS-FL",
+        gt=0,
+    )
+    keep: Literal["none", "sites"] = setting(
+        "none",
+        "what a record keeps of fedmd's last round beside the answer of all: nothing, or each site's logits, which "
+        "`nectar audit` examines",
+    )
+
+    @property
+    def sharpness(self) -> float | None:
+        """The temperature where the aggregation has one."""
+        return self.temperature if self.aggregation == "entropy" else None
 
 
 class ModelSettings(Section):
