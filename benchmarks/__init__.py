@@ -4,6 +4,7 @@ ENTRIES = {
     "matching_step": "benchmarks.matching_step",
     "fedavg_round": "benchmarks.fedavg_round",
     "small_devices": "benchmarks.small_devices",
+    "scaling": "benchmarks.scaling",
     "nodes": "benchmarks.nodes",
     "first_command": "benchmarks.first_command",
     "round_memory": "benchmarks.round_memory",

@@ -25,7 +25,7 @@ from common.division import Division
 from common.draws.seeding import generator
 from common.learning.run import Run
 from common.samples.inputs import Samples
-from nectar.engines.local_grid import LocalGrid
+from nectar.engines.local_grid import LocalGrid, TogetherGrid
 from server_app.app import make_strategy
 from strategies.exchange.inbox import exchange
 
@@ -34,16 +34,23 @@ CLIENTS, IMAGES = 100, 5
 #: passes over the five images, which are as many steps, and what of the loop's seconds ours may take
 CLAIMS = {1: Claim(), 10: Claim(at_most=1.5)}
 
+#: how many devices train together (``compute.batched``)
+TOGETHER = ("off", "auto")
+
 
 def rows(pairs: int) -> list[Row]:
-    """Measure rounds of one step and of ten steps a device."""
+    """Measure rounds of one step and of ten steps a device, one by one and trained together."""
     with threads(1):
-        return [_row(epochs, claim, pairs) for epochs, claim in CLAIMS.items()]
+        return [
+            _row(epochs, together, claim, pairs)
+            for together in TOGETHER
+            for epochs, claim in CLAIMS.items()
+        ]
 
 
-def _row(epochs: int, claim: Claim, pairs: int) -> Row:
+def _row(epochs: int, together: str, claim: Claim, pairs: int) -> Row:
     with tempfile.TemporaryDirectory() as directory:
-        config = _config(epochs, directory)
+        config = _config(epochs, together, directory)
         made = Division(load(config)).run
         model = made.build_model()
         data = [_samples(made, k) for k in range(CLIENTS)]
@@ -55,7 +62,8 @@ def _row(epochs: int, claim: Claim, pairs: int) -> Row:
         with sites_with(data):
             strategy = make_strategy(made)
             strategy.record_id = "benchmark"
-            grid = LocalGrid(client_app.app.app, CLIENTS, config)
+            made_of = LocalGrid if together == "off" else TogetherGrid
+            grid = made_of(client_app.app.app, CLIENTS, config)
             start = {name: value.clone() for name, value in model.state_dict().items()}
             sent = ArrayRecord(dict(start))
 
@@ -68,7 +76,7 @@ def _row(epochs: int, claim: Claim, pairs: int) -> Row:
 
             steps = f"{epochs} step" + "s" * (epochs > 1)
             return compare(
-                f"{CLIENTS} small devices, {steps}",
+                f"{CLIENTS} small devices, {steps}{', together' * (together != 'off')}",
                 bare,
                 one_round,
                 pairs=pairs,
@@ -77,14 +85,15 @@ def _row(epochs: int, claim: Claim, pairs: int) -> Row:
             )
 
 
-def _config(epochs: int, directory: str) -> dict[str, str | int | float | bool]:
+def _config(epochs: int, together: str, directory: str) -> dict[str, str | int | float | bool]:
     return {
         "method": "fedavg",
         "dataset": "mnist",
         "output-dir": directory,
         "data-dir": directory,
         "set": f"model.name=mlp model.width=30 fedavg.epochs={epochs} federation.sites={CLIENTS} "
-        "evaluation.on=none compute.client_cores=1 compute.device=cpu",
+        "evaluation.on=none compute.client_cores=1 compute.device=cpu "
+        f"compute.batched={together}",
     }
 
 

@@ -19,6 +19,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricR
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
+from client_app.ahead import look_ahead
 from client_app.decode_cache import DECODE_CACHE
 from client_app.device import DeviceClient, client_class
 from client_app.draws import KEY, Deadline, divided, key_of
@@ -80,7 +81,14 @@ NO_LOG = "this site's log of what leaves it cannot be written, so that nothing l
 
 logger = getLogger("flwr")
 
-app = ClientApp()
+
+class SiteApp(ClientApp):
+    """Flower's ClientApp, to which a grid of the same process can show what is next."""
+
+    look_ahead = staticmethod(look_ahead)
+
+
+app = SiteApp()
 
 Handler = Callable[[Message, Context], RecordDict]
 

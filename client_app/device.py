@@ -14,7 +14,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import chain
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, ClassVar, TypeGuard, TypeVar
 
 import numpy as np
 import torch
@@ -86,6 +86,12 @@ class DeviceClient(NumPyClient):
 
     optional: frozenset[str] = frozenset()
     """The parts of its replies that may be missing, where the site's owner takes all of their images out."""
+
+    trains_plainly: ClassVar[bool] = False
+    """Whether all its phase "train" does is `train_locally`, at most pulled to the start by its settings' ``mu``.
+
+    Then simulated sites may be trained together (`client_app.ahead`). It is not inherited.
+    """
 
     def __init__(
         self,
@@ -281,7 +287,7 @@ class DeviceClient(NumPyClient):
         copies = None if covered else count_copies(payload, self.samples, self.run.info)
         if copies is not None:
             self.report(**copies.figures())
-        self.report(seconds=time.perf_counter() - started)
+        self.report(seconds=time.perf_counter() - started + at.figures.get("seconds", 0.0))
         arrays = self.release(at.phase, payload, [*at.figures, "num-examples"])
         examples = len(self.samples) if self.run.config.tells_counts else 1
         return arrays, examples, {**at.figures}

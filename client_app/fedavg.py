@@ -15,6 +15,8 @@ from common.wire.weights import Weights
 class FedAvgClient(DeviceClient):
     """Trains E epochs and sends the weights it ends with."""
 
+    trains_plainly = True
+
     @phase("train")
     def train(self, w: Weights) -> Weights:
         """Return w_k, trained from ``w`` on the site's images."""

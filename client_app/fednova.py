@@ -12,6 +12,8 @@ from common.wire.weights import Weights
 class FedNovaClient(DeviceClient):
     """Sends w_k and ||a_k||_1, of which the server makes d_k = (w_r - w_k) / (eta ||a_k||_1)."""
 
+    trains_plainly = True
+
     @phase("train")
     def train(self, w: Weights) -> Weights:
         """Return w_k, trained from ``w`` on the site's images."""

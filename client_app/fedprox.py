@@ -11,6 +11,8 @@ from common.wire.weights import Weights
 class FedProxClient(DeviceClient):
     """Minimises F_k(w) + mu/2 ||w - w_r||^2 (Eq. 2)."""
 
+    trains_plainly = True
+
     @phase("train")
     def train(self, w: Weights) -> Weights:
         """Return w_k, trained from ``w`` on the site's images."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from client_app.ahead import PURPOSE, made_for
 from client_app.device import DeviceClient
 from common.errors import FederationError
 from common.learning.dp_sgd import DPSGDSteps, dp_sgd, planned
@@ -21,7 +22,6 @@ from common.wire.weights import Weights
 from synth.row_draws import UndrawableError
 
 FEDAVG = Local()
-_PURPOSE = "local-training"
 
 
 def train_locally(
@@ -48,6 +48,8 @@ def train_locally(
     FederationError
         If a private run has a model that couples examples.
     """
+    if client.run.config.compute.batched != "off" and (made := made_for(client, w)) is not None:
+        return made
     model, head_alone = client.model(w), client.run.config.model.train == "head"
     for name, parameter in model.named_parameters() if head_alone else ():
         parameter.requires_grad_(model.is_of_head(name))
@@ -93,15 +95,15 @@ def _gradients(
 ) -> tuple[torch.Generator, Gradients]:
     """Return the generator of a client's training, and its gradients: plain ones, or DP-SGD's, charged here."""
     if not client.run.config.privacy.active:
-        return client.generator(_PURPOSE), Gradients()
+        return client.generator(PURPOSE), Gradients()
     if (
         client.run.config.model.train == "all"
     ):  # a head alone trains on what batch norms make in evaluation
         refuse_coupled(model)
     steps = dp_sgd_steps(client, len(pool))
     charge(client, steps)
-    rule, sampled = rule_of(client, _PURPOSE, steps), samples_of(client, _PURPOSE, steps, pool)
-    rows = client.draws.rows(_PURPOSE, pool)
+    rule, sampled = rule_of(client, PURPOSE, steps), samples_of(client, PURPOSE, steps, pool)
+    rows = client.draws.rows(PURPOSE, pool)
     return _generator_of_nothing_private(client), Gradients(rule, sampled, rows)
 
 
@@ -118,7 +120,7 @@ def _generator_of_nothing_private(client: DeviceClient) -> torch.Generator:
     How many there are can follow the size of a sample. So where privacy is real nobody must know them.
     """
     if client.draws.seeded:
-        return client.generator(_PURPOSE)
+        return client.generator(PURPOSE)
     return torch.Generator(client.run.device).manual_seed(secrets.randbits(63))
 
 

@@ -21,7 +21,7 @@ from common.config.loading import load
 from common.config.resolved import Config
 from common.data.division.partitions import class_counts, report
 from common.division import Division
-from common.errors import DivergedError, FederationError, NectarError, one_line
+from common.errors import ConfigError, DivergedError, FederationError, NectarError, one_line
 from common.learning.augmentation import check_augmentation
 from common.learning.compute import use_threads
 from common.learning.run import Run
@@ -126,6 +126,11 @@ def serve(
         A user's own function, told each round's line of metrics.jsonl; what it raises is a warning.
     """
     require_tracker(config.track)
+    if config.compute.batched != "off" and not getattr(grid, "trains_together", False):
+        raise ConfigError(
+            f"compute.batched={config.compute.batched} trains the sites of one process together, as `nectar run` has "
+            "them: leave it out where each site is a process of its own, or set it to off"
+        )
     use_threads(config.compute.server_cores)
     division = Division(config)
     run = division.run

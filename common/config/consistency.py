@@ -18,6 +18,7 @@ from common.settings.sections import (
     FILE,
     FUNCTION,
     TABLE_ENDING,
+    ComputeSettings,
     DataSettings,
     EvaluationSettings,
     FeaturesSettings,
@@ -53,6 +54,15 @@ def check_federation(federation: FederationSettings) -> None:
             f"federation.min_replies={federation.min_replies} can never be met where "
             f"federation.participation={federation.participation:g} asks {asked} of "
             f"{federation.sites} sites a round: lower the one or raise the other."
+        )
+
+
+def check_batched(compute: ComputeSettings) -> None:
+    """Refuse several processes for sites that are to be trained together in one, with a ConfigError."""
+    if compute.batched != "off" and compute.workers > 1:
+        raise ConfigError(
+            f"compute.batched={compute.batched} trains sites together in one process, and "
+            f"compute.workers={compute.workers} divides them among several: leave one of the two out."
         )
 
 

@@ -14,6 +14,7 @@ from common.config.consistency import (
     SITES_KEY,
     TABLES_KEY,
     check_arrays,
+    check_batched,
     check_bins,
     check_class_weights,
     check_evaluation,
@@ -141,6 +142,7 @@ class Config:
         check_site_places(SITES_KEY, self.images.site_folders, self.federation)
         check_site_places(TABLES_KEY, self.data.site_files, self.federation)
         check_federation(self.federation)
+        check_batched(self.compute)
         check_robust(self.federation, self.method, self.settings)
         check_evaluation(self.evaluation, self.data, self.settings)
         check_private(self.private, self.judged_at_sites, self.method)

@@ -373,6 +373,14 @@ class ComputeSettings(Section):
     )
     client_cores: int = setting(1, "threads of a client", ge=1, amount="cores")
     server_cores: int = setting(1, "threads of the server", ge=1)
+    batched: str = setting(
+        "off",
+        "how many simulated sites of one process train together, as one stacked model: off, a number, or auto, which "
+        "is one by one unless all layers are linear and small or a GPU does the work; last digits differ",
+        pattern=r"^(off|auto|[1-9][0-9]{0,3})$",
+        allowed="off, auto or a number from 1 to 9999",
+        later=True,
+    )
     client_gpus: float = _operational(0.0, "share of a GPU that a simulated client takes", ge=0)
     workers: int = _operational(
         0,

@@ -6,7 +6,7 @@ One of the two modules that touch Flower's private parts: outside a Flower runti
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from logging import getLogger
 from typing import Any
 
@@ -33,6 +33,8 @@ logger = getLogger("flwr")
 _FIRST_NODE = 1000
 
 Record = ArrayRecord | ConfigRecord | MetricRecord
+
+LookAhead = Callable[[Iterator[tuple[Message, Context]]], int]
 
 UserConfig = Mapping[str, str | int | float | bool]
 
@@ -128,20 +130,22 @@ class LocalGrid(Grid):
             return self._work(carried, message.metadata.dst_node_id)
         except Exception as error:
             logger.exception("the ClientApp raised")
-            reason = f"{type(error)}:<'{error}'>"
-            return Message(Error(code=2, reason=reason), reply_to=carried)
+            return Message(Error(code=2, reason=f"{type(error)}:<'{error}'>"), reply_to=carried)
         finally:
             torch.set_num_threads(threads)
 
-    def _work(self, message: Message, node_id: int) -> Message:
-        """Call the app in the node's context, which is kept where the app has kept something in it."""
-        context = self._kept.get(node_id) or Context(
+    def _context(self, node_id: int) -> Context:
+        return self._kept.get(node_id) or Context(
             run_id=1,
             node_id=node_id,
             node_config=self.node_config(node_id),
             state=RecordDict(),
             run_config=dict(self._run_config),
         )
+
+    def _work(self, message: Message, node_id: int) -> Message:
+        """Call the app in the node's context, which is kept where the app has kept something in it."""
+        context = self._context(node_id)
         try:
             return self._app(message, context)
         finally:
@@ -165,6 +169,27 @@ class LocalGrid(Grid):
     ) -> list[Message]:
         """Push, then pull; nothing is ever waited for."""
         return self.pull_messages(self.push_messages(messages))
+
+
+class TogetherGrid(LocalGrid):
+    """A `LocalGrid` whose app sees what is next, so that it can train sites together (``compute.batched``).
+
+    The app's ``look_ahead`` is shown the instructions that wait, each with its node's context, before the first of them
+    is carried out, and returns how many of them it need not be shown again.
+    """
+
+    trains_together = True
+    _shown: frozenset[str] = frozenset()
+
+    def _worked(self, message: Message) -> Message:
+        if message.metadata.message_id not in self._shown:
+            due = [message, *self._waiting.values()]
+            threads = torch.get_num_threads()
+            look_ahead: LookAhead = self._app.look_ahead  # type: ignore[attr-defined]
+            shown = look_ahead((m, self._context(m.metadata.dst_node_id)) for m in due)
+            torch.set_num_threads(threads)
+            self._shown = frozenset(m.metadata.message_id for m in due[:shown])
+        return super()._worked(message)
 
 
 def identify(message: Message) -> None:

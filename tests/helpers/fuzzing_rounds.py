@@ -122,6 +122,11 @@ CASES: tuple[tuple[str, str], ...] = (
     ("masking", _TRAINED),
     ("topk", f"{_TRAINED}topk.values=float16 "),
     ("lowrank", f"{_TRAINED}lowrank.rank=2 "),
+    ("fedper", f"{_TRAINED}{_BY_SITES}"),
+    ("fedrep", f"{_TRAINED}{_BY_SITES}fedrep.head_epochs=1 "),
+    ("fedbn", f"{_TRAINED}{_BY_SITES}"),
+    ("ditto", f"{_TRAINED}{_BY_SITES}"),
+    ("finetune", f"{_TRAINED}{_BY_SITES}"),
     ("flwr.serverapp.strategy:FedAdam", "fedavg.epochs=1 fedavg.batch=32 "),
     ("flwr.serverapp.strategy:FedAvgM", "fedavg.epochs=1 fedavg.batch=32 "),
 )  # fmt: skip

@@ -19,7 +19,7 @@ from common.config.code_fingerprint import user_modules_of
 from common.config.resolved import Config
 from common.learning.compute import gpus, torch_device
 from nectar.engines.cores import available_cores, granted_cores
-from nectar.engines.local_grid import LocalGrid
+from nectar.engines.local_grid import LocalGrid, TogetherGrid
 from nectar.engines.pool.pool import Setup, WorkerPool
 
 logger = getLogger("flwr")
@@ -50,13 +50,14 @@ def local_federation(
     # What the running program defines is in no other process.
     processes = 1 if HERE in user_modules_of(config) else most_processes(config)
     if processes == 1:
-        yield LocalGrid(client_app, progress=progress, **of_run(config))
+        grid = LocalGrid if config.compute.batched == "off" else TogetherGrid
+        yield grid(client_app, progress=progress, **of_run(config))
         return
-    grid = PoolGrid(client_app, config, processes, progress)
+    pooled = PoolGrid(client_app, config, processes, progress)
     try:
-        yield grid
+        yield pooled
     finally:
-        grid.close()
+        pooled.close()
 
 
 def of_run(config: Config) -> dict[str, Any]:
@@ -81,6 +82,8 @@ def most_processes(config: Config) -> int:
         If ``compute.device`` names a GPU that is not there, or ``NECTAR_CORES`` is no number of cores.
     """
     compute, asked = config.compute, devices_asked(config)
+    if compute.batched != "off":  # whose sites are trained together, in this process
+        return 1
     granted = granted_cores()
     if not compute.workers and torch_device(compute.device).type == "cuda":
         return min(len(gpus()), asked) if compute.device in ("auto", "cuda") else 1

@@ -1,0 +1,158 @@
+"""Many simulated sites of one process trained as one stacked model, ahead of each site's own instruction.
+
+The in-process grid shows the instructions that are next. Where `compute.batched` says so, what all of them train is
+trained at once; each then goes its own way through the site as ever, and finds its trained model here. Payload, log,
+checks and judging stay each site's own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from logging import getLogger
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
+from torch import Tensor, nn
+
+from client_app.decode_cache import DECODE_CACHE
+from client_app.device import DeviceClient, client_class
+from client_app.site import division_of, drawn_name, site_of, site_samples
+from common.draws.seeding import generator
+from common.errors import NectarError
+from common.learning.compute import use_threads
+from common.learning.run import Run
+from common.learning.stacked import Pupil, cannot_stack, train_stacked
+from common.learning.training import Trained
+from common.models import Classifier
+from common.settings.fedavg import FedAvgSettings
+from common.wire.weights import Weights
+
+SMALL = 1 << 16
+"""Parameters up to which ``compute.batched=auto`` trains sites as one on a CPU: above, a step is not its overhead."""
+
+MOST = 256
+"""Sites that ``auto`` trains together, and the megabytes that any number of them may hold."""
+
+PURPOSE = "local-training"
+"""What a site's batches are drawn for, alone or together."""
+
+logger = getLogger("flwr")
+
+
+@dataclass(frozen=True)
+class Made:
+    """What was trained for a site, and its share of the seconds that all took."""
+
+    parameters: dict[str, Tensor]
+    trained: Trained
+    seconds: float
+
+
+_READY: dict[tuple[int, str], Made] = {}
+"""By round and site; of one run, since a process works on one at a time."""
+
+
+@lru_cache(maxsize=16)
+def together(run: Run) -> int:
+    """Return how many sites of a run are trained together at most; 1 for one by one.
+
+    Raises
+    ------
+    ConfigError
+        If the model cannot be built.
+    """
+    asked = run.config.compute.batched
+    if asked == "off":
+        return 1
+    if why := refused(run):
+        logger.warning("compute.batched=%s, but sites train one by one: %s", asked, why)
+        return 1
+    model = run.build_model()
+    size = sum(p.numel() for p in model.parameters())
+    if asked == "auto" and run.device.type == "cpu" and not (size <= SMALL and _is_linear(model)):
+        return 1
+    copies = 4  # the stacked parameters, their gradients, momentum, and what a step makes
+    fitting = max(1, (MOST << 20) // (copies * 4 * size))
+    return min(MOST if asked == "auto" else int(asked), fitting)
+
+
+@lru_cache(maxsize=16)
+def refused(run: Run) -> str:
+    """Return why the sites of a run are not trained together whatever is asked, in a few words; empty if they are."""
+    config, client = run.config, client_class(run.config.method)
+    if not vars(client).get("trains_plainly", False):
+        return f"the sites of method={config.method} do more than plain local training"
+    if config.privacy.active or config.model.train != "all" or config.model.stays_in_part:
+        return "private steps, model.train=head and models of the sites' own are trained one site at a time"
+    settings = run.settings(FedAvgSettings)
+    if settings.class_weights != "none" or config.compute.precision != "float32":
+        return "class weights and bfloat16 are taken one site at a time"
+    return cannot_stack(run.build_model(), settings, run.task)
+
+
+def _is_linear(model: nn.Module) -> bool:
+    leaves = (m for m in model.modules() if not list(m.children()))
+    return all(isinstance(m, nn.Linear | nn.ReLU | nn.Flatten | nn.Identity) for m in leaves)
+
+
+def look_ahead(due: Iterator[tuple[Message, Context]]) -> int:
+    """Train what the first of the instructions ``due`` ask for; return how many of them were looked at.
+
+    One that cannot be, such as one of which the site's data cannot be read, is left to its site, which says why.
+    """
+    _READY.clear()
+    message, context = first = next(due)
+    try:
+        run = division_of(context).run
+        number = together(run)
+        config = message.content.config_records.get("config", ConfigRecord())
+        if number == 1 or config.get("phase") != "train":
+            return number
+        use_threads(run.config.compute.client_cores)
+        _train(run, config, [first, *islice(due, number - 1)])
+    except (NectarError, KeyError, ValueError) as error:
+        logger.debug("sites are trained one by one: %s", error)
+        return 1
+    return number
+
+
+def _train(run: Run, config: ConfigRecord, due: Sequence[tuple[Message, Context]]) -> None:
+    """Train the sites of ``due`` that were sent the same weights as the first."""
+    server_round, sent = int(str(config["server-round"])), due[0][0].content.array_records["arrays"]
+    due = [(m, c) for m, c in due if _are_same(m.content.array_records["arrays"], sent)]
+    given = DECODE_CACHE.weights(DECODE_CACHE.arrays_of(sent), run.spec)
+    begun = time.perf_counter()
+    names, pupils = list[str](), list[Pupil]()
+    for _, context in due:
+        drawn_as = drawn_name(run, context)
+        samples, _ = site_samples(division_of(context), drawn_as, context)
+        seed, device = run.config.seed, run.device
+        draws = generator(seed, PURPOSE, server_round, drawn_as, device=device)
+        if len(samples):
+            names.append(site_of(run, context))
+            pupils.append(Pupil(samples, draws))
+    model, settings = run.model_with(given), run.settings(FedAvgSettings)
+    mu = float(getattr(settings, "mu", 0.0))
+    ended = train_stacked(model, pupils, settings, server_round=server_round, mu=mu)
+    share = (time.perf_counter() - begun) / len(names)
+    for name, (parameters, trained) in zip(names, ended, strict=True):
+        _READY[server_round, name] = Made(parameters, trained, share)
+
+
+def _are_same(one: ArrayRecord, other: ArrayRecord) -> bool:
+    """Return whether two instructions carry the same bytes, as those of one round in one process do."""
+    return all(a.data is b.data for a, b in zip(one.values(), other.values(), strict=True))
+
+
+def made_for(client: DeviceClient, w: Weights) -> tuple[Classifier, Trained] | None:
+    """Return the model of a client's site that was trained from ``w``, and how that went, once; None if none was."""
+    if not _READY or together(client.run) == 1:
+        return None
+    made = _READY.pop((client.server_round, client.site), None)
+    if made is None:
+        return None
+    client.report(train_loss=made.trained.loss, seconds=made.seconds)
+    return client.model(Weights(made.parameters, w.codec)), made.trained
