@@ -5,12 +5,10 @@ from __future__ import annotations
 from torch import Tensor
 
 from client_app.device import DeviceClient, phase
-from client_app.local_training import train_locally
+from client_app.local_training import train_aside, train_locally
 from common.errors import FederationError
-from common.learning.training import train
 from common.models import Classifier
 from common.privacy.events import Event
-from common.samples.inputs import Samples
 from common.settings.fedmd import FedMDSettings
 from common.specs.fedmd import (
     ANSWER,
@@ -45,12 +43,12 @@ class FedMDClient(DeviceClient):
             shares = given.part(ANSWER, Tensors)[SHARES]
             if len(shares) != len(images):
                 raise FederationError(f"{len(shares)} answers came to {len(images)} public images")
-            self._trained(
-                model, public_samples(self.run, images, shares), settings.digest_epochs, "digest"
-            )
+            digest = settings.model_copy(update={"epochs": settings.digest_epochs})
+            samples = public_samples(self.run, images, shares)
+            train_aside(self, model, digest, "digest", samples=samples)
         private = self.run.config.privacy.active and settings.mechanism == "logits"
         if private:  # whatever the model learns, what is sent of it lies in a ball
-            self._trained(model, self.samples, settings.epochs, "local-training")
+            train_aside(self, model, settings, "local-training")
         else:
             model, _ = train_locally(self, Weights.of(model))
         self.remember(Weights.of(model).tensors)
@@ -78,20 +76,6 @@ class FedMDClient(DeviceClient):
                 f"site '{self.site}' no longer has the public images: it gets them with its next instruction"
             )
         return kept[IMAGES]
-
-    def _trained(self, model: Classifier, samples: Samples, epochs: int, purpose: str) -> None:
-        config = self.run.config
-        train(
-            model,
-            samples,
-            self.settings(FedMDSettings).model_copy(update={"epochs": epochs}),
-            self.run.task,
-            self.generator(purpose),
-            server_round=self.server_round,
-            precision=config.compute.precision,
-            examples=self.examples_an_epoch if samples is self.samples else 0,
-            before_step=self.deadline.check,
-        )
 
     def _noisy(self, found: Tensor) -> Tensor:
         privacy = self.run.config.privacy

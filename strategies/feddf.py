@@ -41,7 +41,8 @@ class FedDF(FedAvg):
         """Return the average of the weights, trained on the images and the models' answer to them."""
         each: list[Tensor] = []
         average = super().update(server_round, weights, self._asked(uploads, each))
-        answer = consensus(torch.stack(each), self.run.config.distil.sharpness)
+        distil = self.run.config.distil
+        answer = consensus(torch.stack(each), distil.aggregation, distil.temperature)
         samples = public_samples(self.run, self._images, answer)
         return learned_from(self.run, server_round, average, samples, plain(self.run.task))
 

@@ -104,7 +104,8 @@ class FedMD(Strategy):
             self._parcels.held.pop(site, None)
         config = self.run.config.distil
         self._last = sent if config.keep == SITES else {}
-        self._answer = consensus(torch.stack([*sent.values()]), config.sharpness)
+        each = torch.stack([*sent.values()])
+        self._answer = consensus(each, config.aggregation, config.temperature)
         samples = public_samples(self.run, self._images, self._answer)
         return learned_from(self.run, server_round, weights, samples, plain(self.run.task))
 

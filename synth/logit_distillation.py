@@ -15,18 +15,18 @@ def centred(logits: Tensor) -> Tensor:
     return (logits - logits.mean(1, keepdim=True)).clamp(-LIMIT, LIMIT)
 
 
-def consensus(logits: Tensor, temperature: float | None = None) -> Tensor:
+def consensus(logits: Tensor, aggregation: str, temperature: float) -> Tensor:
     """Return all models' answer, float32 [n, C], each row of sum 1.
 
     Parameters
     ----------
     logits : Tensor
         [K, n, C], of K models, which count the same.
-    temperature : float, optional
-        None: softmax(mean z_k), FedDF's AVGLOGITS and FedMD's mean of scores. Else DS-FL's entropy reduction,
-        softmax(mean softmax(z_k) / T): with a small T it is sharper than the mean.
+    aggregation : str
+        ``mean``: softmax(mean z_k), FedDF's AVGLOGITS and FedMD's mean of scores. ``entropy``: DS-FL's entropy
+        reduction, softmax(mean softmax(z_k) / T), which with a small T is sharper than the mean.
     """
-    if temperature is None:
+    if aggregation == "mean":
         return logits.mean(0).softmax(1)
     return (logits.softmax(2).mean(0) / temperature).softmax(1)
 

@@ -6,7 +6,6 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +97,8 @@ def export(
     require_fit(sets, run.info, kept)
     sent = _summary(sets, server_round, run.info)
     about = about_model(past, run, checkpoint)
-    more = partial(write_synthetic, sets, run.info, contrast=contrast_of(kept)) if sets else None
+    contrast = contrast_of(kept) if sets else "pixels"
+    more = lambda to: write_synthetic(sets, run.info, to, contrast) if sets else None  # noqa: E731
     return _written(folder, run, network, about, formats, sent, more)
 
 

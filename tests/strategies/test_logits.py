@@ -62,16 +62,16 @@ def softmax(z: Any) -> Any:
 def test_the_answer_of_all_is_the_formula() -> None:
     z = torch.randn(4, 5, 3, generator=torch.Generator().manual_seed(0)) * 3
     mean = softmax(z.double().numpy().mean(0))
-    assert np.allclose(consensus(z), mean, atol=1e-6)
+    assert np.allclose(consensus(z, "mean", 0.1), mean, atol=1e-6)
     shares = softmax(z.double().numpy()).mean(0)
-    assert np.allclose(consensus(z, 0.1), softmax(shares / 0.1), atol=1e-6)
+    assert np.allclose(consensus(z, "entropy", 0.1), softmax(shares / 0.1), atol=1e-6)
 
 
 def test_entropy_reduction_is_sharper_than_the_mean_of_the_shares() -> None:
     z = torch.randn(1, 50, 10, generator=torch.Generator().manual_seed(1)) * 4  # all agree
     shares = z.softmax(2).mean(0)
     entropy = lambda p: -(p * p.log()).sum(1)  # noqa: E731
-    assert bool((entropy(consensus(z, 0.1)) < entropy(shares)).all())
+    assert bool((entropy(consensus(z, "entropy", 0.1)) < entropy(shares)).all())
 
 
 def test_centred_logits_answer_the_same_and_have_an_end() -> None:
@@ -85,7 +85,7 @@ def test_the_slope_of_the_distillation_is_that_of_finite_differences(small: Smal
     task = Division(load(small(method="fedmd"))).run.task
     draws = torch.Generator().manual_seed(3)
     z = torch.randn(5, 10, generator=draws, dtype=torch.float64, requires_grad=True)
-    shares = consensus(torch.randn(3, 5, 10, generator=draws, dtype=torch.float64), 0.1)
+    shares = consensus(torch.randn(3, 5, 10, generator=draws, dtype=torch.float64), "entropy", 0.1)
     (slope,) = torch.autograd.grad(task.loss(z, shares), z)
     assert torch.allclose(slope, (z.softmax(1) - shares) / 5, atol=1e-12)
     h = 1e-6
