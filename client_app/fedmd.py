@@ -38,7 +38,10 @@ class FedMDClient(DeviceClient):
     def answer(self, given: Bundle) -> Tensors:
         """Return the logits of the own model, after everybody's answer and the site's own images taught it."""
         images, settings = self._public(given), self.settings(FedMDSettings)
-        model = self._own()
+        privacy, model = self.run.config.privacy, self._own()
+        private = privacy.active and settings.mechanism == "logits"
+        if private:  # before an example is read
+            self.draws.charge(Event(MECHANISM, privacy.noise_multiplier))
         if ANSWER in given.parts and settings.digest_epochs:
             shares = given.part(ANSWER, Tensors)[SHARES]
             if len(shares) != len(images):
@@ -46,7 +49,6 @@ class FedMDClient(DeviceClient):
             digest = settings.model_copy(update={"epochs": settings.digest_epochs})
             samples = public_samples(self.run, images, shares)
             train_aside(self, model, digest, "digest", samples=samples)
-        private = self.run.config.privacy.active and settings.mechanism == "logits"
         if private:  # whatever the model learns, what is sent of it lies in a ball
             train_aside(self, model, settings, "local-training")
         else:
@@ -79,6 +81,5 @@ class FedMDClient(DeviceClient):
 
     def _noisy(self, found: Tensor) -> Tensor:
         privacy = self.run.config.privacy
-        self.draws.charge(Event(MECHANISM, privacy.noise_multiplier))
         gaussian = self.draws.gaussian(MECHANISM, privacy.noise_multiplier, 2 * privacy.clip)
         return noisy(found, privacy.clip, gaussian)

@@ -12,6 +12,7 @@ class FedDFSettings(FedAvgSettings):
     """
 
     distils: ClassVar[bool] = True
+    trains_alone: ClassVar[bool] = True
 
     @property
     def trains_on_images(self) -> bool:

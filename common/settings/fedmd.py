@@ -13,6 +13,7 @@ class FedMDSettings(FedAvgSettings):
     """
 
     distils: ClassVar[bool] = True
+    trains_alone: ClassVar[bool] = True
 
     digest_epochs: int = setting(
         5,
