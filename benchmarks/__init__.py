@@ -5,6 +5,7 @@ ENTRIES = {
     "fedavg_round": "benchmarks.fedavg_round",
     "small_devices": "benchmarks.small_devices",
     "scaling": "benchmarks.scaling",
+    "gpu": "benchmarks.gpu",
     "nodes": "benchmarks.nodes",
     "first_command": "benchmarks.first_command",
     "round_memory": "benchmarks.round_memory",

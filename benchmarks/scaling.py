@@ -24,7 +24,7 @@ from torch import Tensor
 
 import client_app.app
 from benchmarks.made_up import sites_with
-from benchmarks.measure import Claim, Row, threads
+from benchmarks.measure import Claim, Row, figure_elsewhere, peak_memory, table, threads
 from common.config.loading import load
 from common.division import Division
 from common.draws.seeding import generator
@@ -35,16 +35,21 @@ from server_app.app import make_strategy
 from strategies.exchange.inbox import exchange
 
 IMAGES = 4
-WIDTHS = {0.1: 32, 1: 325, 10: 3250, 50: 16250}
+WIDTHS = {0.1: 32, 1: 325, 10: 3250}
 """Hidden units by millions of parameters."""
 
 FEW, MANY = 4, 14
 
+_ONE_STEP = f"{{0}}.epochs=1 {{0}}.batch={IMAGES}"
+_SHORT = {"feddm": "feddm.iterations=1 feddm.ipc=1 feddm.real_batch=4 image_training.epochs=1"}
+
+METHODS, SITES = ("fedavg", "scaffold", "feddm"), (10, 100, 1000)
+
 
 def rows(pairs: int) -> list[Row]:
-    """Measure what a site more takes with a million, ten and fifty million parameters."""
+    """Measure what a site more takes with a million and ten million parameters."""
     with threads(1):
-        return [_row(size, pairs) for size in (1, 10, 50)]
+        return [_row(size, pairs) for size in (1, 10)]
 
 
 def _row(size: float, pairs: int) -> Row:
@@ -127,7 +132,7 @@ def _words(
         "dataset": "cifar10",
         "output-dir": directory,
         "data-dir": directory,
-        "set": f"model.name=mlp model.width={WIDTHS[size]} {method}.epochs=1 {method}.batch={IMAGES} "
+        "set": f"model.name=mlp model.width={WIDTHS[size]} {_SHORT.get(method, _ONE_STEP.format(method))} "
         f"federation.sites={sites} evaluation.on=none compute.client_cores=1 compute.device=cpu {more}",
     }
 
@@ -138,12 +143,36 @@ def _samples(made: Run, k: int) -> Samples:
     return Samples.of(images, torch.randint(0, len(made.info.classes), (IMAGES,), generator=rng))
 
 
+def curves() -> Iterator[tuple[str, int, float, float]]:
+    """Yield (method, sites, milliseconds of a core a site and round, peak of memory in MB), by sites."""
+    for method in METHODS:
+        for sites in SITES:
+            seconds, peak = (
+                figure_elsewhere("benchmarks.scaling", what, method, str(sites))
+                for what in ("seconds", "peak")
+            )
+            yield method, sites, seconds / sites * 1e3, peak
+
+
+def figure(what: str, method: str, sites: int) -> float:
+    """Return the CPU seconds of a round with 0.1 million parameters, or the most MB that this process has had."""
+    with threads(1), rounds(method, 0.1, sites) as made:
+        made.ours(1)
+        seconds = _seconds(lambda: made.ours(2))
+    return seconds if what == "seconds" else peak_memory()
+
+
 def main() -> None:
     """Print the curves."""
+    if sys.argv[1:]:
+        what, method, sites = sys.argv[1:]
+        print(figure(what, method, int(sites)))
+        return
+    for method, sites, each, peak in curves():
+        print(f"{method:9} {sites:6} sites  {each:6.2f} ms a site  {peak:6.0f} MB", flush=True)
     with threads(1):
-        for size in WIDTHS:
-            print(_row(size, 3), flush=True)
+        print(table([_row(size, 3) for size in WIDTHS]))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

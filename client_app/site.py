@@ -380,6 +380,7 @@ def state_of(run: Run, record_id: str, site: str, context: Context) -> DeviceSta
     takes from its own configuration and never from a message.
     """
     directory, shelf = state_directory(context), None
+    flushed = directory is not None
     if directory is None and is_simulated(context):
         directory, shelf = _simulated_places(run, record_id)
         record_id = ""
@@ -387,7 +388,7 @@ def state_of(run: Run, record_id: str, site: str, context: Context) -> DeviceSta
         return ContextState(context.state)
     where = directory, record_id, site, context.run_id
     earlier = not run.config.private
-    return DirectoryState(*where, kind=_kind_of(run), earlier=earlier, shelf=shelf)
+    return DirectoryState(*where, kind=_kind_of(run), earlier=earlier, shelf=shelf, flushed=flushed)
 
 
 _kind_of = lru_cache(maxsize=16)(lambda run: state_kind_of(run.config))

@@ -133,6 +133,9 @@ class DirectoryState:
         Flower's number of the run.
     earlier : bool
         Whether versions of a release that knew no kinds count, which are in the site's folder itself.
+    flushed : bool
+        Whether a version is on disk when it is written. A simulated site's is not: after a power cut it may be
+        refused by its checksum, and nobody but the simulation is worse off.
     """
 
     def __init__(
@@ -145,7 +148,9 @@ class DirectoryState:
         kind: str = "",
         earlier: bool = False,
         shelf: Path | None = None,
+        flushed: bool = True,
     ) -> None:
+        self._flushed = flushed
         self._parts = root, record_id, site_slug(site), kind, str(run)
         self._earlier = earlier
         self._shelf = shelf or root / SHELF
@@ -227,8 +232,8 @@ class DirectoryState:
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             collect_leftovers(self._directory)
-            tensors_apart.write(self._directory, tensors, apart)
-            tensor_file.save(self._path(server_round), small, about)
+            tensors_apart.write(self._directory, tensors, apart, flushed=self._flushed)
+            tensor_file.save(self._path(server_round), small, about, flushed=self._flushed)
         except (OSError, SafetensorError) as error:
             raise self._unwritable(error) from None
         for old in _surplus(self.rounds(), server_round, taken):

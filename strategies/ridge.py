@@ -25,6 +25,7 @@ from strategies.base import Instruction, State, Strategy
 from strategies.exchange.replies import Upload
 from strategies.exchange.roll_call import listed
 from strategies.exchange.rules import Rule
+from strategies.taught import taught
 from synth.ridge_regression import (
     Curve,
     Sums,
@@ -72,7 +73,8 @@ class Ridge(Strategy):
         )
         if held < needed:
             raise ConfigError(
-                f"ridge.server={'on' if settings.server else 'off'}, ridge.axes={settings.axes} take {needed} or more "
+                f"ridge.server={'on' if settings.server else 'off'}, ridge.axes={settings.axes}, "
+                f"ridge.student={settings.student or 'nothing'} take {needed} or more "
                 f"validation examples, which the server holds back, and there are {held}: raise data.validation, "
                 "with data.validation_at=server, or lower ridge.width"
             )
@@ -139,6 +141,9 @@ class Ridge(Strategy):
                 model.head.parameters(), (solution[:-1].mT, solution[-1]), strict=True
             ):
                 parameter.copy_(part)
+        if self.settings.student and self._own is not None:
+            self._told["trained_on"] = len(self._own)
+            return taught(self.run, server_round, model, self._own)
         return Weights.of(model, weights.codec)
 
     def _solved(self, total: Sums) -> Tensor:

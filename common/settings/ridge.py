@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 _OURS = "Nectar; Fed3R's features are pre-trained"
 
 
+TEACHER = "ridge"
+"""The architecture that sites' sums are of, where the run's own is another (``ridge.student``)."""
+
+
 class RidgeSettings(Settings):
     """Sites send sums of frozen features, once; the server adds them and solves ridge regression.
 
@@ -58,6 +62,14 @@ class RidgeSettings(Settings):
         False,
         "the server's labelled examples (data.validation) join the sites', and then judge nothing",
     )
+    student: str = setting(
+        "",
+        "a network that the server then trains on its labelled examples (data.validation, which judge nothing then), "
+        "as image_training says and taught by the solution: it is the run's model, and no site is asked again",
+        source="Nectar, after Hinton et al. (2015)",
+        allowed="a name that model.name takes, or nothing",
+        later=True,
+    )
     form: Literal["int8", "integers"] = setting(
         "int8",
         "how sums travel: in a byte a number with a scale a site; or as sums of rows that are rounded to whole "
@@ -88,9 +100,14 @@ class RidgeSettings(Settings):
         return value
 
     @property
+    def trains_on_images(self) -> bool:
+        """Whether the server trains a network."""
+        return bool(self.student)
+
+    @property
     def trains_on_validation(self) -> bool:
         """Whether the server's examples are among those it learns from, or give the axes."""
-        return self.server or self.axes == "server"
+        return self.server or self.axes == "server" or bool(self.student)
 
     @classmethod
     def needs(cls) -> Mapping[str, Any]:
@@ -103,8 +120,14 @@ class RidgeSettings(Settings):
         }
 
     def shaped(self, model: ModelSettings) -> ModelSettings:
-        """Return the model with as many axes as are asked for."""
-        return model.model_copy(update={"width": self.width})
+        """Return the model with as many axes as are asked for, or the network that it teaches."""
+        own = {"name": self.student} if self.student else {"width": self.width}
+        return model.model_copy(update=own)
+
+    def models(self, model: ModelSettings) -> Mapping[str, ModelSettings]:
+        """Name the teacher beside the network that it teaches."""
+        teacher = model.model_copy(update={"name": "ridge", "width": self.width})
+        return {TEACHER: teacher} if self.student else {}
 
     def private_steps(self, examples: int, held: float) -> tuple[float, int] | None:
         """Return the one release of all rows."""

@@ -15,7 +15,7 @@ from common.errors import ConfigError, PayloadError
 from common.learning.run import Run
 from common.models.ridge import RidgeModel, own_axes
 from common.samples.inputs import Samples
-from common.settings.ridge import RidgeSettings
+from common.settings.ridge import TEACHER, RidgeSettings
 from common.settings.sections import is_user_data
 from common.wire.codec import ROUNDED, Spec
 from common.wire.tensors import Tensors, TensorSpec, TensorsSpec
@@ -54,7 +54,8 @@ def check(run: Run) -> RidgeSettings:
         raise ConfigError(
             f"method=ridge learns all there is to learn in one round, and rounds={config.rounds}: set rounds=1"
         )
-    for key, own in (("name", "ridge"), ("start", ""), ("projection", 0)):
+    named = settings.student or "ridge"
+    for key, own in (("name", named), ("start", ""), ("projection", 0)):
         if (value := getattr(config.model, key)) != own:
             raise ConfigError(
                 f"method=ridge has a model that every site draws, and model.{key}={value}: leave it out"
@@ -80,7 +81,7 @@ def check(run: Run) -> RidgeSettings:
 @lru_cache(maxsize=4)
 def model_of(run: Run) -> RidgeModel:
     """Return the run's model as server and sites draw it, on the run's device; not to be changed."""
-    model = run.build_model().eval()
+    model = run.with_model(TEACHER).build_model().eval()
     assert isinstance(model, RidgeModel)
     if run.settings(RidgeSettings).axes == "random":
         with torch.no_grad():

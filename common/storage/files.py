@@ -20,13 +20,17 @@ _DIGITS = 300
 _TEMPORARY = re.compile(r"\..+\.(?P<process>\d+)\.tmp")
 
 
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` fill a temporary file beside ``path``, then rename it into place."""
+def write_atomically(path: Path, write: Callable[[Path], object], *, flushed: bool = True) -> None:
+    """Let ``write`` fill a temporary file beside ``path``, then rename it into place.
+
+    What is not ``flushed`` to disk outlives the process, but may be torn by a power cut: for what has a checksum.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         write(temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
+        if flushed:
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -32,12 +32,18 @@ class TensorFileError(Exception):
     """A file that is not what was written, in half a sentence that names no path."""
 
 
-def save(path: Path, tensors: Mapping[str, torch.Tensor], meta: Mapping[str, Any]) -> None:
+def save(
+    path: Path,
+    tensors: Mapping[str, torch.Tensor],
+    meta: Mapping[str, Any],
+    *,
+    flushed: bool = True,
+) -> None:
     """Write ``tensors`` by name, and ``meta`` as JSON, whole or not at all; OSError, SafetensorError if it fails."""
     content = {name: _as_stored(t) for name, t in tensors.items()}
     text = json.dumps(meta)
     head = {_CHECKED: f"{_checksum(content, text)} {text}"}
-    write_atomically(path, lambda to: save_file(content, to, head))
+    write_atomically(path, lambda to: save_file(content, to, head), flushed=flushed)
 
 
 def _as_stored(tensor: torch.Tensor) -> torch.Tensor:
@@ -207,7 +213,13 @@ def _digest(tensor: torch.Tensor) -> str:
     return digest.hexdigest()
 
 
-def write(directory: Path, tensors: Mapping[str, torch.Tensor], apart: Mapping[str, str]) -> None:
+def write(
+    directory: Path,
+    tensors: Mapping[str, torch.Tensor],
+    apart: Mapping[str, str],
+    *,
+    flushed: bool = True,
+) -> None:
     """Write those of ``tensors`` that ``apart`` names, unless they are there already.
 
     Parameters
@@ -229,7 +241,7 @@ def write(directory: Path, tensors: Mapping[str, torch.Tensor], apart: Mapping[s
         if not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
             content = {_NAME: _as_stored(tensors[name])}  # its name is its checksum
-            write_atomically(path, partial(save_file, content))
+            write_atomically(path, partial(save_file, content), flushed=flushed)
 
 
 def read(directory: Path, meta: Mapping[str, Any]) -> dict[str, torch.Tensor]:

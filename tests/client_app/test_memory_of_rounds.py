@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -211,3 +212,18 @@ def test_slots_follow_the_rounds_that_were_taken(tmp_path: Path, kind: str) -> N
     assert told(5, 4) == (1, 20)
     assert told(6, 5) == (5, 20)
     assert told(8, 6) == (5, 20)
+
+
+def test_a_real_sites_memory_is_on_disk_before_it_answers_and_a_simulated_ones_need_not_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed = list[int]()
+    flush = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda number: flushed.append(number) or flush(number))
+    tensors = {"small": torch.ones(3), "large": torch.ones(2**19)}
+    for durable, files in ((True, 2), (False, 0)):
+        state = DirectoryState(tmp_path / str(durable), "record", "site", flushed=durable)
+        state.save(1, tensors)
+        assert len(flushed) == files
+        assert all(torch.equal(state.load(1)[name], t) for name, t in tensors.items())
+        flushed.clear()

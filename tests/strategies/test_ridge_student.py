@@ -1,0 +1,131 @@
+"""A network that the server trains on its own examples, taught by the solution of the sites' sums."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import nectar
+from common.config.loading import load
+from common.division import Division
+from common.errors import ConfigError
+from common.samples.inputs import Samples
+from nectar.export.bundle import export
+from nectar.export.scoring import ExportedModel
+from nectar.recorded_run import RecordedRun
+from strategies import taught
+
+QUICK: dict[str, Any] = {
+    "ridge.width": 65,
+    "ridge.student": "mlp",
+    "model.width": 20,
+    "federation.sites": 3,
+    "image_training.steps": 60,
+    "image_training.batch": 64,
+    "image_training.lr": 0.1,
+    "image_training.ball": 0,
+}
+
+
+def ran(output: Path, **more: Any) -> RecordedRun:
+    return nectar.run("ridge", output_dir=output, progress=False, **(QUICK | more))
+
+
+def learned(run: RecordedRun) -> Tensor:
+    return torch.cat([t.flatten() for t in dict(run.checkpoint().model("")).values()])
+
+
+class Pixels(nn.Module):
+    """Scores that are the inputs themselves."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1)
+
+
+def made(tmp_path: Path, words: str = "") -> Any:
+    text = "ridge.student=mlp " + words
+    return Division(
+        load({"method": "ridge", "dataset": "digits", "output-dir": str(tmp_path), "set": text})
+    ).run
+
+
+def test_a_views_target_is_half_its_label_and_half_what_the_teacher_says_of_that_view(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(taught, "VIEWS", 3)
+    monkeypatch.setattr(taught, "_AT_ONCE", 4)
+    x = torch.randn(4, 1, 1, 10, generator=torch.Generator().manual_seed(0))
+    own = Samples.of(x, torch.tensor([3, 1, 4, 1]))
+    run = made(tmp_path)
+    monkeypatch.setattr(torch, "rand", lambda n, **_: torch.full((n,), 0.25))
+    monkeypatch.setattr(torch, "randperm", lambda n, **_: torch.arange(n).flip(0))
+    views = taught._views(run, 1, Pixels(), own)
+    assert len(views) == 12
+    hard = F.one_hot(own.labels, 10).float()
+    for batch in (0, 2):  # the examples as they are
+        at = slice(4 * batch, 4 * batch + 4)
+        torch.testing.assert_close(views.raw[at], x)
+        told = (10 * x.flatten(1)).softmax(1)
+        torch.testing.assert_close(views.labels[at], (hard + told) / 2)
+    mixed, labels = 0.25 * x + 0.75 * x.flip(0), 0.25 * hard + 0.75 * hard.flip(0)
+    torch.testing.assert_close(views.raw[4:8], mixed)
+    torch.testing.assert_close(views.labels[4:8], (labels + (10 * mixed.flatten(1)).softmax(1)) / 2)
+
+
+def test_views_of_large_pictures_stay_within_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Samples.of(torch.randn(5, 1, 1, 10), torch.arange(5))
+    monkeypatch.setattr(taught, "MOST_BYTES", 5 * 40 * 7)
+    assert len(taught._views(made(tmp_path), 1, Pixels(), own)) == 35
+    monkeypatch.setattr(taught, "MOST_BYTES", 1)
+    assert len(taught._views(made(tmp_path), 1, Pixels(), own)) == 5
+
+
+def test_a_teacher_adds_to_what_the_server_learns_from_its_own_examples(tmp_path: Path) -> None:
+    steps = {"image_training.steps": 600, "ridge.width": 257}
+    with_teacher = ran(tmp_path, **steps)
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr(taught, "LABELS", 1.0)  # the same training without a teacher
+    alone = ran(tmp_path / "alone", **steps)
+    monkey.undo()
+    accuracies = [run.rounds[-1]["test"]["accuracy"] for run in (with_teacher, alone)]
+    assert accuracies[0] > accuracies[1] + 0.01
+    assert with_teacher.rounds[-1]["notes"]["trained_on"] == 144
+
+
+def test_the_same_command_gives_the_same_network_which_is_the_runs_model(tmp_path: Path) -> None:
+    runs = [ran(tmp_path / name) for name in ("one", "other")]
+    assert torch.equal(*map(learned, runs))
+    assert set(dict(runs[0].checkpoint().model(""))) == {
+        f"{layer}.{kind}" for layer in ("features.1", "head") for kind in ("weight", "bias")
+    }
+    export(runs[0], tmp_path / "model")
+    images = torch.rand(5, 1, 8, 8)
+    read = ExportedModel.open(tmp_path / "model").network
+    torch.testing.assert_close(read(images), runs[0].model(images))
+
+
+def test_a_late_sites_network_is_that_of_a_run_with_all(tmp_path: Path) -> None:
+    more = {"ridge.form": "integers", "federation.participation": 0.34}
+    first = ran(tmp_path, **more)
+    late = nectar.run(resume=first.directory, progress=False, **{"federation.newcomers": "any"})
+    assert torch.equal(learned(late), learned(ran(tmp_path / "all", **{"ridge.form": "integers"})))
+    assert not torch.equal(learned(late), learned(first))
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"ridge.student": "nonsense"}, "nonsense"),
+        ({"data.validation": 0}, r"ridge\.student=mlp take 1 or more validation examples"),
+    ],
+)
+def test_what_cannot_be_taught_is_refused(tmp_path: Path, more: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        ran(tmp_path, **more)
