@@ -46,6 +46,7 @@ from common.settings.sections import (
     SECTIONS,
     ComputeSettings,
     DataSettings,
+    DistilSettings,
     EvaluationSettings,
     FeaturesSettings,
     FederationSettings,
@@ -107,6 +108,7 @@ class Config:
     model: ModelSettings
     federation: FederationSettings
     image_training: ImageTrainingSettings
+    distil: DistilSettings
     evaluation: EvaluationSettings
     compute: ComputeSettings
     wire: WireSettings
@@ -246,7 +248,7 @@ class Config:
         """Return the sections in use by name: the run-wide ones, then the method's and those of the methods inside it.
 
         ``images`` and ``features`` are in use where something of them departs from the defaults;
-        ``image_training`` where one of the methods trains by it; ``track`` where something of it is chosen.
+        ``image_training`` and ``distil`` where a method goes by them; ``track`` where something of it is chosen.
         """
         shared: dict[str, Section] = {name: getattr(self, name) for name in SECTIONS}
         if self.images == ImagesSettings():
@@ -255,6 +257,8 @@ class Config:
             del shared["features"]
         if not any(settings.trains_on_images for settings in self.methods.values()):
             del shared["image_training"]
+        if not any(settings.distils for settings in self.methods.values()):
+            del shared["distil"]
         if self.track == TrackSettings():
             del shared["track"]
         return shared | self.methods

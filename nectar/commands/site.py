@@ -13,7 +13,8 @@ from typing import Annotated, NoReturn
 
 from common.config.text import from_home
 from common.errors import ConfigError, NectarError
-from nectar.arguments import argument, flag, here, option
+from common.sites import KEPT_MODEL
+from nectar.arguments import AllowImports, argument, flag, here, option
 
 HELP = """\
 Starts flower-supernode with these options, and beside it one process that has imported Flower and torch. What the
@@ -131,7 +132,30 @@ def init(
     return start(options) if begin else 0
 
 
-ACTIONS = {each.__name__: each for each in (start, init, approve)}
+def export(
+    state: Annotated[str, argument("STATE", "the state-dir of the site's node config")],
+    output: Annotated[Path | None, option("DIR", "the folder to make")] = None,
+    allow_imports: AllowImports = "",
+) -> int:
+    """Write the newest model of the site's own that is kept in its state-dir, as `nectar export` does a run's."""
+    from nectar.export.bundle import export_of_site
+    from nectar.records.record_imports import import_policy_of
+
+    folder = here(state)
+    kept = max(
+        folder.glob(f"*/*/{KEPT_MODEL}"), key=lambda path: path.stat().st_mtime, default=None
+    )
+    if kept is None:
+        raise ConfigError(
+            f"{folder} holds no model of this site's own: a site keeps one where it judges it (evaluation.on=sites) "
+            "and the method, or model.personal, gives it one"
+        )
+    done = export_of_site(kept, output, policy=import_policy_of(allow_imports))
+    print(f"the model of {done.about['run']['site']}'s own: {done.folder}")
+    return 0
+
+
+ACTIONS = {each.__name__: each for each in (start, init, approve, export)}
 DEFAULT = "start"
 
 
