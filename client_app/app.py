@@ -156,13 +156,9 @@ def client_of(message: Message, context: Context) -> DeviceClient:
     site, drawn_as = site_of(run, context), drawn_name(run, context)
     with checked_by(_time_to_read(context, _config(message)).check):
         train, holdout = site_samples(division, drawn_as, context)
-    record_id = str(_config(message).get("record", ""))
-    if not _RECORD_ID.fullmatch(record_id) or is_reserved(record_id):
-        raise FederationError(
-            f"the server names its run {record_id[:40]!r}, which cannot be part of a file name here"
-        )
+    record_id = _record_of(message)
     state = state_of(run, record_id, site, context)
-    cls = client_class(run.config.method)
+    cls: Callable[..., DeviceClient] = client_class(run.config.method)
     told = one_line(str(_config(message).get(DATA, ""))[:16])
     require_data_of_run(division, context, state, told)
     user_data = user_folder(run, context) is not None
@@ -170,6 +166,8 @@ def client_of(message: Message, context: Context) -> DeviceClient:
     account = account_of(run, record_id, site, context)
     if account is not None:
         account.check(_seen(message))
+    if run.config.secret:
+        cls = _hidden(message, context, run, site)
     return cls(
         *(run, site, train, holdout, state),
         user_data=user_data,
@@ -177,6 +175,16 @@ def client_of(message: Message, context: Context) -> DeviceClient:
         account=account,
         drawn_as=drawn_as,
     )
+
+
+def _record_of(message: Message) -> str:
+    """Return the name of the run's record; FederationError if no file could be called so."""
+    record_id = str(_config(message).get("record", ""))
+    if not _RECORD_ID.fullmatch(record_id) or is_reserved(record_id):
+        raise FederationError(
+            f"the server names its run {record_id[:40]!r}, which cannot be part of a file name here"
+        )
+    return record_id
 
 
 def _time_to_read(context: Context, asked: Mapping[str, Any] | None = None) -> Deadline:
@@ -386,6 +394,44 @@ def roll_call(message: Message, context: Context) -> Message:
 def partitions(message: Message, context: Context) -> Message:
     """Say of each node of a simulation in this process what it would answer to the roll call."""
     return reply(message, context, _partitions)
+
+
+# ---- secret sum ----------------------------------------------------------------------------------
+
+
+def _hidden(message: Message, context: Context, run: Run, site: str) -> Callable[..., DeviceClient]:
+    """Return what makes the method's client, of which the site's part of a sum leaves instead of its result."""
+    from client_app.secret import secret_client  # its cryptography, for who asks
+
+    cls = client_class(run.config.method)
+    return secret_client(cls, message, context, run, site, _record_of(message))
+
+
+def _secret(exchange: str) -> Handler:
+    def handle(message: Message, context: Context) -> RecordDict:
+        from client_app.secret import answer
+
+        return answer(message, context, exchange, _record_of(message))
+
+    return handle
+
+
+@app.query("secret_keys")
+def secret_keys(message: Message, context: Context) -> Message:
+    """Give public keys for one round of a secret sum."""
+    return reply(message, context, _secret("keys"))
+
+
+@app.query("secret_shares")
+def secret_shares(message: Message, context: Context) -> Message:
+    """Seal shares of this round's secrets for the other sites."""
+    return reply(message, context, _secret("shares"))
+
+
+@app.query("secret_opening")
+def secret_opening(message: Message, context: Context) -> Message:
+    """Give the shares that open a round's total."""
+    return reply(message, context, _secret("opening"))
 
 
 # ---- partitions ----------------------------------------------------------------------------------

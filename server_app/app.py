@@ -46,6 +46,7 @@ from strategies.exchange.roll_call import expected_sites
 from strategies.federated import Federated
 from strategies.foreign import ForeignStrategy
 from strategies.round import Callback
+from strategies.secret import secret_strategy
 
 logger = getLogger("flwr")
 
@@ -277,7 +278,8 @@ def make_strategy(run: Run) -> Federated:
         check_augmentation(section, settings, run.info)
     if is_foreign(run.config.method):
         return ForeignStrategy(run)
-    return strategy_class(run.config.method)(run)
+    cls = strategy_class(run.config.method)
+    return secret_strategy(cls)(run) if run.config.secret else cls(run)
 
 
 def with_nodes_there_are(run: Run, sites: list[Site]) -> Run:

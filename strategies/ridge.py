@@ -17,7 +17,9 @@ from common.errors import ConfigError, FederationError
 from common.learning.run import Run
 from common.models.ridge import along
 from common.models.ridge_network import RidgeNetwork
+from common.privacy.accounting import epsilon
 from common.samples.inputs import Samples, samples
+from common.secret.cohort import colluders_of, shares_of
 from common.settings.ridge import STUDENT
 from common.sites import Site
 from common.specs.ridge import AGAIN, PHASE, Summing, check, joint_of, joint_spec, model_of
@@ -144,7 +146,10 @@ class Ridge(Strategy):
         for upload in uploads:
             sums = summing.received(upload.payload_as(Tensors))
             self._total = sums if self._total is None else self._total + sums
-            self._rows[upload.site.name] = summing.count(sums)
+            inside = upload.inside or (upload.site.name,)
+            self._rows |= dict.fromkeys(inside, summing.count(sums) / len(inside))
+            if summing.noisy_whole:
+                self._told |= self._epsilons(len(inside))
             if self.settings.keep == "sites":
                 self._of_sites[upload.site.name] = sums
         assert self._total is not None
@@ -196,6 +201,21 @@ class Ridge(Strategy):
             sums = sums.mended(coding_error(shares, summing.d))
         sums = sums.scaled(rows.by)
         return sums.solved(self._penalty(Curve.of(sums, count).least()))
+
+    def _epsilons(self, inside: int) -> dict[str, float]:
+        """Return what a total of so many sites costs by the shares of noise that are really inside.
+
+        Against the server alone all of them count; against the server with the colluders that are withstood, who know
+        their own, the others'.
+        """
+        config = self.run.config
+        federation, shares = config.federation, shares_of(config.federation)
+        honest = inside - colluders_of(federation, federation.asked)
+        names = {"epsilon_server": inside, "epsilon_colluders": honest}
+        return {
+            name: epsilon([self._summing.event(there / shares)], config.privacy.delta).value
+            for name, there in names.items()
+        }
 
     def _penalty(self, chosen: float) -> float:
         """Return lambda, the one that was chosen unless another is set, and have it told."""

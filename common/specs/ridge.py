@@ -15,12 +15,15 @@ from common.errors import ConfigError, PayloadError
 from common.learning.run import Run
 from common.models.ridge import RidgeModel, own_axes
 from common.models.ridge_network import RidgeNetwork
+from common.privacy.events import Event
 from common.samples.inputs import Samples
+from common.secret.cohort import shares_of
 from common.settings.ridge import JOINT, TEACHER, RidgeSettings
 from common.settings.sections import is_user_data
 from common.wire.codec import ROUNDED, Spec
 from common.wire.tensors import Tensors, TensorSpec, TensorsSpec
 from common.wire.weights import Weights, WeightsSpec
+from synth.private_release import grid_of
 from synth.ridge_regression import (
     SENSITIVITY,
     Rows,
@@ -128,7 +131,8 @@ class Summing:
     def rows(self) -> Rows:
         """How places become rows."""
         settings, private = self.run.settings(RidgeSettings), self.run.config.privacy.active
-        whole = settings.levels if settings.form == "integers" else 0
+        exact = settings.form == "integers" or (self.run.config.secret and not private)
+        whole = settings.levels if exact else 0
         return Rows(self.model.spread.double().cpu(), private, whole)
 
     @property
@@ -153,7 +157,28 @@ class Summing:
 
     def deviation(self, replies: int) -> float:
         """Return the deviation of the noise in a number of the total of so many replies; 0 without noise."""
-        return self.run.config.privacy.noise_multiplier * self.sensitivity * math.sqrt(replies)
+        config = self.run.config
+        shares = shares_of(config.federation) if config.secret else 1
+        return config.privacy.noise_multiplier * self.sensitivity * math.sqrt(replies / shares)
+
+    @property
+    def noisy_whole(self) -> bool:
+        """Whether sums travel as whole steps of the noise's grid: in a secret sum, each with a share of the noise."""
+        return self.rows.bound and self.run.config.secret
+
+    def event(self, share: float) -> Event:
+        """Return what a secret total costs that has ``share`` times the variance that the run asks for."""
+        from common.privacy.accounting import SKELLAM, gaussian_like  # SciPy, for who asks
+
+        noise = self.run.config.privacy.noise_multiplier
+        steps = self.sensitivity / grid_of(noise, self.sensitivity)
+        like = gaussian_like(noise * math.sqrt(share), steps, self.numbers)
+        return Event(f"{SKELLAM} {MECHANISM}", like)
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers are summed."""
+        return self.both * self.d * (self.d + 1) // 2 + self.d * self.classes
 
     @torch.no_grad()
     def batches(self, samples: Samples, numbers: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
@@ -190,8 +215,8 @@ class Summing:
     @property
     def spec(self) -> Spec:
         """The form of a reply: whole numbers as their bytes, else a byte a number and what it is a share of."""
-        numbers = self.both * self.d * (self.d + 1) // 2 + self.d * self.classes
-        if self.rows.whole:
+        numbers = self.numbers
+        if self.rows.whole or self.noisy_whole:
             return TensorsSpec({_LEVELS: TensorSpec((8, numbers), 0, 255, torch.uint8)})
         form = torch.float32 if self.rows.bound else torch.float16
         roots = TensorSpec((1 if self.rows.bound else self.d + self.classes,), 0, math.inf, form)
@@ -201,9 +226,7 @@ class Summing:
         """Return sums as they travel."""
         if self.rows.whole:
             parts = [triangle(sums.squares)] if self.both else []
-            whole = torch.cat([*parts, sums.products.flatten()]).to(torch.int64)
-            # A row for each of the eight bytes: the upper ones are all alike, and compress.
-            return Tensors({_LEVELS: whole.view(torch.uint8).view(-1, 8).mT.contiguous()})
+            return self.of_whole(torch.cat([*parts, sums.products.flatten()]).to(torch.int64))
         if self.rows.bound:
             most = max(
                 float(sums.squares.abs().max()) * SENSITIVITY, float(sums.products.abs().max())
@@ -214,9 +237,17 @@ class Summing:
         levels = coded(sums, self._roots(roots), both=self.both, as_long=self.rows.bound)
         return Tensors({_LEVELS: levels, _ROOTS: roots})
 
+    def of_whole(self, whole: Tensor) -> Tensors:
+        """Return whole numbers, int64, as they travel: a row for each byte, of which the upper ones compress."""
+        return Tensors({_LEVELS: whole.view(torch.uint8).view(-1, 8).mT.contiguous()})
+
     def received(self, payload: Tensors) -> Sums:
         """Return the sums that travelled, float64, or int64 where they are whole."""
         levels = payload[_LEVELS]
+        if self.noisy_whole:
+            steps = levels.mT.contiguous().view(torch.int64).flatten().double()
+            grid = grid_of(self.run.config.privacy.noise_multiplier, self.sensitivity)
+            return unpacked(steps * grid, self.d, self.classes, as_long=True)
         if self.rows.whole:
             whole = levels.mT.contiguous().view(torch.int64).flatten()
             return unpacked(whole, self.d, self.classes)

@@ -138,6 +138,7 @@ def _examine(
         "privacy": machine.ledger,
         "data": machine.data,
         "names": keys.names,
+        "secret sum": machine.secret_sum,
     }
     yield from _looked(patient, before)
     if node_config is not None:

@@ -32,6 +32,10 @@ SUMS_NOTE = (
 )
 
 REFIT_NOTE = "The sums of the first round are not in the record: those of the second are attacked, and both left."
+TOTAL_NOTE = (
+    "The sums were one secret sum: the server that follows the protocol had the total, which is attacked, and no "
+    "site's own."
+)
 
 _DAMPING, _LABELLED_DAMPING = 1e-3, 1e-2
 """Shares of the diagonals that are added to what is inverted: of A, and of A, B and the counts together."""
@@ -47,6 +51,8 @@ def scores_of_sums(
     rows, labels = map(torch.cat, zip(*summing.batches(evidence.candidates), strict=True))
     attacker = _Attacker(summing, rows, labels, evidence.kind)
     yield ALL_SITES, attacker.scores(Sums(*checkpoint.strategy[TOTAL]), len(members))
+    if run.config.secret:  # no site's own sums have left it
+        return
     for site, part in list(members.items())[:MOST_SITES]:
         sums = summing.sums(part, summing.large_enough(part.labels))
         if run.config.privacy.active:

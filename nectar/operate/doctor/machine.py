@@ -25,6 +25,7 @@ from common.errors import DataError, NectarError
 from common.privacy.accounting import epsilon
 from common.privacy.ledger import Ledger, LedgerTip
 from common.samples.dataset import Dataset
+from common.secret.cohort import stated
 from common.settings.sections import kind_of
 from nectar.dataset.account import own
 from nectar.engines.cores import available_cores
@@ -44,6 +45,13 @@ def python(patient: Patient) -> Found:
     else:
         hint = "install one from {}.{} up to, not including, {}.{}".format(*lowest, *above)
         yield "fail", f"{version}: {hint}"
+
+
+def secret_sum(patient: Patient) -> Found:
+    """Say what the run's secret sum withstands, where it has one."""
+    if patient.config.secret:
+        level: Level = "warn" if patient.config.federation.secret == "plain" else "ok"
+        yield level, stated(patient.config.federation)
 
 
 def flower(patient: Patient) -> Found:
