@@ -71,6 +71,9 @@ from common.wire.codec import array_of, filled, record_of
 #: Flower's own code for a ClientApp that raised
 RAISED = 2
 
+APPROVED = "NECTAR_SITE_APPROVED"
+"""The variable in which `nectar site` says which run its owner has approved."""
+
 #: for reading its images at the roll call, where a site's owner names no other time
 ROLL_CALL_SECONDS = 3600.0
 
@@ -105,13 +108,22 @@ def reply(message: Message, context: Context, handle: Handler) -> Message:
             reason = reason_for_server(error, owner=False)
             return Message(Error(code=RAISED, reason=reason), reply_to=message)
     try:
-        for config in message.content.config_records.values():
-            check_instruction(config)
+        _check_asked(message, context)
         with for_the_owner_alone(state_directory(context)):
             return Message(handle(message, context), reply_to=message)
     except Exception as error:
         reason = _noted(reason_for_server(error, owner=True), message, context)
         return Message(Error(code=RAISED, reason=reason), reply_to=message)
+
+
+def _check_asked(message: Message, context: Context) -> None:
+    """Refuse what no instruction says, and a site whose owner approves runs under a program that does not ask."""
+    if "approve" in context.node_config and os.environ.get(APPROVED) != str(context.run_id):
+        raise FederationError(
+            "the node config says approve, which `nectar site` alone keeps: its owner starts this site with that"
+        )
+    for config in message.content.config_records.values():
+        check_instruction(config)
 
 
 def _noted(reason: str, message: Message, context: Context) -> str:
@@ -554,7 +566,7 @@ OPEN = stat.S_IRWXG | stat.S_IRWXO
 """The rights of everybody but the owner."""
 
 #: what the site keeps beside its runs' states
-_OWN = (LOG, STORE_FOLDER, SHELF, LEDGER, HEAD_FILE, KEY)
+_OWN = (LOG, STORE_FOLDER, SHELF, LEDGER, HEAD_FILE, KEY, "approvals")
 
 #: a run's record, or what earlier releases put the roll call's log into
 _STATES = re.compile(r"\d{8}-\d{6}-.*|roll-call")

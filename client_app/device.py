@@ -319,6 +319,11 @@ class DeviceClient(NumPyClient):
         model = self.judged(DECODE_CACHE.weights(parameters, self.run.spec))
         asked, told = self.run.config.evaluation.measure, dict[str, Any]()
         figures = measure(self.run, model, self.holdout)
+        if self.run.config.model.stays_in_part or type(self).judged is not DeviceClient.judged:
+            judged = {"accuracy": figures.accuracy, "loss": figures.loss}
+            about = {"site": self.site, "round": self.server_round, "figures": judged}
+            about["run-config"] = self.run.config.to_run_config()
+            self.state.keep_model(Weights.of(model, copy=False).tensors, about)
         if asked != "accuracy":
             places = enumerate(chain.from_iterable(figures.confusion))
             told[COUNTS] = [n for place, count in places if count for n in (place, count)]

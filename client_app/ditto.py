@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from client_app.device import DeviceClient, phase
-from client_app.local_training import pulled, train_locally
-from common.learning.training import train
+from client_app.local_training import pulled, train_aside, train_locally
 from common.models import Classifier
 from common.settings.ditto import DittoSettings
 from common.wire.weights import Weights
@@ -19,18 +18,9 @@ class DittoClient(DeviceClient):
         shared, _ = train_locally(self, w)
         ended = Weights.of(shared, w.codec)
         settings, own = self.settings(DittoSettings), self.judged(w)
-        train(
-            own,
-            self.samples,
-            settings.model_copy(update={"epochs": settings.own_epochs}),
-            self.run.task,
-            self.generator("local-training of the own model"),
-            local=pulled(self, w, settings.pull),
-            server_round=self.server_round,
-            precision=self.run.config.compute.precision,
-            examples=self.examples_an_epoch,
-            before_step=self.deadline.check,
-        )
+        longer = settings.model_copy(update={"epochs": settings.own_epochs})
+        pull, purpose = pulled(self, w, settings.pull), "local-training of the own model"
+        train_aside(self, own, longer, purpose, local=pull)
         self.remember(Weights.of(own).tensors)
         return ended
 

@@ -12,7 +12,7 @@ from torch.nn.utils import parameters_to_vector
 
 from client_app.device import phase
 from client_app.feddm import FedDMClient
-from common.learning.training import train
+from client_app.local_training import train_aside
 from common.models import Classifier
 from common.settings.fedaf import FedAFSettings
 from common.settings.feddm import FedDMSettings
@@ -83,17 +83,10 @@ class FedAFClient(FedDMClient):
         own = self.settings(FedAFSettings)
         model = self.model(w)
         if own.local_epochs:
-            train(
-                model,
-                self.samples,
-                TrainingSettings(
-                    epochs=own.local_epochs, lr=own.local_lr, batch=own.local_batch, momentum=0.9
-                ),
-                self.run.task,
-                self.generator("local-training"),
-                precision=self.run.config.compute.precision,
-                before_step=self.deadline.check,
+            settings = TrainingSettings(
+                epochs=own.local_epochs, lr=own.local_lr, batch=own.local_batch, momentum=0.9
             )
+            train_aside(self, model, settings, "local-training")
         self.keep_own_part(model)
         return self._means(softened(self._outputs(model), own.temperature))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from client_app.device import DeviceClient, phase
-from common.learning.training import train
+from client_app.local_training import train_aside
 from common.settings.fedrep import FedRepSettings
 from common.wire.weights import Weights
 
@@ -18,17 +18,8 @@ class FedRepClient(DeviceClient):
         for part, epochs in (("head", settings.head_epochs), ("body", settings.epochs)):
             for name, parameter in model.named_parameters():
                 parameter.requires_grad_((name in w.read_only) == (part == "body"))
-            trained = train(
-                model,
-                self.samples,
-                settings.model_copy(update={"epochs": epochs}),
-                self.run.task,
-                self.generator(f"local-training of the {part}"),
-                server_round=self.server_round,
-                precision=self.run.config.compute.precision,
-                examples=self.examples_an_epoch,
-                before_step=self.deadline.check,
-            )
+            turn = settings.model_copy(update={"epochs": epochs})
+            trained = train_aside(self, model, turn, f"local-training of the {part}")
         self.keep_own_part(model)
         self.report(train_loss=trained.loss)
         return Weights.of(model, w.codec, copy=False)

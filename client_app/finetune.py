@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from client_app.fedavg import FedAvgClient
-from common.learning.training import train
+from client_app.local_training import train_aside
 from common.models import Classifier
 from common.settings.finetune import FinetuneSettings
 from common.wire.weights import Weights
@@ -15,13 +15,6 @@ class FinetuneClient(FedAvgClient):
     def judged(self, w: Weights) -> Classifier:
         """Return the shared model, trained on from ``w`` on the site's own images."""
         settings, model = self.settings(FinetuneSettings), self.model(w)
-        train(
-            model,
-            self.samples,
-            settings.model_copy(update={"epochs": settings.tuning_epochs}),
-            self.run.task,
-            self.generator("fine-tuning"),
-            server_round=self.server_round,
-            precision=self.run.config.compute.precision,
-        )
+        tuning = settings.model_copy(update={"epochs": settings.tuning_epochs})
+        train_aside(self, model, tuning, "fine-tuning")
         return model

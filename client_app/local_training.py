@@ -18,6 +18,7 @@ from common.models import Classifier, couples_samples
 from common.privacy.events import Event
 from common.samples.inputs import Samples
 from common.settings.fedavg import FedAvgSettings
+from common.settings.training import TrainingSettings
 from common.wire.weights import Weights
 from synth.row_draws import UndrawableError
 
@@ -81,6 +82,33 @@ def train_locally(
     if told:
         client.report(train_loss=trained.loss)
     return model, trained
+
+
+def train_aside(
+    client: DeviceClient,
+    model: Classifier,
+    settings: TrainingSettings,
+    purpose: str,
+    *,
+    samples: Samples | None = None,
+    local: Local = FEDAVG,
+) -> Trained:
+    """Train ``model`` in place, without noise: what it learns stays here, or goes through a mechanism on its way out.
+
+    With ``samples`` on these, else on the client's data, drawn by ``purpose``.
+    """
+    return train(
+        model,
+        client.samples if samples is None else samples,
+        settings,
+        client.run.task,
+        client.generator(purpose),
+        local=local,
+        server_round=client.server_round,
+        precision=client.run.config.compute.precision,
+        examples=client.examples_an_epoch if samples is None else 0,
+        before_step=client.deadline.check,
+    )
 
 
 def balanced(labels: Tensor) -> Tensor:

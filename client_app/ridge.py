@@ -10,7 +10,18 @@ from common.errors import FederationError
 from common.models.ridge import RidgeModel
 from common.privacy.events import Event
 from common.secret.cohort import shares_of
-from common.specs.ridge import MECHANISM, PHASE, SMALLEST, Summing, check, model_of, sent_spec
+from common.specs.ridge import (
+    AGAIN,
+    MECHANISM,
+    PHASE,
+    SMALLEST,
+    Summing,
+    check,
+    joint_of,
+    joint_spec,
+    model_of,
+    sent_spec,
+)
 from common.wire.codec import Payload
 from common.wire.tensors import Tensors
 from common.wire.weights import Weights
@@ -26,7 +37,15 @@ class RidgeClient(DeviceClient):
         check(self.run)
         model = self.model(given) if isinstance(given, Weights) else model_of(self.run)
         assert isinstance(model, RidgeModel)
-        summing = Summing(self.run, model)
+        return self._sent(Summing(self.run, model))
+
+    @phase(AGAIN, takes=joint_spec)
+    def sum_again(self, given: Weights) -> Tensors:
+        """Send the sums of the axes and of the embedding of the network in ``given``."""
+        check(self.run)
+        return self._sent(Summing(self.run, joint_of(self.run, given)))
+
+    def _sent(self, summing: Summing) -> Tensors:
         if self.run.config.privacy.active:
             return self._noisy(summing)
         return summing.payload(summing.sums(self.samples, self._large_enough(summing)))

@@ -32,7 +32,7 @@ from torch import Tensor
 from common.config.resolved import Config
 from common.errors import FederationError
 from common.settings.section import without_later
-from common.sites import site_slug
+from common.sites import KEPT_MODEL, site_slug
 from common.specs.updates import MEMORY_LOST, OTHER_ROUNDS, WENT_BACK
 from common.storage import tensor_file
 from common.storage import tensor_file as tensors_apart
@@ -95,6 +95,10 @@ class DeviceState(Protocol):
 
     def shelf(self) -> Path | None:
         """Return the folder of what belongs to no round and to no run alone; None if there is none."""
+        ...
+
+    def keep_model(self, tensors: Tensors, about: Mapping[str, Any]) -> None:
+        """Keep a model of the site's own for its owner, instead of the last one."""
         ...
 
     def log_release(self, line: Mapping[str, str | int | float]) -> None:
@@ -251,6 +255,15 @@ class DirectoryState:
         """Return the folder beside the runs' own."""
         return self._shelf
 
+    def keep_model(self, tensors: Tensors, about: Mapping[str, Any]) -> None:
+        """Write ``KEPT_MODEL`` into the site's folder of the record; FederationError if it cannot be written."""
+        path = Path(*self._parts[:3], KEPT_MODEL)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            tensor_file.save(path, tensors, about)
+        except (OSError, SafetensorError) as error:
+            raise self._unwritable(error) from None
+
     def log_release(self, line: Mapping[str, str | int | float]) -> None:
         """Append to the log at the root; FederationError if it cannot be written, and then nothing may leave."""
         try:
@@ -306,6 +319,9 @@ class ContextState:
 
     def shelf(self) -> None:
         """Return None: what is made is made again after a restart."""
+
+    def keep_model(self, tensors: Tensors, about: Mapping[str, Any]) -> None:
+        """Keep nothing: a site that wants its model names a state directory in its node config."""
 
     def log_release(self, line: Mapping[str, str | int | float]) -> None:
         """Keep nothing: a site that wants a log names a state directory in its node config."""

@@ -134,6 +134,8 @@ METHODS: dict[str, Method] = {
         _own("fedmix", "FedMix", averages=True, takes=_NUMBERS),
         _own("fedgen", "FedGEN", private=True, takes=_NUMBERS),
         _own("dense", "DENSE", private=True, takes=_IMAGES),
+        _own("feddf", "FedDF", private=True, takes=_IMAGES, on=("fedmd",)),
+        _own("fedmd", "FedMD", private=True, takes=_IMAGES, parts=("strategies.public_images",)),
         _own("fedvae", "FedVAE", private=True, averages=True, takes=_IMAGES),
         _own("feddpms", "FedDPMS", private=True, averages=True, takes=_IMAGES, on=("fedvae",)),
         _own(

@@ -19,6 +19,9 @@ IN_PROCESS, RAY, SUPERLINK = ENGINES = ("in-process", "ray", "superlink")
 #: stands for all of them where images are told by site; no site can be called so
 ALL_SITES = "all sites"
 
+#: the file in a site's state with the model of its own that it judged last
+KEPT_MODEL = "model.safetensors"
+
 _LONGEST = 64
 
 _PLAIN = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{_LONGEST - 1}}}")

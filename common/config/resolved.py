@@ -35,7 +35,7 @@ from common.config.consistency import (
     check_track,
     check_wire,
 )
-from common.config.keys import RESOLVED, ROUND, TYPED, YES
+from common.config.keys import RESOLVED, RESUME_CODE, ROUND, TYPED, YES
 from common.config.secret import CLIPPED, check_secret
 from common.config.text import Scalar, join_set, yaml_line
 from common.errors import ConfigError
@@ -47,6 +47,7 @@ from common.settings.sections import (
     SECTIONS,
     ComputeSettings,
     DataSettings,
+    DistilSettings,
     EvaluationSettings,
     FeaturesSettings,
     FederationSettings,
@@ -89,6 +90,8 @@ class Config:
         The words that the user typed, as a shell takes them; empty if nobody typed any.
     round : str
         Behind which round's checkpoint ``resume`` begins again: its number or ``best``; empty for the newest.
+    resume_code : str
+        ``accept`` where ``resume`` may go on with other code than the record's; else empty.
     """
 
     experiment: str
@@ -106,6 +109,7 @@ class Config:
     model: ModelSettings
     federation: FederationSettings
     image_training: ImageTrainingSettings
+    distil: DistilSettings
     evaluation: EvaluationSettings
     compute: ComputeSettings
     wire: WireSettings
@@ -117,6 +121,7 @@ class Config:
     inner: Mapping[str, Settings] = field(default_factory=dict)
     typed: str = field(default="", compare=False)
     round: str = field(default="", compare=False)
+    resume_code: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         """Refuse settings that are each allowed but cannot hold together, with a ConfigError."""
@@ -259,7 +264,7 @@ class Config:
         """Return the sections in use by name: the run-wide ones, then the method's and those of the methods inside it.
 
         ``images`` and ``features`` are in use where something of them departs from the defaults;
-        ``image_training`` where one of the methods trains by it; ``track`` where something of it is chosen.
+        ``image_training`` and ``distil`` where a method goes by them; ``track`` where something of it is chosen.
         """
         shared: dict[str, Section] = {name: getattr(self, name) for name in SECTIONS}
         if self.images == ImagesSettings():
@@ -268,6 +273,8 @@ class Config:
             del shared["features"]
         if not any(settings.trains_on_images for settings in self.methods.values()):
             del shared["image_training"]
+        if not any(settings.distils for settings in self.methods.values()):
+            del shared["distil"]
         if self.track == TrackSettings():
             del shared["track"]
         return shared | self.methods
@@ -326,6 +333,7 @@ class Config:
             "data-dir": str(self.data_dir),
             "resume": self.resume,
             **({ROUND: self.round} if self.round else {}),
+            **({RESUME_CODE: self.resume_code} if self.resume_code else {}),
             "set": join_set(departures),
             RESOLVED: YES,
             TYPED: self.typed,

@@ -24,7 +24,7 @@ from common.config.user_parts import model_problems
 from common.methods import FOREIGN_CLIENT, METHODS, Method, path_of, section, settings_of
 from common.settings.base import Settings
 from common.settings.section import Section, allowed
-from common.settings.sections import SECTIONS, ImageTrainingSettings, RunSettings
+from common.settings.sections import SECTIONS, DistilSettings, ImageTrainingSettings, RunSettings
 
 _RUN = ""
 """Stands for the section of the run's own keys."""
@@ -106,6 +106,8 @@ def read_sections(given: Mapping[str, Leaf], own: Method | None = None) -> Secti
     if not any(each.trains_on_images for each in (method, *inner_settings.values())):
         # What a data set's file says of it is nothing to a method that does not train so.
         built["image_training"] = ImageTrainingSettings()
+    if not any(each.distils for each in (method, *inner_settings.values())):
+        built["distil"] = DistilSettings()
     shared = {name: built[name] for name in SECTIONS}
     return Sections(run, shared, method, inner_settings, reading.leaves)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from common.settings.section import (
     AMOUNTS,
@@ -28,6 +28,9 @@ class Settings(Section):
     def trains_on_images(self) -> bool:
         """Whether the method's server trains on images as ``image_training`` says: else that section is not in use."""
         return False
+
+    distils: ClassVar[bool] = False
+    """Whether models are distilled on public images as ``distil`` says: else that section is not in use."""
 
     @property
     def trains_on_validation(self) -> bool:

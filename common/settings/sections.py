@@ -576,6 +576,28 @@ class ImageTrainingSettings(Section):
         return self
 
 
+class DistilSettings(Section):
+    """Public images without labels, and how several models' logits on them become one answer (feddf, fedmd)."""
+
+    images: str = setting(
+        "validation",
+        "the images: validation are the server's own, from whose labels nothing is learned; noise is drawn by the "
+        "run's seed; else those of another data set, or of the synthetic.npz that `nectar export` writes",
+        allowed="validation, noise, the name of a data set, or an absolute path to a synthetic.npz",
+    )
+    count: int = setting(500, "images at the most, drawn by the run's seed", ge=1, amount="images")
+    aggregation: Literal["mean", "entropy"] = setting(
+        "mean",
+        "the answer of all: the softmax of the mean logits; or the mean softmax, sharpened (DS-FL)",
+    )
+    temperature: float = setting(
+        0.1, "entropy: what mean probabilities are divided by before another softmax", gt=0
+    )
+    keep: Literal["none", "sites"] = setting(
+        "none", "sites: fedmd's record has each site's last logits, which `nectar audit` examines"
+    )
+
+
 class ModelSettings(Section):
     """The classifier that is learned."""
 
@@ -681,6 +703,7 @@ SECTIONS: dict[str, type[Section]] = {
     "model": ModelSettings,
     "federation": FederationSettings,
     "image_training": ImageTrainingSettings,
+    "distil": DistilSettings,
     "evaluation": EvaluationSettings,
     "compute": ComputeSettings,
     "wire": WireSettings,

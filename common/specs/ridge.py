@@ -14,13 +14,15 @@ from common.draws.seeding import generator
 from common.errors import ConfigError, PayloadError
 from common.learning.run import Run
 from common.models.ridge import RidgeModel, own_axes
+from common.models.ridge_network import RidgeNetwork
 from common.privacy.events import Event
 from common.samples.inputs import Samples
 from common.secret.cohort import shares_of
-from common.settings.ridge import TEACHER, RidgeSettings
+from common.settings.ridge import JOINT, TEACHER, RidgeSettings
 from common.settings.sections import is_user_data
 from common.wire.codec import ROUNDED, Spec
 from common.wire.tensors import Tensors, TensorSpec, TensorsSpec
+from common.wire.weights import Weights, WeightsSpec
 from synth.private_release import grid_of
 from synth.ridge_regression import (
     SENSITIVITY,
@@ -33,7 +35,7 @@ from synth.ridge_regression import (
     unpacked,
 )
 
-PHASE = "sum"
+PHASE, AGAIN = "sum", "sum_again"
 
 #: what a ledger calls the release
 MECHANISM = "feature-sums"
@@ -53,11 +55,22 @@ def check(run: Run) -> RidgeSettings:
         raise ConfigError(
             f"method=ridge solves for classes, and {run.info.name} is text: choose fedavg"
         )
-    if config.rounds != 1:
+    rounds = 2 if settings.refit else 1
+    if config.rounds != rounds:
         raise ConfigError(
-            f"method=ridge learns all there is to learn in one round, and rounds={config.rounds}: set rounds=1"
+            f"method=ridge with ridge.refit={'on' if settings.refit else 'off'} learns all there is to learn in "
+            f"{rounds} round{'s' * settings.refit}, and rounds={config.rounds}: set rounds={rounds}"
         )
-    named = settings.student or "ridge"
+    if settings.student and settings.axes == "server":
+        raise ConfigError(
+            "ridge.student is taught by sums along drawn axes, and ridge.axes=server: leave that out"
+        )
+    if settings.refit and (settings.student != "convnet" or settings.keep == "sites"):
+        raise ConfigError(
+            "ridge.refit=on sums the embedding of a convnet that the server trained, and keeps no site's sums: set "
+            "ridge.student=convnet and ridge.keep=none"
+        )
+    named = JOINT if settings.refit else settings.student or "ridge"
     for key, own in (("name", named), ("start", ""), ("projection", 0)):
         if (value := getattr(config.model, key)) != own:
             raise ConfigError(
@@ -93,12 +106,26 @@ def model_of(run: Run) -> RidgeModel:
     return model.to(run.device)
 
 
+def joint_of(run: Run, weights: Weights) -> RidgeNetwork:
+    """Return the model of the second round with what of ``weights`` went down, all else as server and sites draw it."""
+    model = run.build_model()
+    weights.only(joint_spec(run)).over(Weights.of(model)).load_into(model)
+    assert isinstance(model, RidgeNetwork)
+    return model.eval()
+
+
+def joint_spec(run: Run) -> WeightsSpec:
+    """Return what of the second round's model goes down: the network, and the scale of its embedding."""
+    sent = [n for n in run.spec.names if n.startswith("network.") or n in ("mean", "deviation")]
+    return run.spec.only(sent)
+
+
 @dataclass(frozen=True)
 class Summing:
     """How a run's examples are summed, by a model that server and sites have, and how sums travel."""
 
     run: Run
-    model: RidgeModel
+    model: RidgeModel | RidgeNetwork
 
     @cached_property
     def rows(self) -> Rows:
@@ -116,7 +143,7 @@ class Summing:
     @property
     def d(self) -> int:
         """The numbers of a row."""
-        return len(self.model.offset) + 1
+        return len(self.model.spread) + 1
 
     @property
     def classes(self) -> int:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from common.config.consistency import FILE_KEY
 from common.config.resolved import Config
-from common.errors import DataError
+from common.errors import ConfigError, DataError
+from common.sites import KEPT_MODEL, site_slug
 from nectar.arguments import AllowImports, Record, flag, option
 from nectar.records.outputs import output_folder
 from nectar.records.record import record_at
@@ -50,6 +51,13 @@ def main(
             "NAME", "one of several models, such as a site's that trained by itself (method=local)"
         ),
     ] = "",
+    site: Annotated[
+        str,
+        option(
+            "NAME",
+            "the model of a simulated site's own, as it judged it last; a real site's is there: nectar site export",
+        ),
+    ] = "",
     forms: Annotated[
         str | None,
         option(
@@ -67,11 +75,18 @@ def main(
     from nectar.export.formats import read_formats
 
     formats = () if forms is None else read_formats(forms)
-    from nectar.export.bundle import export, nature_of_images, who_made_images
+    from nectar.export.bundle import export, export_of_site, nature_of_images, who_made_images
     from nectar.records.record import RunRecord
     from nectar.report.text import share
 
     past = RunRecord.open(record_at(named), import_policy_of(allow_imports))
+    if site:
+        kept, policy = kept_model(past.directory, site), past.import_policy
+        folder = folder or past.directory / "export" / f"site-{site_slug(site)}"
+        done = export_of_site(kept, folder, formats=formats, policy=policy)
+        print(f"the model of {site}'s own: {done.folder}")
+        _end(done, past.config)
+        return 0
     done = export(past, folder, best=best or bool(past.result_round), formats=formats, model=model)
     run, figures = done.about["run"], done.about["figures"]["test"]
     accuracy = f", test accuracy {share(figures['accuracy'])}" if figures else ""
@@ -87,6 +102,19 @@ def main(
         print(f"there is no model.pt2, so only Nectar reads the model: {done.lacks}")
     _end(done, past.config)
     return 0
+
+
+def kept_model(record: Path, site: str) -> Path:
+    """Return the file with the model of a simulated site's own; ConfigError if the record has none."""
+    state = record / "state"
+    kept = state / site_slug(site) / KEPT_MODEL
+    if not kept.is_file():
+        found = sorted(path.parent.name for path in state.glob(f"*/{KEPT_MODEL}"))
+        raise ConfigError(
+            f"{record} has no model of {site}'s own, but of {', '.join(found) or 'no site'}: a site keeps one where it "
+            "judges it (evaluation.on=sites) and method or model.personal gives it one; a real site's is on its machine"
+        )
+    return kept
 
 
 def _end(done: Export, config: Config) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,9 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+from common.config.loading import load
 from common.config.resolved import Config
+from common.config.user_parts import ImportPolicy
 from common.data.user.rows import column_names
 from common.division import Division
 from common.errors import ConfigError, FederationError
@@ -20,9 +22,10 @@ from common.learning.run import Run
 from common.models import Classifier
 from common.samples.dataset import DatasetInfo
 from common.settings.base import Settings
-from common.sites import ALL_SITES
+from common.sites import ALL_SITES, site_slug
+from common.storage import tensor_file
 from common.storage.files import write_json, write_text
-from common.storage.tensor_file import unreadable_reason
+from common.storage.tensor_file import TensorFileError, unreadable_reason
 from common.wire.synthetic_images import SyntheticImages
 from nectar.export.formats import FORMATS, PT2, SAFETENSORS, Graphs, check_weights, require_packages
 from nectar.export.scoring import MODEL_SCHEMA
@@ -82,7 +85,7 @@ def export(
         If the run has no such checkpoint, or something of the record that the export holds cannot be read.
     """
     require_packages(formats)
-    require_values(past, Division(past.config).run)
+    require_values(Division(past.config).run, past.directory, past.last)
     checkpoint = checkpoint_of(past, best=best)
     run = Division(past.config).run.with_model(checkpoint.named(model))
     which = f"-{model}" if model else ""
@@ -92,12 +95,58 @@ def export(
     server_round, sets = past.synthetic(best=best)
     kept = past.best_sets if best else past.last_sets
     require_fit(sets, run.info, kept)
-    about = about_model(past, run, checkpoint)
     sent = _summary(sets, server_round, run.info)
+    about = about_model(past, run, checkpoint)
+    contrast = contrast_of(kept) if sets else "pixels"
+    more = lambda to: write_synthetic(sets, run.info, to, contrast) if sets else None  # noqa: E731
+    return _written(folder, run, network, about, formats, sent, more)
+
+
+def export_of_site(
+    kept: Path,
+    output: Path | None = None,
+    *,
+    formats: Sequence[str] = (),
+    policy: ImportPolicy | None = None,
+) -> Export:
+    """Write the model of a site's own that it judged last, ``kept`` at the site or in a simulation's record.
+
+    Raises
+    ------
+    ConfigError
+        As `export` does; or if the file is damaged.
+    """
+    require_packages(formats)
+    try:
+        weights, found = tensor_file.load(kept)
+        config = load(found["run-config"], policy=policy)
+        server_round, site, figures = int(found["round"]), str(found["site"]), found["figures"]
+    except (TensorFileError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{kept} is no model that a site kept, or damaged ({error})") from None
+    run = Division(config).run
+    require_values(run, kept.parent, kept)
+    name = f"site-{site_slug(site)}-round-{server_round:03d}"
+    folder = _free(Path(output or kept.with_name(name)))
+    checkpoint = Checkpoint(server_round, weights, {})
+    origin = {"id": "", "site": site, "round": server_round, "outcome": "completed"}
+    about = _about(run, {"test": None, "validation": None, "site": figures}, origin)
+    return _written(folder, run, network_of(run, checkpoint), about, formats)
+
+
+def _written(
+    folder: Path,
+    run: Run,
+    network: Classifier,
+    about: dict[str, Any],
+    formats: Sequence[str],
+    sent: dict[str, Any] | None = None,
+    more: Callable[[Path], None] | None = None,
+) -> Export:
+    """Write the folder, and what ``more`` writes into its folder synthetic."""
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:
         temporary.mkdir(parents=True)
-        weights = {key: value.contiguous() for key, value in checkpoint.model(model).items()}
+        weights = {key: value.contiguous() for key, value in network.state_dict().items()}
         save_file(weights, temporary / FORMATS[SAFETENSORS].file)
         write_json(temporary / "model.json", about)
         apart = {SAFETENSORS: check_weights(network, run.info, temporary)}
@@ -108,8 +157,8 @@ def export(
         }
         write_json(temporary / "model.json", about)
         write_text(temporary / "README.md", readme(about, run.config, sent, lacks))
-        if sets:
-            write_synthetic(sets, run.info, temporary / "synthetic", contrast_of(kept))
+        if more is not None:
+            more(temporary / "synthetic")
         temporary.rename(folder)
     except (OSError, SafetensorError) as error:
         raise ConfigError(
@@ -125,10 +174,23 @@ def about_model(past: RunRecord, run: Run, checkpoint: Checkpoint) -> dict[str, 
 
     It is what the model is, what it takes, how good it was and where it comes from.
     """
-    config, info, origin = run.config, run.info, past.provenance
+    origin = past.provenance
     line: Mapping[str, Any] = next(
         (x for x in past.rounds if x["round"] == checkpoint.server_round), {}
     )
+    figures = {  # null where nobody evaluated, or where a figure was not finite
+        name: {key: line[name].get(key) for key in ("accuracy", "loss")} if line.get(name) else None
+        for name in ("test", "validation")
+    }
+    state = {name: origin.get(name, "") for name in ("outcome", "configuration", "code")}
+    data = dict(origin.get("data", {})).get("sha256", "")
+    return _about(
+        run, figures, {"id": past.id, "round": checkpoint.server_round, **state, "data": data}
+    )
+
+
+def _about(run: Run, figures: dict[str, Any], origin: Mapping[str, Any]) -> dict[str, Any]:
+    config, info = run.config, run.info
     return {
         "schema": MODEL_SCHEMA,
         "model": config.model.architecture(),
@@ -142,23 +204,13 @@ def about_model(past: RunRecord, run: Run, checkpoint: Checkpoint) -> dict[str, 
             "normalised": "(raw / scale - mean) / std",
         },
         "classes": list(info.classes),
-        "figures": {  # null where nobody evaluated, or where a figure was not finite
-            name: {key: line[name].get(key) for key in ("accuracy", "loss")}
-            if line.get(name)
-            else None
-            for name in ("test", "validation")
-        },
+        "figures": figures,
         "run": {
-            "id": past.id,
             "method": config.method,
             "dataset": config.dataset,
             "seed": config.seed,
-            "round": checkpoint.server_round,
             "rounds": config.rounds,
-            "outcome": origin.get("outcome", ""),
-            "configuration": origin.get("configuration", ""),
-            "code": origin.get("code", ""),
-            "data": dict(origin.get("data", {})).get("sha256", ""),
+            **origin,
             "split": split_settings(config),
         },
     }
@@ -223,14 +275,14 @@ def _summary(
 # What a run learned: its newest or best checkpoint, and the network with those weights.
 
 
-def require_values(past: RunRecord, run: Run) -> None:
+def require_values(run: Run, folder: Path, weights: Path) -> None:
     """Refuse a run whose model takes neither pictures nor rows of one's own: ConfigError."""
-    embeddings = past.config.features.name
+    embeddings = run.config.features.name
     if not run.info.has_values or embeddings:
         what = f"model of what {embeddings} makes" if embeddings else "language model"
         raise ConfigError(
-            f"{past.directory} learned a {what} of {run.info.name}, which cannot be exported: an exported folder takes "
-            f"pictures or rows and names their classes; its weights are in {past.last}, which safetensors reads"
+            f"{folder} learned a {what} of {run.info.name}, which cannot be exported: an exported folder takes "
+            f"pictures or rows and names their classes; its weights are in {weights}, which safetensors reads"
         )
 
 
@@ -387,7 +439,7 @@ def readme(
     lines = [
         f"# {run['dataset']}, {run['method']}, round {run['round']}",
         "",
-        f"The global model of the Nectar run `{run['id']}` after round {run['round']} of {run['rounds']}. "
+        f"{_whose(run)} after round {run['round']} of {run['rounds']}. "
         f"{_progress(run)}{_accuracy(about)}",
         "",
         _WEIGHTS.format(name=about["model"]["name"]),
@@ -413,6 +465,12 @@ def _taken(given: Mapping[str, Any]) -> str:
         "rows" if given["kind"] == "table" else "series",
     )
     return (_ROW if given["kind"] == "table" else _SERIES).format(shape=shape, unit=unit)
+
+
+def _whose(run: dict[str, Any]) -> str:
+    if "site" in run:
+        return f"The model of the site `{run['site']}`'s own, as it judged it last,"
+    return f"The global model of the Nectar run `{run['id']}`"
 
 
 def _progress(run: dict[str, Any]) -> str:

@@ -293,6 +293,10 @@ FACTS: Mapping[str, Facts | Callable[[Disclosure, Given], Facts]] = {
     ),
     "fedaf": _fedaf,
     "fedavg": _sending("FedAvg"),
+    "feddf": _sending(
+        "FedDF",
+        "The server distilled these models into one, on images without labels that are no device's.",
+    ),
     "feddgm": _feddgm,
     "feddm": _feddm,
     "feddpms": _feddpms,
@@ -303,6 +307,12 @@ FACTS: Mapping[str, Facts | Callable[[Disclosure, Given], Facts]] = {
         "server learned a generator of latents of each class, which every device received.",
     ),
     "fedbn": _sending("FedBN", _OWN_LAYERS),
+    "fedmd": _sending(
+        "distillation by logits",
+        "No weights left a device: its own model's answers to public images were sent, each round. They are functions "
+        "of private data, and who has them can train a model that answers alike.",
+        what="logits on public images",
+    ),
     "fedmix": _fedmix,
     "fednova": _sending("FedNova"),
     "fedper": _sending("FedPer", _OWN_LAYERS),

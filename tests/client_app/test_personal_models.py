@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from federation import resumed, run, same_end
+from safetensors.torch import load_file
 from small import Small
 from tiny import TinyRun, tiny_run
 from torch import Tensor, nn
@@ -19,8 +21,9 @@ from common.config.loading import load
 from common.division import Division
 from common.errors import ConfigError
 from common.models import Classifier
-from common.samples.inputs import Samples
+from common.samples.inputs import Samples, samples
 from common.wire.weights import Weights
+from nectar.cli import main as nectar
 from nectar.export.bundle import network_of
 from nectar.records.record import RunRecord
 from server_app.app import make_strategy
@@ -251,3 +254,55 @@ def test_a_layer_that_is_not_there_is_named(personal: str, reason: str) -> None:
 def test_fedssyn_has_none_of_them_inside(method: str) -> None:
     with pytest.raises(ConfigError, match="has models of the sites' own"):
         load({"method": "fedssyn", "set": f"fedssyn.inner={method}"})
+
+
+# ---- taken home ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [*PERSONAL, "fedmd"])
+def test_a_sites_own_model_is_exported_as_it_was_judged(
+    method: str, small: Small, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judged = "evaluation.on=sites data.site_holdout=.25 data.validation=0.1"
+    words = f"{method}.epochs=1 {method}.lr=0.1 image_training.epochs=2 {judged}"
+    record = run(small(method=method, rounds=2, set=words))
+    named, site = str(record.directory), "partition-1"
+    assert nectar(["export", named, "--site", site, "--output", str(tmp_path / "own")]) == 0
+    told = record.metrics()[-1]["evaluated"][site]
+    about = json.loads((tmp_path / "own" / "model.json").read_text())
+    assert about["figures"]["site"]["accuracy"] == told["accuracy"]
+    assert about["run"]["round"] == 2
+    division = Division(RunRecord(record.directory).config)
+    split = division.dataset.train
+    _, held = division.share(site, division.dataset, division.partition(3)[1])
+    held_out = samples(split, division.run.info, held)
+    network = division.run.build_model()
+    network.load_state_dict(load_file(tmp_path / "own" / "model.safetensors"))
+    found = network.eval()(held_out.inputs(slice(None))).argmax(1)
+    assert float((found == held_out.labels).float().mean()) == pytest.approx(told["accuracy"])
+    capsys.readouterr()
+    assert nectar(["export", named, "--site", "partition-9"]) == 2
+    assert "has no model of partition-9's own, but of partition-0, partition-1, partition-2" in (
+        capsys.readouterr().err
+    )
+    # at a real site the same file lies in its state-dir, in the folder of the record
+    (tmp_path / "state-dir").mkdir()
+    (record.directory / "state").rename(tmp_path / "state-dir" / "record")
+    there = ["site", "export", str(tmp_path / "state-dir"), "--output", str(tmp_path / "home")]
+    assert nectar(there) == 0
+    assert (tmp_path / "home" / "README.md").read_text().count("'s own, as it judged it last") == 1
+
+
+def test_a_site_without_a_model_of_its_own_says_why(
+    small: Small, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = run(small(method="fedavg", rounds=1))
+    assert nectar(["export", str(record.directory), "--site", "partition-0"]) == 2
+    assert "has no model of partition-0's own, but of no site" in capsys.readouterr().err
+    assert nectar(["site", "export", str(tmp_path)]) == 2
+    assert "holds no model of this site's own" in capsys.readouterr().err
+    kept = tmp_path / "record" / "site"
+    kept.mkdir(parents=True)
+    (kept / "model.safetensors").write_bytes(b"nothing")
+    assert nectar(["site", "export", str(tmp_path)]) == 2
+    assert "is no model that a site kept, or damaged" in capsys.readouterr().err

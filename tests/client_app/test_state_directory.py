@@ -25,6 +25,7 @@ PUBLIC = "privacy.noise_multiplier=1 privacy.counts=public"
 #: method, settings and rounds of runs that leave something of every sort
 RUNS = [
     ("feddyn", "feddyn.alpha=1", 1),
+    ("ditto", "ditto.epochs=1 evaluation.on=sites data.site_holdout=.25", 1),
     ("fedssyn", f"{DIFFUSION} fedssyn.noise_multiplier=1 {PUBLIC}", 2),
     ("feddm", f"feddm.mechanism=feature {PUBLIC} feddm.counts_noise=10", 1),
 ]

@@ -29,6 +29,8 @@ HOLD = {
     "ditto": "evaluation.on=none",
     "finetune": "evaluation.on=none",
     "dense": "",
+    "feddf": "",
+    "fedmd": "",
     "fedvae": "",
     "feddpms": "",
     "feddgm": "",

@@ -50,6 +50,12 @@ SERVER_SIDE = {
     "fedaf": "fedaf.iterations=3 fedaf.local_epochs=1",
 }
 
+#: methods whose server distils answers to public images
+LOGITS = {
+    "feddf": "feddf.epochs=2 image_training.epochs=3",
+    "fedmd": "fedmd.epochs=2 image_training.epochs=3 distil.images=noise",
+}
+
 #: images by another method, and the first weights that SCAFFOLD begins with
 DISTILLED = (
     "fedssyn.source=distilled fedssyn.start_from_images=on fedssyn.inner=scaffold wire.images=uint8"
@@ -72,6 +78,7 @@ WIRE = {
         pytest.param(3, {"local": "", "fedmix": "fedmix.mean_of=5"}, marks=pytest.mark.long),
         pytest.param(3, {"feddpms": PAPERS_DPMS}, marks=pytest.mark.long),
         pytest.param(2, SERVER_SIDE, marks=pytest.mark.long),
+        pytest.param(3, LOGITS, marks=pytest.mark.long),
         pytest.param(3, {"fedssyn": DISTILLED}, marks=pytest.mark.long),
     ],
 )

@@ -64,6 +64,8 @@ RUNS: dict[str, tuple[str, str]] = {
         "dense",
         "dense.server_iterations=5 dense.generator_steps=3 dense.generator_batch=64",
     ),
+    "feddf": ("feddf", "image_training.epochs=50"),
+    "fedmd": ("fedmd", "image_training.epochs=50"),
     "feddm": (
         "feddm",
         "feddm.iterations=20 feddm.ipc=3 feddm.real_batch=32 image_training.epochs=50",

@@ -92,7 +92,7 @@ PHASES: Mapping[str, Phase] = {
     "phase-fedavg-plain": Phase("fedavg"),
     **{
         f"phase-{name}": Phase(name, _CROPPED)
-        for name in ("fedavg", "fedprox", "fednova", "feddyn", "dense", "feddgm", "local")
+        for name in ("fedavg", "fedprox", "fednova", "feddyn", "dense", "feddf", "feddgm", "local")
     },
     **{
         f"phase-{name}": Phase(name, _CROPPED, f"{_SMALL} evaluation.on=none")
@@ -105,6 +105,9 @@ PHASES: Mapping[str, Phase] = {
     "phase-fedpvr": Phase("fedpvr", f"{_CROPPED} option=II"),
     "phase-moon": Phase("moon", _CROPPED, f"{_SMALL} model.projection=8"),
     "phase-fedgen": Phase("fedgen", f"{_ONE_STEP} generator_steps=2 generator_batch=8", rounds=2),
+    # Any two answers lie in a ball of radius C: their distance is 2 C at the most.
+    "phase-fedmd": Phase("fedmd", f"{_CROPPED} mechanism=logits", rounds=2, length=2.0),
+    "phase-fedmd-training": Phase("fedmd", f"{_CROPPED} mechanism=training"),
     "phase-fedvae": Phase("fedvae", f"{_ONE_STEP} preliminary_rounds=1", _VAE),
     "phase-feddpms": Phase(
         "feddpms", f"{_ONE_STEP} sigma=1 smallest=1", f"{_VAE} fedvae.preliminary_rounds=1"

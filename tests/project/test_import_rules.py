@@ -46,7 +46,11 @@ FLOWER_PUBLIC = (
     "flwr.serverapp.strategy",
     "flwr.simulation",
 )
-FLOWER_PRIVATE_AT = ("nectar/engines/local_grid.py", "nectar/engines/site/clientapp.py")
+FLOWER_PRIVATE_AT = (
+    "nectar/engines/local_grid.py",
+    "nectar/engines/site/clientapp.py",
+    "nectar/engines/flower/control.py",
+)
 
 
 def imports(source: str, package: str) -> Iterator[str]:

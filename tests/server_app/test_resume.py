@@ -67,6 +67,8 @@ STATEFUL = [
     ("fedgen", FEDGEN, 2, 4),
     ("fedgen", f"{FEDGEN} federation.participation=0.67", 2, 4),
     ("dense", DENSE, 1, 3),
+    ("feddf", "image_training.epochs=3", 1, 3),
+    ("fedmd", "image_training.epochs=3 distil.keep=sites federation.participation=0.67", 2, 4),
     ("feddgm", f"{FEDDGM} feddgm.warm=on", 1, 3),
     ("feddgm", f"{FEDDGM} feddgm.warm=off", 1, 3),
     # behind round 1 the images are shuffled, behind 2 the shares are out and control variates have moved

@@ -248,6 +248,8 @@ RECIPES = {
     "fedmix": "lr=0.3",
     "fedgen": "lr=0.1",
     "dense": "server_iterations=1",
+    "feddf": "lr=0.1",
+    "fedmd": "lr=0.1",
     "feddm": "iterations=2",
     "feddm from real": "start=real warm=off iterations=2",
     "fedaf": "iterations=2 local_epochs=2",

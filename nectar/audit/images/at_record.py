@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,21 @@ from common.division import Division
 from common.draws.seeding import numpy_generator
 from common.errors import ConfigError, NectarError
 from common.learning.compute import use_threads
+from common.learning.run import Run
+from common.learning.training import plain
+from common.models import Classifier
 from common.models.registry import KINDS
 from common.samples.dataset import DatasetInfo
 from common.samples.inputs import Samples, samples
 from common.settings.images import ImagesSettings
-from common.sites import ALL_SITES
+from common.settings.ridge import RidgeSettings
+from common.sites import ALL_SITES, site_order
+from common.specs.fedmd import public_samples
 from common.storage.files import write_json
 from common.wire.synthetic_images import SyntheticImages
+from common.wire.weights import Weights
 from nectar.audit.images.examining import (
+    MOST_SITES,
     Evidence,
     Sent,
     everybody,
@@ -39,17 +47,28 @@ from nectar.audit.images.examining import (
     sent_of,
     together,
 )
-from nectar.audit.images.sums import SUMS_NOTE, TOTAL_NOTE, scores_of_sums
+from nectar.audit.images.sums import REFIT_NOTE, SUMS_NOTE, TOTAL_NOTE, scores_of_sums
 from nectar.dataset.class_folders import class_folders
 from nectar.export.bundle import network_of
 from nectar.records.real_images import real_images
 from nectar.records.record import RunRecord
 from server_app.checkpoint import Checkpoint
 from server_app.run_directory import AUDIT
+from strategies.fedmd import SITES
+from strategies.public_images import public_images
 from strategies.shuffled_pool import ShuffledPool
+from strategies.surrogate import learned_from
 
 MOST_CONTROLS = 10_000
 """As many training images that no site has join the validation and test images as are missing to this number."""
+
+_COPIED, _COPYING = "loss, copied model", 5
+"""An attack on answers to public images, and how often the copy is trained as the server trains in a round."""
+
+_LOGITS = "No site's model is in the record: each was copied by its answers to the public images."
+_NO_LOGITS = (
+    "The record has all sites' answer alone: with distil.keep=sites each one's is examined."
+)
 
 #: under which name Fedssyn's checkpoint has the pool
 _POOL = "pool"
@@ -112,6 +131,10 @@ def audit_record(directory: Path, policy: ImportPolicy | None = None) -> dict[st
     if past.config.method == "ridge":
         by_sums = dict(scores_of_sums(division.run, checkpoint, evidence, members))
         notes.append(TOTAL_NOTE if past.config.secret else SUMS_NOTE)
+        notes += [REFIT_NOTE] * division.run.settings(RidgeSettings).refit
+    if past.config.method == "fedmd":
+        by_sums = dict(_by_logits(division.run, checkpoint, evidence))
+        notes.append(_LOGITS if by_sums else _NO_LOGITS)
     whole, sites = examined(evidence, by_model, by_sums)
     content = outcome(whole, sites, about, [*notes, *notes_of(evidence)])
     write_json(past.directory / AUDIT, content)
@@ -180,7 +203,9 @@ def _by_model(
             checkpoints["loss, best model"] = best
     for name, checkpoint in checkpoints.items():
         try:
-            losses = [_losses(division, checkpoint, model, evidence) for model in checkpoint.models]
+            names = checkpoint.models
+            networks = (network_of(division.run, checkpoint, name) for name in names)
+            losses = [_losses(division.run, network, evidence) for network in networks]
         except NectarError as error:
             notes.append(f"No loss could be taken: {error}.")
             return
@@ -188,15 +213,35 @@ def _by_model(
 
 
 @torch.no_grad()
-def _losses(division: Division, checkpoint: Checkpoint, model: str, evidence: Evidence) -> Tensor:
-    network, batch = network_of(division.run, checkpoint, model), division.config.evaluation.batch
-    candidates = evidence.candidates
+def _losses(run: Run, network: Classifier, evidence: Evidence) -> Tensor:
+    batch, candidates = run.config.evaluation.batch, evidence.candidates
     parts = []
     for first in range(0, len(candidates), batch):
         part = slice(first, first + batch)
         outputs = network(candidates.inputs(part)).float()
         parts.append(F.cross_entropy(outputs, candidates.labels[part], reduction="none"))
     return torch.nan_to_num(torch.cat(parts), nan=torch.inf)
+
+
+def _by_logits(
+    run: Run, last: Checkpoint, evidence: Evidence
+) -> Iterator[tuple[str, Mapping[str, Tensor]]]:
+    """Yield minus each candidate's loss under a copy of each of the first sites' models, and the least of these.
+
+    A copy is the last model, trained by ``image_training`` on what the server has of the site: its answers.
+    """
+    kept: Mapping[str, Tensor] = last.strategy[SITES]
+    scores = []
+    for site in sorted(kept, key=site_order)[:MOST_SITES]:
+        samples = public_samples(run, public_images(run), kept[site].softmax(1))
+        copied = Weights(dict(last.weights))
+        for number in range(_COPYING):
+            copied = learned_from(run, number, copied, samples, plain(run.task))
+        network = network_of(run, replace(last, weights=copied.tensors))
+        scores.append(-_losses(run, network, evidence))
+        yield site, {_COPIED: scores[-1]}
+    if scores:
+        yield ALL_SITES, {_COPIED: torch.stack(scores).amax(0)}
 
 
 def _listed(rounds: tuple[int, ...]) -> str:

@@ -1,0 +1,64 @@
+"""What server and sites agree on in distillation by logits: the images, how a model answers, and what travels."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from common.learning.run import Run
+from common.models import Classifier
+from common.samples.inputs import Samples
+from common.settings.fedmd import FedMDSettings
+from common.wire.bundle import BundleSpec
+from common.wire.tensors import Tensors, TensorSpec, TensorsSpec
+from synth.logit_distillation import LIMIT, centred
+
+PHASE = "answer"
+
+#: parts of an instruction: the images, once, and everybody's answer to them, from the second round
+IMAGES, ANSWER = "images", "answer"
+
+#: the only tensor of a reply, and of the answer
+LOGITS, SHARES = "logits", "shares"
+
+_TAIL = 12
+"""Standard deviations of noise that a number may be away: beyond it lies less than 1e-32."""
+
+
+def public_samples(run: Run, images: Tensor, targets: Tensor) -> Samples:
+    """Return images, uint8 [n, C, H, W], with what they are to be answered by, on the run's device."""
+    mean, std = (torch.tensor(v)[:, None, None] for v in (run.info.mean, run.info.std))
+    return Samples(images, targets, 1 / (255 * std), -mean / std).to(run.device)
+
+
+@torch.no_grad()
+def answers(run: Run, model: Classifier, images: Tensor) -> Tensor:
+    """Return a model's centred logits on images, uint8 [n, C, H, W]: float32 [n, classes], on the CPU."""
+    model.eval()
+    samples = public_samples(run, images, torch.zeros(len(images), dtype=torch.int64))
+    each = torch.split(torch.arange(len(images), device=run.device), run.config.evaluation.batch)
+    return centred(torch.cat([model(samples.inputs(part)).float() for part in each]).cpu())
+
+
+def logits(values: Tensor, codec: str) -> Tensors:
+    """Return logits as they travel."""
+    return Tensors({LOGITS: values}, LOGITS, codec)
+
+
+def logits_spec(run: Run, images: int) -> TensorsSpec:
+    """Return the form of a site's reply: no honest one is beyond the limit of `centred`, or the clip and its noise."""
+    privacy, settings = run.config.privacy, run.settings(FedMDSettings)
+    most = LIMIT
+    if privacy.active and settings.mechanism == "logits":
+        most = privacy.clip * (1 + 2 * privacy.noise_multiplier * _TAIL)
+    form = TensorSpec((images, len(run.info.classes)), -most, most)
+    return TensorsSpec({LOGITS: form}, LOGITS)
+
+
+def sent_spec(run: Run) -> BundleSpec:
+    """Return the form of what a site is sent."""
+    count = run.config.distil.count
+    images = TensorSpec((count, *run.info.shape), 0, 255, torch.uint8, varies=True)
+    shares = TensorSpec((count, len(run.info.classes)), 0, 1, varies=True)
+    parts = {IMAGES: TensorsSpec({IMAGES: images}), ANSWER: TensorsSpec({SHARES: shares})}
+    return BundleSpec(parts, optional=frozenset(parts))
