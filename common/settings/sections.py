@@ -316,7 +316,7 @@ class FederationSettings(Section):
         later=True,
     )
     secret_clip: float = setting(
-        100.0,
+        10.0,
         "secret=on: length that every site's update is cut to before it is rounded and added",
         symbol="C",
         ge=1e-6,
