@@ -6,12 +6,15 @@ import json
 import os
 import stat
 import time
+import uuid
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from secret_sites import ATTEMPT, SHARE, Sites
 
 from client_app.secret import SecretSite
@@ -369,3 +372,41 @@ def test_a_run_without_a_secret_sum_opens_nothing(sites: Sites) -> None:
     ):
         with pytest.raises(FederationError, match="does not say of which round"):
             SecretSite(sites.run, "site-0", None, config)  # type: ignore[arg-type]
+
+
+# ---- anything at all --------------------------------------------------------------------------------
+
+EXCHANGES = ("keys", "shares", "opening")
+FIELDS = (
+    *(cohort.NAMES, cohort.SEAL_KEYS, cohort.MASK_KEYS, cohort.ASKED, cohort.THRESHOLD),
+    *(cohort.NEXT, "server-round", "record", "other"),
+)
+ODD = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 2**70),
+    st.floats(),
+    st.text(max_size=5),
+    st.binary(max_size=40),
+    st.lists(st.one_of(st.text(max_size=8), st.binary(max_size=33), st.integers()), max_size=6),
+)
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS), ODD, max_size=4), st.sampled_from(EXCHANGES))
+@settings(
+    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_whatever_an_instruction_says_is_answered_or_refused_in_a_sentence(
+    tmp_path: Path, odd: dict[str, Any], exchange: str
+) -> None:
+    """On top of an honest instruction; and none of it opens anything but what an honest one does."""
+    sites = Sites(tmp_path / uuid.uuid4().hex, 3)
+    roll, _ = sites.up_to_masked()
+    honest = {"opening": {cohort.NAMES: sites.names}, "shares": roll, "keys": {}}[exchange]
+    told, refused = {}, ""
+    try:
+        told = getattr(sites.at("site-0", **{**honest, **odd}), exchange)()
+    except FederationError as error:
+        refused = str(error)
+    assert len(refused) < 400
+    assert len(told.get(cohort.OPENED, [0] * 3)) == 3
