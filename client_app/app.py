@@ -71,6 +71,9 @@ from common.wire.codec import array_of, filled, record_of
 #: Flower's own code for a ClientApp that raised
 RAISED = 2
 
+APPROVED = "NECTAR_SITE_APPROVED"
+"""The variable in which `nectar site` says which run its owner has approved."""
+
 #: for reading its images at the roll call, where a site's owner names no other time
 ROLL_CALL_SECONDS = 3600.0
 
@@ -105,13 +108,22 @@ def reply(message: Message, context: Context, handle: Handler) -> Message:
             reason = reason_for_server(error, owner=False)
             return Message(Error(code=RAISED, reason=reason), reply_to=message)
     try:
-        for config in message.content.config_records.values():
-            check_instruction(config)
+        _check_asked(message, context)
         with for_the_owner_alone(state_directory(context)):
             return Message(handle(message, context), reply_to=message)
     except Exception as error:
         reason = _noted(reason_for_server(error, owner=True), message, context)
         return Message(Error(code=RAISED, reason=reason), reply_to=message)
+
+
+def _check_asked(message: Message, context: Context) -> None:
+    """Refuse what no instruction says, and a site whose owner approves runs under a program that does not ask."""
+    if "approve" in context.node_config and os.environ.get(APPROVED) != str(context.run_id):
+        raise FederationError(
+            "the node config says approve, which `nectar site` alone keeps: its owner starts this site with that"
+        )
+    for config in message.content.config_records.values():
+        check_instruction(config)
 
 
 def _noted(reason: str, message: Message, context: Context) -> str:
@@ -144,13 +156,9 @@ def client_of(message: Message, context: Context) -> DeviceClient:
     site, drawn_as = site_of(run, context), drawn_name(run, context)
     with checked_by(_time_to_read(context, _config(message)).check):
         train, holdout = site_samples(division, drawn_as, context)
-    record_id = str(_config(message).get("record", ""))
-    if not _RECORD_ID.fullmatch(record_id) or is_reserved(record_id):
-        raise FederationError(
-            f"the server names its run {record_id[:40]!r}, which cannot be part of a file name here"
-        )
+    record_id = _record_of(message)
     state = state_of(run, record_id, site, context)
-    cls = client_class(run.config.method)
+    cls: Callable[..., DeviceClient] = client_class(run.config.method)
     told = one_line(str(_config(message).get(DATA, ""))[:16])
     require_data_of_run(division, context, state, told)
     user_data = user_folder(run, context) is not None
@@ -158,6 +166,8 @@ def client_of(message: Message, context: Context) -> DeviceClient:
     account = account_of(run, record_id, site, context)
     if account is not None:
         account.check(_seen(message))
+    if run.config.secret:
+        cls = _hidden(message, context, run, site)
     return cls(
         *(run, site, train, holdout, state),
         user_data=user_data,
@@ -165,6 +175,16 @@ def client_of(message: Message, context: Context) -> DeviceClient:
         account=account,
         drawn_as=drawn_as,
     )
+
+
+def _record_of(message: Message) -> str:
+    """Return the name of the run's record; FederationError if no file could be called so."""
+    record_id = str(_config(message).get("record", ""))
+    if not _RECORD_ID.fullmatch(record_id) or is_reserved(record_id):
+        raise FederationError(
+            f"the server names its run {record_id[:40]!r}, which cannot be part of a file name here"
+        )
+    return record_id
 
 
 def _time_to_read(context: Context, asked: Mapping[str, Any] | None = None) -> Deadline:
@@ -376,6 +396,44 @@ def partitions(message: Message, context: Context) -> Message:
     return reply(message, context, _partitions)
 
 
+# ---- secret sum ----------------------------------------------------------------------------------
+
+
+def _hidden(message: Message, context: Context, run: Run, site: str) -> Callable[..., DeviceClient]:
+    """Return what makes the method's client, of which the site's part of a sum leaves instead of its result."""
+    from client_app.secret import secret_client  # its cryptography, for who asks
+
+    cls = client_class(run.config.method)
+    return secret_client(cls, message, context, run, site, _record_of(message))
+
+
+def _secret(exchange: str) -> Handler:
+    def handle(message: Message, context: Context) -> RecordDict:
+        from client_app.secret import answer
+
+        return answer(message, context, exchange, _record_of(message))
+
+    return handle
+
+
+@app.query("secret_keys")
+def secret_keys(message: Message, context: Context) -> Message:
+    """Give public keys for one round of a secret sum."""
+    return reply(message, context, _secret("keys"))
+
+
+@app.query("secret_shares")
+def secret_shares(message: Message, context: Context) -> Message:
+    """Seal shares of this round's secrets for the other sites."""
+    return reply(message, context, _secret("shares"))
+
+
+@app.query("secret_opening")
+def secret_opening(message: Message, context: Context) -> Message:
+    """Give the shares that open a round's total."""
+    return reply(message, context, _secret("opening"))
+
+
 # ---- partitions ----------------------------------------------------------------------------------
 # What the roll call says of every node of a simulation at once: counts of a division, for which no image is read.
 
@@ -508,7 +566,7 @@ OPEN = stat.S_IRWXG | stat.S_IRWXO
 """The rights of everybody but the owner."""
 
 #: what the site keeps beside its runs' states
-_OWN = (LOG, STORE_FOLDER, SHELF, LEDGER, HEAD_FILE, KEY)
+_OWN = (LOG, STORE_FOLDER, SHELF, LEDGER, HEAD_FILE, KEY, "approvals")
 
 #: a run's record, or what earlier releases put the roll call's log into
 _STATES = re.compile(r"\d{8}-\d{6}-.*|roll-call")

@@ -122,7 +122,7 @@ def _gradients(
     client: DeviceClient, model: nn.Module, pool: Samples
 ) -> tuple[torch.Generator, Gradients]:
     """Return the generator of a client's training, and its gradients: plain ones, or DP-SGD's, charged here."""
-    if not client.run.config.privacy.active:
+    if not client.run.config.privacy.active or client.run.config.clips_updates:
         return client.generator(PURPOSE), Gradients()
     if (
         client.run.config.model.train == "all"

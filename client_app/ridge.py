@@ -9,11 +9,23 @@ from client_app.device import DeviceClient, phase
 from common.errors import FederationError
 from common.models.ridge import RidgeModel
 from common.privacy.events import Event
-from common.specs.ridge import MECHANISM, PHASE, SMALLEST, Summing, check, model_of, sent_spec
+from common.secret.cohort import shares_of
+from common.specs.ridge import (
+    AGAIN,
+    MECHANISM,
+    PHASE,
+    SMALLEST,
+    Summing,
+    check,
+    joint_of,
+    joint_spec,
+    model_of,
+    sent_spec,
+)
 from common.wire.codec import Payload
 from common.wire.tensors import Tensors
 from common.wire.weights import Weights
-from synth.ridge_regression import Sums, triangle, unpacked
+from synth.ridge_regression import triangle, unpacked
 
 
 class RidgeClient(DeviceClient):
@@ -25,9 +37,17 @@ class RidgeClient(DeviceClient):
         check(self.run)
         model = self.model(given) if isinstance(given, Weights) else model_of(self.run)
         assert isinstance(model, RidgeModel)
-        summing = Summing(self.run, model)
+        return self._sent(Summing(self.run, model))
+
+    @phase(AGAIN, takes=joint_spec)
+    def sum_again(self, given: Weights) -> Tensors:
+        """Send the sums of the axes and of the embedding of the network in ``given``."""
+        check(self.run)
+        return self._sent(Summing(self.run, joint_of(self.run, given)))
+
+    def _sent(self, summing: Summing) -> Tensors:
         if self.run.config.privacy.active:
-            return summing.payload(self._noisy(summing))
+            return self._noisy(summing)
         return summing.payload(summing.sums(self.samples, self._large_enough(summing)))
 
     def _large_enough(self, summing: Summing) -> Tensor | None:
@@ -43,11 +63,14 @@ class RidgeClient(DeviceClient):
         self.report(left_out=float((~kept[self.samples.labels.cpu()]).sum()))
         return kept
 
-    def _noisy(self, summing: Summing) -> Sums:
-        """Return the sums with noise: contributions are cut to the mechanism's grid, summed exactly, released once."""
+    def _noisy(self, summing: Summing) -> Tensors:
+        """Return the sums with noise: contributions are cut to the mechanism's grid, summed exactly, released once.
+
+        In a secret sum each site adds a share of the noise, and charges what as many shares cost as there surely are.
+        """
         noise = self.run.config.privacy.noise_multiplier
         # Before an example is read: which are there, and how many, is the data's.
-        self.draws.charge(Event(MECHANISM, noise))
+        self.draws.charge(summing.event(1.0) if summing.noisy_whole else Event(MECHANISM, noise))
         gaussian = self.draws.gaussian(MECHANISM, noise, summing.sensitivity)
         d, classes = summing.d, summing.classes
         squares = torch.zeros(summing.both * d * (d + 1) // 2, dtype=gaussian.dtype)
@@ -61,5 +84,9 @@ class RidgeClient(DeviceClient):
             cut = [gaussian.steps(part, factors).to(gaussian.dtype) for part in parts]
             products.index_add_(0, labels, cut[0])
             squares += cut[1].sum(0) if summing.both else 0
-        released = gaussian.released(torch.cat([squares, products.mT.flatten()]))
-        return unpacked(released, d, classes, as_long=True)
+        steps = torch.cat([squares, products.mT.flatten()])
+        if summing.noisy_whole:
+            shares = shares_of(self.run.config.federation)
+            return summing.of_whole(gaussian.share(steps, shares))
+        released = unpacked(gaussian.released(steps), d, classes, as_long=True)
+        return summing.payload(released)

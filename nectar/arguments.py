@@ -5,8 +5,10 @@ Undotted keys are the run config's own, dotted ones go into its ``set``; options
 
 from __future__ import annotations
 
+import getpass
 import itertools
 import shlex
+import socket
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +19,7 @@ import typer
 from common.code.imports import is_import_path
 from common.config.consistency import FILE_KEY, SITES_KEY, START_KEY, TABLES_KEY
 from common.config.keys import (
+    BY,
     CONFIG,
     INTERNAL_KEYS,
     PATH_KEYS,
@@ -44,6 +47,13 @@ _NUMBER_KEYS = ("rounds", "seed")
 def next_step(record: Path) -> str:
     """Describe what is done with a record that is there."""
     return f"`nectar report {shlex.quote(str(record))}` draws it."
+
+
+def submitter() -> RunConfig:
+    """Return what a run config holds of who submits it, for the server's journal: a user and a machine, as they say."""
+    with suppress(OSError, KeyError):
+        return {BY: f"{getpass.getuser()}@{socket.gethostname()}"[:100]}
+    return {}
 
 
 def typed_command(words: Iterable[str]) -> RunConfig:

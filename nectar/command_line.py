@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from importlib.metadata import version
 from types import ModuleType
 from typing import Any, get_type_hints
 
@@ -13,6 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from common.code.release import release
 from common.config.keys import closest_word
 from common.errors import ConfigError
 
@@ -63,6 +63,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "fetch": "bring a run's record from the server to this machine",
         "doctor": "check this machine, its keys and its connection before a run",
         "keys": "make a federation's keys and certificates, register its sites",
+        "journal": "say who submitted runs, and which sites were registered",
         "backup": "write the SuperLink's database and the keys into one file",
         "restore": "put a backup back; who was unregistered stays out",
     },
@@ -156,7 +157,15 @@ class Command(TyperCommand):
 
 
 class Actions(TyperGroup):
-    """Commands by name; one that there is none of is answered with the nearest."""
+    """Commands by name; one that there is none of is answered with the nearest, an option first is the default's."""
+
+    default = ""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the default's name before its options."""
+        meant = self.default and args and args[0].startswith("-")
+        mine = [self.default] if meant and args[0] not in ctx.help_option_names else []
+        return super().parse_args(ctx, [*mine, *args])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -212,20 +221,23 @@ def command_of(name: str, module: ModuleType) -> click.Command:
     """Return the command that a module of ``nectar/commands`` is.
 
     ``main`` is its function, ``HELP`` what its help says before the options, ``more_help(words) -> str`` what it says
-    after them or of the words that stand with ``--help``. A module with several has them by name in ``ACTIONS``.
+    after them or of the words that stand with ``--help``. A module with several has them by name in ``ACTIONS``, and
+    ``DEFAULT`` names the one that options without a name are of.
     """
-    app = typer.Typer(add_completion=False, rich_markup_mode=None, help=module.HELP, cls=Actions)
+    kind = type("Group", (Actions,), {"default": getattr(module, "DEFAULT", "")})
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, help=module.HELP, cls=kind)
     actions: dict[str, Callable[..., int]] = getattr(module, "ACTIONS", {})
+    own = getattr(module, "CONTEXT", {})
     for action, function in actions.items():
-        app.command(action, cls=Command, context_settings=_CONTEXT)(function)
+        settings = _CONTEXT | own.get(action, {})
+        app.command(action, cls=Command, context_settings=settings)(function)
     if actions:
         app.info.context_settings, app.info.no_args_is_help = _CONTEXT, True
         group = get_command(app)
         for action, function in actions.items():
             _say_of_arguments(group.commands[action], function)  # type: ignore[attr-defined]
         return group
-    settings = _CONTEXT | getattr(module, "CONTEXT", {})
-    app.command(name, cls=Command, context_settings=settings, help=module.HELP)(module.main)
+    app.command(name, cls=Command, context_settings=_CONTEXT, help=module.HELP)(module.main)
     command = get_command(app)
     command.more_help = getattr(module, "more_help", None)  # type: ignore[attr-defined]
     _say_of_arguments(command, module.main)
@@ -242,7 +254,7 @@ def _say_of_arguments(command: click.Command, function: Callable[..., int]) -> N
 
 def _version(asked: bool) -> None:
     if asked:
-        click.echo(f"nectar {version('nectar-fl')}")
+        click.echo(f"nectar {release()}")
         raise typer.Exit
 
 

@@ -38,7 +38,7 @@ from server_app.on_round import Notifier, OnRound
 from server_app.record import Record
 from server_app.recorder import Recorder, require_an_update, warn_no_progress
 from server_app.resume_point import ancestor_of, partition_with, resume_point_of
-from server_app.sending import print_marked, send
+from server_app.sending import monitored, print_marked, send
 from server_app.tracking import refuse_own_pictures, require_tracker
 from server_app.unlisted import unlisted
 from strategies.base import strategy_class
@@ -46,6 +46,7 @@ from strategies.exchange.roll_call import expected_sites
 from strategies.federated import Federated
 from strategies.foreign import ForeignStrategy
 from strategies.round import Callback
+from strategies.secret import secret_strategy
 
 logger = getLogger("flwr")
 
@@ -62,8 +63,9 @@ def main(grid: Grid, context: Context) -> None:
         if context.run_config.get(FETCH):
             send(context.run_config)
             return
+        rounds = _Rounds()
         record = serve(
-            grid, load(context.run_config), begun=_tell_of, members=_Members(), done=_Rounds()
+            grid, load(context.run_config), begun=rounds.begin, members=_Members(), done=rounds
         )
         print_marked("completed", directory=str(record.directory))
     except NectarError as error:
@@ -73,22 +75,25 @@ def main(grid: Grid, context: Context) -> None:
         raise
 
 
-def _tell_of(record: Record) -> None:
-    print_marked("record", directory=str(record.directory))
-
-
 class _Rounds:
     """Tells which round is over, and the seconds until the last one is, as if each took as long as those here did."""
 
     def __init__(self) -> None:
         self._first: tuple[int, float] | None = None
+        self._record: Record | None = None
+
+    def begin(self, record: Record) -> None:
+        """Tell where the record lies."""
+        self._record = record
+        print_marked("record", directory=str(record.directory))
 
     def __call__(self, reached: int, of: int) -> None:
         now = time.monotonic()
         first, begun = self._first = self._first or (reached, now)
         a_round = (now - begun) / max(1, reached - first)
         left = {"left": round(a_round * (of - reached), 1)} if reached > first else {}
-        print_marked("round", reached=reached, of=of, **left)
+        figures = {} if self._record is None else monitored(self._record)
+        print_marked("round", reached=reached, of=of, **left, **figures)
 
 
 class _Members:
@@ -273,7 +278,8 @@ def make_strategy(run: Run) -> Federated:
         check_augmentation(section, settings, run.info)
     if is_foreign(run.config.method):
         return ForeignStrategy(run)
-    return strategy_class(run.config.method)(run)
+    cls = strategy_class(run.config.method)
+    return secret_strategy(cls)(run) if run.config.secret else cls(run)
 
 
 def with_nodes_there_are(run: Run, sites: list[Site]) -> Run:

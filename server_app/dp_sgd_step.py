@@ -31,7 +31,11 @@ def require_dp_sgd_step(run: Run) -> None:
     matching = bool(
         mechanisms & {"feature", "gradient"}
     )  # sites match images then, and train nothing
-    if not config.privacy.active or (config.model.train == "head" and not matching):
+    if (
+        not config.privacy.active
+        or config.clips_updates
+        or (config.model.train == "head" and not matching)
+    ):
         return
     model, own = run.build_model().train(), is_import_path(config.model.name)
     norm = next((n for n, layer in model.named_modules() if isinstance(layer, _BatchNorm)), None)

@@ -25,8 +25,9 @@ import yaml
 from safetensors import SafetensorError
 
 from common.code.fingerprint import source_fingerprint
+from common.code.release import VERSION, commit
 from common.config.code_fingerprint import code_fingerprint
-from common.config.keys import ROUND, TYPED
+from common.config.keys import ACCEPT, RESUME_CODE, ROUND, TYPED
 from common.config.loading import SCHEMA
 from common.config.resolved import Config
 from common.config.text import dotted
@@ -38,7 +39,7 @@ from common.storage.files import read_file, write_json, write_text
 from common.storage.tensor_file import unreadable_reason
 from server_app.checkpoint import Checkpoint
 from server_app.metrics_file import MetricsFile
-from server_app.run_directory import PROVENANCE, RunDirectory
+from server_app.run_directory import PROVENANCE, RunDirectory, codes_of
 from server_app.writer import BEGUN, Writer, sweep
 
 #: settings that a continued run may have otherwise than the run it continues
@@ -127,12 +128,12 @@ class Record(RunDirectory):
                 f"{record.directory} was run with other settings ({', '.join(differing[:5])}): continue it with "
                 "its own; only rounds, deadlines and resources may differ"
             )
-        recorded_by = record._provenance().get("code")
-        code = code_fingerprint(config)
-        if recorded_by != code:
+        stated, code = record._provenance(), code_fingerprint(config)
+        recorded_by = codes_of(stated)[-1]
+        if recorded_by != code and config.resume_code != ACCEPT:
             raise FederationError(
-                f"{record.directory} was run by code {recorded_by}, this is {code}: "
-                "continue it with the release that began it"
+                f"{record.directory} was run by code {recorded_by} ({_release_of(stated)}), this is {code}: continue "
+                f"it with the release that began it, or with {RESUME_CODE}={ACCEPT}, which the record then says"
             )
         with record.writing():
             record.begin_writing()
@@ -174,7 +175,11 @@ class Record(RunDirectory):
         now = _provenance(config)
         again = {key: now[key] for key in ("started", "command", "hardware", "threads")}
         behind = {ROUND: config.round} if config.round else {}
-        before = self._provenance().get("continued", [])
+        stated = self._provenance()
+        if now["code"] != codes_of(stated)[-1]:
+            other = {key: now[key] for key in ("code", "source", "versions")}
+            behind |= {**other, RESUME_CODE: config.resume_code}
+        before = stated.get("continued", [])
         self.note(
             continued=[*before, {**again, "rounds": config.rounds, **behind}], outcome="running"
         )
@@ -203,8 +208,7 @@ class Record(RunDirectory):
         """Return what is stated, to be continued."""
         if (stated := self.stated()) is not None:
             return stated
-        known = self.json(PROVENANCE) or {}
-        if type(known.get("schema")) is int and known["schema"] != SCHEMA:
+        if self.other_schema() is not None:
             raise FederationError(f"{self.directory} {self.why_not()}")
         raise FederationError(
             f"{self.directory / PROVENANCE} is damaged: put back a whole copy of the record, or begin a new run"
@@ -237,6 +241,8 @@ def _provenance(config: Config) -> dict[str, Any]:
         "source": source_fingerprint(),
         "code": code_fingerprint(config),
         "versions": {
+            "nectar": VERSION,
+            **({"commit": commit()} if commit() else {}),
             "python": platform.python_version(),
             **_versions(),
         },
@@ -254,6 +260,11 @@ def _provenance(config: Config) -> dict[str, Any]:
         "privacy": _disclosed(config),
         "outcome": "running",
     }
+
+
+def _release_of(provenance: Mapping[str, Any]) -> str:
+    version = (provenance.get("versions") or {}).get("nectar")
+    return f"Nectar {version}" if version else "a release before 0.2.0"
 
 
 def _disclosed(config: Config) -> dict[str, Any] | None:

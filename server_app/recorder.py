@@ -160,7 +160,7 @@ class Recorder:
         many = len(spending.events) > MOST_TOLD
         asked = {*outcome.accepted, *outcome.rejected} if many else None
         spent = spending_lines(spending, delta, asked)
-        return {**self.strategy.notes(), **({SPENT: spent} if spent else {})}
+        return {**self.strategy.notes(), **outcome.secret, **({SPENT: spent} if spent else {})}
 
     def judged(self, figures: SitesFigures) -> None:
         """Write the line of the round that the sites judged; it is there already where a run continues behind it."""

@@ -5,6 +5,7 @@ Nothing here writes, and nothing needs torch: a list of runs is there at once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +66,14 @@ class RunDirectory:
             return None
         return found if isinstance(found.get("run-config"), dict) else None
 
+    def other_schema(self) -> int | None:
+        """Return the schema of a record of another release; None if it is this one's, or is no record."""
+        schema = (self.json(PROVENANCE) or {}).get("schema")
+        return schema if type(schema) is int and schema != SCHEMA else None
+
     def why_not(self) -> str:
         """Return why what lies here is not a record that can be read, and what to do; half a sentence."""
-        schema = (self.json(PROVENANCE) or {}).get("schema")
-        if type(schema) is int and schema != SCHEMA:
+        if (schema := self.other_schema()) is not None:
             return (
                 f"was written by another release of Nectar (its schema is {schema}, this one reads {SCHEMA}): read it "
                 "with the release that wrote it"
@@ -85,6 +90,12 @@ class RunDirectory:
         except (OSError, ValueError, RecursionError):
             return None
         return content if isinstance(content, dict) else None
+
+
+def codes_of(provenance: Mapping[str, Any]) -> list[str]:
+    """Return the fingerprints of the code that a run was computed by, in their order."""
+    later = [time["code"] for time in provenance.get("continued", []) if "code" in time]
+    return [str(provenance.get("code", "")), *later]
 
 
 PROVENANCE = "provenance.json"

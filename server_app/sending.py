@@ -6,11 +6,14 @@ import base64
 import hashlib
 import io
 import json
+import os
 import re
+import shutil
 import sys
 import time
 import zipfile
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
@@ -34,6 +37,9 @@ _FIRST_DATE = (1980, 1, 1, 0, 0, 0)
 
 #: bytes read at a time: a record may be larger than the memory
 _PIECE = 1_000_000
+
+#: bytes of a round's line at most, where only the newest is read
+_LONGEST_LINE = 2**23
 
 #: a folder of no more files is spoken of by its files
 _FEW = 4
@@ -296,8 +302,33 @@ def send(run_config: Mapping[str, Any]) -> None:
 Kind = Literal["record", "stopped", "sites", "round", "completed"]
 """Where the run's record lies, as ``directory``; why the run stopped, as ``reason``; who takes part, as ``nodes``, from
 the site's name to its node's number; which round was ``reached`` of how many, ``of``, and
-the seconds that are ``left``, where a round was measured; that all is done and written,
-with the record's ``directory``."""
+the seconds that are ``left``, where a round was measured, and the newest line's ``figures``; that all is done and
+written, with the record's ``directory``."""
+
+
+def monitored(record: RunDirectory) -> dict[str, Any]:
+    """Return ``figures``, what a monitor reads of a run: its newest line, room on the disk; nothing of a site's."""
+    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
+        with (record.directory / "metrics.jsonl").open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _LONGEST_LINE))
+            line = json.loads(file.read().splitlines()[-1])
+        spent = ((line.get("notes") or {}).get("spent") or {}).values()
+        told = [one["epsilon"] for one in spent if one["epsilon"] is not None]
+        seconds = [v for v in line["seconds"].values() if isinstance(v, int | float)]
+        figures = {
+            "round": line["round"],
+            "accuracy": (line.get("test") or {}).get("accuracy"),
+            "replies": {
+                outcome: len(line.get(outcome) or ())
+                for outcome in ("accepted", "rejected", "shortened")
+            },
+            "bytes": {way: sum(line["bytes"][way].values()) for way in ("up", "down")},
+            "seconds": round(sum(seconds), 3),
+            "epsilon": max(told, default=None),
+            "free": shutil.disk_usage(record.directory).free,
+        }
+        return {"figures": figures}
+    return {}
 
 
 def print_marked(kind: Kind, **content: Any) -> None:

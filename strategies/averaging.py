@@ -25,8 +25,8 @@ from strategies.exchange.replies import Upload
 
 
 def share_of(upload: Upload, settings: FedAvgSettings) -> int:
-    """Return p_k before all of them are scaled to a sum of one: the site's number of examples, or one."""
-    return upload.examples if settings.weighting == "counts" else 1
+    """Return p_k before all are scaled to a sum of one: a site's number of examples, or one, or that of its sites."""
+    return upload.examples if settings.weighting == "counts" or upload.inside else 1
 
 
 def shares_of(sites: Iterable[Site], run: Run) -> int:

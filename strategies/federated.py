@@ -21,6 +21,7 @@ from common.wire.display_contrast import Contrast
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.exchange.evaluation import EvaluationRequest
+from strategies.exchange.inbox import Traffic
 from strategies.exchange.judging import FiniteChecks
 from strategies.exchange.members import Members
 from strategies.exchange.open_round import OpenRound
@@ -61,6 +62,9 @@ class Federated(ScreeningHooks, FlowerStrategy):
         self.members = Members(run.config.federation.sites)
         self._around: Federated | None = None
         self._open: OpenRound | None = None
+        self.traffic: Traffic | None = (
+            None  # the round's account, for what a method exchanges beside its replies
+        )
         self.trials = FiniteChecks(run)
 
     # ---- what is learned, shown and kept --------------------------------------------------------------

@@ -10,15 +10,19 @@ from operator import add
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from common.division import Division
 from common.errors import ConfigError, FederationError
 from common.learning.run import Run
 from common.models.ridge import along
+from common.models.ridge_network import RidgeNetwork
+from common.privacy.accounting import epsilon
 from common.samples.inputs import Samples, samples
+from common.secret.cohort import colluders_of, shares_of
+from common.settings.ridge import STUDENT
 from common.sites import Site
-from common.specs.ridge import PHASE, Summing, check, model_of
+from common.specs.ridge import AGAIN, PHASE, Summing, check, joint_of, joint_spec, model_of
 from common.wire.tensors import Tensors
 from common.wire.weights import Weights
 from strategies.base import Instruction, State, Strategy
@@ -61,6 +65,7 @@ class Ridge(Strategy):
         self._of_sites: dict[str, Sums] = {}
         self._forgotten: list[str] = []
         self._told: dict[str, float] = {}
+        self._second: Summing | None = None
 
     def _labelled(self) -> Samples:
         """Return the server's own examples."""
@@ -82,8 +87,13 @@ class Ridge(Strategy):
             self.run.device
         )
 
-    @cached_property
+    @property
     def _summing(self) -> Summing:
+        """What the round's rows are made with."""
+        return self._second or self._first
+
+    @cached_property
+    def _first(self) -> Summing:
         """What rows are made with: the model that all draw, or one with the server's axes."""
         model = model_of(self.run)
         if self.settings.axes == "server" and self._own is not None:
@@ -98,7 +108,7 @@ class Ridge(Strategy):
 
     def choose(self, server_round: int) -> list[Site]:
         """Return the round's sites; once there is a total, those that neither are in it nor have left it."""
-        if not self._rows:
+        if not self._rows or self.settings.refit:
             return super().choose(server_round)
         done = {*self._rows, *self._forgotten}
         return [site for site in self.sites if site.name not in done]
@@ -107,6 +117,11 @@ class Ridge(Strategy):
         self, server_round: int, weights: Weights, sites: Sequence[Site]
     ) -> Mapping[str, Instruction]:
         """Ask every site for its sums; the model, which it draws itself, goes down where the axes are the server's."""
+        if server_round == 2:
+            self._second = Summing(self.run, joint_of(self.run, weights))
+            self._total, self._rows = None, {}
+            again = Instruction(AGAIN, weights.only(joint_spec(self.run)), self._second.spec)
+            return {site.name: again for site in sites}
         model = self._summing.model
         sent = Weights.of(model, weights.codec) if self.settings.axes == "server" else Tensors({})
         return {site.name: Instruction(PHASE, sent, self._summing.spec) for site in sites}
@@ -131,20 +146,36 @@ class Ridge(Strategy):
         for upload in uploads:
             sums = summing.received(upload.payload_as(Tensors))
             self._total = sums if self._total is None else self._total + sums
-            self._rows[upload.site.name] = summing.count(sums)
+            inside = upload.inside or (upload.site.name,)
+            self._rows |= dict.fromkeys(inside, summing.count(sums) / len(inside))
+            if summing.noisy_whole:
+                self._told |= self._epsilons(len(inside))
             if self.settings.keep == "sites":
                 self._of_sites[upload.site.name] = sums
         assert self._total is not None
-        model, solution = copy.deepcopy(summing.model), self._solved(self._total)
-        with torch.no_grad():
-            for parameter, part in zip(
-                model.head.parameters(), (solution[:-1].mT, solution[-1]), strict=True
-            ):
-                parameter.copy_(part)
-        if self.settings.student and self._own is not None:
-            self._told["trained_on"] = len(self._own)
-            return taught(self.run, server_round, model, self._own)
-        return Weights.of(model, weights.codec)
+        solution = self._solved(self._total)
+        model = copy.deepcopy(summing.model)
+        _fill(model.head, solution)
+        if self._second is not None:
+            return Weights.of(model, weights.codec)
+        if not self.settings.student or self._own is None:
+            return Weights.of(model, weights.codec)
+        self._told["trained_on"] = len(self._own)
+        student = taught(self.run.with_model(STUDENT), server_round, model, self._own)
+        return self._joint(solution, student, self._own) if self.settings.refit else student
+
+    @torch.no_grad()
+    def _joint(self, solution: Tensor, student: Weights, own: Samples) -> Weights:
+        """Return the second round's model before it: the network, its embedding's scale over ``own``, z's solution."""
+        model = self.run.build_model().eval()
+        assert isinstance(model, RidgeNetwork)
+        student.load_into(model.network)
+        seen = torch.cat([model.seen(x) for x in torch.split(own.inputs(slice(None)), 250)])
+        model.mean.copy_(seen.mean(0))
+        model.deviation.copy_(seen.std(0).clamp_min(1e-3))
+        none = solution.new_zeros(len(model.mean), solution.shape[1])
+        _fill(model.head, torch.cat([solution[:-1], none, solution[-1:]]))
+        return Weights.of(model)
 
     def _solved(self, total: Sums) -> Tensor:
         """Return the weights for places, and for a constant of 1, float64 [d, classes]."""
@@ -170,6 +201,21 @@ class Ridge(Strategy):
             sums = sums.mended(coding_error(shares, summing.d))
         sums = sums.scaled(rows.by)
         return sums.solved(self._penalty(Curve.of(sums, count).least()))
+
+    def _epsilons(self, inside: int) -> dict[str, float]:
+        """Return what a total of so many sites costs by the shares of noise that are really inside.
+
+        Against the server alone all of them count; against the server with the colluders that are withstood, who know
+        their own, the others'.
+        """
+        config = self.run.config
+        federation, shares = config.federation, shares_of(config.federation)
+        honest = inside - colluders_of(federation, federation.asked)
+        names = {"epsilon_server": inside, "epsilon_colluders": honest}
+        return {
+            name: epsilon([self._summing.event(there / shares)], config.privacy.delta).value
+            for name, there in names.items()
+        }
 
     def _penalty(self, chosen: float) -> float:
         """Return lambda, the one that was chosen unless another is set, and have it told."""
@@ -235,3 +281,10 @@ class Ridge(Strategy):
                 f"no site is new: {record} {total}{out}; start one, then say {_LATE}=any"
             )
         return self._rows.keys()
+
+
+@torch.no_grad()
+def _fill(head: nn.Module, solution: Tensor) -> None:
+    """Put a solution [d, classes], whose last row is the constant's, into a linear layer."""
+    for parameter, part in zip(head.parameters(), (solution[:-1].mT, solution[-1]), strict=True):
+        parameter.copy_(part)

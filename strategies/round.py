@@ -121,6 +121,7 @@ class Rounds:
     def run(self, server_round: int, arrays: ArrayRecord, *, evaluated: bool) -> ArrayRecord:
         """Run a round from ``arrays`` and return its weights; ``evaluated`` says whether they are judged."""
         strategy, traffic, clock = self._strategy, Traffic(), Clock()
+        strategy.traffic = traffic
         names = {**self._questions.names, **{site.node_id: site.name for site in strategy.sites}}
 
         # Ask: an instruction for each of the round's sites, and in it the question about the last round's weights.

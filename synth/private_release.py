@@ -55,6 +55,13 @@ def clip_factors(parts: Iterable[Tensor], clip: float) -> Tensor:
     return kept
 
 
+def grid_of(noise_multiplier: float, clip: float) -> float:
+    """Return the step of the grid of a mechanism; see `Gaussian.grid`."""
+    if not noise_multiplier:
+        return 1.0
+    return 2.0 ** math.floor(math.log2(noise_multiplier * clip * _FINER))
+
+
 @dataclass(frozen=True)
 class Gaussian:
     """The Gaussian mechanism on a sum of contributions.
@@ -76,9 +83,12 @@ class Gaussian:
     @property
     def grid(self) -> float:
         """The grid's step: the largest power of two up to sigma C 2^-24; 1 without noise, where nothing is cut."""
-        if not self.noise_multiplier:
-            return 1.0
-        return 2.0 ** math.floor(math.log2(self.noise_multiplier * self.clip * _FINER))
+        return grid_of(self.noise_multiplier, self.clip)
+
+    @property
+    def deviation(self) -> float:
+        """The noise's standard deviation in steps of the grid."""
+        return self.noise_multiplier * self.clip / self.grid
 
     @property
     def dtype(self) -> torch.dtype:
@@ -109,12 +119,46 @@ class Gaussian:
         if not self.noise_multiplier:
             return self.values(sums)
         found = torch.empty(sums.shape, dtype=torch.float64, device=sums.device)
-        deviation = self.noise_multiplier * self.clip / self.grid
+        deviation = self.deviation
         # In pieces that stay in the cache: a pass over millions of numbers costs as much as their noise.
         pieces = (torch.split(each, _PIECE) for each in (sums.flatten(), found.view(-1)))
         for steps, into in zip(*pieces, strict=True):
             noise = self.normal((len(steps),)).to(sums.device, torch.float64) * deviation
             torch.add(noise.round_().to(torch.int64), steps, out=into).mul_(self.grid)
+        return found
+
+    def share(self, sums: Tensor, of: int) -> Tensor:
+        """Return sums of steps, int64 [n], with one of so many equal shares of the noise, as whole steps.
+
+        This is the form for a secret sum. A share is Skellam noise, the difference of two Poisson numbers: shares add
+        up exactly, to Skellam noise of the variance of all, and in the sum nothing is rounded.
+        """
+        mean = float(math.ceil(self.deviation**2 / (2 * of)))
+        drawn = (self._poisson(mean, len(sums)) for _ in range(2))
+        return sums + next(drawn) - next(drawn)
+
+    def _poisson(self, mean: float, count: int) -> Tensor:
+        """Return Poisson numbers of a large mean less that mean, rounded; by Hörmann's rejection (PTRS, 1993).
+
+        Probabilities are of float64, by Stirling's series around the mean, where they keep nine digits.
+        """
+        if mean < 1000:
+            raise ValueError(f"a mean of {mean:.3g}, where Stirling's series is not exact enough")
+        b = 0.931 + 2.53 * math.sqrt(mean)
+        a, inverse = 0.02483 * b - 0.059, 1.1239 + 1.1328 / (b - 3.4)
+        found, left = torch.empty(count, dtype=torch.int64), torch.arange(count)
+        while len(left):
+            u, v = (torch.special.ndtr(self.normal((len(left),)).cpu().double()) for _ in range(2))
+            u = u - 0.5
+            us = 0.5 - u.abs()
+            x = ((2 * a / us + b) * u + 0.43).floor()  # the number less the mean, which is whole
+            off = x / mean
+            stirling = mean * ((1 + off) * off.log1p() - off) + 1 / (12 * (mean + x))
+            log_chance = -stirling - 0.5 * (2 * math.pi * (mean + x)).log()
+            good = (v * inverse / (a / us**2 + b)).log() <= log_chance
+            good &= (us > 0) & (x > -mean)
+            found[left[good]] = x[good].to(torch.int64)
+            left = left[~good]
         return found
 
 

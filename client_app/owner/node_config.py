@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 
@@ -217,6 +217,19 @@ class NodeConfig(BaseModel):
         "decides in the owner's place, called with the folder; 0 sends what is left of it",
         "the owner decides",
         allowed="write a command in quotes",
+    )
+    approve: Literal["ask", "list"] | None = _key(
+        "'ask'",
+        "nothing of a run is imported before the owner has approved its app and settings "
+        "([site.md](../site.md#approve-runs)); `list`: only what is approved ahead of time. `nectar site` alone can",
+        "every run begins",
+        allowed="choose ask or list",
+    )
+    approve_seconds: int | None = _whole(
+        7200,
+        "how long the owner's word on a run is waited for; the server is told",
+        "3600",
+        least=1,
     )
     simulated: Any = Field(None, exclude=True, description="the in-process engine's own key")
 

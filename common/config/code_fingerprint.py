@@ -28,7 +28,8 @@ def code_fingerprint(config: Config, *, root: Path = ROOT, now: bool = False) ->
     """Return the fingerprint of the code that can decide a run's numbers: with equal configurations, equal runs.
 
     It is of the bytes of the app's files, a comment's too, but for those of methods that the run neither uses nor is
-    built on; and of the user's own packages that the configuration names. Installed packages are none of it.
+    built on, and for the release's number; and of the user's own packages that the configuration names. Installed
+    packages are none of it.
 
     Parameters
     ----------
@@ -50,6 +51,7 @@ def code_files(config: Config, root: Path = ROOT) -> dict[str, Path]:
     apart = {
         file for name, method in METHODS.items() if name not in used for file in files_of(method)
     }
+    apart.add("common/code/release.py")  # a release that changed nothing else goes on with a run
     ours = (path for folder in sorted(PACKAGES) for path in sorted((root / folder).rglob("*.py")))
     named = {path.relative_to(root).as_posix(): path for path in ours}
     found = {name: path for name, path in named.items() if name not in apart}

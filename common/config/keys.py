@@ -20,13 +20,19 @@ CONFIG = "config"
 ROUND, BEST = "round", "best"
 """The key that says after which round's checkpoint ``resume`` begins again, and the word for the best one's."""
 
+RESUME_CODE, ACCEPT = "resume_code", "accept"
+"""The key, and its value, by which a run goes on with other code than the one that its record was written by."""
+
 RESOLVED, YES = "resolved", "yes"
 """The key, and its value, of a run config that states all there is to state: no file of settings is read for it."""
 
 TYPED = "typed"
 """The key with the words that a user typed; only the record takes note of them."""
 
-INTERNAL_KEYS = (FETCH, RESOLVED, TYPED)
+BY = "by"
+"""The key that says who submitted a run, as they say; the SuperLink's database keeps it, and no record does."""
+
+INTERNAL_KEYS = (FETCH, RESOLVED, TYPED, BY)
 """What programs say to each other."""
 
 RUN_KEYS = (
@@ -34,6 +40,7 @@ RUN_KEYS = (
     *RunSettings.model_fields,
     *PATH_KEYS,
     ROUND,
+    RESUME_CODE,
     "set",
     CONFIG,
     *INTERNAL_KEYS,

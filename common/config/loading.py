@@ -11,12 +11,14 @@ from typing import Any, cast
 from common.code.imports import is_import_path
 from common.config.consistency import COLUMNS_KEY, FILE_KEY, SITES_KEY, TABLES_KEY
 from common.config.keys import (
+    ACCEPT,
     BEST,
     COMMAND_LINE,
     CONFIG,
     FETCH,
     PATH_KEYS,
     RESOLVED,
+    RESUME_CODE,
     ROUND,
     STRATEGY,
     TYPED,
@@ -129,6 +131,7 @@ def load(run_config: Mapping[str, Any], *, policy: ImportPolicy | None = None) -
         origin=places | {key: leaf.where for key, leaf in read.leaves.items()},
         typed=str(given.get(TYPED, "")),
         round=_round(given, str(paths["resume"][0])),
+        resume_code=_resume_code(given, str(paths["resume"][0])),
     )
 
 
@@ -159,6 +162,16 @@ def _round(given: Mapping[str, Any], resume: str) -> str:
     if told not in ("", BEST) and not (told.isascii() and told.isdecimal()):
         raise ConfigError(f"{ROUND} must be the number of a round or {BEST}, not {show(told)}.")
     return told
+
+
+def _resume_code(given: Mapping[str, Any], resume: str) -> str:
+    """Return ``accept`` where a record may be continued by other code than its own, else nothing."""
+    told = given.get(RESUME_CODE, "")
+    if told not in ("", ACCEPT):
+        raise ConfigError(f"{RESUME_CODE} must be {ACCEPT}, or left out, not {show(told)}.")
+    if told and not resume:
+        raise ConfigError(f"{RESUME_CODE}={told} is of a run that is resumed: name its record too.")
+    return str(told)
 
 
 def _with_files(

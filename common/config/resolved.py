@@ -35,7 +35,8 @@ from common.config.consistency import (
     check_track,
     check_wire,
 )
-from common.config.keys import RESOLVED, ROUND, TYPED, YES
+from common.config.keys import RESOLVED, RESUME_CODE, ROUND, TYPED, YES
+from common.config.secret import CLIPPED, check_secret
 from common.config.text import Scalar, join_set, yaml_line
 from common.errors import ConfigError
 from common.methods import section
@@ -89,6 +90,8 @@ class Config:
         The words that the user typed, as a shell takes them; empty if nobody typed any.
     round : str
         Behind which round's checkpoint ``resume`` begins again: its number or ``best``; empty for the newest.
+    resume_code : str
+        ``accept`` where ``resume`` may go on with other code than the record's; else empty.
     """
 
     experiment: str
@@ -118,6 +121,7 @@ class Config:
     inner: Mapping[str, Settings] = field(default_factory=dict)
     typed: str = field(default="", compare=False)
     round: str = field(default="", compare=False)
+    resume_code: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         """Refuse settings that are each allowed but cannot hold together, with a ConfigError."""
@@ -153,7 +157,9 @@ class Config:
             check_head(self.model, self.method)
             check_class_weights(self.settings, self.method, self.private)
             check_statistics(self.model, self.evaluation, self.method, self.settings.disclosure())
-        check_privacy(self.privacy, self.method, self.settings)
+        if not self.clips_updates:
+            check_privacy(self.privacy, self.method, self.settings)
+        check_secret(self)
         for name in self.inner:
             self.of(name)
 
@@ -217,8 +223,20 @@ class Config:
         return any(one is not None and one.differentially_private for one in told)
 
     @cached_property
+    def secret(self) -> bool:
+        """Whether the server learns the sites' sum alone (``federation.secret``)."""
+        return self.federation.secret != "off"
+
+    @cached_property
+    def clips_updates(self) -> bool:
+        """Whether noise is on the sum of whole updates (McMahan et al., 2018), and no step of a site's is private."""
+        return self.secret and self.privacy.active and self.method in CLIPPED
+
+    @cached_property
     def noises(self) -> frozenset[float] | None:
         """What noise multipliers sites charge; none in most runs, None if the sites alone know."""
+        if self.private and self.secret:
+            return None  # a Gaussian's that costs as much as the shares' Skellam noise
         own = [settings.noises() for settings in self.methods.values()]
         found = [noise for each in own for noise in each or ()]
         if self.privacy.active:
@@ -228,7 +246,8 @@ class Config:
     @cached_property
     def tells_counts(self) -> bool:
         """Whether a site tells how many examples it has."""
-        return not self.private or self.privacy.counts == "public"
+        hidden = self.private or self.secret
+        return not hidden or self.privacy.counts == "public"
 
     def of(self, method: str) -> Config:
         """Return the configuration as if a method inside this run's had been chosen; ConfigError if it cannot be."""
@@ -313,6 +332,7 @@ class Config:
             "data-dir": str(self.data_dir),
             "resume": self.resume,
             **({ROUND: self.round} if self.round else {}),
+            **({RESUME_CODE: self.resume_code} if self.resume_code else {}),
             "set": join_set(departures),
             RESOLVED: YES,
             TYPED: self.typed,

@@ -29,6 +29,11 @@ SAMPLED_ORDERS: tuple[float, ...] = (
     *map(float, sorted({round(x) for x in np.geomspace(64, 1024, 30)})),
 )
 
+#: those of Skellam noise, whose bound is of whole orders
+WHOLE_ORDERS: tuple[float, ...] = tuple(
+    float(order) for order in sorted({*range(2, 64), *map(round, np.geomspace(64, 1e6, 120))})
+)
+
 #: RDP's epsilons for which the PRV accountant is asked: below, its error would decide; its exponentials overflow at 709
 _LEAST_PRV, _MOST_PRV = 1e-3, 500.0
 
@@ -132,7 +137,9 @@ def _bounds(
     """Return RDP's epsilon, and what asks the PRV accountant for its own."""
     if not 0 < delta < 1:
         raise ValueError(f"delta={delta}: give a number above 0 and below 1")
-    whole, sampled = _sorted(event.within(adjacency) for event in events if event.releases)
+    events = [event for event in events if event.releases]
+    of_skellam = any(event.mechanism.startswith(SKELLAM) for event in events)
+    whole, sampled = _sorted(event.within(adjacency) for event in events)
     if not whole and not sampled:
         return 0.0, lambda: 0.0
     if whole == math.inf or any(noise == 0 for noise, _ in sampled):
@@ -140,7 +147,9 @@ def _bounds(
     steps: dict[tuple[float, float], int] = dict(sampled)
     if whole:
         steps[1 / math.sqrt(2 * whole), 1.0] = 1
-    rdp = _rdp(steps, delta)
+    rdp = _rdp(steps, delta, whole=of_skellam)
+    if of_skellam:  # no Gaussian, but for its Rényi divergences
+        return rdp, lambda: math.inf
     return rdp, partial(_prv, steps, delta, rdp, most_places)
 
 
@@ -170,13 +179,16 @@ def _opacus() -> Any:
     return accountants
 
 
-def _rdp(steps: Steps, delta: float) -> float:
+def _rdp(steps: Steps, delta: float, *, whole: bool = False) -> float:
     from common.privacy.accounting import (  # SciPy's special functions, for who asks
         epsilon_at,
         rdp_of_step,
     )
 
     orders = ORDERS if all(rate == 1 for _, rate in steps) else SAMPLED_ORDERS
+    if whole:
+        exact = WHOLE_ORDERS if orders is ORDERS else orders
+        orders = tuple(order for order in exact if order.is_integer() and order >= 2)
     total: NDArray[np.float64] = np.zeros(len(orders))
     for (noise, rate), count in steps.items():
         total = total + count * rdp_of_step(noise, rate, orders)
@@ -325,6 +337,37 @@ def _fractional(noise: float, rate: float, orders: tuple[float, ...]) -> Array:
     # Cancellation leaves as much of a sum's digits as the sum is less than its largest term.
     sound = sums > 1e-9 * terms.max(1)
     return np.where(sound, log_moments, math.inf)
+
+
+# ---- skellam -------------------------------------------------------------------------------------
+# Skellam noise, of which shares add up exactly (Agarwal, Kairouz and Liu, 2021).
+
+SKELLAM = "skellam"
+"""How the name of a mechanism begins whose noise is Skellam's; its event has what `gaussian_like` returns."""
+
+
+def gaussian_like(noise: float, sensitivity: float, numbers: int) -> float:
+    """Return the noise multiplier of a Gaussian whose Rényi divergence at each whole order is that of Skellam noise.
+
+    Or more: with the variance mu = (noise D)^2 in each number, D = ``sensitivity`` in L2 and D1 in L1, that of the
+    order a is at most a D^2 / (2 mu) + ((2 a - 1) D^2 + 6 D1) / (4 mu^2) (their Corollary 3.6). From order 2 on this is
+    at most a times D^2 / (2 mu) + D^2 / (2 mu^2) + max(0, 6 D1 - D^2) / (8 mu^2), which is a Gaussian's.
+
+    Parameters
+    ----------
+    noise : float
+        The noise's standard deviation over the sensitivity.
+    sensitivity : float
+        How far an example moves the sum in L2, in whole steps of its grid; so D1 is at most D^2, and sqrt(n) D.
+    numbers : int
+        n, the numbers of the sum.
+    """
+    square = sensitivity**2
+    most = min(square, math.sqrt(numbers) * sensitivity)
+    variance = noise**2 * square
+    each = square / (2 * variance) + square / (2 * variance**2)
+    each += max(0.0, 6 * most - square) / (8 * variance**2)
+    return math.sqrt(1 / (2 * each))
 
 
 # ---- sensitivity ---------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 _OURS = "Nectar; Fed3R's features are pre-trained"
 
 
-TEACHER = "ridge"
-"""The architecture that sites' sums are of, where the run's own is another (``ridge.student``)."""
+TEACHER, STUDENT, JOINT = "ridge", "student", "ridgenetwork"
+"""Architectures where ``ridge.student`` is set: what sites' sums are of, what they teach, and what has both."""
 
 
 class RidgeSettings(Settings):
@@ -70,6 +70,13 @@ class RidgeSettings(Settings):
         allowed="a name that model.name takes, or nothing",
         later=True,
     )
+    refit: Switch = setting(
+        False,
+        "with ridge.student=convnet and rounds=2: a second round of sums, of the axes and of the trained network's "
+        "embedding, which goes down; the solution of these is the run's model",
+        source="Nectar, after Fed3R+FT",
+        later=True,
+    )
     form: Literal["int8", "integers"] = setting(
         "int8",
         "how sums travel: in a byte a number with a scale a site; or as sums of rows that are rounded to whole "
@@ -121,13 +128,19 @@ class RidgeSettings(Settings):
 
     def shaped(self, model: ModelSettings) -> ModelSettings:
         """Return the model with as many axes as are asked for, or the network that it teaches."""
-        own = {"name": self.student} if self.student else {"width": self.width}
+        own: dict[str, Any] = {"name": self.student} if self.student else {"width": self.width}
+        if self.student and self.refit:
+            own = {"name": JOINT, "embedding": self.width}
         return model.model_copy(update=own)
 
     def models(self, model: ModelSettings) -> Mapping[str, ModelSettings]:
-        """Name the teacher beside the network that it teaches."""
-        teacher = model.model_copy(update={"name": "ridge", "width": self.width})
-        return {TEACHER: teacher} if self.student else {}
+        """Name the teacher beside the network that it teaches, and this where the run's model is of both."""
+        if not self.student:
+            return {}
+        own = {TEACHER: {"name": "ridge", "width": self.width}}
+        if self.refit:
+            own[STUDENT] = {"name": self.student}
+        return {n: model.model_copy(update={"embedding": 0} | o) for n, o in own.items()}
 
     def private_steps(self, examples: int, held: float) -> tuple[float, int] | None:
         """Return the one release of all rows."""

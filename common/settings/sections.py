@@ -302,6 +302,27 @@ class FederationSettings(Section):
         "times the normalised range of real images beyond which a site's synthetic ones are left out; 0: never",
         ge=0,
     )
+    secret: Literal["off", "on", "plain"] = setting(
+        "off",
+        "what the server sees of what sites add up; on: the total of many sites, and no site's own part "
+        "(docs/secret-sum.md); plain: the same numbers without masks, for tests",
+        later=True,
+    )
+    secret_colluders: int = setting(
+        -1,
+        "secret=on: sites on the server's side that are withstood; -1: a third of those asked",
+        symbol="c",
+        ge=-1,
+        later=True,
+    )
+    secret_clip: float = setting(
+        100.0,
+        "secret=on: length that every site's update is cut to before it is rounded and added",
+        symbol="C",
+        ge=1e-6,
+        le=1e6,
+        later=True,
+    )
     round_deadline: float = _operational(3600.0, "seconds a round's replies are waited for", gt=0)
     newcomers: Literal["known", "any"] = _operational(
         "known",

@@ -14,11 +14,16 @@ from common.draws.seeding import generator
 from common.errors import ConfigError, PayloadError
 from common.learning.run import Run
 from common.models.ridge import RidgeModel, own_axes
+from common.models.ridge_network import RidgeNetwork
+from common.privacy.events import Event
 from common.samples.inputs import Samples
-from common.settings.ridge import TEACHER, RidgeSettings
+from common.secret.cohort import shares_of
+from common.settings.ridge import JOINT, TEACHER, RidgeSettings
 from common.settings.sections import is_user_data
 from common.wire.codec import ROUNDED, Spec
 from common.wire.tensors import Tensors, TensorSpec, TensorsSpec
+from common.wire.weights import Weights, WeightsSpec
+from synth.private_release import grid_of
 from synth.ridge_regression import (
     SENSITIVITY,
     Rows,
@@ -30,7 +35,7 @@ from synth.ridge_regression import (
     unpacked,
 )
 
-PHASE = "sum"
+PHASE, AGAIN = "sum", "sum_again"
 
 #: what a ledger calls the release
 MECHANISM = "feature-sums"
@@ -50,11 +55,22 @@ def check(run: Run) -> RidgeSettings:
         raise ConfigError(
             f"method=ridge solves for classes, and {run.info.name} is text: choose fedavg"
         )
-    if config.rounds != 1:
+    rounds = 2 if settings.refit else 1
+    if config.rounds != rounds:
         raise ConfigError(
-            f"method=ridge learns all there is to learn in one round, and rounds={config.rounds}: set rounds=1"
+            f"method=ridge with ridge.refit={'on' if settings.refit else 'off'} learns all there is to learn in "
+            f"{rounds} round{'s' * settings.refit}, and rounds={config.rounds}: set rounds={rounds}"
         )
-    named = settings.student or "ridge"
+    if settings.student and settings.axes == "server":
+        raise ConfigError(
+            "ridge.student is taught by sums along drawn axes, and ridge.axes=server: leave that out"
+        )
+    if settings.refit and (settings.student != "convnet" or settings.keep == "sites"):
+        raise ConfigError(
+            "ridge.refit=on sums the embedding of a convnet that the server trained, and keeps no site's sums: set "
+            "ridge.student=convnet and ridge.keep=none"
+        )
+    named = JOINT if settings.refit else settings.student or "ridge"
     for key, own in (("name", named), ("start", ""), ("projection", 0)):
         if (value := getattr(config.model, key)) != own:
             raise ConfigError(
@@ -90,18 +106,33 @@ def model_of(run: Run) -> RidgeModel:
     return model.to(run.device)
 
 
+def joint_of(run: Run, weights: Weights) -> RidgeNetwork:
+    """Return the model of the second round with what of ``weights`` went down, all else as server and sites draw it."""
+    model = run.build_model()
+    weights.only(joint_spec(run)).over(Weights.of(model)).load_into(model)
+    assert isinstance(model, RidgeNetwork)
+    return model.eval()
+
+
+def joint_spec(run: Run) -> WeightsSpec:
+    """Return what of the second round's model goes down: the network, and the scale of its embedding."""
+    sent = [n for n in run.spec.names if n.startswith("network.") or n in ("mean", "deviation")]
+    return run.spec.only(sent)
+
+
 @dataclass(frozen=True)
 class Summing:
     """How a run's examples are summed, by a model that server and sites have, and how sums travel."""
 
     run: Run
-    model: RidgeModel
+    model: RidgeModel | RidgeNetwork
 
     @cached_property
     def rows(self) -> Rows:
         """How places become rows."""
         settings, private = self.run.settings(RidgeSettings), self.run.config.privacy.active
-        whole = settings.levels if settings.form == "integers" else 0
+        exact = settings.form == "integers" or (self.run.config.secret and not private)
+        whole = settings.levels if exact else 0
         return Rows(self.model.spread.double().cpu(), private, whole)
 
     @property
@@ -112,7 +143,7 @@ class Summing:
     @property
     def d(self) -> int:
         """The numbers of a row."""
-        return len(self.model.offset) + 1
+        return len(self.model.spread) + 1
 
     @property
     def classes(self) -> int:
@@ -126,7 +157,28 @@ class Summing:
 
     def deviation(self, replies: int) -> float:
         """Return the deviation of the noise in a number of the total of so many replies; 0 without noise."""
-        return self.run.config.privacy.noise_multiplier * self.sensitivity * math.sqrt(replies)
+        config = self.run.config
+        shares = shares_of(config.federation) if config.secret else 1
+        return config.privacy.noise_multiplier * self.sensitivity * math.sqrt(replies / shares)
+
+    @property
+    def noisy_whole(self) -> bool:
+        """Whether sums travel as whole steps of the noise's grid: in a secret sum, each with a share of the noise."""
+        return self.rows.bound and self.run.config.secret
+
+    def event(self, share: float) -> Event:
+        """Return what a secret total costs that has ``share`` times the variance that the run asks for."""
+        from common.privacy.accounting import SKELLAM, gaussian_like  # SciPy, for who asks
+
+        noise = self.run.config.privacy.noise_multiplier
+        steps = self.sensitivity / grid_of(noise, self.sensitivity)
+        like = gaussian_like(noise * math.sqrt(share), steps, self.numbers)
+        return Event(f"{SKELLAM} {MECHANISM}", like)
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers are summed."""
+        return self.both * self.d * (self.d + 1) // 2 + self.d * self.classes
 
     @torch.no_grad()
     def batches(self, samples: Samples, numbers: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
@@ -163,8 +215,8 @@ class Summing:
     @property
     def spec(self) -> Spec:
         """The form of a reply: whole numbers as their bytes, else a byte a number and what it is a share of."""
-        numbers = self.both * self.d * (self.d + 1) // 2 + self.d * self.classes
-        if self.rows.whole:
+        numbers = self.numbers
+        if self.rows.whole or self.noisy_whole:
             return TensorsSpec({_LEVELS: TensorSpec((8, numbers), 0, 255, torch.uint8)})
         form = torch.float32 if self.rows.bound else torch.float16
         roots = TensorSpec((1 if self.rows.bound else self.d + self.classes,), 0, math.inf, form)
@@ -174,9 +226,7 @@ class Summing:
         """Return sums as they travel."""
         if self.rows.whole:
             parts = [triangle(sums.squares)] if self.both else []
-            whole = torch.cat([*parts, sums.products.flatten()]).to(torch.int64)
-            # A row for each of the eight bytes: the upper ones are all alike, and compress.
-            return Tensors({_LEVELS: whole.view(torch.uint8).view(-1, 8).mT.contiguous()})
+            return self.of_whole(torch.cat([*parts, sums.products.flatten()]).to(torch.int64))
         if self.rows.bound:
             most = max(
                 float(sums.squares.abs().max()) * SENSITIVITY, float(sums.products.abs().max())
@@ -187,9 +237,17 @@ class Summing:
         levels = coded(sums, self._roots(roots), both=self.both, as_long=self.rows.bound)
         return Tensors({_LEVELS: levels, _ROOTS: roots})
 
+    def of_whole(self, whole: Tensor) -> Tensors:
+        """Return whole numbers, int64, as they travel: a row for each byte, of which the upper ones compress."""
+        return Tensors({_LEVELS: whole.view(torch.uint8).view(-1, 8).mT.contiguous()})
+
     def received(self, payload: Tensors) -> Sums:
         """Return the sums that travelled, float64, or int64 where they are whole."""
         levels = payload[_LEVELS]
+        if self.noisy_whole:
+            steps = levels.mT.contiguous().view(torch.int64).flatten().double()
+            grid = grid_of(self.run.config.privacy.noise_multiplier, self.sensitivity)
+            return unpacked(steps * grid, self.d, self.classes, as_long=True)
         if self.rows.whole:
             whole = levels.mT.contiguous().view(torch.int64).flatten()
             return unpacked(whole, self.d, self.classes)

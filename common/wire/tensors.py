@@ -28,7 +28,15 @@ from common.wire.codec import (
 )
 from common.wire.compression import AnyArray, CompressedArray
 
-DTYPES = (torch.float32, torch.float16, torch.float64, torch.int64, torch.uint8, torch.bool)
+DTYPES = (
+    torch.float32,
+    torch.float16,
+    torch.float64,
+    torch.int32,
+    torch.int64,
+    torch.uint8,
+    torch.bool,
+)
 """What a tensor can travel as."""
 
 KIND = "tensors"

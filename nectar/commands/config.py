@@ -66,6 +66,12 @@ _PATHS = (
         "a number, or best",
         "with resume: after which round's checkpoint; the lines after it are set aside",
     ),
+    Description(
+        "resume_code",
+        "",
+        "accept",
+        "with resume: go on although other code began the run, which the record then says",
+    ),
 )
 
 

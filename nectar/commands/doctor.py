@@ -24,7 +24,7 @@ HELP = """\
 A line a check: ok, warn, or fail with what to mend. The exit code is 1 if something fails. Nothing is changed.
 
 A CONNECTION is a name in Flower's config.toml, or HOST:PORT with --ca FILE; settings are those of the run to come
-(compute.device, images.classes).
+(compute.device, images.classes). A site that names none, nor --node-config nor --data, looks at the way alone.
 
 \b
 nectar doctor lab --keys keys
@@ -93,7 +93,8 @@ def main(
         ca=ca,
         insecure=insecure,
     )
-    return 0 if show(_examine(patient, node_config)) else 1
+    run = bool(settings or config_file or node_config or data)
+    return 0 if show(_examine(patient, node_config, run=run or not (site and name))) else 1
 
 
 def _connection_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
@@ -105,13 +106,17 @@ def _connection_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
     return None, words
 
 
-def _examine(patient: Patient, node_config: str | None = None) -> Iterator[Check]:
+def _examine(
+    patient: Patient, node_config: str | None = None, *, run: bool = True
+) -> Iterator[Check]:
     """Look at this machine, then at a site's ``node_config``, then at what the run to come needs, then at the way.
 
     Parameters
     ----------
     node_config : str, optional
         As typed: its device, cores, data and state directory are then looked at.
+    run : bool
+        Whether anything is known of the run to come: else a site's device and data are not looked at.
     """
     from importlib import metadata
 
@@ -133,11 +138,14 @@ def _examine(patient: Patient, node_config: str | None = None) -> Iterator[Check
         "privacy": machine.ledger,
         "data": machine.data,
         "names": keys.names,
+        "secret sum": machine.secret_sum,
     }
     yield from _looked(patient, before)
     if node_config is not None:
         check, patient = node_configs.look(node_config, patient)
         yield check
+    if not run:
+        after = {about: look for about, look in after.items() if about not in ("device", "data")}
     yield from _looked(patient, after)
     yield from _connected(patient)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from common.errors import ConfigError
-from nectar.arguments import CaFile, Connection, argument, here
+from nectar.arguments import CaFile, Connection, argument, here, option
 
 HELP = """\
 Makes a federation's keys and certificates and registers its sites. No file is ever written over. ca.key never leaves
@@ -19,6 +19,7 @@ send nodes/SITE.pub. Every site gets ca.crt.
 nectar keys ca keys
 nectar keys server keys superlink.example.org 192.0.2.7
 nectar keys node keys hospital-a hospital-b
+nectar keys kit keys hospital-a superlink.example.org:8443
 nectar keys register 127.0.0.1:8000 keys/nodes/*.pub --ca keys/ca.crt
 """
 
@@ -73,6 +74,23 @@ def node(
         print(f"wrote {public.with_suffix('')}: it stays at the site")
         print(f"wrote {public}: for the operator; {fingerprint(read_public(public))}")
     return _warn(place)
+
+
+def kit(
+    directory: _Directory,
+    site: Annotated[str, argument("SITE", "the site's name")],
+    address: Annotated[str, argument("HOST:PORT", "where sites reach the server: the proxy's")],
+    output: Annotated[str | None, option("FILE", "the kit (default: SITE.kit here)")] = None,
+) -> int:
+    """Make the one file that a site gets; it holds no secret, and `nectar site init` reads it."""
+    from common.sites import site_slug
+    from nectar.operate.keys.kit import make_kit, spoken
+
+    target = here(output or f"{site_slug(site)}.kit")
+    certificate = make_kit(here(directory), site, address, target)
+    print(f"wrote {target}: send it to the site")
+    print(f"read out over another way, as by telephone: {spoken(certificate)}")
+    return 0
 
 
 def show(directory: _Directory) -> int:
@@ -147,4 +165,4 @@ def _warn(directory: Path) -> int:
     return 0
 
 
-ACTIONS = {each.__name__: each for each in (ca, server, node, show, register, unregister)}
+ACTIONS = {each.__name__: each for each in (ca, server, node, kit, show, register, unregister)}

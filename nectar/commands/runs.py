@@ -21,8 +21,9 @@ from nectar.arguments import (
     refuse_repeats,
 )
 from nectar.records.record import OUTCOMES, RunRecord
-from nectar.records.run_list import chosen, remove, runs_below, sweep
+from nectar.records.run_list import chosen, other_schemas_below, remove, runs_below, sweep
 from nectar.report.text import MISSING, aligned, plain, share, size
+from server_app.run_directory import RunDirectory
 
 HELP = """\
 Lists the records in the output directory: rounds done of those asked for, the last round's accuracy, how the run
@@ -70,10 +71,15 @@ def main(
             f"nectar runs takes filters ({', '.join(_FILTERS)}) as key=value; ids stand after --remove."
         )
     runs = [run for run in runs_below(output) if _fits(run, wanted)]
+    others = [] if wanted else other_schemas_below(output)
     if as_json:
-        print(json.dumps([_stated(run) for run in runs], indent=2))
-    else:
+        more = [_unread(record) for record in others]
+        print(json.dumps([*map(_stated, runs), *more], indent=2))
+        return 0
+    if runs or not others:
         print(_table(runs) if runs else f"no such record in {output}")
+    for record in others:
+        print(plain(f"{record.id} {record.why_not()}"))
     return 0
 
 
@@ -153,6 +159,11 @@ def _stated(run: RunRecord) -> dict[str, Any]:
         "bytes": run.size,
         "started": None if run.started is None else run.started.isoformat(),
     }
+
+
+def _unread(record: RunDirectory) -> dict[str, Any]:
+    known = {"id": record.id, "directory": str(record.directory), "outcome": "unreadable"}
+    return {**known, "problem": record.why_not()}
 
 
 def _age(started: datetime | None) -> str:

@@ -1,18 +1,20 @@
-"""`nectar site`: a SuperNode whose ClientApps start at once."""
+"""`nectar site`: a SuperNode whose ClientApps start at once, and the owner's say on runs."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import sysconfig
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 from common.config.text import from_home
-from common.errors import ConfigError
+from common.errors import ConfigError, NectarError
 from common.sites import KEPT_MODEL
-from nectar.arguments import AllowImports, argument, option
+from nectar.arguments import AllowImports, argument, flag, here, option
 
 HELP = """\
 Starts flower-supernode with these options, and beside it one process that has imported Flower and torch. What the
@@ -24,8 +26,6 @@ The exit code is the SuperNode's. SIGTERM and SIGINT are passed on to it; when i
 server does not know the site's key, or no longer does, one sentence says so. A site that was never online asks for two
 minutes whether it is registered now (exit code 1: start it again); else the exit code is 0: no new start helps.
 
-With `export STATE_DIR`: writes the newest model of the site's own that is kept there, as `nectar export` does a run's.
-
 \b
 nectar site --superlink 192.0.2.7:8443 --root-certificates ca.crt \\
   --auth-supernode-private-key keys/nodes/north --node-config \\
@@ -33,17 +33,15 @@ nectar site --superlink 192.0.2.7:8443 --root-certificates ca.crt \\
 """
 
 #: what is no option of ours is Flower's to judge
-CONTEXT = {"ignore_unknown_options": True}
+CONTEXT = {"start": {"ignore_unknown_options": True}}
+
+_State = Annotated[str, option("DIR", "the site's state-dir")]
 
 
-def main(
+def start(
     options: Annotated[
         list[str] | None, argument("[OPTION OF FLOWER-SUPERNODE]...", "handed on as they are")
     ] = None,
-    output: Annotated[
-        Path | None, option("DIR", "with `export STATE_DIR`: the folder to make")
-    ] = None,
-    allow_imports: AllowImports = "",
     pin: Annotated[
         str | None,
         option(
@@ -53,10 +51,8 @@ def main(
         ),
     ] = None,
 ) -> int:
-    """Become the site's own process."""
+    """Be the site's own program; `nectar site OPTIONS` is the same."""
     words = options or []
-    if words[:1] == ["export"]:
-        return _export(words[1:], output, allow_imports)
     bundle = None if pin is None else Path.cwd() / from_home(pin)
     if bundle is not None and not zipfile.is_zipfile(bundle):
         raise ConfigError(f"--pin {bundle}: there is no bundle there; `flwr build` makes one.")
@@ -67,19 +63,85 @@ def main(
         raise ConfigError(
             f"{programs} holds no flower-supernode: install Nectar with its dependencies."
         )
-    _become(programs, bundle, words)
+    _become(programs, bundle, words, approves="approve" in _node_config(words))
 
 
-def _export(words: list[str], output: Path | None, allow_imports: str) -> int:
-    """Write the newest model of the site's own that is kept in its state directory."""
+def approve(
+    what: Annotated[
+        str | None,
+        argument(
+            "[RUN|HASH|METHOD]", "a run's number; or ahead of time a run's hash, or a method's name"
+        ),
+    ] = None,
+    state: _State = "",
+    refuse: Annotated[
+        bool, flag("--refuse", "the run stays out; or a HASH or METHOD is listed no more")
+    ] = False,
+) -> int:
+    """Show what runs ask of this site (approve='ask' in its node config), and say that one may begin."""
+    from nectar.operate.approvals import decide, waiting
+
+    place = here(state) if state else None
+    if place is None or not place.is_dir():
+        raise ConfigError(
+            f"--state {state}: name the site's state-dir, where its node config says approve."
+        )
+    print(decide(place, what, refuse=refuse) if what else waiting(place))
+    return 0
+
+
+def init(
+    kit: Annotated[str, argument("KIT", "the file that the operator made with `nectar keys kit`")],
+    site: Annotated[str, argument("SITE", "this site's name")],
+    data: Annotated[
+        str | None, option("FOLDER", "its images, FOLDER/CLASS/*.png, or its table, a .csv file")
+    ] = None,
+    folder: Annotated[str | None, option("DIR", "where all of it goes (default: ./SITE)")] = None,
+    state: Annotated[str | None, option("DIR", "its state-dir (default: DIR/state)")] = None,
+    fingerprint: Annotated[
+        str | None,
+        option(
+            "DIGITS", "the authority's, as the operator reads it out (default: it is asked for)"
+        ),
+    ] = None,
+    begin: Annotated[bool, flag("--start", "start the site if all is well")] = False,
+) -> int:
+    """Set a site up from its kit: prove it, make the site's key here, check all; again as often as need be."""
+    from common.sites import site_slug
+    from nectar.operate.keys.kit import NODE_CONFIG, open_kit
+
+    place = here(folder or site_slug(site))
+    if data is None and not (place / NODE_CONFIG).exists():
+        raise ConfigError(
+            "nectar site init needs --data FOLDER: the site's own images, or its table."
+        )
+    opened = open_kit(here(kit), site, fingerprint or _typed_fingerprint())
+    opened.install(place, str(here(data or ".")), str(here(state) if state else place / "state"))
+    keys = _own_key(place, opened.site)
+    options = [
+        *("--superlink", opened.server, "--root-certificates", str(place / "ca.crt")),
+        *("--auth-supernode-private-key", str(keys), "--node-config", str(place / NODE_CONFIG)),
+    ]
+    line = shlex.join(["nectar", "site", "start", *options])
+    if not _is_well(place, opened.server):
+        print(
+            f"\nmend what fails, or wait until the key is registered, and type this again; then\n{line}"
+        )
+        return 1
+    print(f"\nall is well: {line}", flush=True)
+    return start(options) if begin else 0
+
+
+def export(
+    state: Annotated[str, argument("STATE", "the state-dir of the site's node config")],
+    output: Annotated[Path | None, option("DIR", "the folder to make")] = None,
+    allow_imports: AllowImports = "",
+) -> int:
+    """Write the newest model of the site's own that is kept in its state-dir, as `nectar export` does a run's."""
     from nectar.export.bundle import export_of_site
     from nectar.records.record_imports import import_policy_of
 
-    if len(words) != 1:
-        raise ConfigError(
-            "nectar site export takes the state-dir of the site's node config: nectar site export /var/lib/nectar"
-        )
-    folder = Path.cwd() / from_home(words[0])
+    folder = here(state)
     kept = max(
         folder.glob(f"*/*/{KEPT_MODEL}"), key=lambda path: path.stat().st_mtime, default=None
     )
@@ -93,7 +155,62 @@ def _export(words: list[str], output: Path | None, allow_imports: str) -> int:
     return 0
 
 
-def _become(programs: Path, bundle: Path | None, options: list[str]) -> NoReturn:
+ACTIONS = {each.__name__: each for each in (start, init, approve, export)}
+DEFAULT = "start"
+
+
+def _typed_fingerprint() -> str:
+    if not sys.stdin.isatty():
+        raise ConfigError("nectar site init asks at a terminal: without one, add --fingerprint.")
+    return input("The authority's fingerprint, as the operator reads it out: ")
+
+
+def _own_key(folder: Path, site: str) -> Path:
+    """Make the site's pair unless it is there, say what to send back, and return the private half's path."""
+    from common.sites import site_slug
+    from nectar.operate.keys import authority
+
+    private = folder / "keys" / authority.FOLDER / site_slug(site)
+    public = private.with_name(private.name + authority.SUFFIX)
+    if not private.exists():
+        authority.make_nodes(folder / "keys", [site])
+    mark = authority.fingerprint(authority.read_public(public))
+    print(f"send the operator {public}\nand read out          {mark}\n")
+    return private
+
+
+def _is_well(folder: Path, server: str) -> bool:
+    """Look at the machine, the site's data and the way to the server, as `nectar doctor` does."""
+    from nectar.commands.doctor import main as doctor
+    from nectar.operate.doctor.node_config import read
+    from nectar.operate.keys.kit import NODE_CONFIG
+
+    config = folder / NODE_CONFIG
+    data = Path(str(read(str(config)).get("data", "")))
+    classes = sorted(path.name for path in data.iterdir() if path.is_dir()) if data.is_dir() else []
+    settings = ["dataset=images", f"images.classes={','.join(classes)}"] if classes else []
+    keys, ca = str(folder / "keys"), str(folder / "ca.crt")
+    return not doctor([server, *settings], site=True, keys=keys, node_config=str(config), ca=ca)
+
+
+def _node_config(options: list[str]) -> Mapping[str, object]:
+    """Return the node config among a SuperNode's options; what Flower would refuse of it, the SuperNode refuses."""
+    from nectar.operate.doctor.node_config import read
+
+    given = ""
+    for word, after in zip(options, [*options[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if name == "--node-config":
+            given = value if equals else after
+    try:
+        return read(given)
+    except NectarError as error:
+        if "approve" in given:  # a say that would be passed over is not let by
+            raise ConfigError(f"--node-config: {error}") from None
+        return {}
+
+
+def _become(programs: Path, bundle: Path | None, options: list[str], *, approves: bool) -> NoReturn:
     # A pinned app is all that runs, whatever PYTHONPATH says.
     safely = "-P" if bundle is None else "-I"
     pin = [] if bundle is None else ["--pin", str(bundle)]
@@ -103,6 +220,7 @@ def _become(programs: Path, bundle: Path | None, options: list[str]) -> NoReturn
         "-m",
         "nectar.engines.site",
         *pin,
+        *(["--approves"] if approves else []),
         str(programs),
         "--",
         *options,

@@ -53,7 +53,7 @@ def main(
     from nectar.engines.flower.connection import connect
     from nectar.engines.remote.federation_status import federation_status
     from nectar.operate.keys.authority import noted_sites
-    from nectar.operate.keys.inventory import certificate_problems
+    from nectar.operate.keys.inventory import certificate_days, certificate_problems
 
     if keys_in and not here(keys_in).is_dir():
         raise ConfigError(f"there is no directory of keys {keys_in}: give another --keys, or none")
@@ -64,7 +64,9 @@ def main(
         ending = certificate_problems(keys) if keys else []
         found = federation_status(connection, names)
         if as_json:
+            days = certificate_days(keys) if keys else {}
             content = {"superlink": connection.address, **asdict(found), "certificates": ending}
+            content["certificate_days"] = days
             print(json.dumps(content, indent=2))
         else:
             print("\n".join([*_lines(connection.address, found), *ending]))

@@ -22,6 +22,7 @@ from nectar.arguments import (
     Without,
     Words,
     flag,
+    submitter,
     to_flwr,
     typed_command,
 )
@@ -130,7 +131,9 @@ def _submit(connection: Link, order: Order) -> str:
     if order.resumes:
         order = _resumed(connection, order)
     print(f"submitting to {connection.address}: {described(order)}", flush=True)
-    run = connection.client().submit(app_folder(), ["--run-config", to_flwr(order.run_config)])
+    run = connection.client().submit(
+        app_folder(), ["--run-config", to_flwr(order.run_config | submitter())]
+    )
     print(f"run {run}", flush=True)
     return run
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from common.config.keys import PATH_KEYS
+from common.config.keys import RUN_KEYS
 from common.config.text import parse_set
 from common.errors import ConfigError, FederationError
 from nectar.arguments import format_duration
@@ -30,7 +30,7 @@ from nectar.report.text import plural
 from server_app.record import Record
 
 #: of a run config, what hardly changes the seconds of a round and the size of a record
-_ASIDE = (*PATH_KEYS, "experiment", "rounds", "round", "seed", "typed", "resolved", "set")
+_ASIDE = {*RUN_KEYS} - {"method", "dataset"}
 
 #: sections of which the same holds, and how much noise a private run adds: that it does counts
 _LITTLE = ("partition", "federation", "track")

@@ -55,6 +55,7 @@ _INSTEAD = {
     "method": "methods are the rows",
     "seed": "--seeds repeats each run",
     "round": "it is of a run that continues",
+    "resume_code": "it is of a run that continues",
     "set": "name each setting by itself",
     CONFIG: "a comparison has one file of settings",
     **dict.fromkeys(PATH_KEYS, "all runs share it"),

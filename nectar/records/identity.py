@@ -12,6 +12,7 @@ from common.division import Division, require_same_data
 from common.errors import FederationError
 from common.learning.start import start_checksum
 from server_app.data_of_run import recorded_data
+from server_app.run_directory import codes_of
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ class Identity:
 
     def why_not(self, provenance: dict[str, Any]) -> str:
         """Return why a record's provenance is not that of this run; nothing if it is."""
+        if any(code != self.code for code in codes_of(provenance)[1:]):
+            return "other code went on with it"
         stated = [provenance.get(key, "") for key in ("configuration", "code", "start")]
         if stated != [self.configuration, self.code, self.start]:
             return "its source has changed while it ran"

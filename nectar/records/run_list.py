@@ -31,6 +31,12 @@ def runs_below(directory: Path) -> list[RunRecord]:
     return sorted(found, key=lambda run: (run.started or oldest, run.id), reverse=True)
 
 
+def other_schemas_below(directory: Path) -> list[RunDirectory]:
+    """Return the records in ``directory`` that another release has written, and this one cannot read."""
+    found = (RunDirectory(directory / name) for name in _names(directory))
+    return [record for record in found if record.other_schema() is not None]
+
+
 def run_called(directory: Path, name: str) -> RunRecord | None:
     """Return the record in ``directory`` that has this id; None if there is none."""
     return RunRecord.find(directory / name) if name in _names(directory) else None

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from common.secret.cohort import stated
 from nectar.records.real_images import Closest
 from nectar.report.facts import unknown_method
 from nectar.report.text import plural
@@ -123,7 +124,13 @@ def exposed(view: View) -> list[str]:
 
 
 def _beside(view: View) -> list[str]:
-    """Describe what left beside the payload."""
+    """Describe what left beside the payload, and of a secret sum what it withstands."""
+    if view.config is not None and view.config.secret:
+        message = stated(view.config.federation)
+        sentence = f"{message[0].upper()}{message[1:]}."
+        of_total = "What is said here of a device's own payload holds of the total of many alone."
+        others = "No device's number, loss or norm was reported; when a reply came was seen."
+        return [sentence, of_total, others]
     if view.config is None or not view.config.private:
         counted = (
             view.config is not None and view.config.judged_at_sites and view.measure != "accuracy"

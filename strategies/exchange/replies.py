@@ -57,12 +57,17 @@ _FLOWER_ERRORS = {
 
 @dataclass(frozen=True)
 class Upload:
-    """An accepted reply: the validated payload, the images behind it and the figures beside it."""
+    """An accepted reply: the validated payload, the images behind it and the figures beside it.
+
+    ``inside`` names the sites whose mean or sum the payload is, where it came out of a secret sum: ``examples`` are
+    then their number.
+    """
 
     site: Site
     payload: Payload
     examples: int
     metrics: Mapping[str, float]
+    inside: tuple[str, ...] = ()
 
     def payload_as(self, cls: type[Kind]) -> Kind:
         """Return the payload as a ``cls``; TypeError if the method asked for another kind than it reads."""
@@ -95,6 +100,9 @@ class Outcome:
     unevaluated: dict[str, str] = field(default_factory=dict)
     floats: dict[str, int] = field(default_factory=dict)
     shortened: dict[str, float] = field(default_factory=dict)
+    secret: dict[str, dict[str, Any]] = field(
+        default_factory=dict
+    )  # what the line says of a secret sum
 
     @property
     def floats_up(self) -> int:

@@ -39,6 +39,9 @@ _RECORDS = frozenset({"about", "sizes"})
 #: process died (a SuperNode that was killed is listed as online for up to a minute), and ours
 _AWAY = {3, 4, 5, 8, NO_REPLY, NOT_SENT}
 
+AWAITS_OWNER = 102
+"""A site's own code for one whose owner has not approved the run yet: its sentence says until when it waits."""
+
 
 class NoAnswer(FederationError):
     """A node that did not answer the roll call: it may answer the next one."""
@@ -110,8 +113,13 @@ def composed(node_ids: Iterable[int], question: Question) -> list[Message]:
 def read_answer(node_id: int, reply: Message, question: Question) -> Site | NoAnswer | SiteRefused:
     """Return the site that ``node_id`` says it is, or why it takes no part: it did not answer, or is refused."""
     if reply.has_error():
-        sentence = f"node {node_id} failed the roll call: {rejection_reason(reply)}"
-        return NoAnswer(sentence) if reply.error.code in _AWAY else SiteRefused(sentence)
+        what = "is not approved yet" if reply.error.code == AWAITS_OWNER else "failed the roll call"
+        sentence = f"node {node_id} {what}: {rejection_reason(reply)}"
+        return (
+            NoAnswer(sentence)
+            if reply.error.code in {*_AWAY, AWAITS_OWNER}
+            else SiteRefused(sentence)
+        )
     try:
         require_records(reply, _RECORDS)
         about, sizes = reply.content["about"], reply.content["sizes"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from nectar.engines.flower.client import CommandRefused
 from nectar.operate.keys.authority import fingerprint, note_of, read_public
@@ -28,23 +31,24 @@ class Registry:
     def client(self) -> Registry:
         return self
 
+    def control(self) -> AbstractContextManager[Registry]:
+        return nullcontext(self)
+
     def ask(self, words: list[str], seconds: float) -> dict[str, Any]:
-        if words[1] == "list":
-            self.listed += 1
-            return {
-                "nodes": [
-                    {"node-id": node, "status": status} for node, status in self.nodes.items()
-                ]
-            }
-        if words[1] == "unregister":
-            self.unregistered.append(words[2])
-            return {}
-        site = Path(words[2]).stem
+        assert words[1] == "unregister"
+        self.unregistered.append(words[2])
+        return {}
+
+    def statuses(self) -> dict[str, str]:
+        self.listed += 1
+        return self.nodes
+
+    def register(self, key: ec.EllipticCurvePublicKey, site: str) -> str:
         self.asked.append(site)
         if site in self.known:
             raise CommandRefused(self.known[site])
         self.registered += 1
-        return {"node-id": 98 + self.registered}
+        return str(98 + self.registered)
 
 
 def note(public: Path, node: str) -> None:

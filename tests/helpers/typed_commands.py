@@ -76,7 +76,7 @@ def require_accepted(words: list[str]) -> None:
         NodeConfig.of(read(words[words.index("--node-config") + 1]))
     if given.get("config_file"):
         return
-    own = [w for w in given.get("words") or () if not w.startswith("resume=")]
+    own = [w for w in given.get("words") or () if not w.startswith(("resume=", "resume_code="))]
     if words[0] == "compare":
         _require_comparable(own, given)
     elif words[0] in ("run", "simulate", "config", "data", "submit", "doctor"):
@@ -89,6 +89,8 @@ def _context(words: list[str]) -> click.Context:
         command = COMMANDS.get_command(root, words[0])  # type: ignore[attr-defined]
         rest = words[1:]
         if isinstance(command, click.Group):
+            if rest[0].startswith("-"):
+                rest = [getattr(command, "default", ""), *rest]
             command, rest = command.commands.get(rest[0]), rest[1:]
         assert command is not None, f"there is no command {words[:2]}"
         return command.make_context(words[0], list(rest), parent=root)

@@ -188,6 +188,12 @@ ROWS = {
         "config feddm federation.robust=clip",
         "federation.robust=clip",
     ),
+    "a secret sum of another method": row(
+        "config feddm federation.secret=on",
+        "or set federation.secret=off",
+        "config feddm federation.secret=off",
+        "federation.secret=off",
+    ),
     "feedback of nothing": row(
         "config fedavg wire.error_feedback=on",
         "set wire.weights=int8",

@@ -261,6 +261,17 @@ def test_sums_of_few_examples_show_them_and_the_total_shows_fewer(small: Small) 
     assert json.loads((record.directory / AUDIT).read_text("utf-8")) == content
 
 
+@pytest.mark.parametrize("noise", ["", "privacy.noise_multiplier=3"])
+def test_of_a_secret_sum_the_total_is_attacked_and_no_sites_own(small: Small, noise: str) -> None:
+    words = f"federation.sites=3 data.images=130 ridge.width=33 federation.secret=on {noise}"
+    content = audit_record(run(small(method="ridge", rounds=1, set=words)).directory)
+    total = content["all"]["attacks"]
+    assert set(total) >= SUMS
+    assert not [site for site in content["sites"].values() if SUMS & set(site["attacks"])]
+    area, error = (total["ratio of leverages"][key] for key in ("area", "area_error"))
+    assert abs(area - 0.5) < 4 * error if noise else area > 0.5 + 4 * error
+
+
 def test_noise_hides_who_was_summed_and_class_sums_alone_are_attacked_alone(small: Small) -> None:
     words = "federation.sites=3 data.images=130 ridge.width=33 partition.alpha=100"
     noisy = audit_record(

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from email.utils import formatdate
+from importlib import metadata
 from pathlib import Path
 from time import time
 
@@ -40,11 +41,13 @@ from nectar.operate.doctor import machine
 from nectar.operate.doctor.checks import Check, Patient, show
 from nectar.operate.keys.authority import make_authority, make_nodes, make_server, read_public
 
+FLOWER = metadata.version("flwr")
+
 
 class SuperLink(http.server.BaseHTTPRequestHandler):
     """Answers as Flower's does, or as the sites' proxy before one that is there or not."""
 
-    version, late, proxy, down = "1.41.0", 0.0, False, False
+    version, late, proxy, down = FLOWER, 0.0, False, False
     registered: tuple[bytes, ...] = ()
 
     def do_GET(self) -> None:
@@ -66,7 +69,7 @@ class SuperLink(http.server.BaseHTTPRequestHandler):
         self._answer(415 if control else 404, '{"code":1002,"detail":"x"}' if control else "no")
 
     def _activate(self) -> None:
-        """As Flower 1.41: who signed, then whether the key is known, then whether the interval can be."""
+        """As Flower: who signed, then whether the key is known, then whether the interval can be."""
         key = b64decode(self.headers["flwr-public-key"])
         content = self.rfile.read(int(self.headers["Content-Length"]))
         try:
@@ -156,7 +159,7 @@ def test_all_is_well_at_the_operators(doctor: Doctor, keys: Path, tmp_path: Path
         "ok tls TLSv1.3, a certificate for 127.0.0.1 until",
         "ok server the SuperLink answers",
         "ok clock within",
-        "ok flower there 1.41.0",
+        f"ok flower there {FLOWER}",
         "ok control api can be reached: runs can be submitted from here",
     ):
         assert line in message
@@ -172,7 +175,7 @@ def test_all_is_well_at_a_site_behind_the_proxy(doctor: Doctor, keys: Path, tmp_
     assert {line.split()[0] for line in message.splitlines()} == {"ok"}
     assert "ok server the SuperLink answers sites here" in message
     assert "ok control api cannot be reached from here, as it should be" in message
-    assert "ok flower there not told from here; it has to be 1.41.x" in message
+    assert f"ok flower there not told from here; it has to be {machine.minor(FLOWER)}.x" in message
     assert f"ok state {tmp_path}/state: writable" in message
     assert "ok key hospital-a is registered at the server (SHA256:" in message
 
@@ -319,7 +322,7 @@ def test_another_flower_at_the_server(doctor: Doctor, keys: Path) -> None:
     with serving(keys, version="1.40.2") as address:
         code, message = doctor(address, "--ca", str(keys / "ca.crt"))
     assert code == 1
-    assert "fail flower there 1.40.2, the app needs 1.41.x: update the server" in message
+    assert f"fail flower there 1.40.2, and this machine has {machine.minor(FLOWER)}.x" in message
 
 
 def test_no_tls(doctor: Doctor, keys: Path) -> None:
@@ -626,7 +629,7 @@ def test_versions_out_of_range(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda name: "1.39.4")
     [(level, text)] = machine.flower(Patient(load({}), {}))
     assert level == "fail"
-    assert '1.39.4, the app needs 1.41.x: pip install "flwr==1.41.*"' in text
+    assert '1.39.4, the app needs 1.41 or 1.42: pip install "flwr==1.42.*"' in text
 
 
 def test_a_line_a_check(capsys: pytest.CaptureFixture[str]) -> None:
@@ -666,3 +669,17 @@ def test_a_sites_own_device_and_cores_stand_over_the_runs() -> None:
 def test_a_site_that_sets_nonsense_is_told(node_config: dict[str, object], said: str) -> None:
     with pytest.raises(FederationError, match=said.replace("'", ".")):
         division_of(context(**node_config))
+
+
+def test_a_site_that_names_no_run_looks_at_the_way_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No data set is read and no device tried for a run that nobody has named."""
+    make_authority(tmp_path / "keys")
+    words = ["doctor", "127.0.0.1:9", "--ca", str(tmp_path / "keys" / "ca.crt"), "--site"]
+    assert nectar(*words) == 1
+    looked = re.findall(r"^\w+ +(\w+)", capsys.readouterr().out, re.M)
+    assert {"python", "flower", "source", "network"} <= {*looked}
+    assert not {"device", "data"} & {*looked}
+    assert nectar(*words, "method=fedavg") == 1
+    assert {"device", "data"} <= {*re.findall(r"^\w+ +(\w+)", capsys.readouterr().out, re.M)}

@@ -26,6 +26,7 @@ from nectar.engines.remote.watching import breaking_silence
 from nectar.operate.keys.authority import make_authority, make_nodes, make_server, note_of
 from server_app.app import _Rounds
 from server_app.app import app as server_app
+from server_app.run_directory import RunDirectory
 
 
 def node(number: str, status: str, **times: str) -> dict[str, str]:
@@ -296,3 +297,47 @@ def test_a_log_that_speaks_is_not_interrupted(
             now[0] += 0.3
             heard()
     assert (message, client.asked) == ([], [])
+
+
+def test_what_a_monitor_reads_of_a_run_is_its_newest_lines(
+    flower: Callable[..., Flower], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A round's figures by the server's own test set and books, the disk's room, and the days of certificates."""
+    lines = [
+        {"round": 1, "test": {"accuracy": 0.5}, "accepted": ["a"], "rejected": {}},
+        {
+            "round": 2,
+            "test": {"accuracy": 0.75, "loss": 1.0},
+            "accepted": ["a", "b"],
+            "rejected": {"c": "late"},
+            "shortened": {"b": 0.5},
+            "bytes": {"up": {"a": 10, "b": 5}, "down": {"a": 7}},
+            "seconds": {"configure": 0.5, "devices": 2.0, "by_site": {"a": 9.0}},
+            "notes": {"spent": {"a": {"epsilon": 1.5}, "b": {"epsilon": None}}},
+        },
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / "metrics.jsonl").write_text(text)
+    rounds = _Rounds()
+    rounds.begin(RunDirectory(tmp_path))  # type: ignore[arg-type]
+    rounds(2, 5)
+    log = capsys.readouterr().out
+    flower(NODES[:1], [RUNNING], log)
+    make_authority(tmp_path / "keys")
+    words = ["status", "lab", "--insecure", "--json", "--keys", str(tmp_path / "keys")]
+    assert nectar(*words) == 0
+    found = json.loads(capsys.readouterr().out)
+    figures = found["runs"][0]["figures"]
+    assert figures.pop("free") > 0
+    assert figures == {
+        "round": 2,
+        "accuracy": 0.75,
+        "replies": {"accepted": 2, "rejected": 1, "shortened": 1},
+        "bytes": {"up": 15, "down": 7},
+        "seconds": 2.5,
+        "epsilon": 1.5,
+    }
+    assert found["certificate_days"] == {"ca.crt": 3649}
+    (tmp_path / "metrics.jsonl").write_text(text + '{"round": 3, "te')
+    rounds(3, 5)
+    assert "figures" not in capsys.readouterr().out, "what is half-written holds up no run"

@@ -46,7 +46,11 @@ FLOWER_PUBLIC = (
     "flwr.serverapp.strategy",
     "flwr.simulation",
 )
-FLOWER_PRIVATE_AT = ("nectar/engines/local_grid.py", "nectar/engines/site/clientapp.py")
+FLOWER_PRIVATE_AT = (
+    "nectar/engines/local_grid.py",
+    "nectar/engines/site/clientapp.py",
+    "nectar/engines/flower/control.py",
+)
 
 
 def imports(source: str, package: str) -> Iterator[str]:
@@ -168,8 +172,8 @@ def test_what_is_allowed_passes(path, source):
 
 def test_scaffolds_strategy_reaches_few_files_and_lines() -> None:
     files, lines = closure("strategies.scaffold")
-    assert files <= 75  # fewer, larger files: one that is reached counts whole
-    assert lines <= 13_400
+    assert files <= 78  # fewer, larger files: one that is reached counts whole
+    assert lines <= 13_700
 
 
 def test_no_strategy_but_central_reaches_a_reader_of_data_sets() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,7 +15,8 @@ import nectar
 from common.config.loading import load
 from common.division import Division
 from common.errors import ConfigError
-from common.samples.inputs import Samples
+from common.samples.inputs import Samples, samples
+from common.specs.ridge import joint_spec
 from nectar.export.bundle import export
 from nectar.export.scoring import ExportedModel
 from nectar.recorded_run import RecordedRun
@@ -119,9 +121,87 @@ def test_a_late_sites_network_is_that_of_a_run_with_all(tmp_path: Path) -> None:
     assert not torch.equal(learned(late), learned(first))
 
 
+# ---- a second round ----------------------------------------------------------------------------------
+
+REFIT: dict[str, Any] = QUICK | {
+    "rounds": 2,
+    "ridge.refit": True,
+    "ridge.student": "convnet",
+    "model.depth": 1,
+    "model.width": 4,
+    "image_training.steps": 20,
+}
+
+
+def test_the_first_rounds_model_is_the_solution_alone_and_the_seconds_that_of_axes_and_embedding(
+    tmp_path: Path,
+) -> None:
+    more = {"ridge.form": "integers", "ridge.levels": 2048, "ridge.lam": "3"}
+    run = nectar.run("ridge", output_dir=tmp_path, progress=False, **(REFIT | more))
+    plain = {key: REFIT[key] for key in ("ridge.width", "federation.sites")} | more
+    alone = nectar.run("ridge", output_dir=tmp_path / "alone", progress=False, **plain)
+    assert run.rounds[1]["test"]["accuracy"] == alone.rounds[-1]["test"]["accuracy"]
+
+    division = Division(run.config)
+    model = run.model.eval().double()
+    where = np.sort(np.concatenate(list(division.partition(3))))
+    every = samples(division.dataset.train, division.run.info, where)
+    with torch.no_grad():
+        x = every.inputs(slice(None))
+        z = model.fixed.embed(x.double())
+        e = (model.network.float().embed(x).double() - model.mean) / model.deviation
+    rows = torch.cat([z, e, torch.ones(len(z), 1)], 1)
+    y = F.one_hot(every.labels, 10).double()
+    solution = torch.linalg.solve(rows.mT @ rows + 3 * torch.eye(rows.shape[1]), rows.mT @ y)
+    expected = solution.mT
+    found = torch.cat([model.head.weight, model.head.bias[:, None]], 1)
+    assert (found - expected).norm() < 1e-3 * expected.norm()  # rows are rounded
+
+
+def test_what_goes_down_is_the_network_and_the_scale_of_its_embedding(tmp_path: Path) -> None:
+    run = nectar.run("ridge", output_dir=tmp_path, progress=False, **REFIT)
+    named = joint_spec(Division(run.config).run).names
+    assert {name.split(".")[0] for name in named} == {"network", "mean", "deviation"}
+    numbers = sum(run.checkpoint().model("")[name].numel() for name in named)
+    first, second = (line["bytes"]["down"]["partition-0"] for line in run.rounds[1:])
+    assert first < 2_000 < second < 4 * numbers + 4_000
+
+
+def test_a_run_that_is_continued_after_the_first_round_ends_alike(tmp_path: Path) -> None:
+    whole = nectar.run("ridge", output_dir=tmp_path / "whole", progress=False, **REFIT)
+    stopped = {"stop": False}
+
+    def stop(_: Any) -> None:
+        stopped["stop"] = True
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        nectar.run("ridge", output_dir=tmp_path, progress=False, on_round=stop, **REFIT)
+    (record,) = (p for p in tmp_path.iterdir() if "ridge" in p.name)
+    again = nectar.run(resume=record, progress=False)
+    assert stopped["stop"]
+    assert torch.equal(learned(again), learned(whole))
+
+
+def test_each_of_two_noisy_rounds_is_charged(tmp_path: Path) -> None:
+    noise = {"privacy.noise_multiplier": 2.0, "privacy.counts": "public"}
+    one = ran(tmp_path / "one", **noise)
+    two = nectar.run("ridge", output_dir=tmp_path / "two", progress=False, **(REFIT | noise))
+    spent = [
+        max(site["epsilon"] for site in run.rounds[-1]["notes"]["spent"].values())
+        for run in (one, two)
+    ]
+    assert spent[1] > 1.3 * spent[0]
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
+        (REFIT | {"rounds": 1}, "set rounds=2"),
+        (QUICK | {"rounds": 2}, "set rounds=1"),
+        (REFIT | {"ridge.student": "mlp"}, r"set ridge\.student=convnet"),
+        (QUICK | {"ridge.axes": "server"}, "drawn axes"),
+        (REFIT | {"ridge.keep": "sites"}, "ridge.keep=none"),
         ({"ridge.student": "nonsense"}, "nonsense"),
         ({"data.validation": 0}, r"ridge\.student=mlp take 1 or more validation examples"),
     ],

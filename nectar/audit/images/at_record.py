@@ -30,6 +30,7 @@ from common.models.registry import KINDS
 from common.samples.dataset import DatasetInfo
 from common.samples.inputs import Samples, samples
 from common.settings.images import ImagesSettings
+from common.settings.ridge import RidgeSettings
 from common.sites import ALL_SITES, site_order
 from common.specs.fedmd import public_samples
 from common.storage.files import write_json
@@ -46,7 +47,7 @@ from nectar.audit.images.examining import (
     sent_of,
     together,
 )
-from nectar.audit.images.sums import SUMS_NOTE, scores_of_sums
+from nectar.audit.images.sums import REFIT_NOTE, SUMS_NOTE, TOTAL_NOTE, scores_of_sums
 from nectar.dataset.class_folders import class_folders
 from nectar.export.bundle import network_of
 from nectar.records.real_images import real_images
@@ -129,7 +130,8 @@ def audit_record(directory: Path, policy: ImportPolicy | None = None) -> dict[st
     by_sums = {}
     if past.config.method == "ridge":
         by_sums = dict(scores_of_sums(division.run, checkpoint, evidence, members))
-        notes.append(SUMS_NOTE)
+        notes.append(TOTAL_NOTE if past.config.secret else SUMS_NOTE)
+        notes += [REFIT_NOTE] * division.run.settings(RidgeSettings).refit
     if past.config.method == "fedmd":
         by_sums = dict(_by_logits(division.run, checkpoint, evidence))
         notes.append(_LOGITS if by_sums else _NO_LOGITS)

@@ -15,9 +15,10 @@ from torch import Tensor
 from common.draws.seeding import generator
 from common.learning.run import Run
 from common.models.ridge import RidgeModel
+from common.models.ridge_network import RidgeNetwork
 from common.samples.inputs import Samples
 from common.sites import ALL_SITES
-from common.specs.ridge import Summing
+from common.specs.ridge import Summing, model_of
 from nectar.audit.images.attacks import COUNTED, FITTED
 from nectar.audit.images.examining import MOST_SITES, Evidence
 from nectar.export.bundle import network_of
@@ -30,6 +31,12 @@ SUMS_NOTE = (
     "they had noise."
 )
 
+REFIT_NOTE = "The sums of the first round are not in the record: those of the second are attacked, and both left."
+TOTAL_NOTE = (
+    "The sums were one secret sum: the server that follows the protocol had the total, which is attacked, and no "
+    "site's own."
+)
+
 _DAMPING, _LABELLED_DAMPING = 1e-3, 1e-2
 """Shares of the diagonals that are added to what is inverted: of A, and of A, B and the counts together."""
 
@@ -39,11 +46,13 @@ def scores_of_sums(
 ) -> Iterator[tuple[str, Mapping[str, Tensor]]]:
     """Yield each attack's scores of all candidates, float64 [n]: on the total, and on the first sites' own sums."""
     model = network_of(run, checkpoint)
-    assert isinstance(model, RidgeModel)
-    summing = Summing(run, model)
+    summed = model if isinstance(model, RidgeModel | RidgeNetwork) else model_of(run)
+    summing = Summing(run, summed)
     rows, labels = map(torch.cat, zip(*summing.batches(evidence.candidates), strict=True))
     attacker = _Attacker(summing, rows, labels, evidence.kind)
     yield ALL_SITES, attacker.scores(Sums(*checkpoint.strategy[TOTAL]), len(members))
+    if run.config.secret:  # no site's own sums have left it
+        return
     for site, part in list(members.items())[:MOST_SITES]:
         sums = summing.sums(part, summing.large_enough(part.labels))
         if run.config.privacy.active:

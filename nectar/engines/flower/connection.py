@@ -15,11 +15,14 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common.config.keys import closest_word
 from common.config.text import from_home
 from nectar.engines.flower.client import Client, LaunchError, scripts_directory
+
+if TYPE_CHECKING:
+    from nectar.engines.flower.control import Control
 
 _PROBE_SECONDS, _FIRST_PROBE_SECONDS = 10.0, 30.0
 _POLL_SECONDS = 1.0
@@ -87,10 +90,16 @@ class Connection:
         return Client(
             scripts_directory() / "flwr",
             self.name,
-            _environment(self.home),
+            environment(self.home),
             self.home,
             lambda: f": is the SuperLink at {self.address} reachable?",
         )
+
+    def control(self) -> contextlib.AbstractContextManager[Control]:
+        """Return one connection for many questions to the Control API."""
+        from nectar.engines.flower.control import control  # seconds of imports
+
+        return control(self)
 
     def tls(self) -> ssl.SSLContext | None:
         """Return what this connection trusts, None without TLS; LaunchError if the certificates cannot be read."""
@@ -158,7 +167,8 @@ class Connection:
             time.sleep(_POLL_SECONDS)
 
 
-def _environment(home: Path) -> dict[str, str]:
+def environment(home: Path) -> dict[str, str]:
+    """Return the variables for Flower's client: its home, and no proxy on the way to this machine itself."""
     variables = dict(os.environ)
     for name in ("NO_PROXY", "no_proxy"):
         variables[name] = ",".join(filter(None, [variables.get(name), "127.0.0.1", "localhost"]))
@@ -197,7 +207,7 @@ def connect(word: str, ca: str | None = None, *, insecure: bool = False) -> Iter
     LaunchError
         There is no such connection, it is Flower's local simulation, or it has no TLS where that is not meant.
     """
-    if _is_address(word):
+    if is_address(word):
         with tempfile.TemporaryDirectory(prefix="nectar-connection-") as home:
             yield _unnamed(word, ca, insecure, Path(home))
         return
@@ -213,7 +223,8 @@ def flower_home() -> Path:
     return Path(os.environ.get("FLWR_HOME") or "~/.flwr").expanduser().absolute()
 
 
-def _is_address(text: str) -> bool:
+def is_address(text: str) -> bool:
+    """Return whether a text is HOST:PORT."""
     match = _ADDRESS.fullmatch(text)
     return match is not None and int(match["port"]) < 2**16
 
@@ -260,7 +271,7 @@ def _named(name: str, insecure: bool) -> Connection:
 
 def _facts(name: str, file: Path, entry: dict[str, Any]) -> tuple[str, Path | None, bool]:
     address = str(entry.get("address", ""))
-    if not _is_address(address):
+    if not is_address(address):
         raise LaunchError(
             f"The connection {name!r} in {file} is to no SuperLink of its own (address {address!r}): it needs "
             'address = "HOST:PORT"; `nectar simulate` is the simulation.'

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from nectar.engines.flower.client import Client, plain
@@ -47,6 +47,10 @@ class RunStatus:
         The numbers of nodes that are online and have not answered the roll call.
     last : str
         The last line of its log.
+    figures : dict
+        Of the newest round that has a line: ``round``, ``accuracy`` by the server's test set, ``replies`` by outcome,
+        ``bytes`` by way, ``seconds``, the largest ``epsilon`` that a site was charged until then (or None), and the
+        bytes that are ``free`` where the record lies.
     """
 
     run: str = ""
@@ -59,6 +63,7 @@ class RunStatus:
     nodes: Mapping[str, str] | None = None
     silent: tuple[str, ...] = ()
     last: str = ""
+    figures: Mapping[str, Any] = field(default_factory=dict)
 
     def see(self, line: str) -> None:
         """Read one more line of the log."""
@@ -69,7 +74,8 @@ class RunStatus:
             self.record = self.record or str(found.get("directory", ""))
         elif found := marked_content(text, "round"):
             self.reached, self.rounds = int(found.get("reached", -1)), int(found.get("of", 0))
-            left = found.get("left")
+            figures, left = found.get("figures"), found.get("left")
+            self.figures = figures if isinstance(figures, dict) else {}
             self.left = left if isinstance(left, float) and math.isfinite(left) else 0.0
         elif silent := silent_in(text):
             self.silent = silent

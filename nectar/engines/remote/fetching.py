@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import NectarError
-from nectar.arguments import to_flwr
+from nectar.arguments import submitter, to_flwr
 from nectar.engines.flower.app import app_folder
 from nectar.engines.flower.client import Client, LaunchError
 from nectar.engines.flower.connection import Connection
@@ -64,7 +64,7 @@ def request_record(connection: Connection, request: FetchRequest, server_output:
         If the server refuses, not all came, or it sent another record: under the name of one here it would take that
         one's place.
     """
-    config = {"fetch": text_of(request), "output-dir": server_output}
+    config = {"fetch": text_of(request), "output-dir": server_output, **submitter()}
     client = connection.client()
     run = client.submit(app_folder(), ["--run-config", to_flwr(config)])
     with _ended_in_time(client, run):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from common.config.consistency import FILE_KEY, SITES_KEY, START_KEY, TABLES_KEY
-from common.config.keys import PATH_KEYS, ROUND
+from common.config.keys import PATH_KEYS, RESUME_CODE, ROUND
 from common.config.loading import load
 from common.config.resolved import Config
 from common.errors import ConfigError
@@ -92,7 +92,7 @@ def order_of(
     run_config = (typed or {}) | parse_arguments(rest, file=file)
     run_config |= {key: value for key, value in paths.items() if value}
     # A record is named by its id too: which settings it was run with, only the server knows.
-    unknown = (RESUME, ROUND) if RESUME in run_config else ()
+    unknown = (RESUME, ROUND, RESUME_CODE) if RESUME in run_config else ()
     checked = {key: value for key, value in run_config.items() if key not in unknown}
     return Order(run_config, load(checked))
 

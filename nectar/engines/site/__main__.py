@@ -1,6 +1,6 @@
 """The process of `nectar site`.
 
-``python -P -m nectar.engines.site [--pin BUNDLE] PROGRAMS -- OPTIONS OF flower-supernode``
+``python -P -m nectar.engines.site [--pin BUNDLE] [--approves] PROGRAMS -- OPTIONS OF flower-supernode``
 
 It is started again by the command, because that has imported modules of the app, whose code a fork gets from its
 bundle; and without the working directory on its path, as Flower's own `flwr-clientapp` is.
@@ -42,6 +42,7 @@ def main() -> int:
     """Start the SuperNode, import what ClientApps need meanwhile, and serve; return the exit code."""
     parser = ArgumentParser()
     parser.add_argument("--pin", type=Path)
+    parser.add_argument("--approves", action="store_true")
     parser.add_argument("programs", type=Path)
     parser.add_argument("options", nargs="*")
     words = parser.parse_args()
@@ -49,7 +50,8 @@ def main() -> int:
         pin = clientapp.pinned(words.pin, here.folder) if words.pin else None
         fleet = clientapp.fleet_of(words.options)
         supernode = [str(words.programs / "flower-supernode"), *words.options]
-        environment = dict([_POLL]) | os.environ | _variables(here, words.programs, pin)
+        only = pin is not None or words.approves
+        environment = dict([_POLL]) | os.environ | _variables(here, words.programs, only)
         parent = Parent(here.listener, supernode, environment)
         try:
             _preload(pin)
@@ -68,8 +70,8 @@ def main() -> int:
         _run(outcome, pin, fleet)
 
 
-def _variables(here: Place, programs: Path, pin: clientapp.Pin | None) -> dict[str, str]:
-    if pin is not None:  # Flower's flwr-agentapp would run what is sent: it is not to be found
+def _variables(here: Place, programs: Path, only: bool) -> dict[str, str]:
+    if only:  # Flower's own flwr-clientapp and flwr-agentapp would run what is sent: they are not to be found
         return here.alone(programs / "flower-superexec")
     return here.environment(
         str(programs / "flwr-clientapp"), [programs, os.environ.get("PATH", "")]

@@ -35,6 +35,8 @@ from flwr.supernode.cli import flwr_clientapp
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from nectar.engines.site import approval
+
 logger = getLogger("flwr")
 
 #: What the ClientApp of this release imports from others. Not the app's own modules, which come with the bundle.
@@ -54,9 +56,6 @@ _APP = "client_app.app"
 
 #: seconds between two questions whether the run is still going on; a shorter piece of work asks none
 LOOK_EVERY = 5.0
-
-#: Flower's own code for a ClientApp that raised
-_RAISED = 2
 
 
 @dataclass(frozen=True)
@@ -151,6 +150,7 @@ def run(pin: Pin | None, fleet: Fleet | None) -> None:
 
     def fetch(client: Any) -> tuple[Any, ...]:
         task = looked_after(client, fleet, pull)
+        _require_approval(client, pin, task)
         with contextlib.suppress(OSError):  # what `ps` and `top` show; not every system has it
             Path("/proc/self/comm").write_text("flwr-clientapp", encoding="utf-8")
         return task
@@ -170,6 +170,20 @@ def _use(pin: Pin) -> None:
     _replace(process, "install_from_fab", reviewed)
     for module in (process, loading):
         _replace(module, "get_project_dir", lambda *names: pin.folder)
+
+
+def _require_approval(client: Any, pin: Pin | None, task: tuple[Any, ...]) -> None:
+    """Return where the site's owner lets the run begin; else reply why not, and end this process."""
+    message, context, run, fab = task
+    pinned = pin is not None and hashlib.sha256(fab.content).hexdigest() == pin.total
+    if pin is not None and not pinned:
+        return  # refused where it would be unpacked; its owner is not asked
+    try:
+        approval.require(
+            run.run_id, fab.content, context.run_config, context.node_config, pinned=pinned
+        )
+    except approval.Withheld as withheld:
+        give_up(client, message, context, str(withheld), withheld.code)
 
 
 def _replace(module: ModuleType, name: str, function: Callable[..., object]) -> None:
@@ -224,13 +238,18 @@ def is_over(link: FleetHttpClient, node_id: int, run_id: int) -> bool:
     return False
 
 
-def give_up(client: Any, message: Message | None, context: Any) -> None:
+def give_up(
+    client: Any,
+    message: Message | None,
+    context: Any,
+    sentence: str = "the run is over: this site computes no further for it",
+    code: int = approval.RAISED,
+) -> None:
     """End this process in the middle of its work; with a reply where the SuperNode waits for one."""
-    sentence = "the run is over: this site computes no further for it"
     logger.info("%s", sentence)
     try:
         if message is not None:
-            reply = Message(Error(code=_RAISED, reason=sentence), reply_to=message)
+            reply = Message(Error(code=code, reason=sentence), reply_to=message)
             process.push_message(client, reply, context)
         process.push_task_output(client, None, SubStatus.STOPPED, sentence)
     finally:

@@ -8,11 +8,12 @@ import ssl
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from importlib import metadata
 
 from common.errors import NectarError
 from nectar.engines.flower.connection import Answer, Connection
 from nectar.operate.doctor.checks import Check, Level
-from nectar.operate.doctor.machine import flower_wanted
+from nectar.operate.doctor.machine import minor
 
 _SECONDS = 10.0
 
@@ -125,13 +126,16 @@ def _clock(answer: Answer) -> tuple[Level, str]:
 
 
 def _version(answer: Answer) -> tuple[Level, str]:
-    wanted = flower_wanted()
+    wanted = minor(metadata.version("flwr"))  # Flower refuses another minor's machines
     try:
         found = str(json.loads(answer.body)["info"]["version"])
     except (ValueError, KeyError, TypeError):
         return "ok", f"not told from here; it has to be {wanted}.x"
-    if ".".join(found.split(".")[:2]) != wanted:
-        return "fail", f"{found}, the app needs {wanted}.x: update the server"
+    if minor(found) != wanted:
+        return (
+            "fail",
+            f"{found}, and this machine has {wanted}.x: all of a federation need the same",
+        )
     return "ok", found
 
 

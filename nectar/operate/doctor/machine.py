@@ -25,6 +25,7 @@ from common.errors import DataError, NectarError
 from common.privacy.accounting import epsilon
 from common.privacy.ledger import Ledger, LedgerTip
 from common.samples.dataset import Dataset
+from common.secret.cohort import stated
 from common.settings.sections import kind_of
 from nectar.dataset.account import own
 from nectar.engines.cores import available_cores
@@ -46,22 +47,34 @@ def python(patient: Patient) -> Found:
         yield "fail", f"{version}: {hint}"
 
 
+def secret_sum(patient: Patient) -> Found:
+    """Say what the run's secret sum withstands, where it has one."""
+    if patient.config.secret:
+        level: Level = "warn" if patient.config.federation.secret == "plain" else "ok"
+        yield level, stated(patient.config.federation)
+
+
 def flower(patient: Patient) -> Found:
     """Look at the version of Flower, which must share major.minor on all machines."""
-    wanted, found = flower_wanted(), metadata.version("flwr")
-    if minor(found) == wanted:
-        yield "ok", f"{found}; every machine of a federation needs {wanted}.x"
+    found = metadata.version("flwr")
+    wanted = flowers_taken()
+    if minor(found) in wanted:
+        yield "ok", f"{found}; every machine of a federation needs {minor(found)}.x"
     else:
-        yield "fail", f'{found}, the app needs {wanted}.x: pip install "flwr=={wanted}.*"'
+        yield (
+            "fail",
+            f'{found}, the app needs {" or ".join(wanted)}: pip install "flwr=={wanted[-1]}.*"',
+        )
 
 
-def flower_wanted() -> str:
-    """Return the major.minor of Flower that the app is written for."""
+def flowers_taken() -> list[str]:
+    """Return each major.minor of Flower that the app is written for."""
     with suppress(LaunchError):
         for requirement in project()["project"]["dependencies"]:
-            if match := re.match(r"flwr\b[^>]*>=(\d+\.\d+)", requirement):
-                return match[1]
-    return minor(metadata.version("flwr"))
+            if match := re.fullmatch(r"flwr>=(\d+)\.(\d+),<\1\.(\d+)", requirement):
+                major, first, above = match.groups()
+                return [f"{major}.{number}" for number in range(int(first), int(above))]
+    return [minor(metadata.version("flwr"))]
 
 
 def minor(version: str) -> str:

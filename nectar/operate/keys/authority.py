@@ -73,7 +73,7 @@ def make_server(directory: Path, hosts: Sequence[str], days: int = SERVER_DAYS) 
     key_file, certificate_file = directory / "server.key", directory / "server.pem"
     names = [_general_name(host) for host in dict.fromkeys([*hosts, *LOOPBACK])]
     refuse_existing(key_file, certificate_file)
-    ca_key, ca = _authority(directory)
+    ca_key, ca = authority(directory)
     key = ec.generate_private_key(ec.SECP384R1())
     usage = _usage(digital_signature=True, signs_certificates=False)
     issuer_key_id = ca.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
@@ -112,7 +112,8 @@ def read_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
     return key
 
 
-def _authority(directory: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+def authority(directory: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    """Return a directory's authority; KeysError if it is missing, unreadable or expired."""
     for name in ("ca.key", "ca.crt"):
         if not (directory / name).is_file():
             raise KeysError(

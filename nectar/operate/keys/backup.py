@@ -1,6 +1,7 @@
 """A backup of the SuperLink's state as one file, and a restore that lets nobody back in who was unregistered.
 
-A backup is a tar file: ``about.json`` with a sum of each file, the database, and what is in the directory of keys.
+A backup is a tar file: ``about.json`` with a sum of each file, the database, the server's journal, and what is in the
+directory of keys.
 """
 
 from __future__ import annotations
@@ -15,33 +16,30 @@ import shutil
 import sqlite3
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
-from urllib.parse import quote
 
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_pem_public_key
-
-from common.errors import one_line
+from nectar.operate.journal import JournalError, bring_up_to_date, journal_of
 from nectar.operate.keys.authority import (
     DIRECTORY,
     PRIVATE,
     PUBLIC,
     KeysError,
-    fingerprint,
     make_directory,
     write_new,
 )
+from nectar.operate.keys.database import RANGE, connect, key_fingerprint, node_number, opened
 from nectar.operate.keys.registry import LIST, Revoked, find, note_revoked, revoked
 
 ABOUT, DATABASE, KEYS, AUTHORITY = "about.json", "superlink.db", "keys", "ca.key"
+JOURNAL = "journal.jsonl"
 
 FORMAT = 1
 
-#: Flower's word for a node that may not come back, and where it writes its numbers of 64 bits as signed ones
-_GONE, _RANGE = "unregistered", 2**64
+#: Flower's word for a node that may not come back
+_GONE = "unregistered"
 
 _MAX_ABOUT, _LONGEST_NAME = 10_000_000, 1000
 
@@ -80,12 +78,19 @@ def write_backup(database: Path, keys: Path, target: Path | BinaryIO, *, authori
         whole = Path(scratch, DATABASE)
         _copy(database, whole)
         entries = {f"{KEYS}/{path.relative_to(keys).as_posix()}": path for path in files}
+        note = ""
+        try:
+            bring_up_to_date(database)
+        except JournalError as error:  # it is kept as it is
+            note = f"; NOT brought up to date: {error}"
+        if journal_of(database).is_file():  # a copy, since it may grow while it is packed
+            entries[JOURNAL] = Path(shutil.copy(journal_of(database), Path(scratch, JOURNAL)))
         _write({DATABASE: whole, **entries}, target)
         registered, unregistered = map(len, _members(whole))
     own = "with" if any(path.name == AUTHORITY for path in files) else "without"
     return (
         f"{registered} registered sites, {unregistered} unregistered, {len(files)} files of keys, {own} the "
-        "authority's own"
+        f"authority's own{note}"
     )
 
 
@@ -170,6 +175,7 @@ def restore(source: BinaryIO, database: Path, keys: Path, listed: Path | None) -
         write_new({here: (p.read_bytes(), p.stat().st_mode & 0o777) for here, p in new.items()})
         note_revoked(listed or keys / LIST, gone)
         aside = _put_database(staged, database)
+        longer = _put_journal(Path(scratch, JOURNAL), database)
     names = ", ".join(entry.site or f"node {entry.node}" for entry in again)
     return [
         f"{database} is as it was on {made}: {len(registered)} registered sites",
@@ -177,6 +183,7 @@ def restore(source: BinaryIO, database: Path, keys: Path, listed: Path | None) -
         *(f"new: {file}" for file in new),
         *(f"kept as it is here: {file}" for file in kept),
         *([f"what was here: {aside}"] if aside else []),
+        *([f"the journal is the backup's: {longer}"] if longer else []),
     ]
 
 
@@ -242,7 +249,7 @@ def _about(archive: tarfile.TarFile, entry: tarfile.TarInfo | None) -> dict[str,
 def _checked(entry: tarfile.TarInfo, left: dict[str, str]) -> str:
     """Return a member's name, if it may be written: a plain file, in its place, whose bytes are all in the backup."""
     path = PurePosixPath(entry.name)
-    fits = entry.name == DATABASE or (path.parts[:1] == (KEYS,) and path.parts[1:])
+    fits = entry.name in (DATABASE, JOURNAL) or (path.parts[:1] == (KEYS,) and path.parts[1:])
     fits = fits and ".." not in path.parts and len(entry.name) <= _LONGEST_NAME
     if not fits or not entry.isreg() or entry.issparse() or entry.name not in left:
         raise KeysError(f"the backup is damaged: {entry.name!r:.80} has no place in it")
@@ -263,6 +270,15 @@ def _sorted_out(backup: Path, keys: Path) -> tuple[dict[Path, Path], list[Path]]
     return new, kept
 
 
+def _put_journal(staged: Path, database: Path) -> Path | None:
+    """Put a backup's journal where there is none: one that is here has all that the backup's has, and more."""
+    journal = journal_of(database)
+    if journal.exists() or not staged.is_file():
+        return None
+    write_new({journal: (staged.read_bytes(), PRIVATE)})
+    return journal
+
+
 def _put_database(staged: Path, database: Path) -> Path | None:
     """Put a database in its place in one step, the one that is there beside it."""
     with staged.open("rb") as file:
@@ -278,26 +294,28 @@ def _put_database(staged: Path, database: Path) -> Path | None:
     return aside
 
 
-# The SuperLink's database. Flower keeps it in SQLite's WAL mode and does not checkpoint it at its end: all of it may
-# lie in the file beside it that ends in `-wal`, and the file itself may have no tables.
+# The SuperLink's database, as a whole.
 
 
 def _copy(database: Path, target: Path) -> None:
     """Write a copy as one file, log included, by SQLite's own backup; KeysError if there is no such database."""
     target.touch(PRIVATE, exist_ok=False)
-    with _open(database) as source, contextlib.closing(sqlite3.connect(target)) as to:
+    with opened(database) as source, contextlib.closing(sqlite3.connect(target)) as to:
         source.backup(to)
         to.execute("PRAGMA journal_mode=DELETE")
 
 
 def _members(database: Path) -> tuple[list[Revoked], list[Revoked]]:
     """Return a database's sites, registered and unregistered; KeysError if it is not a SuperLink's, or damaged."""
-    with _open(database) as connection:
+    with opened(database) as connection:
         rows = connection.execute(
             "SELECT node_id, public_key, name, status, unregistered_at FROM node"
         ).fetchall()
         sites = [
-            (status, Revoked(str(node % _RANGE), _fingerprint(key), name or "", (day or "")[:10]))
+            (
+                status,
+                Revoked(str(node_number(node)), key_fingerprint(key), name or "", (day or "")[:10]),
+            )
             for node, key, name, status, day in rows
         ]
     return [s for status, s in sites if status != _GONE], [
@@ -310,19 +328,19 @@ def _unregister_again(database: Path, listed: Sequence[Revoked]) -> list[Revoked
     registered, _ = _members(database)
     gone = [site for site in registered if find(listed, site.node, site.fingerprint)]
     now = datetime.now(UTC).isoformat()
-    with _open(database) as connection, connection:
+    with opened(database) as connection, connection:
         for site in gone:
             node = int(site.node)
             connection.execute(
                 "UPDATE node SET status = ?, unregistered_at = ?, online_until = NULL WHERE node_id = ?",
-                (_GONE, now, node - _RANGE if node >= _RANGE // 2 else node),
+                (_GONE, now, node - RANGE if node >= RANGE // 2 else node),
             )
     return gone
 
 
 def _is_open(database: Path) -> bool:
     """Return whether a SuperLink has a database open: the last one to leave WAL mode has to be alone with it."""
-    with contextlib.closing(_connection(database)) as connection:
+    with contextlib.closing(connect(database)) as connection:
         try:
             connection.execute("PRAGMA journal_mode=DELETE").fetchone()
         except sqlite3.OperationalError as error:
@@ -330,32 +348,3 @@ def _is_open(database: Path) -> bool:
         except sqlite3.DatabaseError:
             return False
     return False
-
-
-@contextlib.contextmanager
-def _open(database: Path) -> Iterator[sqlite3.Connection]:
-    """Open a database that is there and is a SuperLink's."""
-    if not database.is_file():
-        raise KeysError(
-            f"there is no database {database}: name the one that flower-superlink was given as --database"
-        )
-    try:
-        with contextlib.closing(_connection(database)) as connection:
-            connection.execute("SELECT node_id, status, unregistered_at FROM node LIMIT 1")
-            yield connection
-    except (sqlite3.Error, TypeError, ValueError) as error:
-        raise KeysError(
-            f"{database} cannot be read as the database of a SuperLink of Flower 1.41 ({one_line(str(error))})"
-        ) from None
-
-
-def _connection(database: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"file:{quote(str(database))}?mode=rw", uri=True, timeout=10)
-
-
-def _fingerprint(public_key: bytes | None) -> str:
-    try:
-        key = load_pem_public_key(public_key or b"")
-    except ValueError:
-        return ""
-    return fingerprint(key) if isinstance(key, ec.EllipticCurvePublicKey) else ""

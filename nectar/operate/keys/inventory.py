@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,6 +93,15 @@ def certificate_problems(directory: Path) -> list[str]:
         return []  # a directory with nothing but sites' notes is in order
     ends = (".crt", ".pem")
     return [f"{e.name}: {e.problem}" for e in entries if e.problem and e.name.endswith(ends)]
+
+
+def certificate_days(directory: Path) -> dict[str, int]:
+    """Return the whole days that each certificate of a directory of keys has left, below 0 once it has ended."""
+    now, days = datetime.datetime.now(datetime.UTC), {}
+    for path in sorted([*directory.glob("*.crt"), *directory.glob("*.pem")]):
+        with suppress(KeysError):
+            days[path.name] = (read_certificate(path).not_valid_after_utc - now).days
+    return days
 
 
 def certificate_problem(certificate: x509.Certificate) -> tuple[str, bool]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -24,6 +25,9 @@ from nectar.operate.keys.authority import (
     read,
     read_public,
 )
+
+if TYPE_CHECKING:
+    from nectar.engines.flower.control import Control
 
 _SECONDS = 120.0
 
@@ -65,16 +69,28 @@ def register(
     keys = {path: read_public(path) for path in files}
     gone = {path: revoked(list_for(path)) for path in files}
     connection.wait(wait)
-    # Each call of Flower's client is a process of several seconds, so one tells of all keys that are known.
-    nodes = _nodes(connection)
-    problems = []
+    with connection.control() as control:
+        problems = _register(control, keys, gone, skip_revoked=all_of is not None)
+    if problems:
+        raise KeysError("\n".join(problems))
+
+
+def _register(
+    control: Control,
+    keys: Mapping[Path, ec.EllipticCurvePublicKey],
+    gone: Mapping[Path, Sequence[Revoked]],
+    *,
+    skip_revoked: bool,
+) -> list[str]:
+    """Register each key and say how it stands; return what is wrong, a sentence each."""
+    nodes, problems = control.statuses(), []
     for path, key in keys.items():
         site = path.name.removesuffix(SUFFIX)
         try:
             _refuse_revoked(path, key, gone[path])
-            standing = _standing(path, key, nodes) or _registered(connection, path, key, nodes)
+            standing = _standing(path, key, nodes) or _registered(control, path, key, nodes)
         except _Unregistered as problem:
-            if not all_of:
+            if not skip_revoked:
                 problems.append(f"{site}: {problem}")
                 continue
             standing = "stays out, since it was unregistered; with a new pair it can come back"
@@ -82,8 +98,7 @@ def register(
             problems.append(f"{site}: {problem}")
             continue
         print(f"{site}: {standing} ({fingerprint(key)})", flush=True)
-    if problems:
-        raise KeysError("\n".join(problems))
+    return problems
 
 
 def _required_halves(directory: Path) -> list[Path]:
@@ -109,12 +124,6 @@ def _unregistered(path: Path) -> _Unregistered:
     )
 
 
-def _nodes(connection: Connection) -> dict[str, str]:
-    """Return the status of every node that Flower knows, by its number."""
-    answer = connection.client().ask(["supernode", "list", connection.name], _SECONDS)
-    return {str(node["node-id"]): str(node["status"]) for node in answer.get("nodes", [])}
-
-
 def _standing(path: Path, key: ec.EllipticCurvePublicKey, nodes: Mapping[str, str]) -> str:
     """Describe how a key stands that was noted as one of ``nodes``, if it is one; KeysError if it was unregistered."""
     node, of = noted(path)
@@ -130,13 +139,11 @@ def _how(path: Path, node: str, nodes: Mapping[str, str]) -> str:
 
 
 def _registered(
-    connection: Connection, path: Path, key: ec.EllipticCurvePublicKey, nodes: Mapping[str, str]
+    control: Control, path: Path, key: ec.EllipticCurvePublicKey, nodes: Mapping[str, str]
 ) -> str:
     """Register one site and say how it stands then."""
-    site = path.name.removesuffix(SUFFIX)
-    words = ["supernode", "register", str(path.absolute()), connection.name, "--name", site]
     try:
-        node = str(connection.client().ask(words, _SECONDS)["node-id"])
+        node = control.register(key, path.name.removesuffix(SUFFIX))
     except CommandRefused as refusal:
         if _KNOWN not in str(refusal):
             raise

@@ -1,0 +1,508 @@
+"""A site's phase of a secret sum: its keys, the shares that it deals and holds, its masked vector, the opening.
+
+Each exchange is a process of its own, so that the secrets of the round lie in the node's state directory between them,
+or in its Context where it has none. There is one round's at a time, and the opening, or another attempt, deletes it.
+What stays is of which rounds this site has opened a total, and of whom: of the same round it opens no other one, since
+the difference of two totals of the same vectors can be one site's own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from torch import Tensor
+
+from client_app.decode_cache import DECODE_CACHE
+from client_app.device import DeviceClient, Metrics, NDArrays
+from client_app.draws import SiteRound
+from client_app.site import (
+    division_of,
+    is_simulated,
+    record_directory,
+    site_of,
+    state_directory,
+    state_of,
+)
+from client_app.state import payload_line
+from common.errors import FederationError, PayloadError
+from common.learning.run import Run
+from common.secret import cohort
+from common.secret.cohort import RECORD, digest_of, shares_of, threshold_of
+from common.secret.crypto import (
+    KEY_BYTES,
+    SEALED_BYTES,
+    SHARE_BYTES,
+    Place,
+    Words,
+    add_mask,
+    commitment,
+    is_public_key,
+    new_secret,
+    own_key,
+    pair_is_minus,
+    pair_key,
+    public_of,
+    seal,
+    split,
+    unseal,
+)
+from common.secret.summand import by_counts, event_of, form_of, spec_of
+from common.sites import is_site_name, site_slug
+from common.specs.updates import model_in
+from common.wire.codec import Payload
+from common.wire.tensors import Tensors
+from common.wire.weights import Weights
+
+_FOLDER = "secret-sum"
+"""Where the state directory has what lies between exchanges; a simulation, its runs' folder, with a dot before it."""
+
+_DAY = 24 * 3600.0
+
+State = dict[str, Any]
+"""What a site keeps: ``live`` of the round that is under way, ``opened`` by round of whom a total was opened."""
+
+
+class Vault:
+    """One site's secrets in one run, between exchanges.
+
+    Parameters
+    ----------
+    path : Path or None
+        The file, which its owner alone can read; None for the node's Context.
+    forgets : bool
+        Whether nothing at all stays once no round is under way: of a simulated node, whose secrets are nobody's.
+    """
+
+    def __init__(self, path: Path | None, context: Context, record: str, *, forgets: bool) -> None:
+        self._path, self._context, self._key = path, context, f"{_FOLDER} {record}"
+        self._forgets = forgets
+
+    @classmethod
+    def of(cls, run: Run, record: str, site: str, context: Context) -> Vault:
+        """Return a node's; a simulated one's lies beside the runs' records, never in one."""
+        directory = state_directory(context)
+        root = None if directory is None else directory / _FOLDER
+        if root is None and is_simulated(context):
+            root = record_directory(run, record).parent / f".{_FOLDER}"
+        path = None if root is None else root / f"{record}~{site_slug(site)}.json"
+        return cls(path, context, record, forgets=directory is None)
+
+    def read(self) -> State:
+        """Return what is kept; nothing of a run that is new here."""
+        text = ""
+        if self._path is None:
+            kept = self._context.state.get(self._key)
+            text = str(kept["kept"]) if isinstance(kept, ConfigRecord) else ""
+        else:
+            with suppress(FileNotFoundError):
+                text = self._path.read_text(encoding="utf-8")
+        try:
+            return json.loads(text) if text else {"live": None, "opened": {}}
+        except ValueError:
+            raise FederationError(
+                f"what this site keeps of a secret sum cannot be read: delete {_FOLDER} in its state-dir"
+            ) from None
+
+    def write(self, state: State) -> None:
+        """Keep ``state``, on disk before anything that rests on it leaves; FederationError if that cannot be."""
+        text = json.dumps(state)
+        if self._path is None:
+            self._context.state[self._key] = ConfigRecord({"kept": text})
+            return
+        if self._forgets and state["live"] is None:
+            self._path.unlink(missing_ok=True)
+            with suppress(OSError):  # other sites' lie there
+                self._path.parent.rmdir()
+            return
+        new = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+            with os.fdopen(file, "w", encoding="utf-8") as to:
+                to.write(text)
+                to.flush()
+                os.fsync(file)
+            new.replace(self._path)
+        except OSError as error:
+            new.unlink(missing_ok=True)
+            raise FederationError(
+                f"this site's state cannot be written ({error.strerror}): make room for it there"
+            ) from None
+
+    def forget_ended(self) -> None:
+        """Delete the secrets that runs have left here which ended in the middle of a round, a day ago or more."""
+        ended = time.time() - _DAY
+        for path in () if self._path is None else self._path.parent.glob("*~*.json"):
+            with suppress(OSError, FederationError):
+                other = Vault(path, self._context, "", forgets=self._forgets)
+                if path.stat().st_mtime < ended and (state := other.read())["live"]:
+                    other.write({**state, "live": None})
+
+
+class SecretSite:
+    """One site's part in one round's sum, as an instruction names it.
+
+    Raises
+    ------
+    FederationError
+        If the run has no secret sum, or the instruction does not say of which round and attempt it is.
+    """
+
+    def __init__(self, run: Run, site: str, vault: Vault, config: Mapping[str, Any]) -> None:
+        if run.config.federation.secret != "on":
+            raise FederationError(
+                "this run has no secret sum (federation.secret): nothing is opened"
+            )
+        number, attempt = config.get("server-round"), config.get(cohort.ATTEMPT)
+        if type(number) is not int or not isinstance(attempt, str) or not 1 <= len(attempt) <= 64:
+            raise FederationError("the instruction does not say of which round's secret sum it is")
+        self._run, self._site, self._vault, self._config = run, site, vault, config
+        self._place = Place(str(config.get("record", "")), number, attempt)
+
+    @property
+    def number(self) -> int:
+        """The round."""
+        return self._place.round
+
+    # ---- the exchanges ----------------------------------------------------------------------------
+
+    def keys(self) -> dict[str, Any]:
+        """Return public keys for a round, the same each time; those of any other attempt are gone then."""
+        state = self._vault.read()
+        if not _is_of(state["live"], self._place):
+            state["live"] = _new_live(self._place)
+            self._vault.write(state)
+            self._vault.forget_ended()
+        return _public(state["live"])
+
+    def shares(self) -> dict[str, Any]:
+        """Return a commitment, and for each other site a share of both secrets, sealed; the same each time."""
+        state = self._vault.read()
+        live = self._live(state)
+        roll = self._roll(live)
+        if "roll" in live:
+            if live["roll"] != roll:
+                raise FederationError(
+                    "this site was told another roll of this round: it shares once"
+                )
+        else:
+            live |= {"roll": roll, **self._dealt(live, roll)}
+            self._vault.write(state)
+        return {
+            cohort.COMMITMENT: bytes.fromhex(live["commitment"]),
+            cohort.SEALED: [bytes.fromhex(each) for each in live["sealed"]],
+        }
+
+    def masked(
+        self, words: Words, senders: Sequence[str], sealed: Sequence[bytes], asked: int
+    ) -> None:
+        """Mask a vector in place, once; it is noted before that it leaves.
+
+        ``senders`` are the others who have shared, ``sealed`` what they sealed for this site.
+        """
+        state = self._vault.read()
+        live = self._live(state, "roll")
+        roll = live["roll"]
+        if "masked" in live:
+            raise FederationError(
+                "this site has sent its vector of this round: it masks no second one"
+            )
+        if asked != roll["asked"]:
+            raise FederationError("the instruction is of another number of sites than the roll")
+        others = [name for name in roll["names"] if name in senders and name != self._site]
+        if others != [*senders] or len(sealed) != len(senders):
+            raise FederationError("the shares that came are not of sites of this round's roll")
+        self._require(len(others) + 1, roll)
+        live["received"] = {
+            name: self._unsealed(live, name, each).hex()
+            for name, each in zip(others, sealed, strict=True)
+        }
+        live["masked"] = True
+        private = bytes.fromhex(live["mask"])
+        for name in others:
+            public = bytes.fromhex(roll[cohort.MASK_KEYS][roll["names"].index(name)])
+            key = pair_key(private, public, self._place, self._site, name)
+            add_mask(words, key, minus=pair_is_minus(self._site, name))
+        add_mask(words, own_key(bytes.fromhex(live["seed"]), self._place, self._site))
+        self._vault.write(state)
+
+    def opening(self) -> dict[str, Any]:
+        """Return this site's shares, of the own masks of who is there and the keys of who is gone, and delete the rest.
+
+        With them come the keys of the next round, where the server names its attempt at one.
+        """
+        state = self._vault.read()
+        live = self._live(state, "masked")
+        survivors, roll = _names(self._config, cohort.NAMES), live["roll"]
+        senders = [n for n in roll["names"] if n == self._site or n in live["received"]]
+        if not {self._site} <= {*survivors} <= {*senders}:
+            raise FederationError(
+                "those whose total is to be opened are not all of this round's roll, or this site is not among them"
+            )
+        self._require(len(survivors), roll)
+        self._require_same(state["opened"], survivors)
+        live["received"][self._site] = live["own"]
+        opened = []
+        for name in senders:
+            both = bytes.fromhex(live["received"][name])
+            opened.append(both[:SHARE_BYTES] if name in survivors else both[SHARE_BYTES:])
+        after = self._config.get(cohort.NEXT)
+        state["live"] = None
+        if isinstance(after, str) and after:
+            place = Place(self._place.record, self._place.round + 1, after)
+            state["live"] = _new_live(place)
+        self._vault.write(state)
+        keys = {} if state["live"] is None else _public(state["live"])
+        return {cohort.OPENED: opened, **keys}
+
+    # ---- what they share --------------------------------------------------------------------------
+
+    def _live(self, state: State, stage: str = "") -> State:
+        """Return the round's secrets, which have come to a ``stage``."""
+        live: State | None = state["live"]
+        if live is None or not _is_of(live, self._place) or (stage and stage not in live):
+            raise FederationError(
+                "this site has no secrets of this round of the sum (another attempt, opened already, or lost as it "
+                "was started again): it takes part in the next"
+            )
+        return live
+
+    def _roll(self, live: State) -> State:
+        """Return the roll that came: names in order, with their keys; FederationError if it is not one of this run."""
+        names = _names(self._config, cohort.NAMES)
+        keys = {
+            key: _bytes(self._config, key, len(names), KEY_BYTES)
+            for key in (cohort.SEAL_KEYS, cohort.MASK_KEYS)
+        }
+        asked, most = self._config.get(cohort.ASKED), self._config.get(cohort.THRESHOLD)
+        if self._site not in names or type(asked) is not int or type(most) is not int:
+            raise FederationError(
+                "this site is not in the roll of this round, or it says not how many open it"
+            )
+        mine = names.index(self._site)
+        public = _public(live)
+        if (keys[cohort.SEAL_KEYS][mine], keys[cohort.MASK_KEYS][mine]) != (
+            public[cohort.SEAL_KEY],
+            public[cohort.MASK_KEY],
+        ):
+            raise FederationError("the roll of this round has other keys of this site than it gave")
+        if len({*keys[cohort.SEAL_KEYS], *keys[cohort.MASK_KEYS]}) < 2 * len(names):
+            raise FederationError("the roll of this round has a key twice")
+        for name, *pair in zip(names, *keys.values(), strict=True):
+            if not all(map(is_public_key, pair)):
+                raise FederationError(
+                    f"the roll of this round has a key of {name} that no point of the curve is"
+                )
+        least = threshold_of(self._run.config.federation, asked)
+        if not len(names) <= asked <= cohort.MOST or not least <= most <= asked:
+            raise FederationError(
+                f"a total of {most} of {asked} sites is to be opened, and this site takes part from {least} on"
+            )
+        roll = {"names": names, "asked": asked, "threshold": most}
+        self._require(len(names), roll)
+        return roll | {key: [each.hex() for each in found] for key, found in keys.items()}
+
+    def _require(self, there: int, roll: State) -> None:
+        if there < roll["threshold"]:
+            raise FederationError(
+                f"{there} sites are in this round's sum, and this site takes part from {roll['threshold']} on"
+            )
+
+    def _require_same(self, opened: dict[str, str], survivors: Sequence[str]) -> None:
+        """Note of whom a total of this round is opened; FederationError if it was of others before."""
+        if opened.setdefault(str(self._place.round), digest_of(survivors)) != digest_of(survivors):
+            raise FederationError(
+                "this site has opened a total of this round, of other sites, and the difference of the two would be "
+                "some sites' own: go on from a later round, or begin a new run"
+            )
+
+    def _dealt(self, live: State, roll: State) -> State:
+        """Return the seed of this site's own mask, and shares of it and of the mask key: sealed, its own apart."""
+        names, seed = roll["names"], new_secret()
+        secrets = (seed, bytes.fromhex(live["mask"]))
+        each = [split(secret, roll["threshold"], len(names)) for secret in secrets]
+        own, sealed = "", []
+        for name, public, *shares in zip(names, roll[cohort.SEAL_KEYS], *each, strict=True):
+            if name == self._site:
+                own = b"".join(shares).hex()
+                continue
+            keys = bytes.fromhex(live["seal"]), bytes.fromhex(public)
+            sealed.append(seal(*keys, self._place, self._site, name, b"".join(shares)).hex())
+        committed = commitment(seed, self._place, self._site).hex()
+        return {"seed": seed.hex(), "own": own, "sealed": sealed, "commitment": committed}
+
+    def _unsealed(self, live: State, name: str, sealed: bytes) -> bytes:
+        roll = live["roll"]
+        public = bytes.fromhex(roll[cohort.SEAL_KEYS][roll["names"].index(name)])
+        private = bytes.fromhex(live["seal"])
+        try:
+            both = unseal(private, public, self._place, name, self._site, sealed)
+        except ValueError as error:
+            raise FederationError(
+                f"the share that came as {name}'s is not its own: {error}"
+            ) from None
+        if len(both) != 2 * SHARE_BYTES:
+            raise FederationError(
+                f"the share that came as {name}'s is not of {2 * SHARE_BYTES} bytes"
+            )
+        return both
+
+
+def _new_live(place: Place) -> State:
+    keys = {"seal": new_secret().hex(), "mask": new_secret().hex()}
+    return {"round": place.round, "attempt": place.attempt, **keys}
+
+
+def _is_of(live: State | None, place: Place) -> bool:
+    return live is not None and (live["round"], live["attempt"]) == (place.round, place.attempt)
+
+
+def _public(live: State) -> dict[str, bytes]:
+    keys = ((cohort.SEAL_KEY, "seal"), (cohort.MASK_KEY, "mask"))
+    return {key: public_of(bytes.fromhex(live[kept])) for key, kept in keys}
+
+
+def _names(config: Mapping[str, Any], key: str) -> list[str]:
+    """Return distinct sites' names, no more than a sum can have; FederationError for anything else."""
+    names = config.get(key)
+    if not isinstance(names, list) or len(names) > cohort.MOST:
+        raise FederationError(
+            f"the instruction's {key} are not names of {cohort.MOST} sites at most"
+        )
+    if not all(isinstance(name, str) and is_site_name(name) for name in names):
+        raise FederationError(f"one of the instruction's {key} is not a site's")
+    if len({*names}) < len(names):
+        raise FederationError(f"the instruction's {key} have a site twice")
+    return [*names]
+
+
+def _bytes(config: Mapping[str, Any], key: str, count: int, size: int) -> list[bytes]:
+    """Return so many texts of ``size`` bytes; FederationError for anything else."""
+    found = config.get(key)
+    if not isinstance(found, list) or len(found) != count:
+        raise FederationError(f"the instruction's {key} are not {count}")
+    if not all(isinstance(each, bytes) and len(each) == size for each in found):
+        raise FederationError(f"one of the instruction's {key} is not of {size} bytes")
+    return [*found]
+
+
+# ---- at the ClientApp ----------------------------------------------------------------------------
+
+
+def answer(message: Message, context: Context, exchange: str, record: str) -> RecordDict:
+    """Answer a query of the phase, ``keys``, ``shares`` or ``opening``, in the run of a record's name."""
+    run, config = division_of(context).run, _config(message, "config")
+    site = site_of(run, context)
+    work = SecretSite(run, site, Vault.of(run, record, site, context), config)
+    told: dict[str, Any] = getattr(work, exchange)()
+    if "state-dir" in context.node_config:
+        line = payload_line(work.number, f"secret-{exchange}", "", [], [*told])
+        state_of(run, record, site, context).log_release(line)
+    return RecordDict({RECORD: ConfigRecord(told)})
+
+
+class SecretClient(DeviceClient):
+    """What a method's client does otherwise where its result leaves as the site's part of a secret sum.
+
+    Nothing that is computed of its examples leaves beside it.
+
+    Parameters
+    ----------
+    told : mapping
+        What came of the sum with the instruction.
+    work : SecretSite or None
+        None of a sum without masks.
+    """
+
+    def __init__(
+        self, *about: Any, told: Mapping[str, Any], work: SecretSite | None, **named: Any
+    ) -> None:
+        super().__init__(*about, **named)
+        self._told, self._work = told, work
+        self._base: Weights | None = None
+
+    def _round_of(self, config: Mapping[str, Any]) -> SiteRound:
+        return replace(super()._round_of(config), private=True)
+
+    def begin(self, config: Mapping[str, Any]) -> None:
+        """Take up an instruction, and charge what a total costs of as many shares of noise as there surely are."""
+        super().begin(config)
+        of_run = self.run.config
+        if of_run.clips_updates:
+            form = form_of(of_run, self.run.spec, of_run.federation.asked)
+            self.draws.charge(event_of(of_run, form, 1.0, lengths=2))
+
+    def _noise(self, steps: Tensor) -> Tensor:
+        """Return whole steps with this site's share of the noise."""
+        config = self.run.config
+        noise, clip = config.privacy.noise_multiplier, config.federation.secret_clip
+        mechanism = self.draws.gaussian("updates", noise, clip)
+        return mechanism.share(steps, shares_of(config.federation))
+
+    def fit(self, parameters: NDArrays, config: Mapping[str, Any]) -> tuple[NDArrays, int, Metrics]:
+        """Run the phase as any client; the model that came is kept as it is before that."""
+        _, takes = self.phase_named(str(config.get("phase", "")))
+        model = model_in(DECODE_CACHE.decode(parameters, takes(self.run)))
+        self._base = None if model is None else model.copy_on_write()
+        return super().fit(parameters, config)
+
+    def release(self, phase: str, payload: Payload | None, figures: Sequence[str]) -> NDArrays:
+        """Let the site's part of the sum out, and nothing else; FederationError of figures of its own."""
+        if payload is None:
+            raise FederationError(
+                f"{phase}: no figure of one site leaves it under federation.secret"
+            )
+        part = self._part_of(payload)
+        return super().release(phase, part, figures)
+
+    def _part_of(self, made: Payload) -> Tensors:
+        """Return what leaves instead of what the phase made."""
+        config, told = self.run.config, self._told
+        asked = told.get(cohort.ASKED)
+        if type(asked) is not int or not 1 <= asked <= cohort.MOST:
+            raise FederationError("the instruction does not say how many sites are asked for a sum")
+        form = form_of(config, spec_of(self.run.spec, made), asked)
+        weight = len(self.samples) if by_counts(config) else 1
+        try:
+            noise = self._noise if config.clips_updates else None
+            words = form.summand(made, self._base, weight, noise)
+        except PayloadError as error:
+            raise FederationError(str(error)) from None
+        if self._work is not None:
+            senders = _names(told, cohort.NAMES)
+            sealed = _bytes(told, cohort.SEALED, len(senders), SEALED_BYTES)
+            self._work.masked(words, senders, sealed, asked)
+        return form.payload(words)
+
+
+@cache
+def _of_method(cls: type[DeviceClient]) -> type[DeviceClient]:
+    return type(f"Secret{cls.__name__}", (SecretClient, cls), {})
+
+
+def secret_client(
+    cls: type[DeviceClient], message: Message, context: Context, run: Run, site: str, record: str
+) -> Callable[..., DeviceClient]:
+    """Return what makes a method's client for an instruction; FederationError if that says not what a sum needs."""
+    told, work = _config(message, RECORD), None
+    if run.config.federation.secret == "on":
+        vault = Vault.of(run, record, site, context)
+        work = SecretSite(run, site, vault, {**_config(message, "config"), **told})
+    client: Callable[..., DeviceClient] = _of_method(cls)
+    return partial(client, told=told, work=work)
+
+
+def _config(message: Message, name: str) -> ConfigRecord:
+    found = message.content.get(name)
+    if not isinstance(found, ConfigRecord):
+        raise FederationError(f"the instruction has no '{name}', of which a secret sum is made")
+    return found

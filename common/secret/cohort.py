@@ -1,0 +1,83 @@
+"""Who adds up a secret sum: how many open it, and the names by which both sides know what an exchange carries."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection
+
+from common.settings.sections import FederationSettings
+
+WITHSTANDS = (
+    "a secret sum after Bonawitz et al. (2017): the server that follows the protocol, with at most {colluders} of the "
+    "sites on its side, learns the total of {threshold} sites or more, or nothing; a server that lies about who is "
+    "there, or that replaces keys, is not withstood"
+)
+"""What it protects against, to be said wherever it is spoken of."""
+
+PLAIN = (
+    "federation.secret=plain adds up as a secret sum does, without masks: the server sees each site's part; this is "
+    "for tests"
+)
+"""The same of sums without masks."""
+
+LEAST = 3
+"""Sites without which there is no sum."""
+
+MOST = 1000
+"""Sites of one sum at most: of more, the shares of one no longer fit beside a reply."""
+
+#: the record of a message, and the queries of the exchanges that train nothing
+RECORD = "secret"
+KEYS, SHARES, OPENING = "secret_keys", "secret_shares", "secret_opening"
+
+#: what is in the record
+ATTEMPT, NEXT, ASKED, THRESHOLD = "attempt", "next", "asked", "threshold"
+NAMES, SEAL_KEYS, MASK_KEYS = "names", "seal-keys", "mask-keys"
+SEAL_KEY, MASK_KEY, COMMITMENT, SEALED, OPENED = (
+    "seal-key",
+    "mask-key",
+    "commitment",
+    "sealed",
+    "opened",
+)
+
+
+def threshold(sites: int, colluders: int) -> int:
+    """Return how many of so many ``sites`` open a sum, of whom ``colluders`` may be on the server's side.
+
+    Two lists of survivors, told to different sites, would need twice as many: more than half of the sites and the
+    colluders, who answer both.
+    """
+    return max(LEAST, (sites + colluders) // 2 + 1, -(-2 * sites // 3))
+
+
+def colluders_of(federation: FederationSettings, sites: int) -> int:
+    """Return how many of ``sites`` are withstood beside the server: as many as set, or a third."""
+    return federation.secret_colluders if federation.secret_colluders >= 0 else sites // 3
+
+
+def threshold_of(federation: FederationSettings, sites: int) -> int:
+    """Return a run's threshold where so many ``sites`` are asked: that of those it counts on, if these are more."""
+    most = max(sites, federation.asked)
+    return threshold(most, colluders_of(federation, most))
+
+
+def stated(federation: FederationSettings) -> str:
+    """Return what a run's sums protect against, in a sentence."""
+    if federation.secret == "plain":
+        return PLAIN
+    asked = federation.asked
+    colluders = colluders_of(federation, asked)
+    return WITHSTANDS.format(colluders=colluders, threshold=threshold_of(federation, asked))
+
+
+def shares_of(federation: FederationSettings) -> int:
+    """Return of how many shares the noise is that a run asks for: those of a total's honest sites at the least."""
+    asked = federation.asked
+    return threshold_of(federation, asked) - colluders_of(federation, asked)
+
+
+def digest_of(names: Collection[str]) -> str:
+    """Return a digest of a set of sites."""
+    return hashlib.sha256(json.dumps(sorted(names)).encode()).hexdigest()[:32]

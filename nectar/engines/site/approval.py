@@ -1,0 +1,242 @@
+"""The owner's say: what must be approved at the site before a line of the app that a run sent is imported.
+
+A run asks as its bundle and configuration: `digest_of` both. What it would send is worked out in a process of its own,
+by the Nectar that is installed here (`nectar.operate.approvals`), from the configuration and from nothing that the app
+says. The state directory keeps, in ``approvals``, what each run asks with the owner's word on it (``RUN.json``), and
+what is approved ahead of time (``list.txt``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+FOLDER, LIST = "approvals", "list.txt"
+
+APPROVED = "NECTAR_SITE_APPROVED"
+"""The variable that tells the app that this program has asked: Flower's own would not."""
+
+AWAITS_OWNER = 102
+"""The code of a reply that says until when the owner's word is waited for: its node is asked again."""
+
+RAISED = 2
+"""Flower's own code for a ClientApp that raised."""
+
+APPROVE, REFUSE = "approve", "refuse"
+"""The owner's words."""
+
+#: seconds that an owner has, where the node config does not say, and within which the installed Nectar works a run out
+PATIENCE, _WORKING = 3600, 180.0
+
+#: seconds for which a question is held once the server knows the deadline, and between two looks for a word: a
+#: SuperNode has other runs' questions, too
+_HOLD, _LOOK = 15.0, 0.5
+
+
+class Withheld(Exception):
+    """A run that may not begin here, or not yet; the sentence is for the server."""
+
+    def __init__(self, sentence: str, code: int = RAISED) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a run asks, and the owner's word on that.
+
+    Attributes
+    ----------
+    run : int
+        Flower's number of it.
+    digest : str
+        Of app and configuration together.
+    until : float
+        Until when the owner's word is waited for, in seconds since the epoch.
+    own : bool
+        Whether the bundle is the one that the Nectar installed here makes, or that the site has pinned: else what it
+        does need not be what its configuration says.
+    methods : tuple of str
+        The methods of the configuration; none if it could not be read here.
+    lines : tuple of str
+        All of it in words.
+    word : str
+        ``approve``, ``refuse`` or nothing yet.
+    """
+
+    run: int
+    digest: str
+    until: float
+    own: bool
+    methods: tuple[str, ...]
+    lines: tuple[str, ...]
+    word: str = ""
+
+    @property
+    def end(self) -> str:
+        """Until when, as owner and server read it."""
+        return f"{datetime.fromtimestamp(self.until, UTC):%Y-%m-%d %H:%M} UTC"
+
+    @classmethod
+    def read(cls, place: Path, run: int) -> Self | None:
+        """Return what a run asks; None if that is not there, or says nothing of the kind."""
+        try:
+            said: dict[str, Any] = json.loads((place / f"{run}.json").read_text(encoding="utf-8"))
+            fields: dict[str, Any] = {
+                k: tuple(v) if isinstance(v, list) else v for k, v in said.items()
+            }
+            return cls(**fields)
+        except (OSError, ValueError, TypeError, AttributeError):
+            return None
+
+    def save(self, place: Path) -> None:
+        """Write it, whole or not at all; as root for the user whose the folder is."""
+        part = place / f".{self.run}.{secrets.token_hex(4)}.tmp"
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump(asdict(self), file, indent=2)
+        give(part)
+        part.replace(place / f"{self.run}.json")
+
+
+def give(path: Path) -> None:
+    """Let the SuperNode's user have what root has written: whose the folder above is."""
+    if os.geteuid() == 0:
+        os.chown(path, path.parent.stat().st_uid, -1)
+
+
+def digest_of(app: bytes, run_config: Mapping[str, str | int | float | bool]) -> str:
+    """Return 64 hex digits over a bundle's bytes and the run's configuration, every key of it."""
+    settings = json.dumps(dict(run_config), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(hashlib.sha256(app).digest() + settings.encode()).hexdigest()
+
+
+def require(
+    run: int, app: bytes, run_config: Mapping[str, Any], node: Mapping[str, Any], *, pinned: bool
+) -> None:
+    """Return where the owner has approved the run, or asks for no say; else Withheld with a sentence.
+
+    Parameters
+    ----------
+    app : bytes
+        The bundle that came with the message.
+    node : mapping
+        The node config.
+    pinned : bool
+        Whether the bundle is the one that the site has pinned.
+    """
+    if "approve" not in node:
+        return
+    place, digest = _folder(node), digest_of(app, run_config)
+    question = Question.read(place, run)
+    fresh = question is None or question.digest != digest
+    if question is None or fresh:
+        question = _worked_out(run, digest, app, run_config, node, pinned)
+        question.save(place)
+    if not question.word and not _is_listed(place, question):
+        question = _asked(place, question, node, fresh)
+    if question.word == REFUSE:
+        raise Withheld(f"this site's owner has refused run {run}")
+    os.environ[APPROVED] = str(run)
+
+
+def listed(place: Path) -> list[str]:
+    """Return what is approved ahead of time: digests and names of methods."""
+    try:
+        lines = (place / LIST).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    return [word for line in lines if (word := line.partition("#")[0].strip())]
+
+
+def _folder(node: Mapping[str, Any]) -> Path:
+    if node["approve"] not in ("ask", "list"):
+        raise Withheld("this site's node config has an approve that is neither ask nor list")
+    if not (state := str(node.get("state-dir", ""))).startswith("/"):
+        raise Withheld("this site's node config says approve and names no state-dir to keep it in")
+    place = Path(state, FOLDER)
+    try:
+        place.mkdir(0o700, parents=True, exist_ok=True)
+    except OSError:
+        raise Withheld(
+            "this site cannot write what its owner is asked: nothing runs here"
+        ) from None
+    return place
+
+
+def _is_listed(place: Path, question: Question) -> bool:
+    """Return whether a run was approved ahead of time: by its digest, or by all its methods in an app that is known."""
+    words = {*listed(place)}
+    by_method = question.own and question.methods and {*question.methods} <= words
+    return question.digest in words or bool(by_method)
+
+
+def _asked(place: Path, question: Question, node: Mapping[str, Any], fresh: bool) -> Question:
+    """Return the question once it has the owner's word; Withheld while it has none, and after the deadline."""
+    run, end = question.run, question.end
+    only_listed = node["approve"] == "list"
+    if fresh:
+        what = "is on no list of this site's" if only_listed else f"waits until {end}"
+        lines = "\n  ".join([f"nectar site approve {run} --state {place.parent}", *question.lines])
+        print(f"nectar site: run {run} {what}:\n  {lines}", file=sys.stderr, flush=True)
+    if only_listed:
+        raise Withheld(
+            f"this site's owner has approved neither run {run}'s app and settings nor its method"
+        )
+    waits = Withheld(f"this site waits for its owner's word on run {run} until {end}", AWAITS_OWNER)
+    held = time.time() + (0.0 if fresh else _HOLD)  # the server is told at once
+    while not question.word:
+        if time.time() > question.until:
+            raise Withheld(f"this site's owner gave no word on run {run} by {end}: submit it again")
+        if time.time() > held:
+            raise waits
+        time.sleep(_LOOK)
+        question = Question.read(place, run) or question
+    return question
+
+
+def _worked_out(
+    run: int,
+    digest: str,
+    app: bytes,
+    run_config: Mapping[str, Any],
+    node: Mapping[str, Any],
+    pinned: bool,
+) -> Question:
+    """Have the installed Nectar work a run out; where it cannot, the question says so and no list of methods helps."""
+    given = {
+        "app": hashlib.sha256(app).hexdigest(),
+        "pinned": pinned,
+        "run": dict(run_config),
+        "node": dict(node),
+    }
+    command = [sys.executable, "-P", "-m", "nectar.operate.approvals"]
+    try:
+        done = subprocess.run(
+            command,
+            input=json.dumps(given).encode(),
+            capture_output=True,
+            timeout=_WORKING,
+            check=True,
+        )
+        found = json.loads(done.stdout)
+        own, methods, lines = (
+            found["own"] is True,
+            map(str, found["methods"]),
+            map(str, found["lines"]),
+        )
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
+        reason = f"the Nectar installed here could not work out what it would send ({type(error).__name__})"
+        own, methods, lines = False, map(str, ()), map(str, [reason])
+    seconds = node.get("approve-seconds", PATIENCE)
+    until = time.time() + (seconds if isinstance(seconds, int) and seconds > 0 else PATIENCE)
+    return Question(run, digest, until, own, tuple(methods), (*lines, f"hash      {digest}"))

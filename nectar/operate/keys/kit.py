@@ -1,0 +1,191 @@
+"""A site's kit: one file with all that a site needs of its operator, none of it secret and none of it executed.
+
+A kit is JSON: the site's name, the server's address, the texts of fixed ``entries``, and the authority's signature over
+all of it. So it is as good as the authority's fingerprint, which the site's owner hears over another way and types:
+what a kit says of itself proves nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from common.code.release import VERSION
+from common.sites import site_name, site_slug
+from nectar.engines.flower.connection import is_address
+from nectar.operate.keys.authority import (
+    PUBLIC,
+    KeysError,
+    authority,
+    make_directory,
+    read,
+    write_new,
+)
+
+FORMAT = 1
+
+AUTHORITY, NODE_CONFIG = "ca.crt", "node-config.toml"
+
+_TEXTS = Path(__file__).with_name("site_kit")
+"""Where the other entries' texts lie; what stands in them as @THIS@ is filled in, of the site's own places there."""
+
+_NAMES = (NODE_CONFIG, "nectar-site.service", "compose.yml")
+
+#: bytes of a kit
+_MOST = 512 * 2**10
+
+#: hex digits of the fingerprint that have to be typed: 128 bits, which nobody finds a second authority for
+_TYPED = 32
+
+_HOW = ec.ECDSA(hashes.SHA384())
+
+
+@dataclass(frozen=True)
+class Kit:
+    """A kit whose authority was proved.
+
+    Attributes
+    ----------
+    server : str
+        The address that the site connects to, HOST:PORT.
+    entries : dict of str to str
+        What the site gets, by name.
+    """
+
+    site: str
+    server: str
+    entries: dict[str, str]
+
+    def install(self, folder: Path, data: str, state: str) -> None:
+        """Write what the kit holds to ``folder``; what is there of the same site and server stays, edited or not.
+
+        Raises
+        ------
+        KeysError
+            If other things are there, or the folder cannot be written.
+        """
+        make_directory(folder)
+        config = folder / NODE_CONFIG
+        if config.exists() and f"'{self.site}'" not in read(config).decode(errors="replace"):
+            raise KeysError(
+                f"{folder} is of another site than {self.site!r}: name another --folder"
+            )
+        here = {"FOLDER": str(folder), "DATA": data, "STATE": state}
+        here["NECTAR"] = str(Path(sys.argv[0]).absolute())
+        texts = {folder / name: _filled(text, here).encode() for name, text in self.entries.items()}
+        server = self.server.encode()
+        for path in [path for path in texts if path.exists()]:
+            known, text = read(path), texts[path]
+            if path == config or known == text or (server in known and server in text):
+                del texts[path]
+        write_new({path: (text, PUBLIC) for path, text in texts.items()})
+
+
+def make_kit(directory: Path, site: str, server: str, target: Path) -> x509.Certificate:
+    """Write a site's kit, signed by the authority of a directory of keys, and return the authority's certificate.
+
+    Raises
+    ------
+    FederationError
+        If no site can be called so.
+    KeysError
+        If the address is none, the authority is missing, or the file is there already or cannot be written.
+    """
+    name = site_name({"site": site})
+    if not is_address(server):
+        raise KeysError(f"{server!r:.80} is not an address: give HOST:PORT of the sites' proxy")
+    key, certificate = authority(directory)
+    values = {"SITE": name, "SLUG": site_slug(name), "SERVER": server}
+    entries = {text: _filled((_TEXTS / text).read_text("utf-8"), values) for text in _NAMES}
+    entries[AUTHORITY] = read(directory / AUTHORITY).decode()
+    kit: dict[str, Any] = {"format": FORMAT, "nectar": VERSION, "site": name, "server": server}
+    kit["entries"] = entries
+    kit["signature"] = key.sign(_signed(kit), _HOW).hex()
+    write_new({target: ((json.dumps(kit, indent=1) + "\n").encode(), PUBLIC)})
+    return certificate
+
+
+def spoken(certificate: x509.Certificate) -> str:
+    """Return what the operator reads out of an authority's fingerprint, and the site's owner types."""
+    digits = certificate.fingerprint(hashes.SHA256()).hex()[:_TYPED].upper()
+    return " ".join(re.findall("....", digits))
+
+
+def open_kit(path: Path, site: str, typed: str) -> Kit:
+    """Read a kit, once what was typed has proved its authority.
+
+    Parameters
+    ----------
+    site : str
+        The site's name, as its owner knows it.
+    typed : str
+        The authority's SHA-256, its first 32 hex digits at least, however they are grouped.
+
+    Raises
+    ------
+    KeysError
+        If it is not a kit, or was altered, or is of another authority, or another site's.
+    """
+    kit, certificate = _read(path)
+    digits = re.sub(r"[\s:.-]", "", typed).lower()
+    if not re.fullmatch(rf"[0-9a-f]{{{_TYPED},64}}", digits):
+        raise KeysError(
+            f"that is not a fingerprint: type its {_TYPED} digits and letters A to F, as the operator reads them out"
+        )
+    if not certificate.fingerprint(hashes.SHA256()).hex().startswith(digits):
+        raise KeysError(
+            f"{path} is of another authority than the one with that fingerprint: ask the operator, over another way "
+            "than the kit came, and use nothing of it"
+        )
+    key = certificate.public_key()
+    try:
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            raise InvalidSignature
+        key.verify(bytes.fromhex(kit.pop("signature")), _signed(kit), _HOW)
+    except (InvalidSignature, ValueError, TypeError):
+        raise KeysError(
+            f"{path} was altered after the operator made it: use nothing of it, and ask the operator for it again"
+        ) from None
+    if kit["format"] != FORMAT:
+        raise KeysError(f"{path} is of Nectar {kit['nectar']}, and this is {VERSION}: install that")
+    name = site_name({"site": site})
+    if kit["site"] != name:
+        raise KeysError(f"{path} is the kit of the site {kit['site']!r}, and this is {name!r}")
+    return Kit(name, kit["server"], kit["entries"])
+
+
+def _read(path: Path) -> tuple[dict[str, Any], x509.Certificate]:
+    """Return a kit of its fixed entries, as nobody has proved yet, and the authority's certificate in it."""
+    if path.exists() and not (path.is_file() and path.stat().st_size <= _MOST):
+        raise KeysError(f"{path} is no file of at most {_MOST // 1024} kB, and every kit is")
+    try:
+        kit: dict[str, Any] = json.loads(read(path))
+        (certificate,) = x509.load_pem_x509_certificates(kit["entries"][AUTHORITY].encode())
+        texts = all(isinstance(text, str) for text in kit["entries"].values())
+        if {*kit["entries"]} != {AUTHORITY, *_NAMES} or not texts or "signature" not in kit:
+            raise ValueError(path)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise KeysError(
+            f"{path} is not a kit of `nectar keys kit`, or was altered: ask the operator for it again"
+        ) from None
+    return kit, certificate
+
+
+def _signed(kit: Mapping[str, Any]) -> bytes:
+    return json.dumps(dict(kit), sort_keys=True, separators=(",", ":")).encode()
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():
+        text = text.replace(f"@{name}@", value)
+    return text

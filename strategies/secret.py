@@ -1,0 +1,476 @@
+"""The server's phase of a secret sum (Bonawitz et al., 2017): keys, shares, masked vectors, opening.
+
+Three exchanges a round: the keys of a round come with the opening of the one before, and are asked for by themselves
+where there are none. A site that is missing in one of them is missing in the total; below the threshold nothing is
+opened, and the round fails.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from logging import getLogger
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from common.config.secret import switched_off
+from common.errors import FederationError, PayloadError
+from common.learning.run import Run
+from common.privacy.accounting import epsilon
+from common.secret import cohort
+from common.secret.cohort import (
+    RECORD,
+    colluders_of,
+    shares_of,
+    stated,
+    threshold_of,
+)
+from common.secret.crypto import (
+    KEY_BYTES,
+    SEALED_BYTES,
+    SHARE_BYTES,
+    Place,
+    add_mask,
+    commitment,
+    is_public_key,
+    joined,
+    own_key,
+    pair_is_minus,
+    pair_key,
+    public_of,
+    weights_of,
+)
+from common.secret.summand import MASKED, SumForm, event_of, form_of
+from common.sites import ALL_SITES, Site
+from common.wire.codec import filled
+from common.wire.tensors import Tensors
+from common.wire.weights import Weights
+from strategies.base import Instruction, State, Strategy
+from strategies.exchange.inbox import exchange
+from strategies.exchange.open_round import OpenRound
+from strategies.exchange.replies import (
+    Outcome,
+    Upload,
+    any_failure_is_the_replys,
+    matched,
+    read_upload,
+    rejection_reason,
+    require_records,
+)
+
+logger = getLogger("flwr")
+
+_INSIDE = "secret-inside"
+
+#: the records of an answer to a query of the phase
+_RECORDS = frozenset({RECORD})
+
+
+@dataclass(frozen=True)
+class _Keys:
+    """A site's public keys for one round."""
+
+    round: int
+    seal: bytes
+    mask: bytes
+
+
+@dataclass
+class _Sum:
+    """One round's sum: who was asked, whose keys the others know, who has shared, and the vectors' form."""
+
+    place: Place
+    asked: int
+    threshold: int
+    sites: list[Site]
+    keys: Mapping[str, _Keys]
+    sealed: dict[str, Mapping[str, bytes]] = field(default_factory=dict)
+    commitments: dict[str, bytes] = field(default_factory=dict)
+    form: SumForm | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """Those whose keys all know, in the order of their shares."""
+        return [site.name for site in self.sites]
+
+
+class SecretSum:
+    """Opens totals of a strategy's sites, round by round.
+
+    Parameters
+    ----------
+    strategy : Strategy
+        Whose run, members and record these are.
+    """
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy, self._attempt = strategy, secrets.token_hex(16)
+        self._keys: dict[str, _Keys] = {}
+        self.grid: Grid | None = None
+        self.inside: list[int] = []  # sites in each total under noise
+        self._now: _Sum | None = None
+        config = strategy.run.config
+        self._plain = config.federation.secret == "plain"
+        logger.info("%s", stated(config.federation))
+        for sentence in switched_off(config):
+            logger.info("%s", sentence)
+
+    # ---- before the instructions ------------------------------------------------------------------
+
+    def begin(self, number: int, sites: Sequence[Site]) -> list[Site]:
+        """Return the sites that take part in a round's sum: those that have given keys, and shares of their secrets.
+
+        Raises
+        ------
+        FederationError
+            If they are fewer than the threshold.
+        """
+        self._require_shares()
+        place = Place(self._strategy.record_id, number, self._attempt)
+        federation, asked = self._strategy.run.config.federation, len(sites)
+        counted_on = round(federation.participation * self._strategy.members.counted_on)
+        most = threshold_of(federation, max(asked, counted_on))
+        if asked > cohort.MOST:
+            raise FederationError(
+                f"federation.secret adds up at most {cohort.MOST} sites, and {asked} are asked: lower "
+                "federation.participation"
+            )
+        now = self._now = _Sum(place, asked, most, [*sites], {})
+        if self._plain:
+            self._require(now.names, "there")
+            return now.sites
+        lacking = [site for site in sites if self._key_of(site, number) is None]
+        for site, keys in self._ask(cohort.KEYS, lacking, {}, self._read_keys(number)):
+            self._keys[site.name] = keys
+        now.keys = {s.name: k for s in sites if (k := self._key_of(s, number)) is not None}
+        now.sites = [site for site in sites if site.name in now.keys]
+        self._require(now.names, "giving keys")
+        roll = {
+            cohort.NAMES: now.names,
+            cohort.SEAL_KEYS: [now.keys[name].seal for name in now.names],
+            cohort.MASK_KEYS: [now.keys[name].mask for name in now.names],
+            cohort.ASKED: asked,
+            cohort.THRESHOLD: most,
+        }
+        for site, (committed, sealed) in self._ask(
+            cohort.SHARES, now.sites, roll, self._read_shares
+        ):
+            now.commitments[site.name], now.sealed[site.name] = committed, sealed
+        self._require(now.sealed, "sharing")
+        return [site for site in now.sites if site.name in now.sealed]
+
+    def _require_shares(self) -> None:
+        """Refuse noise in shares of another number of sites than each site counts on: FederationError."""
+        config, counted_on = self._strategy.run.config, self._strategy.members.counted_on
+        if config.private and config.federation.sites != counted_on:
+            raise FederationError(
+                f"each site adds a share of the noise of federation.sites={counted_on}, and "
+                f"{config.federation.sites} nodes are there: set federation.sites to that, or start as many"
+            )
+
+    def compose(self, begun: OpenRound) -> list[Message]:
+        """Have a round's instructions ask for masked vectors, and carry the shares that the others sealed."""
+        now = self._sum
+        expects = begun.sent[0][2].expects  # of a method that adds up, every site's is the same
+        now.form = form_of(self._strategy.run.config, expects, now.asked)
+        for i, (message, site, instruction) in enumerate(begun.sent):
+            senders = [name for name in now.sealed if name != site.name]
+            fields: dict[str, Any] = {
+                cohort.ATTEMPT: now.place.attempt,
+                cohort.ASKED: now.asked,
+                cohort.NAMES: senders,
+                cohort.SEALED: [now.sealed[name][site.name] for name in senders],
+            }
+            message.content[RECORD] = filled(ConfigRecord(), fields)
+            begun.sent[i] = message, site, replace(instruction, expects=now.form.masked_spec)
+        return begun.messages
+
+    # ---- the sum ----------------------------------------------------------------------------------
+
+    def total(self, begun: OpenRound, replies: Iterable[Message]) -> Iterator[Upload]:
+        """Yield one upload: the mean of all sites whose masked vectors came, once it is opened.
+
+        Raises
+        ------
+        FederationError
+            If they are too few, or cannot have added up to this. Nothing is learned then.
+        """
+        now, members = self._sum, self._strategy.members
+        assert now.form is not None
+        words, there, floats = np.zeros(now.form.numbers, now.form.dtype), list[Site](), {}
+        for reply, site, instruction in matched(replies, begun.sent):
+            try:
+                require_records(reply, self._strategy.records)
+                members.spending.take_from(reply, site.name, self._strategy.run.config.noises)
+                upload = read_upload(reply, site, instruction.expects)
+            except PayloadError as error:
+                members.require_memory(site, str(error))
+                members.outcome.rejected[site.name] = str(error)
+                logger.warning("round %d: rejected %s: %s", begun.number, site.name, error)
+                continue
+            members.tell_memory(begun.number, upload)
+            words += upload.payload_as(Tensors)[MASKED].numpy().view(now.form.dtype)
+            there.append(site)
+            floats[site.name] = upload.metrics
+        names = [site.name for site in there]
+        self._require(names, "sending their vectors")
+        if not self._plain:
+            self._open(there, words)
+        try:
+            total = now.form.total(words, len(there), begun.weights)
+        except PayloadError as error:
+            raise self._failure(str(error)) from None
+        for site in there:
+            members.outcome.accepted[site.name] = floats[site.name]
+            members.outcome.floats[site.name] = now.form.numbers
+        told = {"asked": now.asked, "threshold": now.threshold, "sites": len(there)}
+        if total.shortened:
+            logger.warning(
+                "round %d: %d of %d updates were longer than federation.secret_clip=%g, and were cut to it",
+                *(begun.number, total.shortened, len(there), now.form.clip),
+            )
+            told["shortened"] = total.shortened
+        members.outcome.secret = {RECORD: told | self._epsilons(now, len(there))}
+        self._now = None
+        yield Upload(Site(ALL_SITES, 0, len(there)), total.payload, len(there), {}, tuple(names))
+
+    def _epsilons(self, now: _Sum, inside: int) -> dict[str, Any]:
+        """Return what all totals of updates so far cost a site by the shares of noise that are really inside.
+
+        Against the server alone all of them count; against it with the colluders, who know their own, the others'.
+        """
+        config, form = self._strategy.run.config, now.form
+        if not config.clips_updates or form is None:
+            return {}
+        self.inside.append(inside)
+        federation, shares = config.federation, shares_of(config.federation)
+        hidden = {"server": 0, "colluders": colluders_of(federation, federation.asked)}
+        events = {
+            name: [
+                event_of(config, form, (each - known) / shares, lengths=1) for each in self.inside
+            ]
+            for name, known in hidden.items()
+        }
+        delta = config.privacy.delta
+        costs = {f"epsilon_{name}": epsilon(each, delta).value for name, each in events.items()}
+        return {**costs, "unit": "site"}
+
+    def _open(self, there: Sequence[Site], words: NDArray[Any]) -> None:
+        """Take the masks off the sum of those who are ``there``."""
+        now, number = self._sum, self._sum.place.round
+        names, senders = {site.name for site in there}, [*now.sealed]
+        last = number >= self._strategy.run.config.rounds
+        survivors = {cohort.NAMES: sorted(names), cohort.NEXT: "" if last else self._attempt}
+        holders: dict[int, list[bytes]] = {}
+        read = self._read_opening(number + 1, len(senders))
+        for site, (opened, keys) in self._ask(cohort.OPENING, there, survivors, read):
+            holders[now.names.index(site.name) + 1] = opened
+            self._keys.pop(site.name, None)
+            if keys is not None:
+                self._keys[site.name] = keys
+        self._require(holders, "opening it")
+        for i, name in enumerate(senders):
+            secret = self._joined(
+                name, {at: each[i] for at, each in holders.items()}, name in names
+            )
+            if name in names:
+                add_mask(words, own_key(secret, now.place, name), minus=True)
+                continue
+            for other in names:  # each has a mask with one that is gone, which nobody took away
+                key = pair_key(secret, now.keys[other].mask, now.place, name, other)
+                add_mask(words, key, minus=not pair_is_minus(other, name))
+
+    def _joined(self, name: str, shares: Mapping[int, bytes], is_there: bool) -> bytes:
+        """Return the seed of a site that is there, or the private key of one that is gone, from shares of it.
+
+        Where they do not fit, one holder's after the other is left out: as long as the others are enough.
+        """
+        now = self._sum
+        for left_out in (None, *shares):
+            places = tuple(at for at in shares if at != left_out)[: now.threshold]
+            if len(places) < now.threshold:
+                break
+            try:
+                found = joined([shares[at] for at in places], weights_of(places))
+            except ValueError:
+                continue
+            proof = commitment(found, now.place, name) if is_there else public_of(found)
+            if proof == (now.commitments[name] if is_there else now.keys[name].mask):
+                return found
+        raise self._failure(
+            f"the shares that came of {name}'s are not of what it said: a site sent something else"
+        )
+
+    # ---- one exchange -----------------------------------------------------------------------------
+
+    def _ask(
+        self,
+        query: str,
+        sites: Sequence[Site],
+        fields: Mapping[str, Any],
+        read: Callable[[ConfigRecord, Site], Any],
+    ) -> Iterator[tuple[Site, Any]]:
+        """Yield each of ``sites`` that answers a query with what ``read`` makes of it; the others are logged."""
+        now, federation = self._sum, self._strategy.run.config.federation
+        about = {
+            "record": now.place.record,
+            "server-round": now.place.round,
+            cohort.ATTEMPT: now.place.attempt,
+        }
+        messages = []
+        for site in sites:
+            content = RecordDict({"config": filled(ConfigRecord(), {**about, **fields})})
+            number = str(now.place.round)
+            messages.append(Message(content, site.node_id, f"query.{query}", group_id=number))
+        assert self.grid is not None
+        replies = exchange(
+            self.grid,
+            messages,
+            deadline=federation.round_deadline,
+            wave=federation.wave,
+            traffic=self._strategy.traffic,
+            again=True,
+        )
+        for site, reply in zip(sites, replies, strict=True):
+            try:
+                if reply.has_error():
+                    raise PayloadError(rejection_reason(reply))
+                require_records(reply, _RECORDS)
+                with any_failure_is_the_replys():
+                    found = read(reply.content.config_records[RECORD], site)
+            except PayloadError as error:
+                reason = f"{query.replace('_', ' ')}: {error}"
+                if query != cohort.OPENING:  # by then it is in the total
+                    self._strategy.outcome.rejected[site.name] = reason
+                logger.warning("round %d: without %s: %s", now.place.round, site.name, reason)
+                continue
+            yield site, found
+
+    @staticmethod
+    def _read_keys(number: int) -> Callable[[ConfigRecord, Site], _Keys]:
+        def read(record: ConfigRecord, _: Site) -> _Keys:
+            keys = _Keys(number, _bytes(record, cohort.SEAL_KEY), _bytes(record, cohort.MASK_KEY))
+            if not (is_public_key(keys.seal) and is_public_key(keys.mask)):
+                raise PayloadError("it sent a key that no point of the curve is")
+            return keys
+
+        return read
+
+    def _read_shares(self, record: ConfigRecord, site: Site) -> tuple[bytes, Mapping[str, bytes]]:
+        others = [name for name in self._sum.names if name != site.name]
+        sealed = _list(record, cohort.SEALED, len(others), SEALED_BYTES)
+        return _bytes(record, cohort.COMMITMENT), dict(zip(others, sealed, strict=True))
+
+    def _read_opening(
+        self, number: int, senders: int
+    ) -> Callable[[ConfigRecord, Site], tuple[list[bytes], _Keys | None]]:
+        keys_of = self._read_keys(number)
+
+        def read(record: ConfigRecord, site: Site) -> tuple[list[bytes], _Keys | None]:
+            opened = _list(record, cohort.OPENED, senders, SHARE_BYTES)
+            return opened, keys_of(record, site) if cohort.SEAL_KEY in record else None
+
+        return read
+
+    def _key_of(self, site: Site, number: int) -> _Keys | None:
+        keys = self._keys.get(site.name)
+        return keys if keys is not None and keys.round == number else None
+
+    @property
+    def _sum(self) -> _Sum:
+        assert self._now is not None
+        return self._now
+
+    def _require(self, sites: Iterable[Any], doing: str) -> None:
+        """Raise FederationError where fewer than the threshold are left."""
+        now, left = self._sum, len([*sites])
+        if left < now.threshold:
+            reasons = self._strategy.outcome.rejected.items()
+            raise self._failure(
+                f"{left} of {now.asked} sites are left {doing}, and {now.threshold} open it (federation.secret; "
+                f"{'; '.join(f'{site}: {why}' for site, why in reasons) or 'too few were asked'})"
+            )
+
+    def _failure(self, why: str) -> FederationError:
+        return FederationError(
+            f"round {self._sum.place.round}'s secret sum fails, and nothing is learned: {why}"
+        )
+
+
+class SecretRound(OpenRound):
+    """A round whose accepted uploads are one: the total."""
+
+    def __init__(self, secret: SecretSum, *about: Any) -> None:
+        super().__init__(*about)
+        self._secret = secret
+
+    def accepted(self, replies: Iterable[Message]) -> Iterator[Upload]:
+        """Yield the total, once it is opened."""
+        return self._secret.total(self, replies)
+
+
+class SecretStrategy(Strategy):
+    """What a method's strategy does otherwise where its sites' parts come as one secret sum."""
+
+    def __init__(self, run: Run, record_id: str = "run") -> None:
+        super().__init__(run, record_id)
+        self._secret = SecretSum(self)
+
+    def checkpoint(self) -> State:
+        """Return the method's, and how many sites were in each total under noise."""
+        inside = self._secret.inside
+        return {**super().checkpoint(), **({_INSIDE: inside} if inside else {})}
+
+    def restore(self, state: State) -> None:
+        """Take back what ``checkpoint`` returned."""
+        self._secret.inside = [*state.get(_INSIDE, ())]
+        super().restore({name: kept for name, kept in state.items() if name != _INSIDE})
+
+    def begin(self, server_round: int, weights: Weights) -> OpenRound:
+        """Begin a round, of which nothing is known yet, and return it."""
+        self.members.outcome, about = Outcome(), (self.run, self.members, self, self.record_id)
+        self._open = SecretRound(self._secret, *about, server_round, weights)
+        return self._open
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Compose the round's messages, which ask for masked vectors."""
+        self._secret.grid = grid
+        super().configure_train(server_round, arrays, config, grid)
+        return self._secret.compose(self.round)
+
+    def instructions(
+        self, server_round: int, weights: Weights, sites: Sequence[Site]
+    ) -> Mapping[str, Instruction]:
+        """Return the method's, for those who have given keys and shares."""
+        there = self._secret.begin(server_round, sites)
+        return super().instructions(server_round, weights, there)  # type: ignore[safe-super]
+
+
+@cache
+def secret_strategy(cls: type[Strategy]) -> type[Strategy]:
+    """Return a method's strategy of which the server learns its sites' sum alone."""
+    return type(f"Secret{cls.__name__}", (SecretStrategy, cls), {})
+
+
+def _bytes(record: ConfigRecord, key: str) -> bytes:
+    value = record[key]
+    if not isinstance(value, bytes) or len(value) != KEY_BYTES:
+        raise PayloadError(f"its {key} is not of {KEY_BYTES} bytes")
+    return value
+
+
+def _list(record: ConfigRecord, key: str, count: int, size: int) -> list[bytes]:
+    value = record[key]
+    if not isinstance(value, list) or len(value) != count:
+        raise PayloadError(f"its {key} are not {count}")
+    if not all(isinstance(each, bytes) and len(each) == size for each in value):
+        raise PayloadError(f"one of its {key} is not of {size} bytes")
+    return [bytes(each) for each in value if isinstance(each, bytes)]

@@ -1,0 +1,205 @@
+"""A site's kit: made at the operator, proved at the site by a fingerprint that is typed, else refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from image_folders import COLOURS, paint
+
+from client_app.owner.node_config import NodeConfig
+from nectar.cli import main
+from nectar.operate.keys import kit as kits
+from nectar.operate.keys.authority import KeysError, make_authority, make_nodes, read_certificate
+from nectar.operate.keys.kit import make_kit, open_kit, spoken
+
+SERVER = "fl.example.org:8443"
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    make_authority(tmp_path / "keys")
+    make_nodes(tmp_path / "keys", ["elsewhere"])
+    return tmp_path / "keys"
+
+
+@pytest.fixture
+def kit(keys: Path, tmp_path: Path) -> Path:
+    make_kit(keys, "north", SERVER, tmp_path / "north.kit")
+    return tmp_path / "north.kit"
+
+
+def fingerprint(keys: Path) -> str:
+    return spoken(read_certificate(keys / "ca.crt"))
+
+
+def members(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text()))
+
+
+def packed(path: Path, content: object) -> Path:
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_a_kit_has_all_that_a_site_needs_and_no_secret(
+    keys: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "a.kit"
+    assert main(["keys", "kit", str(keys), "north", SERVER, "--output", str(target)]) == 0
+    said = capsys.readouterr().out
+    assert fingerprint(keys) in said
+    assert re.fullmatch(r"([0-9A-F]{4} ){7}[0-9A-F]{4}", fingerprint(keys))
+    entries = members(target)["entries"]
+    assert sorted(entries) == ["ca.crt", "compose.yml", "nectar-site.service", "node-config.toml"]
+    assert "PRIVATE" not in target.read_text()
+    assert SERVER in entries["nectar-site.service"]
+    compose = yaml.safe_load(entries["compose.yml"])
+    assert f"--superlink {SERVER}" in compose["services"]["site"]["command"]
+    opened = open_kit(target, "north", fingerprint(keys).lower().replace(" ", ":"))
+    opened.install(tmp_path / "site", "/images", "/state")
+    node = tomllib.loads((tmp_path / "site" / "node-config.toml").read_text())
+    assert (node["site"], node["data"]) == ("north", "/images")
+    NodeConfig.of(node)
+    unit = (tmp_path / "site" / "nectar-site.service").read_text()
+    assert f"ExecStart={Path(sys.argv[0]).absolute()} site start --superlink {SERVER}" in unit
+    assert "@" not in unit
+    assert main(["keys", "kit", str(keys), "north", SERVER, "--output", str(target)]) == 2
+
+
+@pytest.mark.parametrize("name", ["nectar-site.service", "compose.yml", "node-config.toml"])
+def test_an_altered_entry_is_refused(kit: Path, keys: Path, name: str) -> None:
+    content = members(kit)
+    content["entries"][name] += "# a line more\n"
+    with pytest.raises(KeysError, match="was altered after the operator made it"):
+        open_kit(packed(kit, content), "north", fingerprint(keys))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"server": "evil.example.org:443"},
+        {"site": "south"},
+        {"more": 1},
+        {"signature": "00"},
+        {"signature": "no"},
+        {"signature": None},
+    ],
+)
+def test_an_altered_kit_is_refused(kit: Path, keys: Path, change: dict[str, object]) -> None:
+    packed(kit, {**members(kit), **change})
+    for site in ("north", "south"):
+        with pytest.raises(KeysError, match="was altered after the operator made it"):
+            open_kit(kit, site, fingerprint(keys))
+
+
+def test_another_sites_kit_and_another_authoritys_are_refused(
+    kit: Path, keys: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(KeysError, match="is the kit of the site 'north', and this is 'south'"):
+        open_kit(kit, "south", fingerprint(keys))
+    make_authority(tmp_path / "other")
+    with pytest.raises(KeysError, match="of another authority than the one with that fingerprint"):
+        open_kit(kit, "north", fingerprint(tmp_path / "other"))
+    make_kit(tmp_path / "other", "north", SERVER, tmp_path / "whole.kit")
+    with pytest.raises(KeysError, match="of another authority"):
+        open_kit(tmp_path / "whole.kit", "north", fingerprint(keys))
+    mixed = members(tmp_path / "whole.kit")
+    mixed["entries"]["ca.crt"] = members(kit)["entries"]["ca.crt"]
+    with pytest.raises(KeysError, match="was altered"):
+        open_kit(packed(tmp_path / "mixed.kit", mixed), "north", fingerprint(keys))
+
+
+@pytest.mark.parametrize("typed", ["", "A1B2", "xyz", "A1B2 " * 7 + "A1BG", "A" * 65])
+def test_what_is_no_fingerprint_is_refused(kit: Path, typed: str) -> None:
+    with pytest.raises(KeysError, match="is not a fingerprint: type its 32 digits"):
+        open_kit(kit, "north", typed)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda kit: [],
+        lambda kit: {},
+        lambda kit: {**kit, "entries": {**kit["entries"], "../evil": "x"}},
+        lambda kit: {**kit, "entries": {"ca.crt": kit["entries"]["ca.crt"]}},
+        lambda kit: {**kit, "entries": {**kit["entries"], "compose.yml": 1}},
+        lambda kit: {**kit, "entries": {**kit["entries"], "ca.crt": "none"}},
+        lambda kit: {**kit, "entries": {**kit["entries"], "ca.crt": 2 * kit["entries"]["ca.crt"]}},
+        lambda kit: {key: value for key, value in kit.items() if key != "signature"},
+    ],
+)
+def test_what_is_not_a_kit_is_not_unpacked(
+    kit: Path, keys: Path, tmp_path: Path, change: Callable[[dict[str, Any]], object]
+) -> None:
+    packed(tmp_path / "odd.kit", change(members(kit)))
+    with pytest.raises(KeysError, match="is not a kit of `nectar keys kit`"):
+        open_kit(tmp_path / "odd.kit", "north", fingerprint(keys))
+    assert {path.name for path in tmp_path.iterdir()} == {"keys", "north.kit", "odd.kit"}
+
+
+def test_a_kit_of_any_size_or_kind_ends_in_a_sentence(
+    tmp_path: Path, keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = tmp_path / "large"
+    large.write_bytes(bytes(kits._MOST + 1))
+    for path, message in (
+        (large, "is no file of at most 512 kB"),
+        (tmp_path / "none", "there is no"),
+    ):
+        with pytest.raises(KeysError, match=message):
+            open_kit(path, "north", fingerprint(keys))
+
+
+def test_a_site_is_set_up_twice_and_its_key_stays(
+    kit: Path, keys: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in COLOURS:
+        paint(tmp_path / "images", name, 3)
+    folder = tmp_path / "site"
+    words = ["site", "init", str(kit), "north", "--folder", str(folder)]
+    typed = ["--fingerprint", fingerprint(keys)]
+    assert main([*words, *typed]) == 2
+    assert "needs --data" in capsys.readouterr().err
+    assert main([*words, "--data", str(tmp_path / "images")]) == 2
+    assert "without one, add --fingerprint" in capsys.readouterr().err
+    assert main([*words, *typed, "--data", str(tmp_path / "images")]) == 1, "no server is there"
+    said = capsys.readouterr().out
+    public = folder / "keys" / "nodes" / "north.pub"
+    assert f"send the operator {public}" in said
+    assert re.search(r"^ok +data +.*\d+ images", said, re.M)
+    assert re.search(r"^fail +network", said, re.M)
+    private = public.with_suffix("")
+    assert stat.S_IMODE(private.stat().st_mode) == 0o600
+    before = private.read_bytes()
+    config = folder / "node-config.toml"
+    config.write_text(config.read_text().replace("# cores = 4", "cores = 1"))
+    assert main([*words, *typed]) == 1
+    assert private.read_bytes() == before
+    assert "cores = 1" in config.read_text()
+
+
+def test_a_folder_keeps_what_was_edited_and_takes_no_other_sites_kit(
+    kit: Path, keys: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "site"
+    opened = open_kit(kit, "north", fingerprint(keys))
+    opened.install(folder, "/images", "/state")
+    unit = folder / "nectar-site.service"
+    unit.write_text(unit.read_text().replace("User=nectar", "User=north"))
+    opened.install(folder, "/images", "/elsewhere")
+    assert "User=north" in unit.read_text()
+    make_kit(keys, "south", SERVER, tmp_path / "south.kit")
+    with pytest.raises(KeysError, match="is of another site than 'south': name another --folder"):
+        open_kit(tmp_path / "south.kit", "south", fingerprint(keys)).install(folder, "/i", "/s")
+    make_kit(keys, "north", "other.example.org:8443", tmp_path / "moved.kit")
+    with pytest.raises(KeysError, match="is there already"):
+        open_kit(tmp_path / "moved.kit", "north", fingerprint(keys)).install(folder, "/i", "/s")
