@@ -167,7 +167,13 @@ METHODS: dict[str, Method] = {
         ),
         _own("topk", "TopK", private=True, on=("masking",)),
         _own("lowrank", "LowRank", private=True, averages=True),
-        _own("ridge", "Ridge", private=True, takes=_NUMBERS, parts=("common.models.ridge",)),
+        _own(
+            "ridge",
+            "Ridge",
+            private=True,
+            takes=_NUMBERS,
+            parts=("common.models.ridge", "common.models.ridge_network", "strategies.taught"),
+        ),
     )
 }
 

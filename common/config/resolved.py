@@ -271,10 +271,9 @@ class Config:
             del shared["images"]
         if self.features == FeaturesSettings():
             del shared["features"]
-        if not any(settings.trains_on_images for settings in self.methods.values()):
-            del shared["image_training"]
-        if not any(settings.distils for settings in self.methods.values()):
-            del shared["distil"]
+        for name, goes_by in (("image_training", "trains_on_images"), ("distil", "distils")):
+            if not any(getattr(settings, goes_by) for settings in self.methods.values()):
+                del shared[name]
         if self.track == TrackSettings():
             del shared["track"]
         return shared | self.methods

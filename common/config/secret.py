@@ -69,6 +69,11 @@ def _excluded(config: Config) -> Iterator[tuple[str, str]]:
             f"with wire.weights={config.wire.weights}, which codes each update by itself",
             "leave it out",
         )
+    if config.compute.batched != "off":
+        yield (
+            f"with compute.batched={config.compute.batched}, which trains sites together",
+            "leave it out",
+        )
     if config.judged_at_sites:
         yield (
             f"with {config.judged_at_sites}, which has each site tell figures of its own",
@@ -109,6 +114,8 @@ def _of_ridge(config: Config) -> Iterator[tuple[str, str]]:
     form, keep = (getattr(config.settings, key) for key in ("form", "keep"))
     if form != "integers" and "ridge.form" in config.origin:
         yield f"with ridge.form={form}, whose scales are each site's own", "set ridge.form=integers"
+    if getattr(config.settings, "refit", False):
+        yield "with ridge.refit=on, which has not been built for it", "set ridge.refit=off"
     if keep != "none" or getattr(config.settings, "forget", ""):
         yield (
             "with ridge.keep=sites and ridge.forget, which need each site's own sums",

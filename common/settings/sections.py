@@ -581,14 +581,13 @@ class DistilSettings(Section):
 
     images: str = setting(
         "validation",
-        "the images: validation are the server's own, from whose labels nothing is learned; noise is drawn by the "
-        "run's seed; else those of another data set, or of the synthetic.npz that `nectar export` writes",
-        allowed="validation, noise, the name of a data set, or an absolute path to a synthetic.npz",
+        "validation: the server's own, whose labels teach nothing; noise: drawn by the run's seed; or another set's",
+        allowed="validation, noise, the name of a data set, or an absolute path to an export's synthetic.npz",
     )
     count: int = setting(500, "images at the most, drawn by the run's seed", ge=1, amount="images")
     aggregation: Literal["mean", "entropy"] = setting(
         "mean",
-        "the answer of all: the softmax of the mean logits; or the mean softmax, sharpened (DS-FL)",
+        "the answer of all: the softmax of the mean logits; or DS-FL's sharpened mean softmax",
     )
     temperature: float = setting(
         0.1, "entropy: what mean probabilities are divided by before another softmax", gt=0

@@ -62,6 +62,12 @@ DISTILLED = (
 )
 
 
+#: sums, a network that they teach, and sums of what it sees
+REFIT = (
+    "ridge.width=33 ridge.student=convnet ridge.refit=on model.depth=1 model.width=4 image_training.steps=20 "
+    "image_training.ball=0"
+)
+
 #: what travels as pictures, and as updates whose rounding a site remembers
 WIRE = {
     "feddm": "wire.images=jpeg:60 feddm.side=half",
@@ -79,6 +85,7 @@ WIRE = {
         pytest.param(3, {"feddpms": PAPERS_DPMS}, marks=pytest.mark.long),
         pytest.param(2, SERVER_SIDE, marks=pytest.mark.long),
         pytest.param(3, LOGITS, marks=pytest.mark.long),
+        pytest.param(2, {"ridge": REFIT}, marks=pytest.mark.long),
         pytest.param(3, {"fedssyn": DISTILLED}, marks=pytest.mark.long),
     ],
 )

@@ -62,6 +62,8 @@ class Phase:
         released about: then it is half of what that does, since one goes and another comes.
     clip, length : float
         ``privacy.clip``, and how long in clips what one example gives may be.
+    least : float
+        How much of that it gives here at the least, or the phase was not attacked.
     """
 
     method: str
@@ -71,6 +73,7 @@ class Phase:
     exchanged: bool = False
     clip: float = _CLIP
     length: float = 1.0
+    least: float = 0.99
 
     def run(self) -> Run:
         """Return a run of it, private and of the digits."""
@@ -106,7 +109,7 @@ PHASES: Mapping[str, Phase] = {
     "phase-moon": Phase("moon", _CROPPED, f"{_SMALL} model.projection=8"),
     "phase-fedgen": Phase("fedgen", f"{_ONE_STEP} generator_steps=2 generator_batch=8", rounds=2),
     # Any two answers lie in a ball of radius C: their distance is 2 C at the most.
-    "phase-fedmd": Phase("fedmd", f"{_CROPPED} mechanism=logits", rounds=2, length=2.0),
+    "phase-fedmd": Phase("fedmd", f"{_CROPPED} mechanism=logits", rounds=2, length=2.0, least=1e-3),
     "phase-fedmd-training": Phase("fedmd", f"{_CROPPED} mechanism=training"),
     "phase-fedvae": Phase("fedvae", f"{_ONE_STEP} preliminary_rounds=1", _VAE),
     "phase-feddpms": Phase(

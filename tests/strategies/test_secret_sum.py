@@ -344,6 +344,7 @@ def test_forgetting_and_each_sites_own_sums_are_refused(small: Small) -> None:
         ("federation.clip=5", "looks at each update: leave it out"),
         ("federation.max_update=5", "looks at each update: leave it out"),
         ("wire.weights=int8", "codes each update"),
+        ("compute.batched=auto", "trains sites together"),
         ("wire.weights=float16", "codes each update"),
         ("evaluation.on=sites data.site_holdout=0.2", "figures of its own"),
         ("data.validation_at=sites", "figures of its own"),
