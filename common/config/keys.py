@@ -66,7 +66,7 @@ class Leaf:
 # Sentences about settings that cannot be used: what, where it was given, and what is allowed.
 
 COMMAND_LINE = "the command line"
-_SHOWN, _LISTED = 3, 30
+_SHOWN, _LISTED = 3, 40
 
 
 def where_phrase(where: str) -> str:

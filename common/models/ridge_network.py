@@ -18,7 +18,7 @@ class RidgeNetwork(Classifier):
     depth, width, norm
         The ConvNet's.
     embedding
-        The `RidgeModel`'s axes and its constant.
+        The `RidgeModel`'s axes and its constant; 0: 257.
     """
 
     mean: Tensor
@@ -32,10 +32,10 @@ class RidgeNetwork(Classifier):
         depth: int = 3,
         width: int = 128,
         norm: str = "instance",
-        embedding: int = 257,
+        embedding: int = 0,
     ) -> None:
         super().__init__(shape)
-        self.fixed = RidgeModel(shape, classes, width=embedding)
+        self.fixed = RidgeModel(shape, classes, width=embedding or 257)
         self.fixed.head = nn.Identity()
         self.network = ConvNet(shape, classes, depth=depth, width=width, norm=norm)
         last = self.network.head

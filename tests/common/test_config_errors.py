@@ -122,9 +122,9 @@ def test_several_problems_are_a_line_each_and_only_the_first_few() -> None:
 
 
 def test_unknown_names_are_answered_with_the_nearest_and_the_list() -> None:
-    message = sentence(method="fedmd")
+    message = sentence(method="feddmm")
     assert message.startswith(
-        "method='fedmd' on the command line is unknown, the nearest is feddm: "
+        "method='feddmm' on the command line is unknown, the nearest is feddm: "
     )
     assert "feddm, fedaf, real, fedavg" in message
     assert "the nearest is mnist: there are cifar10, cifar100, digits" in sentence(dataset="minst")

@@ -266,7 +266,7 @@ def test_the_central_bound_trains_on_all_synthetic_images_and_asks_nobody(small:
             r"not a setting: did you mean fedssyn\.source .*local is .*shared=off",
         ),
         ("fedssyn.generator=beta-vae", r"did you mean fedssyn\.source \(beta-vae is vae\)"),
-        ("fedssyn.source=distilled fedssyn.distilled_by=fedm", "such as feddm"),
+        ("fedssyn.source=distilled fedssyn.distilled_by=feddmm", "such as feddm"),
     ],
 )
 def test_settings_that_cannot_hold_are_refused(small: Small, words: str, why: str) -> None:
