@@ -169,7 +169,8 @@ class Ridge(Strategy):
         """Return the second round's model before it: the network, its embedding's scale over ``own``, z's solution."""
         model = self.run.build_model().eval()
         assert isinstance(model, RidgeNetwork)
-        student.load_into(model.network)
+        kept = {n: t for n, t in student.tensors.items() if not n.startswith("head.")}
+        Weights(kept).load_into(model.network)
         seen = torch.cat([model.seen(x) for x in torch.split(own.inputs(slice(None)), 250)])
         model.mean.copy_(seen.mean(0))
         model.deviation.copy_(seen.std(0).clamp_min(1e-3))

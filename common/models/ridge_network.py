@@ -41,6 +41,7 @@ class RidgeNetwork(Classifier):
         last = self.network.head
         assert isinstance(last, nn.Linear)
         size = last.in_features
+        self.network.head = nn.Identity()
         self.register_buffer("mean", torch.zeros(size))
         self.register_buffer("deviation", torch.ones(size))
         self.head = nn.Linear(len(self.fixed.offset) + size, classes)

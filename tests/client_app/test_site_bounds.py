@@ -319,7 +319,7 @@ def test_what_keeps_to_the_vetoes_takes_part(small: Small) -> None:
         ),
         ({"max_iterations": 5}, "did you mean max-iterations?"),
         ({"xyzzy": "red"}, "there are site, partition-id"),
-        ({"allow-methods": "fedm"}, "'fedm' is unknown, the nearest is feddm"),
+        ({"allow-methods": "fedm"}, "'fedm' is unknown, the nearest is fedmd"),
         ({"allow-methods": True}, "allow-methods=True: write words in quotes"),
         ({"allow-start": "nois"}, "the nearest is noise"),
         ({"allow-download": "yes"}, "allow-download='yes': write true or false"),
