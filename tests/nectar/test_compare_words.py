@@ -73,7 +73,7 @@ def test_what_all_rows_share_is_no_row(word: str) -> None:
         (["feddmm"], "'feddmm' is neither a method nor an experiment, the nearest is feddm"),
         (["feddm", "digit-alpha001"], "the nearest is digits-alpha001"),
         (["x=fedavgg"], "'fedavgg' in 'x=fedavgg' is not a method, the nearest is fedavg"),
-        (["feedm:warm=off"], "the nearest is feddm"),
+        (["fedddm:warm=off"], "the nearest is feddm"),
         (
             ["feddmm:start=real"],
             "'feddmm' in 'feddmm:start=real' is not a method, the nearest is feddm",
