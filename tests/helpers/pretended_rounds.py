@@ -33,12 +33,13 @@ def rounds_of(method: str) -> int:
 
 
 def figures_of(record: Record) -> dict[str, Any]:
-    """Return the test losses by round, and who was rejected for what."""
+    """Return the losses by round, at the sites where the server judges nothing, and who was rejected for what."""
     lines = record.metrics()
     rejected: dict[str, str] = {}
     for line in lines:
         rejected |= line["rejected"]
-    losses = [line["test"]["loss"] if line["test"] else None for line in lines]
+    judged = [line["test"] or line["sites"] for line in lines]
+    losses = [each["loss"] for each in judged if each]
     return {"losses": losses, "rejected": rejected}
 
 

@@ -74,6 +74,7 @@ def test_its_rounds_are_those_of_the_cpu(
     there = told[method]
     assert "error" not in there, there
     assert there["rejected"] == {}
+    assert there["losses"]
     here = figures_of(run(small(method=method, rounds=rounds_of(method), set=words_of(method))))
     assert there["losses"] == pytest.approx(here["losses"], rel=LOOSELY.get(method, 1e-4))
 
