@@ -9,7 +9,6 @@ welcome in an issue; without one it runs on the CPU, where a kernel is an operat
 from __future__ import annotations
 
 import platform
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -18,7 +17,7 @@ from torch import nn
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.measure import Claim, Row
+from benchmarks.measure import Claim, Row, compare
 from common.draws.private_draws import KeyStream
 from common.draws.seeding import generator
 from common.learning.compute import torch_device
@@ -44,18 +43,17 @@ def rows(pairs: int) -> Iterator[Row]:
     named = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     print(f"{named}, torch {torch.__version__}, CUDA {torch.version.cuda or 'none'}", flush=True)
     for name, reference, ours in _works(device):
-        for work in (reference, ours):  # what a first run prepares
-            work()
-        times = [(_seconds(reference, device), _seconds(ours, device)) for _ in range(pairs)]
-        yield _row(name, times, "s")
+        yield compare(
+            name,
+            partial(_done, reference, device),
+            partial(_done, ours, device),
+            pairs=pairs,
+            claim=Claim(),
+        )
         counts = _counts(reference, device), _counts(ours, device)
         for what, one, other in zip(("kernels", "copies", "waits"), *counts, strict=True):
-            yield _row(f"  {what}", [(float(one), float(other))], "")
-
-
-def _row(name: str, pairs: list[tuple[float, float]], unit: str) -> Row:
-    one, other = (sorted(each)[len(pairs) // 2] for each in zip(*pairs, strict=True))
-    return Row(name, one, other, tuple(b / a if a else 1.0 for a, b in pairs), Claim(), unit)
+            ratio = other / one if one else 1.0
+            yield Row(f"  {what}", one, other, (ratio,), Claim(), "")
 
 
 def _works(device: torch.device) -> Iterator[tuple[str, Work, Work]]:
@@ -113,12 +111,11 @@ def _samples(shape: tuple[int, int, int], n: int, k: int, device: torch.device) 
     return Samples.of(torch.randn(n, *shape, generator=draws), labels).to(device)
 
 
-def _seconds(work: Work, device: torch.device) -> float:
-    begun = time.perf_counter()
+def _done(work: Work, device: torch.device, pair: int) -> None:
+    """Do the work, and wait until the device has."""
     work()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return time.perf_counter() - begun
 
 
 def _counts(work: Work, device: torch.device) -> tuple[int, int, int]:

@@ -156,9 +156,7 @@ class Ridge(Strategy):
         solution = self._solved(self._total)
         model = copy.deepcopy(summing.model)
         _fill(model.head, solution)
-        if self._second is not None:
-            return Weights.of(model, weights.codec)
-        if not self.settings.student or self._own is None:
+        if self._second is not None or not self.settings.student or self._own is None:
             return Weights.of(model, weights.codec)
         self._told["trained_on"] = len(self._own)
         student = taught(self.run.with_model(STUDENT), server_round, model, self._own)

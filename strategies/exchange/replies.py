@@ -57,7 +57,7 @@ _FLOWER_ERRORS = {
 
 @dataclass(frozen=True)
 class Upload:
-    """An accepted reply: the validated payload, the images behind it and the figures beside it.
+    """An accepted reply: the validated payload, its number of examples, and its figures.
 
     ``inside`` names the sites whose mean or sum the payload is, where it came out of a secret sum: ``examples`` are
     then their number.

@@ -152,7 +152,7 @@ def test_a_kit_of_any_size_or_kind_ends_in_a_sentence(
     large = tmp_path / "large"
     large.write_bytes(bytes(kits._MOST + 1))
     for path, message in (
-        (large, "is no file of at most 512 kB"),
+        (large, "is not a kit: a kit is a file of at most 512 kB"),
         (tmp_path / "none", "there is no"),
     ):
         with pytest.raises(KeysError, match=message):

@@ -167,7 +167,7 @@ def open_kit(path: Path, site: str, typed: str) -> Kit:
 def _read(path: Path) -> tuple[dict[str, Any], x509.Certificate]:
     """Return a kit of its fixed entries, as nobody has proved yet, and the authority's certificate in it."""
     if path.exists() and not (path.is_file() and path.stat().st_size <= _MOST):
-        raise KeysError(f"{path} is no file of at most {_MOST // 1024} kB, and every kit is")
+        raise KeysError(f"{path} is not a kit: a kit is a file of at most {_MOST // 1024} kB")
     try:
         kit: dict[str, Any] = json.loads(read(path))
         (certificate,) = x509.load_pem_x509_certificates(kit["entries"][AUTHORITY].encode())
