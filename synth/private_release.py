@@ -12,8 +12,8 @@ continuous noise: the Gaussian mechanism with sensitivity C, and post-processing
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 
 import torch
@@ -21,9 +21,14 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.linalg import vector_norm
 
+from synth.linear_gradients import FINE_ROWS, Bound, OtherUseError, Products, factored_gradients
+
 #: Pixels of the images that one vectorised backward pass goes through
 _CHUNK_PIXELS = {"cpu": 1 << 17}
 _CHUNK_PIXELS_ELSEWHERE = 1 << 22
+
+#: by which C is less in finer steps: more than float64 rounds off a length, of up to 2^20 squares
+_ROUNDED = 2.0**-30
 
 #: numbers that are given noise at a time
 _PIECE = 1 << 16
@@ -74,11 +79,15 @@ class Gaussian:
         C, the longest that a contribution may be.
     normal
         shape -> standard normal noise of that shape, new each time.
+    finer
+        Sums are counted in steps of the grid's 2^-finer. Noise is added in these steps, and the whole is rounded to
+        the grid, in integers: still a rounding of the exact sum with continuous noise, of which the same leaves.
     """
 
     noise_multiplier: float
     clip: float
     normal: Callable[[Sequence[int]], Tensor]
+    finer: int = 0
 
     @property
     def grid(self) -> float:
@@ -86,9 +95,14 @@ class Gaussian:
         return grid_of(self.noise_multiplier, self.clip)
 
     @property
+    def step(self) -> float:
+        """What sums are counted in: the grid's step, or a finer one."""
+        return self.grid * 2.0**-self.finer
+
+    @property
     def deviation(self) -> float:
-        """The noise's standard deviation in steps of the grid."""
-        return self.noise_multiplier * self.clip / self.grid
+        """The noise's standard deviation in steps."""
+        return self.noise_multiplier * self.clip / self.step
 
     @property
     def dtype(self) -> torch.dtype:
@@ -97,22 +111,22 @@ class Gaussian:
 
     def factors(self, parts: Iterable[Tensor]) -> Tensor:
         """Return by what contributions are scaled; see `clip_factors`."""
-        return clip_factors(parts, self.clip)
+        return clip_factors(parts, self.clip * (1 - _ROUNDED * bool(self.finer)))
 
     def steps(self, part: Tensor, factors: Tensor) -> Tensor:
-        """Return rows times their factors in steps of the grid, cut towards 0 to whole ones: float64 [n, ...].
+        """Return rows times their factors in steps, cut towards 0 to whole ones: float64 [n, ...].
 
         Where a factor is 0 the row gives nothing, whatever is in it.
         """
         by_row = (-1, *[1] * (part.ndim - 1))
-        scaled = part.double() * (factors / self.grid).view(by_row)
+        scaled = part.double() * (factors / self.step).view(by_row)
         if not factors.all():  # 0 times what is no number would be none
             scaled.masked_fill_((factors == 0).view(by_row), 0)
         return scaled.trunc_() if self.noise_multiplier else scaled
 
     def values(self, steps: Tensor) -> Tensor:
-        """Return steps of the grid as numbers, float64."""
-        return steps.double() * self.grid
+        """Return steps as numbers, float64."""
+        return steps.double() * self.step
 
     def released(self, sums: Tensor) -> Tensor:
         """Return sums of steps, of any shape, with noise: numbers of the grid, float64."""
@@ -124,7 +138,10 @@ class Gaussian:
         pieces = (torch.split(each, _PIECE) for each in (sums.flatten(), found.view(-1)))
         for steps, into in zip(*pieces, strict=True):
             noise = self.normal((len(steps),)).to(sums.device, torch.float64) * deviation
-            torch.add(noise.round_().to(torch.int64), steps, out=into).mul_(self.grid)
+            total = noise.round_().to(torch.int64).add_(steps)
+            if self.finer:
+                total = total.add_(1 << (self.finer - 1)) >> self.finer
+            into.copy_(total).mul_(self.grid)
         return found
 
     def share(self, sums: Tensor, of: int) -> Tensor:
@@ -271,18 +288,6 @@ Objective = Callable[..., Tensor]
 _HELD = 1 << 25
 
 
-class _Bound(nn.Module):
-    """An objective as a module around its model: what a functional call can put other parameters into."""
-
-    def __init__(self, model: nn.Module, objective: Objective) -> None:
-        super().__init__()
-        self.model = model
-        self.objective = objective
-
-    def forward(self, *batch: Tensor) -> Tensor:
-        return self.objective(self.model, *batch)
-
-
 def example_gradients(
     model: nn.Module, objective: Objective, batch: Sequence[Tensor]
 ) -> dict[str, Tensor]:
@@ -304,7 +309,7 @@ def example_gradients(
     dict of str to Tensor
         By the parameters' names, each [n, *shape].
     """
-    bound = _Bound(model, objective)
+    bound = Bound(model, objective)
     parameters = {n: p.detach() for n, p in bound.named_parameters() if p.requires_grad}
 
     def loss(given: dict[str, Tensor], *example: Tensor) -> Tensor:
@@ -345,26 +350,49 @@ def clipped_sum(
     Returns
     -------
     dict of str to Tensor
-        By the parameters' names, each of the parameter's shape: steps of the mechanism's grid, in its ``dtype``; zeros
+        By the parameters' names, each of the parameter's shape: the mechanism's steps, in its ``dtype``; zeros
         if there is no example.
     """
+    if gaussian.finer:
+        with suppress(OtherUseError):
+            return _summed(
+                factored_gradients, model, objective, batch, gaussian, FINE_ROWS, drawing
+            )
+    numbers = max(1, sum(p.numel() for p in model.parameters() if p.requires_grad))
+    most = FINE_ROWS if gaussian.finer else MOST_ROWS
+    size = chunk or min(most, max(1, _held_on(batch[0].device) // numbers))
+    return _summed(example_gradients, model, objective, batch, gaussian, size, drawing)
+
+
+def _summed(
+    gradients: Callable[..., Mapping[str, Tensor | Products]],
+    model: nn.Module,
+    objective: Objective,
+    batch: Sequence[Tensor],
+    gaussian: Gaussian,
+    size: int,
+    drawing: Callable[[slice], AbstractContextManager[None]] | None,
+) -> dict[str, Tensor]:
+    """Return the clipped sum of gradients that are made for so many examples at a time."""
     sums = {
         name: torch.zeros_like(p, dtype=gaussian.dtype, requires_grad=False)
         for name, p in model.named_parameters()
         if p.requires_grad
     }
-    numbers = max(1, sum(map(torch.numel, sums.values())))
-    room = _held_on(batch[0].device)
-    size = chunk or min(MOST_ROWS, max(1, room // numbers))
     for start in range(0, len(batch[0]), size):
         rows = slice(start, start + size)
         part = [tensor[rows] for tensor in batch]
         with nullcontext() if drawing is None else drawing(rows):
-            slopes = example_gradients(model, objective, part)
+            slopes = gradients(model, objective, part)
         with torch.autocast(part[0].device.type, enabled=False):
-            factors = gaussian.factors(slopes.values())
+            parts = [g.lengths() if isinstance(g, Products) else g for g in slopes.values()]
+            factors = gaussian.factors(parts)
             for name, slope in slopes.items():
-                sums[name] += gaussian.steps(slope, factors).sum(0).to(gaussian.dtype)
+                if isinstance(slope, Products):
+                    total = slope.summed(factors, gaussian)
+                else:
+                    total = gaussian.steps(slope, factors).sum(0)
+                sums[name] += total.to(gaussian.dtype)
     return sums
 
 

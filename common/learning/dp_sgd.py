@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from common.learning.training import GradientRule, Objective
 from common.settings.sections import PrivacySettings
 from common.settings.training import TrainingSettings
+from synth.linear_gradients import finely
 from synth.private_release import Gaussian, clipped_sum, noisy_mean
 from synth.row_draws import Layers, RowDraws
 
@@ -36,8 +37,9 @@ def dp_sgd(gaussian: Gaussian, expected: float) -> GradientRule:
         def drawing(at: slice) -> AbstractContextManager[None]:
             return nullcontext() if rows is None else layers.drawing(rows.part(at), device)
 
-        sums = clipped_sum(model, objective, batch, gaussian, drawing=drawing)
-        slopes = noisy_mean(sums, gaussian, expected)
+        mechanism = finely(gaussian, model, expected)
+        sums = clipped_sum(model, objective, batch, mechanism, drawing=drawing)
+        slopes = noisy_mean(sums, mechanism, expected)
         for name, parameter in model.named_parameters():
             slope = slopes.get(name)
             parameter.grad = None if slope is None else slope.to(parameter.dtype)

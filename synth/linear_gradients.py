@@ -1,0 +1,177 @@
+"""Gradients of single examples as products, for models of linear layers: what clips and adds them without writing them.
+
+An example's gradient of a linear layer is the product b a^T of the slopes b at the layer's outputs and its inputs a: it
+is |b| |a| long (Goodfellow, arXiv:1510.01799), and a sum of clipped ones is one product of two matrices.
+
+**Exactness.** Rounded as a whole, such a product would move in any of its last bits with one example more. So its
+factors become integers first, row by row: a over its length, and b times that length and the example's clip, cut
+towards 0 to steps whose product is the step that sums are counted in. An example then contributes the product of two
+vectors of integers, no longer than C and the same beside any others, and float64 adds those of `FINE_ROWS` examples
+exactly, in any order. Coarse factors would lose too much, so these steps are finer than the grid of what leaves:
+`synth.private_release.Gaussian.finer` says what becomes of that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.linalg import vector_norm
+
+if TYPE_CHECKING:
+    from synth.private_release import Gaussian
+
+FINE_ROWS = 1 << 7
+"""Products that may be added in float64 before the sum goes into an integer, exactly."""
+
+#: C is at most 2^46 steps: 128 contributions stay below 2^53, and 2^16 within half of an int64
+_BITS = 46
+
+#: steps of a unit vector of inputs: half of these bits
+_UNIT = 2.0**23
+
+#: the grid is at most 2^32 steps: noise of 12 deviations stays below 2^61
+_FINER = 32
+
+#: examples of a step, in the mean, up to which a Poisson sample never has 2^16
+_MOST_EXPECTED = 1 << 15
+
+
+class Bound(nn.Module):
+    """An objective as a module around its model: what a functional call can put other parameters into."""
+
+    def __init__(self, model: nn.Module, objective: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.model = model
+        self.objective = objective
+
+    def forward(self, *batch: Tensor) -> Tensor:
+        """Return the objective's value."""
+        return self.objective(self.model, *batch)
+
+
+def finely(gaussian: Gaussian, model: nn.Module, expected: float) -> Gaussian:
+    """Return the mechanism with finer steps, for products, or as it is where they are of no use.
+
+    That follows from what is public: the mechanism, the model, and how many examples a step has in the mean.
+    """
+    if not gaussian.noise_multiplier or expected > _MOST_EXPECTED or not _layers(model):
+        return gaussian
+    _, bits = math.frexp(gaussian.clip / gaussian.grid)
+    return replace(gaussian, finer=max(0, min(_BITS - bits, _FINER)))
+
+
+@dataclass(frozen=True)
+class Products:
+    """The gradients b a^T of examples.
+
+    Attributes
+    ----------
+    slopes, inputs : Tensor
+        b [n, out] and a [n, in].
+    """
+
+    slopes: Tensor
+    inputs: Tensor
+
+    def lengths(self) -> Tensor:
+        """Return the gradients' lengths, float64 [n, 1]."""
+        b, a = (vector_norm(p, dim=1, dtype=torch.float64) for p in (self.slopes, self.inputs))
+        return (b * a)[:, None]
+
+    def summed(self, factors: Tensor, gaussian: Gaussian) -> Tensor:
+        """Return the sum of the gradients times ``factors`` [n], in the mechanism's steps, float64 [out, in]."""
+        length = vector_norm(self.inputs, dim=1, dtype=torch.float64)
+        by_b = (factors * length / _UNIT).where(factors > 0, 0)
+        by_a = (_UNIT * gaussian.step / length).where(by_b > 0, 0)
+        b, a = gaussian.steps(self.slopes, by_b), gaussian.steps(self.inputs, by_a)
+        total: Tensor = b.T @ a
+        return total
+
+
+class OtherUseError(Exception):
+    """A parameter is used otherwise than in its own layer's product, once, on a single row."""
+
+
+class _Watched(Tensor):
+    """A parameter of a layer, for which ``answer`` takes the layer's inputs [1, in] and gives its outputs."""
+
+    answer: Callable[[Tensor], Tensor]
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Answer for the layer; raise `OtherUseError` at whatever else is done with its parameters."""
+        answers = {getattr(each, "answer", None) for each in args[1:] if each is not None}
+        answer = answers.pop() if len(answers) == 1 else None
+        if func is not F.linear or kwargs or answer is None:
+            raise OtherUseError
+        return answer(args[0])
+
+
+def _layers(model: nn.Module) -> dict[str, nn.Linear]:
+    """Return the linear layers that train, by name; none if anything else does, or two share a parameter."""
+    found = {
+        name: layer
+        for name, layer in model.named_modules()
+        if type(layer) is nn.Linear and any(p.requires_grad for p in layer.parameters())
+    }
+    own = [id(p) for layer in found.values() for p in layer.parameters() if p.requires_grad]
+    every = [id(p) for p in model.parameters() if p.requires_grad]
+    return found if sorted(own) == sorted(every) else {}
+
+
+def factored_gradients(
+    model: nn.Module, objective: Callable[..., Tensor], batch: Sequence[Tensor]
+) -> dict[str, Tensor | Products]:
+    """Return what `synth.private_release.example_gradients` does, those of weights as products.
+
+    Raises
+    ------
+    OtherUseError
+        If a parameter is more than its layer's, or a layer is used more than once, or on several rows.
+    """
+    bound = Bound(model, objective)
+    layers = {
+        name: {kind: p.detach() for kind, p in layer.named_parameters()}
+        for name, layer in _layers(bound).items()
+    }
+
+    def loss(zeros: dict[str, Tensor], *example: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        inputs: dict[str, Tensor] = {}
+
+        def answer(name: str, x: Tensor) -> Tensor:
+            if name in inputs or x.shape[:-1] != (1,):
+                raise OtherUseError
+            inputs[name] = x[0].clone()  # what comes later may write over it
+            out = F.linear(x, **layers[name])
+            return out + zeros[name].to(out.dtype)
+
+        given: dict[str, Tensor] = {}
+        for name, own in layers.items():
+            taking_part = partial(answer, name)
+            for kind, parameter in own.items():
+                watched = parameter.as_subclass(_Watched)
+                watched.answer, given[f"{name}.{kind}"] = taking_part, watched
+        value = functional_call(bound, given, tuple(part[None] for part in example))
+        unused = {n: own["weight"].new_zeros(own["weight"].shape[1]) for n, own in layers.items()}
+        return value, unused | inputs
+
+    zeros = {name: own["weight"].new_zeros(len(own["weight"])) for name, own in layers.items()}
+    dims = (None, *(0 for _ in batch))
+    slopes, inputs = vmap(grad(loss, has_aux=True), dims, randomness="different")(zeros, *batch)
+    found = {
+        f"{name}.{kind}": Products(slopes[name], inputs[name]) if kind == "weight" else slopes[name]
+        for name, layer in _layers(bound).items()
+        for kind, p in layer.named_parameters()
+        if p.requires_grad
+    }
+    return {name.removeprefix("model."): each for name, each in found.items()}
