@@ -84,10 +84,11 @@ class Products:
     def lengths(self) -> Tensor:
         """Return the gradients' lengths, float64 [n, 1]."""
         b, a = (vector_norm(p, dim=1, dtype=torch.float64) for p in (self.slopes, self.inputs))
-        return (b * a)[:, None]
+        lengths: Tensor = (b * a)[:, None]
+        return lengths
 
     def summed(self, factors: Tensor, gaussian: Gaussian) -> Tensor:
-        """Return the sum of the gradients times ``factors`` [n], in the mechanism's steps, float64 [out, in]."""
+        """Return the sum of the gradients times ``factors`` [n] in the mechanism's steps, float64 [out, in]."""
         length = vector_norm(self.inputs, dim=1, dtype=torch.float64)
         by_b = (factors * length / _UNIT).where(factors > 0, 0)
         by_a = (_UNIT * gaussian.step / length).where(by_b > 0, 0)
@@ -101,20 +102,19 @@ class OtherUseError(Exception):
 
 
 class _Watched(Tensor):
-    """A parameter of a layer, for which ``answer`` takes the layer's inputs [1, in] and gives its outputs."""
+    """A parameter of a layer; ``answer`` takes the layer's inputs and parameters, and gives its outputs."""
 
-    answer: Callable[[Tensor], Tensor]
+    answer: Callable[..., Tensor]
 
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Answer for the layer; raise `OtherUseError` at whatever else is done with its parameters."""
-        answers = {getattr(each, "answer", None) for each in args[1:] if each is not None}
-        answer = answers.pop() if len(answers) == 1 else None
-        if func is not F.linear or kwargs or answer is None:
+        answer = getattr(args[1], "answer", None) if func is F.linear and not kwargs else None
+        if answer is None:
             raise OtherUseError
-        return answer(args[0])
+        return answer(*args)
 
 
 def _layers(model: nn.Module) -> dict[str, nn.Linear]:
@@ -147,20 +147,21 @@ def factored_gradients(
 
     def loss(zeros: dict[str, Tensor], *example: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         inputs: dict[str, Tensor] = {}
+        given: dict[str, Tensor] = {}
 
-        def answer(name: str, x: Tensor) -> Tensor:
-            if name in inputs or x.shape[:-1] != (1,):
+        def answer(name: str, x: Tensor, *own: Tensor | None) -> Tensor:
+            whole = [id(given[f"{name}.{kind}"]) for kind in layers[name]]
+            used = [id(each) for each in own if each is not None]
+            if used != whole or name in inputs or x.shape[:-1] != (1,):
                 raise OtherUseError
             inputs[name] = x[0].clone()  # what comes later may write over it
             out = F.linear(x, **layers[name])
             return out + zeros[name].to(out.dtype)
 
-        given: dict[str, Tensor] = {}
-        for name, own in layers.items():
-            taking_part = partial(answer, name)
-            for kind, parameter in own.items():
+        for name, parameters in layers.items():
+            for kind, parameter in parameters.items():
                 watched = parameter.as_subclass(_Watched)
-                watched.answer, given[f"{name}.{kind}"] = taking_part, watched
+                watched.answer, given[f"{name}.{kind}"] = partial(answer, name), watched
         value = functional_call(bound, given, tuple(part[None] for part in example))
         unused = {n: own["weight"].new_zeros(own["weight"].shape[1]) for n, own in layers.items()}
         return value, unused | inputs
