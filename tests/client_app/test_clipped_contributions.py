@@ -29,6 +29,7 @@ from common.sites import Site
 from common.wire.weights import Weights
 from strategies.base import strategy_class
 from synth.latent_sharing import mean_steps
+from synth.linear_gradients import finely
 from synth.private_release import Contributions, Gaussian, clipped_sum, noisy_gradients, noisy_means
 
 CLIPS = [1e-6, 1e-3, 0.37, 1.0, 1e3, 1e6]
@@ -66,6 +67,14 @@ def by_gradient(row: Tensor, gaussian: Gaussian) -> Tensor:
     return gaussian.released(sums["weight"])
 
 
+def by_product(row: Tensor, gaussian: Gaussian) -> Tensor:
+    """The same in the finer steps of linear layers: before the whole is rounded to the grid, with its noise."""
+    model = nn.Linear(len(row), 1, bias=False)
+    gaussian = finely(gaussian, model, 1.0)
+    sums = clipped_sum(model, lambda net, x: net(x).sum(), (row[None],), gaussian)
+    return gaussian.values(sums["weight"])
+
+
 def by_feature(row: Tensor, gaussian: Gaussian) -> Tensor:
     real = Contributions(row[None], torch.zeros(1).long(), 1)
     return noisy_means(real, torch.ones(1, dtype=torch.float64), gaussian)
@@ -84,7 +93,9 @@ def by_latent(row: Tensor, gaussian: Gaussian) -> Tensor:
     return own.released(mean_steps(row[None], torch.zeros(1).long(), [0], gaussian.clip, own))
 
 
-@pytest.mark.parametrize("contribution", [by_gradient, by_feature, by_image_gradient, by_latent])
+@pytest.mark.parametrize(
+    "contribution", [by_gradient, by_product, by_feature, by_image_gradient, by_latent]
+)
 @pytest.mark.parametrize("clip", CLIPS)
 def test_no_contribution_is_longer_than_the_clip(
     contribution: Callable[[Tensor, Gaussian], Tensor], clip: float
@@ -103,7 +114,7 @@ def test_no_contribution_is_longer_than_the_clip(
 def test_a_row_of_no_numbers_gives_nothing_and_leaves_the_others_alone(value: float) -> None:
     row = torch.ones(4)
     row[2] = value
-    for contribution in (by_gradient, by_feature, by_image_gradient):
+    for contribution in (by_gradient, by_product, by_feature, by_image_gradient):
         assert not contribution(row, silent(1.0, 1.0)).any()
 
 
@@ -185,7 +196,7 @@ def test_clipped_sums_are_those_of_opacus(name: str, clip: float) -> None:
         if isinstance(layer, nn.ReLU):
             layer.inplace = False  # Opacus' hooks need tensors of their own
     x, y = torch.randn(16, 1, 8, 8, generator=rng(1)), torch.arange(16) % 5
-    gaussian = silent(1.0, clip)
+    gaussian = finely(silent(1.0, clip), model, 16.0)
     sums = clipped_sum(model, lambda net, a, b: F.cross_entropy(net(a), b), (x, y), gaussian)
     ours = torch.cat([gaussian.values(total).flatten() for total in sums.values()])
     wrapped = GradSampleModule(model)

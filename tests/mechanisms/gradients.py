@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from common.draws.private_draws import KeyStream, uniform_of
 from common.privacy.events import Adjacency, Event
+from synth.linear_gradients import finely
 from synth.private_release import Gaussian, clipped_sum, noisy_mean
 
 #: numbers that an image has, releases in a call
@@ -54,8 +55,9 @@ class GradientReleases:
 
     @cached_property
     def gaussian(self) -> Gaussian:
-        """The clip and the noise."""
-        return Gaussian(self.noise_multiplier, self.clip, KeyStream().normal)
+        """The clip and the noise, in the steps of a linear layer."""
+        gaussian = Gaussian(self.noise_multiplier, self.clip, KeyStream().normal)
+        return finely(gaussian, nn.Linear(1, 1), expected=1.0)
 
     def expected(self, *, canary: bool) -> Tensor:
         """Return the step without noise of all examples."""

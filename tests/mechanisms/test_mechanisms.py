@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import SimpleNamespace
 
@@ -201,9 +201,21 @@ class SeededStep(GradientReleases):
         return Gaussian(self.noise_multiplier, self.clip, normal)
 
 
+class GradientsOneByOne(GradientReleases):
+    """The step of a model that is no product of linear layers."""
+
+    @cached_property
+    def gaussian(self) -> Gaussian:
+        """Return the mechanism as it is."""
+        return replace(super().gaussian, finer=0)
+
+
 @pytest.mark.parametrize("rate", [1.0, 0.5])
-def test_a_step_of_dp_sgd_shows_no_more_than_the_claim(rate: float) -> None:
-    found = shown(GradientReleases(1.0, rate), 40_000)
+@pytest.mark.parametrize("releases", [GradientReleases, GradientsOneByOne])
+def test_a_step_of_dp_sgd_shows_no_more_than_the_claim(
+    rate: float, releases: type[GradientReleases]
+) -> None:
+    found = shown(releases(1.0, rate), 40_000)
     assert 0.3 * found.claim < found.bound.epsilon < found.claim
 
 

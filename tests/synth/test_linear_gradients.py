@@ -108,7 +108,7 @@ def test_it_is_the_clipped_sum_of_the_gradients_themselves(
 
 @pytest.mark.usefixtures("only_products")
 def test_two_examples_by_hand() -> None:
-    """Outputs 2 and -1 under a square: slopes 4 and -2; the first is 4 sqrt(1 + 4 + 1) long, cut to 3."""
+    """Outputs 2 and -1 under a square: slopes 4 and -2; the first is 4 sqrt(1 + 4 + 1) long, cut to 6."""
     model = nn.Linear(2, 1)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1.0, 0.0]]))
