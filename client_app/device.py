@@ -251,8 +251,9 @@ class DeviceClient(NumPyClient):
         self.round = self._round_of(config)
 
     def _round_of(self, config: Mapping[str, Any]) -> SiteRound:
+        taken = config.get(TAKEN, 0)
         return SiteRound(
-            Memory(self.state, self.site, int(config.get(TAKEN, 0))),
+            Memory(self.state, self.site, None if taken is None else int(taken)),
             PendingCharges(self.account),
             self.run.config.private,
             int(config.get("server-round", 0)),
@@ -318,7 +319,9 @@ class DeviceClient(NumPyClient):
                 f"site '{self.site}' holds out nothing to evaluate on: its examples are too few for "
                 f"{name}={share:g}; raise that, to .5 at the most, or give it more of them"
             )
-        self.begin(config)
+        self.begin(
+            {TAKEN: None, **config}
+        )  # the server names a round where it knows that memory is judged by
         model = self.judged(DECODE_CACHE.weights(parameters, self.run.spec))
         asked, told = self.run.config.evaluation.measure, dict[str, Any]()
         figures = measure(self.run, model, self.holdout)
