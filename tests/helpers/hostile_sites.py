@@ -175,7 +175,8 @@ def targets(arrays: Arrays) -> dict[str, list[int]]:
         kind, places = leaf.header["kind"], range(leaf.first, leaf.first + leaf.count)
         if kind == "weights":
             found[leaf.path or "weights"] = [i for i in places if arrays[i].dtype.kind == "f"]
-        for name, i in zip(NAMES.get(kind, ()), places, strict=False):
+        named = leaf.header.get("names", ()) if kind == "tensors" else NAMES.get(kind, ())
+        for name, i in zip(named, places, strict=False):
             if arrays[i].dtype.kind == "f" or kind == "pixels":
                 found[f"{leaf.path}/{name}".lstrip("/")] = [i]
     return {name: places for name, places in found.items() if places}
