@@ -162,6 +162,7 @@ NAMES = {
     "synthetic-images": ("images", "labels"),
     "synthetic-batches": ("inputs", "labels", "step"),
     "latent-means": ("vectors",),
+    "logits": ("logits",),
     "pixels": ("pixels",),
     "masked-update": ("values",),
     "top-k-update": ("values",),
@@ -175,8 +176,7 @@ def targets(arrays: Arrays) -> dict[str, list[int]]:
         kind, places = leaf.header["kind"], range(leaf.first, leaf.first + leaf.count)
         if kind == "weights":
             found[leaf.path or "weights"] = [i for i in places if arrays[i].dtype.kind == "f"]
-        named = leaf.header.get("names", ()) if kind == "tensors" else NAMES.get(kind, ())
-        for name, i in zip(named, places, strict=False):
+        for name, i in zip(NAMES.get(kind, ()), places, strict=False):
             if arrays[i].dtype.kind == "f" or kind == "pixels":
                 found[f"{leaf.path}/{name}".lstrip("/")] = [i]
     return {name: places for name, places in found.items() if places}
