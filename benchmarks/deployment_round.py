@@ -142,9 +142,9 @@ def deployment(program: Sequence[str]) -> list[list[Part]]:
 def _written(directory: Path) -> dict[tuple[str, int], float]:
     """Return when each site wrote its state of each round, which is the end of its work."""
     found = {}
-    for path in directory.glob("state/*/*/[0-9]*.safetensors"):
+    for path in directory.glob("state/*/*/*/*/[0-9]*.safetensors"):
         with contextlib.suppress(FileNotFoundError):
-            found[path.parent.name, int(path.stem)] = path.stat().st_mtime
+            found[path.parts[-4], int(path.stem)] = path.stat().st_mtime
     return found
 
 
