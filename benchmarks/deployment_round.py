@@ -35,7 +35,7 @@ SETTINGS = [f"federation.sites={SITES}"]
 #: what starts a SuperNode
 FLOWERS, OWN = ("flower-supernode",), ("nectar", "site")
 
-_QUICK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}
+_QUICK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
 
 #: what a SuperNode logs, in the order of a message's life
 _MARKS = {

@@ -24,9 +24,9 @@ from nectar.engines.site import warm
 from nectar.engines.site.parent import Parent
 from nectar.engines.site.place import Place, place
 
-#: The SuperNode's SuperExec looks for a task this often: Flower's default of a second is for what starts slowly.
-_POLL = ("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.1")
-
+#: The SuperNode's SuperExec looks for a task this often: Flower's default of a second is for what starts slowly. A look
+#: costs the two of them four milliseconds: an idle site takes 4 % of a core with ten a second, 2.5 % with five.
+_POLL = ("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.2")
 
 #: with what a SuperNode ends that its server turned away: while it was online, and at its start
 _ENDS = (0, 1)

@@ -117,7 +117,7 @@ class Parent:
         if not ended:
             return
         self._warm = 0
-        if status and not self._is_well:
+        if os.waitstatus_to_exitcode(status) > 0 and not self._is_well:
             self._end()
             sys.exit(1)
         self._is_well = True
