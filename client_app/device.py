@@ -251,9 +251,8 @@ class DeviceClient(NumPyClient):
         self.round = self._round_of(config)
 
     def _round_of(self, config: Mapping[str, Any]) -> SiteRound:
-        taken = config.get(TAKEN, 0)
         return SiteRound(
-            Memory(self.state, self.site, None if taken is None else int(taken)),
+            Memory(self.state, self.site, config.get(TAKEN, 0)),
             PendingCharges(self.account),
             self.run.config.private,
             int(config.get("server-round", 0)),

@@ -391,12 +391,7 @@ class Memory:
     """
 
     def __init__(self, state: DeviceState, site: str, taken: int | None) -> None:
-        self._state, self._site, self._taken, self._is_told = (
-            state,
-            site,
-            taken or 0,
-            taken is not None,
-        )
+        self._state, self._site, self._taken, self._named = state, site, taken or 0, taken
         self._written: dict[str, Tensors] = {}
         self.figures: dict[str, float] = {}
 
@@ -409,7 +404,7 @@ class Memory:
             If the site remembers other rounds: the record or its memory is of another time; or the server does not
             say which it means.
         """
-        if not self._is_told:
+        if self._named is None:
             raise FederationError(
                 "the site judges by what it remembers, and the server does not say of which round: the method's "
                 "strategy has to set judged_from_memory = True"
@@ -422,7 +417,7 @@ class Memory:
 
     def apart(self) -> Memory:
         """Return the same round's view, of which nothing is written."""
-        return Memory(self._state, self._site, self._taken if self._is_told else None)
+        return Memory(self._state, self._site, self._named)
 
     def replace(self, made: Tensor, shown: Tensor, kept: Tensor) -> None:
         """Let a slot that was given the images ``made`` have ``shown`` in their place, at the positions ``kept``."""
