@@ -35,7 +35,7 @@ SETTINGS = [f"federation.sites={SITES}"]
 #: what starts a SuperNode
 FLOWERS, OWN = ("flower-supernode",), ("nectar", "site")
 
-_QUICK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}
+_QUICK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
 
 #: what a SuperNode logs, in the order of a message's life
 _MARKS = {
@@ -142,9 +142,9 @@ def deployment(program: Sequence[str]) -> list[list[Part]]:
 def _written(directory: Path) -> dict[tuple[str, int], float]:
     """Return when each site wrote its state of each round, which is the end of its work."""
     found = {}
-    for path in directory.glob("state/*/*/[0-9]*.safetensors"):
+    for path in directory.glob("state/*/*/*/*/[0-9]*.safetensors"):
         with contextlib.suppress(FileNotFoundError):
-            found[path.parent.name, int(path.stem)] = path.stat().st_mtime
+            found[path.parts[-4], int(path.stem)] = path.stat().st_mtime
     return found
 
 

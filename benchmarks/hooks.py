@@ -24,7 +24,7 @@ PARTS: dict[str, tuple[type, str] | tuple[Callable[..., Any], ...]] = {
     "A site's client": (
         DeviceClient,
         "settings model generator report tell recall remember deadline draws server_round "
-        "keep_own_part client_of phase_named",
+        "keep_own_part judged course client_of phase_named",
     ),
     "Functions of the site": (train_locally, refuse_small_classes),
     "FedDM's client, beside these": (FedDMClient, "extra matching"),
@@ -35,7 +35,7 @@ PARTS: dict[str, tuple[type, str] | tuple[Callable[..., Any], ...]] = {
     "The server: to be written": (Strategy, "instructions validation_rules update"),
     "The server: where the default is not enough": (
         Strategy,
-        "prepare resulting_model clipped initial_model state_dict load_state_dict choose quorum "
+        "prepare resulting_model clipped initial_model judged_from_memory state_dict load_state_dict choose quorum "
         "global_models extra_models pictures notes",
     ),
     "The server: to be called": (Strategy, "average strategy_of round"),

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from unittest.mock import patch
 
-import client_app.ahead
 import client_app.app
 import client_app.site
 from common.learning.run import Run
@@ -27,7 +26,6 @@ def sites_with(data: Sequence[Samples]) -> Iterator[None]:
 
     with (
         patch.object(client_app.app, "site_samples", site_samples),
-        patch.object(client_app.ahead, "site_samples", site_samples),
         patch.object(client_app.app, "data_here", data_here),
         patch.object(client_app.site, "data_here", data_here),
     ):

@@ -8,7 +8,7 @@ checks and judging stay each site's own.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -19,9 +19,8 @@ from torch import Tensor, nn
 
 from client_app.decode_cache import DECODE_CACHE
 from client_app.device import DeviceClient, client_class
-from client_app.site import division_of, drawn_name, site_of, site_samples
-from common.draws.seeding import generator
-from common.errors import NectarError
+from client_app.site import division_of
+from common.errors import NectarError, one_line
 from common.learning.compute import use_threads
 from common.learning.run import Run
 from common.learning.stacked import Pupil, cannot_stack, train_stacked
@@ -35,6 +34,8 @@ SMALL = 1 << 16
 
 MOST = 256
 """Sites that ``auto`` trains together, and the megabytes that any number of them may hold."""
+
+ClientOf = Callable[[Message, Context], DeviceClient]
 
 PURPOSE = "local-training"
 """What a site's batches are drawn for, alone or together."""
@@ -74,7 +75,9 @@ def together(run: Run) -> int:
     size = sum(p.numel() for p in model.parameters())
     if asked == "auto" and run.device.type == "cpu" and not (size <= SMALL and _is_linear(model)):
         return 1
-    copies = 4  # the stacked parameters, their gradients, momentum, and what a step makes
+    copies = (
+        5  # the stacked parameters, their gradients, momentum, what a step makes, and has besides
+    )
     fitting = max(1, (MOST << 20) // (copies * 4 * size))
     return min(MOST if asked == "auto" else int(asked), fitting)
 
@@ -83,7 +86,7 @@ def together(run: Run) -> int:
 def refused(run: Run) -> str:
     """Return why the sites of a run are not trained together whatever is asked, in a few words; empty if they are."""
     config, client = run.config, client_class(run.config.method)
-    if not vars(client).get("trains_plainly", False):
+    if "course" not in vars(client):
         return f"the sites of method={config.method} do more than plain local training"
     if config.privacy.active or config.model.train != "all" or config.model.stays_in_part:
         return "private steps, model.train=head and models of the sites' own are trained one site at a time"
@@ -98,10 +101,11 @@ def _is_linear(model: nn.Module) -> bool:
     return all(isinstance(m, nn.Linear | nn.ReLU | nn.Flatten | nn.Identity) for m in leaves)
 
 
-def look_ahead(due: Iterator[tuple[Message, Context]]) -> int:
+def look_ahead(due: Iterator[tuple[Message, Context]], client_of: ClientOf) -> int:
     """Train what the first of the instructions ``due`` ask for; return how many of them were looked at.
 
-    One that cannot be, such as one of which the site's data cannot be read, is left to its site, which says why.
+    ``client_of`` makes the client that an instruction is for. One that cannot be followed, such as one of which the
+    site's data cannot be read, is left to its site, which says why.
     """
     _READY.clear()
     message, context = first = next(due)
@@ -112,31 +116,35 @@ def look_ahead(due: Iterator[tuple[Message, Context]]) -> int:
         if number == 1 or config.get("phase") != "train":
             return number
         use_threads(run.config.compute.client_cores)
-        _train(run, config, [first, *islice(due, number - 1)])
+        _train(run, config, [first, *islice(due, number - 1)], client_of)
     except (NectarError, KeyError, ValueError) as error:
         logger.debug("sites are trained one by one: %s", error)
+        return 1
+    except RuntimeError as error:  # torch's, such as of a forward pass that looks at numbers
+        logger.warning("compute.batched: sites train one by one: %s", one_line(str(error)))
         return 1
     return number
 
 
-def _train(run: Run, config: ConfigRecord, due: Sequence[tuple[Message, Context]]) -> None:
+def _train(
+    run: Run, config: ConfigRecord, due: Sequence[tuple[Message, Context]], client_of: ClientOf
+) -> None:
     """Train the sites of ``due`` that were sent the same weights as the first."""
     server_round, sent = int(str(config["server-round"])), due[0][0].content.array_records["arrays"]
     due = [(m, c) for m, c in due if _are_same(m.content.array_records["arrays"], sent)]
-    given = DECODE_CACHE.weights(DECODE_CACHE.arrays_of(sent), run.spec)
     begun = time.perf_counter()
     names, pupils = list[str](), list[Pupil]()
-    for _, context in due:
-        drawn_as = drawn_name(run, context)
-        samples, _ = site_samples(division_of(context), drawn_as, context)
-        seed, device = run.config.seed, run.device
-        draws = generator(seed, PURPOSE, server_round, drawn_as, device=device)
-        if len(samples):
-            names.append(site_of(run, context))
-            pupils.append(Pupil(samples, draws))
-    model, settings = run.model_with(given), run.settings(FedAvgSettings)
-    mu = float(getattr(settings, "mu", 0.0))
-    ended = train_stacked(model, pupils, settings, server_round=server_round, mu=mu)
+    for message, context in due:
+        client = client_of(message, context)
+        if not len(client.samples):
+            continue
+        client.begin(dict(message.content.config_records["config"]))
+        _, takes = client.phase_named("train")
+        given = DECODE_CACHE.decode(DECODE_CACHE.arrays_of(sent), takes(run))
+        names.append(client.site)
+        pupils.append(Pupil(client.samples, client.generator(PURPOSE), client.course(given)))
+    model, settings = run.model_with(pupils[0].course.start), run.settings(FedAvgSettings)
+    ended = train_stacked(model, pupils, settings, server_round=server_round)
     share = (time.perf_counter() - begun) / len(names)
     for name, (parameters, trained) in zip(names, ended, strict=True):
         _READY[server_round, name] = Made(parameters, trained, share)

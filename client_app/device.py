@@ -14,7 +14,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import chain
-from typing import Any, ClassVar, TypeGuard, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from common.draws.seeding import generator, process_wide
 from common.errors import ConfigError, FederationError
 from common.learning.measures import measure
 from common.learning.run import Run
+from common.learning.stacked import Course
 from common.methods import is_import_path, load, resolve
 from common.models import Classifier
 from common.privacy.ledger import PrivacyReport
@@ -86,12 +87,6 @@ class DeviceClient(NumPyClient):
 
     optional: frozenset[str] = frozenset()
     """The parts of its replies that may be missing, where the site's owner takes all of their images out."""
-
-    trains_plainly: ClassVar[bool] = False
-    """Whether all its phase "train" does is `train_locally`, at most pulled to the start by its settings' ``mu``.
-
-    Then simulated sites may be trained together (`client_app.ahead`). It is not inherited.
-    """
 
     def __init__(
         self,
@@ -180,6 +175,14 @@ class DeviceClient(NumPyClient):
         """Until when the server waits for this phase."""
         return self.round.deadline
 
+    def course(self, given: Any) -> Course:
+        """Return what the local training of phase "train" is, of what that phase is given.
+
+        Where a class says it itself, its simulated sites may be trained together (`client_app.ahead`); one that
+        inherits may do more.
+        """
+        raise NotImplementedError
+
     # ---- what goes along with a result ----------------------------------------------------------------
 
     def report(self, **figures: float) -> None:
@@ -249,7 +252,7 @@ class DeviceClient(NumPyClient):
 
     def _round_of(self, config: Mapping[str, Any]) -> SiteRound:
         return SiteRound(
-            Memory(self.state, self.site, int(config.get(TAKEN, 0))),
+            Memory(self.state, self.site, config.get(TAKEN, 0)),
             PendingCharges(self.account),
             self.run.config.private,
             int(config.get("server-round", 0)),
@@ -315,7 +318,9 @@ class DeviceClient(NumPyClient):
                 f"site '{self.site}' holds out nothing to evaluate on: its examples are too few for "
                 f"{name}={share:g}; raise that, to .5 at the most, or give it more of them"
             )
-        self.begin(config)
+        self.begin(
+            {TAKEN: None, **config}
+        )  # the server names a round where it knows that memory is judged by
         model = self.judged(DECODE_CACHE.weights(parameters, self.run.spec))
         asked, told = self.run.config.evaluation.measure, dict[str, Any]()
         figures = measure(self.run, model, self.holdout)

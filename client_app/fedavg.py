@@ -7,6 +7,7 @@ from typing import Any
 
 from client_app.device import DeviceClient, Metrics, NDArrays, phase
 from client_app.local_training import pulled, train_locally
+from common.learning.stacked import Course
 from common.learning.task import difference, plus
 from common.specs.updates import Demands
 from common.wire.weights import Weights
@@ -15,13 +16,15 @@ from common.wire.weights import Weights
 class FedAvgClient(DeviceClient):
     """Trains E epochs and sends the weights it ends with."""
 
-    trains_plainly = True
-
     @phase("train")
     def train(self, w: Weights) -> Weights:
         """Return w_k, trained from ``w`` on the site's images."""
         model, _ = train_locally(self, w)
         return Weights.of(model, w.codec, copy=False)  # which ends with this
+
+    def course(self, given: Weights) -> Course:
+        """Return plain training."""
+        return Course(given)
 
 
 # ---- foreign -------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from client_app.device import DeviceClient, phase
 from client_app.local_training import train_locally
 from client_app.state import Tensors
+from common.learning.stacked import Course
 from common.learning.training import Local
 from common.settings.feddyn import FedDynSettings
 from common.wire.weights import Weights
@@ -20,12 +21,20 @@ class FedDynClient(DeviceClient):
     def train(self, w: Weights) -> Weights:
         """Return w_k, trained from ``w`` on the site's images."""
         alpha, spec = self.settings(FedDynSettings).alpha, self.run.spec.parameters
-        g = (self.recall() if alpha else None) or spec.zeros().tensors
+        g = self._recalled(alpha)
         model, _ = train_locally(self, w, self._regularised(w, g, alpha) if alpha else Local())
         ended = Weights.of(model, w.codec)
         if alpha:
             self.remember({n: g[n] - alpha * (ended.tensors[n] - w.tensors[n]) for n in spec.names})
         return ended
+
+    def course(self, given: Weights) -> Course:
+        """Return training by the same loss, of whose terms the gradient is alpha (w - w_r) - g_k."""
+        alpha = self.settings(FedDynSettings).alpha
+        return Course(given, mu=alpha, slope=self._recalled(alpha)) if alpha else Course(given)
+
+    def _recalled(self, alpha: float) -> Tensors:
+        return (self.recall() if alpha else None) or self.run.spec.parameters.zeros().tensors
 
     def _regularised(self, w: Weights, g: Tensors, alpha: float) -> Local:
         slopes = [g[name].to(self.run.device) for name in self.run.spec.trained]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from client_app.device import DeviceClient, phase
 from client_app.local_training import pulled, train_locally
+from common.learning.stacked import Course
 from common.settings.fednova import FedNovaSettings
 from common.specs.fednova import NORMALIZER, normalizer
 from common.wire.weights import Weights
@@ -11,8 +12,6 @@ from common.wire.weights import Weights
 
 class FedNovaClient(DeviceClient):
     """Sends w_k and ||a_k||_1, of which the server makes d_k = (w_r - w_k) / (eta ||a_k||_1)."""
-
-    trains_plainly = True
 
     @phase("train")
     def train(self, w: Weights) -> Weights:
@@ -22,3 +21,7 @@ class FedNovaClient(DeviceClient):
         a = normalizer(trained.steps, settings.momentum, trained.lr * settings.mu)
         self.tell(**{NORMALIZER: a})
         return Weights.of(model, w.codec)
+
+    def course(self, given: Weights) -> Course:
+        """Return training that is pulled to its start."""
+        return Course(given, mu=self.settings(FedNovaSettings).mu)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from client_app.device import DeviceClient, phase
 from client_app.local_training import pulled, train_locally
+from common.learning.stacked import Course
 from common.settings.fedprox import FedProxSettings
 from common.wire.weights import Weights
 
@@ -11,10 +12,12 @@ from common.wire.weights import Weights
 class FedProxClient(DeviceClient):
     """Minimises F_k(w) + mu/2 ||w - w_r||^2 (Eq. 2)."""
 
-    trains_plainly = True
-
     @phase("train")
     def train(self, w: Weights) -> Weights:
         """Return w_k, trained from ``w`` on the site's images."""
         model, _ = train_locally(self, w, pulled(self, w, self.settings(FedProxSettings).mu))
         return Weights.of(model, w.codec)
+
+    def course(self, given: Weights) -> Course:
+        """Return training that is pulled to its start."""
+        return Course(given, mu=self.settings(FedProxSettings).mu)

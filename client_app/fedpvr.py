@@ -7,3 +7,5 @@ from client_app.scaffold import ScaffoldClient
 
 class FedPVRClient(ScaffoldClient):
     """Steps by -eta (g_k(y) - c_k + c) in the corrected layers, by -eta g_k(y) in the others."""
+
+    course = ScaffoldClient.course

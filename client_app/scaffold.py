@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import torch
 from torch import Tensor, nn
 
 from client_app.device import DeviceClient, phase
 from client_app.local_training import train_locally
+from client_app.state import Tensors
+from common.learning.stacked import Course
 from common.learning.training import Local, Trained, mean_gradient
 from common.settings.scaffold import ScaffoldSettings
 from common.specs.scaffold import CONTROL, WEIGHTS, bundle_spec, control_spec
@@ -28,14 +30,28 @@ class ScaffoldClient(DeviceClient):
     def train(self, given: Bundle) -> Bundle:
         """Return w_k and c_k+ - c_k."""
         w, c = given.part(WEIGHTS, Weights), given.part(CONTROL, Weights).tensors
-        own = self.recall() or control_spec(self.run).zeros().tensors
-        drift = {name: c[name] - own[name] for name in c}
+        own, drift = self._drift(c)
         model, trained = train_locally(self, w, self.local(w, drift))
         ended = Weights.of(model, w.codec)
         new = self._control(w, ended, drift, trained)
         self.remember(new)
         change = Weights({name: new[name] - own[name] for name in new})
         return Bundle({WEIGHTS: ended, CONTROL: change})
+
+    def course(self, given: Bundle) -> Course:
+        """Return training by the same steps."""
+        w, c = given.part(WEIGHTS, Weights), given.part(CONTROL, Weights).tensors
+        return Course(w, drift=self._drift(c)[1], carried_on=self._carried_on)
+
+    def _drift(self, c: Mapping[str, Tensor]) -> tuple[Tensors, dict[str, Tensor]]:
+        """Return c_k, and c - c_k."""
+        own = self.recall() or control_spec(self.run).zeros().tensors
+        return own, {name: c[name] - own[name] for name in c}
+
+    @property
+    def _carried_on(self) -> float:
+        settings = self.settings(ScaffoldSettings)
+        return settings.momentum if settings.option == "I" else 0.0
 
     def local(self, w: Weights, drift: dict[str, Tensor]) -> Local:
         """Return local training by corrected steps, to which a method may add an objective or a penalty."""
@@ -45,7 +61,7 @@ class ScaffoldClient(DeviceClient):
         """Return what adds -eta (c - c_k) to a step, 1 + rho + rho^2 ... times in option I."""
         settings = self.settings(ScaffoldSettings)
         lr, amount = settings.lr_in(self.server_round), 0.0
-        carried_on = settings.momentum if settings.option == "I" else 0.0
+        carried_on = self._carried_on
         here = [value.to(self.run.device) for value in drift.values()]
         moved: list[Tensor] = []  # the model's parameters, looked up in the first step
 

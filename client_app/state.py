@@ -381,8 +381,8 @@ class Memory:
 
     Parameters
     ----------
-    taken : int
-        The round of the site's work that the server last took; 0 for none.
+    taken : int, optional
+        The round of the site's work that the server last took; 0 for none, None where it does not say.
 
     Attributes
     ----------
@@ -390,8 +390,8 @@ class Memory:
         What is said beside the reply: that a version was lost, or that the server went back.
     """
 
-    def __init__(self, state: DeviceState, site: str, taken: int) -> None:
-        self._state, self._site, self._taken = state, site, taken
+    def __init__(self, state: DeviceState, site: str, taken: int | None) -> None:
+        self._state, self._site, self._taken, self._named = state, site, taken or 0, taken
         self._written: dict[str, Tensors] = {}
         self.figures: dict[str, float] = {}
 
@@ -401,8 +401,14 @@ class Memory:
         Raises
         ------
         FederationError
-            If the site remembers other rounds: the record or its memory is of another time.
+            If the site remembers other rounds: the record or its memory is of another time; or the server does not
+            say which it means.
         """
+        if self._named is None:
+            raise FederationError(
+                "the site judges by what it remembers, and the server does not say of which round: the method's "
+                "strategy has to set judged_from_memory = True"
+            )
         return self._remembered.get(slot)
 
     def write(self, slot: str, tensors: Tensors) -> None:
@@ -411,7 +417,7 @@ class Memory:
 
     def apart(self) -> Memory:
         """Return the same round's view, of which nothing is written."""
-        return Memory(self._state, self._site, self._taken)
+        return Memory(self._state, self._site, self._named)
 
     def replace(self, made: Tensor, shown: Tensor, kept: Tensor) -> None:
         """Let a slot that was given the images ``made`` have ``shown`` in their place, at the positions ``kept``."""

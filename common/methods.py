@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -246,4 +247,6 @@ def settings_of(method: Method) -> type[Settings]:
             f"{method.settings} cannot hold the settings of {method.name}: it must inherit "
             "common.settings.base.Settings."
         )
+    if not inspect.ismethod(found.needs):
+        raise ConfigError(f"{found.__name__}.needs must be a classmethod: nobody has settings yet.")
     return found

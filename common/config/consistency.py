@@ -171,7 +171,8 @@ def check_statistics(
             f"{told} leaves the server no model to evaluate, and evaluation.on={evaluation.on} asks it "
             "to: set evaluation.on=sites with data.site_holdout above 0, or evaluation.on=none."
         )
-    trained = sent is not None and sent.payload.startswith(("weights", "part of an update"))
+    # an update by pairs of images, or of factors, is of the whole model
+    trained = sent is not None and sent.update and method not in ("fedsynth", "lowrank")
     # FedDyn's and FedPVR's corrections are of all parameters, or of layers by their names
     if not trained or (model.personal != "none" and method in ("feddyn", "fedpvr")):
         raise ConfigError(

@@ -7,7 +7,7 @@ those of one by one by rounding: sums over a batch are taken in another order.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -19,14 +19,41 @@ from common.learning.task import Classification, Task
 from common.learning.training import Trained, batches
 from common.samples.inputs import Samples
 from common.settings.training import TrainingSettings
+from common.wire.weights import Weights
+
+
+@dataclass(frozen=True)
+class Course:
+    """Where a site's local training begins, and what its steps have beside the loss's gradient; FedAvg's have nothing.
+
+    Attributes
+    ----------
+    start : Weights
+        w_r.
+    mu : float
+        Strength of a pull to the start (FedProx, FedDyn); of all sites alike.
+    slope : dict of str to Tensor
+        Taken off each gradient (FedDyn's g_k).
+    drift : dict of str to Tensor
+        Taken off after each step, times the learning rate (SCAFFOLD's c - c_k).
+    carried_on : float
+        rho of the 1 + rho + rho^2 ... times that the drift is taken off, of all sites alike.
+    """
+
+    start: Weights
+    mu: float = 0.0
+    slope: Mapping[str, Tensor] = field(default_factory=dict)
+    drift: Mapping[str, Tensor] = field(default_factory=dict)
+    carried_on: float = 0.0
 
 
 @dataclass(frozen=True)
 class Pupil:
-    """A site whose model is trained: its examples, and the generator of its batches."""
+    """A site whose model is trained: its examples, the generator of its batches, and what its steps have besides."""
 
     samples: Samples
     generator: torch.Generator
+    course: Course
 
 
 @dataclass(frozen=True)
@@ -69,7 +96,6 @@ def train_stacked(
     settings: TrainingSettings,
     *,
     server_round: int = 1,
-    mu: float = 0.0,
 ) -> list[tuple[dict[str, Tensor], Trained]]:
     """Return each site's parameters after ``settings.epochs`` passes from those of ``model``, and how that went.
 
@@ -78,9 +104,7 @@ def train_stacked(
     model
         What all begin with, one of which `cannot_stack` says nothing; it stays as it is.
     pupils
-        The sites, whose samples are normalised alike.
-    mu
-        Strength of the pull to the start, as FedProx has it.
+        The sites, whose samples are normalised alike, and whose courses name the same tensors.
 
     Returns
     -------
@@ -99,7 +123,11 @@ def train_stacked(
     real = drawn.real.to(next(iter(stacked.values())).dtype)
     sizes = real.sum(2)
     losses = torch.zeros_like(sizes)
-    lr = settings.lr_in(server_round)
+    lr, amount = settings.lr_in(server_round), 0.0
+    courses = [pupils[k].course for k in order]
+    mu, carried_on = courses[0].mu, courses[0].carried_on
+    slopes = _in_one([course.slope for course in courses], begun)
+    drifts = _in_one([course.drift for course in courses], begun)
 
     def loss(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor, shares: Tensor) -> Tensor:
         outputs = functional_call(model, dict(parameters), (x,))
@@ -115,9 +143,22 @@ def train_stacked(
         gradients = torch.autograd.grad(each.sum(), list(at.values()))
         losses[:left, step] = each.detach()
         pulls = [mu * (t.detach() - begun[n].detach()) for n, t in at.items()] if mu else []
+        if slopes:
+            torch._foreach_sub_(pulls, [slopes[n][:left] for n in at])
         moved = [buffers[n][:left] for n in at] if buffers else []
         _move([t.detach() for t in at.values()], gradients, pulls, moved, lr, settings)
+        if drifts:
+            amount = 1.0 + carried_on * amount
+            corrected = [at[n].detach() for n in drifts]
+            torch._foreach_add_(corrected, [d[:left] for d in drifts.values()], alpha=-lr * amount)
     return _by_site(order, stacked, losses, sizes, drawn.steps, settings.epochs, lr)
+
+
+def _in_one(
+    by_site: Sequence[Mapping[str, Tensor]], like: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Stack what sites have by name, on the device of what these tensors are like."""
+    return {n: torch.stack([own[n] for own in by_site]).to(like[n].device) for n in by_site[0]}
 
 
 @torch.no_grad()

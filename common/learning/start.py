@@ -40,13 +40,20 @@ def starting_weights(run: Run, *, tell: bool = True) -> Tensors:
     ------
     ConfigError
         If the file cannot be read, is another than ``model.sha256`` says, or has another name, shape or dtype, or a
-        value that is not finite.
+        value that is not finite; or has values for what stays at the sites, which read none of it.
     """
     model = run.build_model()
     own = model.state_dict()
     if not run.config.model.start:
         return own
-    return loaded(model, asked_of(run.config), tell=tell)
+    begun = loaded(model, asked_of(run.config), tell=tell)
+    for name, start in begun.items():
+        if name not in run.spec.names and not torch.equal(start, own[name]):
+            raise ConfigError(
+                f"model.start={run.config.model.start} is read by the server alone, and '{name}' stays at the sites "
+                f"({run.config.model.what_stays}), where it would begin as drawn: share it, or leave model.start out."
+            )
+    return begun
 
 
 def asked_of(config: Config) -> WeightsFile:

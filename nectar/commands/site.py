@@ -17,10 +17,11 @@ from common.sites import KEPT_MODEL
 from nectar.arguments import AllowImports, argument, flag, here, option
 
 HELP = """\
-Starts flower-supernode with these options, and beside it one process that has imported Flower and torch. What the
-SuperNode starts for each message is a fork of that process, in a tenth of a second instead of five; the app's own
-code is imported from the bundle that came with the run. With a key (--auth-supernode-private-key), a fork also asks
-the SuperLink every five seconds whether its run is still going on, and ends at once when it was stopped.
+Starts flower-supernode with these options. What that starts for each message is a fork of a process that has imported
+Flower and torch, in a tenth of a second instead of five; the app's own code is imported from the bundle that came with
+the run. The process starts with a message and ends five minutes behind the last. With a key
+(--auth-supernode-private-key), a fork also asks the SuperLink every five seconds whether its run is still going on,
+and ends at once when it was stopped.
 
 The exit code is the SuperNode's. SIGTERM and SIGINT are passed on to it; when it ends, everything ends. Where the
 server does not know the site's key, or no longer does, one sentence says so. A site that was never online asks for two

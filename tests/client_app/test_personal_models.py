@@ -10,18 +10,22 @@ from typing import Any
 import pytest
 import torch
 from federation import resumed, run, same_end
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from small import Small
 from tiny import TinyRun, tiny_run
 from torch import Tensor, nn
 
 from client_app.device import client_class
 from client_app.state import DirectoryState
+from common.config.consistency import check_statistics
 from common.config.loading import load
 from common.division import Division
-from common.errors import ConfigError
-from common.models import Classifier
+from common.errors import ConfigError, FederationError
+from common.learning.start import starting_weights
+from common.models import Classifier, build
 from common.samples.inputs import Samples, samples
+from common.settings.base import Disclosure
+from common.settings.sections import EvaluationSettings
 from common.wire.weights import Weights
 from nectar.cli import main as nectar
 from nectar.export.bundle import network_of
@@ -171,6 +175,39 @@ def test_dittos_own_model_is_pulled_to_the_shared_one_and_never_sent(tmp_path: P
         assert close(sent, shared, ALL)
         assert close(site.judged(given, number), own, ALL)
         given = Weights({n: 0.9 * t for n, t in sent.tensors.items()})
+
+
+def test_a_server_that_does_not_say_whose_memory_it_means_gets_no_figure(tmp_path: Path) -> None:
+    site = Site(tmp_path, "ditto")
+    given = site.fit(site.start(), 1)
+    client = site.client(1, 1)
+    assert client.judged(given) is not None
+    with pytest.raises(FederationError, match="judged_from_memory = True"):
+        client.evaluate(given.encode(), {"server-round": 1})
+
+
+def test_weights_to_start_from_are_refused_for_what_stays(tmp_path: Path) -> None:
+    def start(personal: str, classes: int) -> dict[str, Tensor]:
+        draws = torch.Generator().manual_seed(7)
+        network = build("convnet", (1, 8, 8), classes, depth=2, width=4, generator=draws)
+        save_file(network.state_dict(), tmp_path / "start.safetensors")
+        words = f"model.width=4 model.depth=2 model.personal={personal} evaluation.on=none"
+        words += f" model.start={tmp_path / 'start.safetensors'}"
+        return starting_weights(Division(load({"method": "fedavg", "set": words})).run)
+
+    assert start("head", 3)  # of other classes, so that it is not taken
+    with pytest.raises(
+        ConfigError, match=r"'head\.weight' stays at the sites \(model\.personal=head"
+    ):
+        start("head", 10)
+
+
+def test_a_method_in_whose_words_it_is_an_update_leaves_a_part_too() -> None:
+    words = {"set": "model.personal=head evaluation.on=none"}
+    model, sent = load({"method": "fedavg", **words}).model, "a clipped update"
+    check_statistics(model, EvaluationSettings(on="none"), "own", Disclosure(sent, update=True))
+    with pytest.raises(ConfigError, match="send its weights"):
+        check_statistics(model, EvaluationSettings(on="none"), "own", Disclosure("images"))
 
 
 def test_what_is_judged_is_tuned_first_and_fedavgs_site_sends_what_it_did(tmp_path: Path) -> None:

@@ -16,13 +16,14 @@ from common.config.loading import load
 from common.division import Division
 from common.draws.seeding import generator
 from common.errors import ConfigError
-from common.learning.stacked import Pupil, cannot_stack, train_stacked
+from common.learning.stacked import Course, Pupil, cannot_stack, train_stacked
 from common.learning.task import Classification, NextToken
 from common.learning.training import Local, Trained, train
 from common.models.convnet import ConvNet
 from common.models.mlp import MLP
 from common.samples.inputs import Samples
 from common.settings.fedavg import FedAvgSettings
+from common.wire.weights import Weights
 from nectar.engines.local_grid import TogetherGrid
 from nectar.engines.pool.grid import most_processes
 from nectar.records.record import RunRecord
@@ -46,20 +47,43 @@ def sites(sizes: Sequence[int] = SIZES) -> list[Samples]:
 
 
 def alone(
-    model: nn.Module, samples: Samples, settings: FedAvgSettings, k: int, mu: float
+    model: nn.Module, samples: Samples, settings: FedAvgSettings, k: int, course: Course
 ) -> tuple[dict[str, Tensor], Trained]:
     """Return what a site ends with by the loop that trains one."""
+    lr, amount = settings.lr_in(3), 0.0
     own = type(model)(*ARGUMENTS[type(model)])
     own.load_state_dict(model.state_dict())
     centre = [p.detach().clone() for p in own.parameters()]
 
     def penalty(moved: nn.Module) -> Tensor:
         pairs = zip(moved.parameters(), centre, strict=True)
-        return mu / 2 * torch.stack([(p - c).square().sum() for p, c in pairs]).sum()
+        near = mu / 2 * torch.stack([(p - c).square().sum() for p, c in pairs]).sum()
+        named = dict(moved.named_parameters())
+        return near - sum((slope * named[n]).sum() for n, slope in course.slope.items())
 
-    local = Local(penalty=penalty) if mu else Local()
+    @torch.no_grad()
+    def corrected(moved: nn.Module) -> None:
+        nonlocal amount
+        amount = 1 + course.carried_on * amount
+        for name, p in moved.named_parameters():
+            if name in course.drift:
+                p -= lr * amount * course.drift[name]
+
+    mu = course.mu
+    local = Local(penalty=penalty if mu else None, after_step=corrected)
     trained = train(own, samples, settings, TASK, generator(0, "x", k), local=local, server_round=3)
     return {name: p.detach() for name, p in own.named_parameters()}, trained
+
+
+def course_of(model: nn.Module, made_of: dict[str, Any], k: int) -> Course:
+    """Return a course whose tensors are site k's own, of all parameters or of those whose names end so."""
+    draws, said = generator(0, "course", k), dict(made_of)
+    for place in ("slope", "drift"):
+        if which := said.get(place):
+            ending = "" if which is True else which
+            named = [(n, p) for n, p in model.named_parameters() if n.endswith(ending)]
+            said[place] = {n: torch.randn(p.shape, generator=draws) for n, p in named}
+    return Course(Weights.of(model), **said)
 
 
 ARGUMENTS: dict[type, tuple[Any, ...]] = {MLP: ((1, 8, 8), 10), ConvNet: ((1, 8, 8), 10)}
@@ -74,12 +98,22 @@ def _float64() -> Any:
 
 @pytest.mark.usefixtures("_float64")
 @pytest.mark.parametrize(
-    ("more", "mu"),
-    [({}, 0.0), ({"momentum": 0.9, "weight_decay": 0.01, "lr_decay": 0.5}, 0.0), ({}, 0.3)],
+    ("more", "course"),
+    [
+        ({}, {}),
+        ({"momentum": 0.9, "weight_decay": 0.01, "lr_decay": 0.5}, {}),
+        ({}, {"mu": 0.3}),
+        ({"momentum": 0.9}, {"mu": 0.3, "slope": True}),
+        ({"momentum": 0.9}, {"drift": True, "carried_on": 0.9}),
+        ({}, {"drift": "bias"}),
+    ],
 )
 @pytest.mark.parametrize("network", [MLP, ConvNet])
 def test_each_site_ends_with_what_it_would_have_alone(
-    network: type[nn.Module], more: dict[str, float], mu: float, monkeypatch: pytest.MonkeyPatch
+    network: type[nn.Module],
+    more: dict[str, float],
+    course: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = sites()
     as_float64 = lambda self, rows: self.raw[rows].double() * self.factor + self.offset  # noqa: E731
@@ -87,10 +121,11 @@ def test_each_site_ends_with_what_it_would_have_alone(
     torch.manual_seed(0)
     model = network(*ARGUMENTS[network])
     settings = FedAvgSettings(epochs=3, batch=7, lr=0.05, **more)
-    pupils = [Pupil(samples, generator(0, "x", k)) for k, samples in enumerate(made)]
-    together = train_stacked(model, pupils, settings, server_round=3, mu=mu)
+    courses = [course_of(model, course, k) for k in range(len(made))]
+    pupils = [Pupil(s, generator(0, "x", k), courses[k]) for k, s in enumerate(made)]
+    together = train_stacked(model, pupils, settings, server_round=3)
     for k, (parameters, trained) in enumerate(together):
-        expected, by_itself = alone(model, made[k], settings, k, mu)
+        expected, by_itself = alone(model, made[k], settings, k, courses[k])
         assert (trained.steps, trained.lr) == (by_itself.steps, by_itself.lr)
         assert trained.loss == pytest.approx(by_itself.loss, rel=1e-6)  # a float32 account of it
         ends, others = (
@@ -134,7 +169,15 @@ def gap(one: Record, other: Record) -> float:
 
 @pytest.mark.parametrize(
     ("method", "more"),
-    [("fedavg", "fedavg.momentum=0.9 "), ("fedprox", "fedprox.mu=0.5 "), ("fednova", "")],
+    [
+        ("fedavg", "fedavg.momentum=0.9 "),
+        ("fedprox", "fedprox.mu=0.5 "),
+        ("fednova", ""),
+        ("scaffold", ""),
+        ("scaffold", "scaffold.option=I scaffold.momentum=0.5 "),
+        ("fedpvr", ""),
+        ("feddyn", "feddyn.alpha=0.1 "),
+    ],
 )
 def test_a_run_has_the_numbers_of_one_by_one_but_for_rounding(
     small: Small, method: str, more: str, monkeypatch: pytest.MonkeyPatch
@@ -184,7 +227,7 @@ def test_the_sites_of_a_wide_network_or_another_method_train_alone(
     for method, text, said in (
         ("fedavg", "model.name=mlp model.width=2000 compute.batched=auto", ""),
         ("fedavg", "model.name=convnet compute.batched=auto", ""),
-        ("scaffold", "model.name=mlp compute.batched=5", "more than plain local training"),
+        ("ditto", "model.name=mlp compute.batched=5", "more than plain local training"),
         (
             "fedavg",
             f"model.name=mlp compute.batched=5 {PRIVATE}",
@@ -202,10 +245,10 @@ def test_a_site_that_cannot_be_read_costs_no_other_its_training(
     text = MLP_SITES + "fedavg.epochs=1 fedavg.batch=16 federation.min_replies=2"
     expected = run(small(method="fedavg", rounds=1, set=text))
 
-    def unread(*_: Any) -> None:
+    def unread(*_: Any, **__: Any) -> None:
         raise ValueError("unread")
 
-    monkeypatch.setattr(ahead, "site_samples", unread)
+    monkeypatch.setattr(ahead, "train_stacked", unread)
     record = carried_out(small(method="fedavg", rounds=1, set=f"{text} compute.batched=4"))
     assert same(last(record).weights, last(expected).weights)
 

@@ -2,7 +2,8 @@
 
 Then the SuperLink is stopped for longer than Flower bears, which ends the run, and what continues it completes.
 
-Minutes, so with `pytest tests/deployment/test_memory_of_processes.py -m long` only; `-s` shows the table.
+Minutes, so with `pytest tests/deployment/test_memory_of_processes.py -m long` only; `-s` shows the table. What a site
+holds that waits for work is looked at in seconds.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
+import psutil
 import pytest
 from federation import words_of
 from frail import Frail, lines_in, until
 from small import SMALL
 
-pytestmark = [pytest.mark.extended, pytest.mark.long]
+pytestmark = pytest.mark.extended
 
 #: after which rounds memory is looked at; the faults that a run survives lie between the first two
 AT = (2, 15, 30)
@@ -32,6 +34,9 @@ ROUNDS = 36
 BORNE, TOO_LONG = 25, 65
 #: how much more a process may hold at the last than at the one before
 MOST_GROWTH = 1.03
+
+#: megabytes of its own that a site's processes hold together while they wait for work: Flower's two take 192
+MOST_IDLE = 230
 
 #: what stays for more than a round beside a site's own program; what that starts for each message does not
 PROGRAMS = ("flower-superlink", "flower-superexec", "flwr-serverapp", "flower-supernode")
@@ -62,7 +67,11 @@ class Looks:
     def _processes(self) -> Iterator[tuple[str, int]]:
         home = f"FLWR_HOME={self._federation.directory}/".encode()
         for site in self._federation.configs:
-            yield f"{site}: nectar site", self._federation.running[site].pid
+            parent = psutil.Process(self._federation.running[site].pid)
+            yield f"{site}: nectar site", parent.pid
+            for child in parent.children():
+                if "nectar.engines.site" in child.cmdline():
+                    yield f"{site}: what ClientApps are forks of", child.pid
         for pid in [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]:
             with contextlib.suppress(OSError):
                 own = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
@@ -83,6 +92,19 @@ def _reaches(output: Path, server_round: int) -> bool:
     return any(line["round"] >= server_round for line in lines_in(output))
 
 
+def test_a_site_that_waits_for_work_holds_little(tmp_path: Path) -> None:
+    with Frail(tmp_path, {"north": "partition-id=0 num-partitions=1"}) as federation:
+        federation.start("north")
+        until(lambda: federation.heard("north", "SuperNode ID"), "a node that is online")
+        until(lambda: federation.heard("north", "ends, as no message waits"), "the imports' end")
+        own = psutil.Process(federation.running["north"].pid)
+        held = {each: each.memory_full_info().uss / 2**20 for each in (own, *own.children(True))}
+    print([f"{mb:.0f} MB" for mb in held.values()])
+    assert len(held) == 3, "the site's own, the SuperNode, its SuperExec"
+    assert sum(held.values()) < MOST_IDLE
+
+
+@pytest.mark.long
 def test_no_process_grows_from_round_15_to_round_30(tmp_path: Path) -> None:
     nodes = {f"partition-{i}": f"partition-id={i} num-partitions=3" for i in range(3)}
     output = tmp_path / "runs"

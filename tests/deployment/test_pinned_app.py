@@ -23,7 +23,7 @@ import flwr.supernode.runtime.run_clientapp as process
 from nectar.engines.site import clientapp
 
 bundle, folder = Path(sys.argv[1]), Path(sys.argv[2])
-pin = clientapp.pinned(bundle, folder)
+pin = clientapp.pinned(bundle.read_bytes(), folder)
 clientapp.preload(pin)
 clientapp._use(pin)
 before = sorted(folder.parent.rglob("*"))

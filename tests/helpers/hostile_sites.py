@@ -162,6 +162,7 @@ NAMES = {
     "synthetic-images": ("images", "labels"),
     "synthetic-batches": ("inputs", "labels", "step"),
     "latent-means": ("vectors",),
+    "logits": ("logits",),
     "pixels": ("pixels",),
     "masked-update": ("values",),
     "top-k-update": ("values",),

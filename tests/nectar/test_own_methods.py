@@ -41,6 +41,11 @@ class DampedSettings(FedAvgSettings):
     part: float = setting(0.5, "the part of the way that is sent", gt=0, le=1)
 
 
+class Unbound(DampedSettings):
+    def needs(self):
+        return {}
+
+
 class DampedClient(DeviceClient):
     @phase("damped")
     def damped(self, w):
@@ -61,6 +66,7 @@ SPELT = Method("spelt", "damping:Damped", "damping:DampedClient", "damping:Dampe
 TAKEN = Method("model", Damped, DampedClient, DampedSettings)
 CLASH = Method("fedavg", Damped, DampedClient, DampedSettings)
 LOUD = Method("Loud!", Damped, DampedClient, DampedSettings)
+UNBOUND = Method("unbound", Damped, DampedClient, Unbound)
 NO_SETTINGS = Method("without", Damped, DampedClient, Damped)
 NO_STRATEGY = Method("without", DampedSettings, DampedClient, DampedSettings)
 NO_CLIENT = Method("without", Damped, Damped, DampedSettings)
@@ -155,6 +161,7 @@ def test_its_parts_are_import_paths_however_they_were_given() -> None:
         ({"method": "damping:TAKEN"}, "calls itself 'model', which is taken"),
         ({"method": "damping:CLASH"}, "calls itself 'fedavg', which is taken"),
         ({"method": "damping:LOUD"}, "calls itself 'Loud!', which cannot name a section"),
+        ({"method": "damping:UNBOUND"}, r"Unbound\.needs must be a classmethod"),
         ({"method": "damping:NO_SETTINGS"}, "must inherit common.settings.base.Settings"),
         ({"method": "damping:setting"}, "neither a Flower strategy nor a method of your own"),
         ({"method": "damping:METHOD", "set": "damped.prat=1"}, "did you mean damped.part"),

@@ -1,4 +1,7 @@
-"""`nectar site`: what a SuperNode starts for each message is a fork of a process that has imported everything."""
+"""`nectar site`: what a SuperNode starts for each message is a fork of a process that has imported everything.
+
+That process ends when no message came for a while, and is started again by the next.
+"""
 
 from __future__ import annotations
 
@@ -23,36 +26,51 @@ from waiting import until
 from nectar.cli import main as nectar
 from nectar.engines.site.place import Place
 
-#: the site's program around a SuperNode that is a shell script, and a ClientApp that is a piece of Python
+#: the site's program around a SuperNode that is a shell script, and a ClientApp and imports that are pieces of Python
 DRIVER = """
 import os, sys
+from nectar.engines.site import warm
 from nectar.engines.site.parent import Parent
 from nectar.engines.site.place import place
 
+supernode, app, imports, idle = sys.argv[1:]
+
+def prepare():
+    exec(imports)
+    return lambda: exec(app)
+
 with place() as here:
     variables = os.environ | here.environment("", ["/usr/bin", "/bin"]) | {"HERE": str(here.folder)}
-    outcome = Parent(here.listener, ["/bin/sh", "-c", sys.argv[1]], variables).serve()
-    if not isinstance(outcome, int):
-        try:
-            outcome.put_on("flwr-clientapp")
-            exec(sys.argv_of_test)
-            os._exit(0)
-        finally:
-            os._exit(1)
+    parent = Parent(here.listener, ["/bin/sh", "-c", supernode], variables)
+    outcome = parent.serve()
+    if outcome is None:
+        warm.serve(here.listener, parent.group, prepare, float(idle))
 sys.exit(outcome)
 """
 
+#: a ClientApp that says whose fork it is, and a SuperNode's wait until that process is gone
+WHOSE = "open(os.environ['HERE'] + '/parent', 'w').write(str(os.getppid())); print(f'of: {os.getppid()}', flush=True)"
+ENDED = "while kill -0 $(cat $HERE/parent) 2>/dev/null; do sleep .02; done"
+
+AS_LONG_AS_IT_TAKES = 300.0
+
 
 class Site:
-    """The program at work; `said` holds what came on its standard output and errors so far."""
+    """The program at work; `said` holds what came on its standard output and errors so far, but for its own lines."""
 
-    def __init__(self, directory: Path, supernode: str, app: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        supernode: str,
+        app: str = "",
+        imports: str = "",
+        idle: float = AS_LONG_AS_IT_TAKES,
+    ) -> None:
         self.log = directory / "log"
         self.temporary = Path(tempfile.mkdtemp(prefix="site-"))  # short: a socket lies in it
-        driver = DRIVER.replace("sys.argv_of_test", repr(app))
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-c", driver, supernode],
+                [sys.executable, "-P", "-c", DRIVER, supernode, app, imports, str(idle)],
                 env=os.environ | {"TMPDIR": str(self.temporary)},
                 stdout=log,
                 stderr=log,
@@ -61,7 +79,8 @@ class Site:
 
     @property
     def said(self) -> str:
-        return self.log.read_text()
+        lines = self.log.read_text().splitlines(keepends=True)
+        return "".join(line for line in lines if not line.startswith("nectar site: "))
 
     def number(self, name: str) -> int:
         """Wait for the line ``name: NUMBER`` and return the number."""
@@ -77,8 +96,8 @@ class Site:
 def site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
     started: list[Site] = []
 
-    def start(supernode: str, app: str = "") -> Site:
-        started.append(Site(tmp_path, supernode, app))
+    def start(*words: Any, **options: Any) -> Site:
+        started.append(Site(tmp_path, *words, **options))
         return started[-1]
 
     yield start
@@ -160,7 +179,9 @@ def test_a_signal_is_passed_on_once_and_nothing_is_left(
 
 def test_before_it_has_a_supernode_ctrl_c_ends_it_without_a_traceback(tmp_path: Path) -> None:
     begun = tmp_path / "begun"
-    (tmp_path / "flwr.py").write_text(f"open({str(begun)!r}, 'w')\nimport time\ntime.sleep(600)\n")
+    (tmp_path / "psutil.py").write_text(
+        f"open({str(begun)!r}, 'w')\nimport time\ntime.sleep(600)\n"
+    )
     with subprocess.Popen(
         [sys.executable, "-P", "-m", "nectar.engines.site", "/usr/bin"],
         env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
@@ -170,6 +191,88 @@ def test_before_it_has_a_supernode_ctrl_c_ends_it_without_a_traceback(tmp_path: 
         process.send_signal(signal.SIGINT)
         _, message = process.communicate(timeout=300)
     assert (process.returncode, message) == (-signal.SIGINT, b"")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_it_imports_ends_it_with_its_supernode(
+    site: Callable[..., Site], number: signal.Signals
+) -> None:
+    supernode = "trap 'echo heard; exit 3' TERM INT; sleep 600 & wait"
+    one = site(
+        supernode,
+        imports="print(f'imports: {os.getpid()}', flush=True); import time; time.sleep(600)",
+    )
+    importing = one.number("imports")
+    os.killpg(one.process.pid, number)  # as a terminal does
+    assert one.process.wait(300) == 3
+    assert one.said.count("heard") == 1
+    assert not alive(importing)
+    assert "Traceback" not in one.said
+    assert one.left() == []
+
+
+def test_what_cannot_be_imported_ends_it_before_any_message(site: Callable[..., Site]) -> None:
+    one = site("echo node: $$; sleep 600", imports="import no_such_module")
+    node = one.number("node") if "node: " in one.said else 0
+    assert one.process.wait(300) == 1
+    assert "ModuleNotFoundError: No module named 'no_such_module'" in one.said
+    assert not (node and alive(node))
+    assert one.left() == []
+
+
+def test_rounds_are_forks_of_one_process_which_ends_after_a_while_and_starts_again(
+    site: Callable[..., Site],
+) -> None:
+    one = site("flwr-clientapp; flwr-clientapp; echo $?", WHOSE)
+    assert one.process.wait(300) == 0
+    first, second, code = one.said.splitlines()
+    assert (first, code) == (second, "0")
+    one = site(f"flwr-clientapp; {ENDED}; flwr-clientapp; echo $?", WHOSE, idle=0.2)
+    assert one.process.wait(300) == 0
+    first, second, code = one.said.splitlines()
+    assert (first != second, code) == (True, "0")
+    assert not alive(int(second.split()[1]))
+
+
+def test_no_message_is_lost_that_comes_while_it_ends(site: Callable[..., Site]) -> None:
+    calls = (
+        "for i in 1 2 3 4 5 6 7 8; do flwr-clientapp & flwr-clientapp && wait $! && echo fine; done"
+    )
+    one = site(calls, WHOSE, idle=0.0)
+    assert one.process.wait(300) == 0
+    lines = one.said.splitlines()
+    assert lines.count("fine") == 8
+    assert len({line for line in lines if line.startswith("of: ")}) > 1, "it did end"
+
+
+def test_when_it_is_killed_its_forks_end_and_the_next_message_works(
+    site: Callable[..., Site],
+) -> None:
+    app = (
+        "print(f'fork{sys.argv[1]}: {os.getpid()}', flush=True)\n"
+        "if sys.argv[1] == '1': os.kill(os.getppid(), 9); __import__('time').sleep(600)"
+    )
+    one = site("flwr-clientapp 1; echo $?; flwr-clientapp 2; echo $?", app)
+    assert one.process.wait(300) == 0
+    assert [line for line in one.said.splitlines() if ":" not in line] == ["1", "0"]
+    assert not alive(one.number("fork1"))
+
+
+def test_imports_that_fail_later_cost_the_message_that_waits_and_no_other(
+    site: Callable[..., Site],
+) -> None:
+    calls = [
+        "flwr-clientapp; echo $?",
+        f"{ENDED}; touch $HERE/bad; flwr-clientapp; echo $?",
+        "rm $HERE/bad; flwr-clientapp; echo $?",
+    ]
+    imports = (
+        "import pathlib, tempfile; assert not [*pathlib.Path(tempfile.gettempdir()).glob('*/bad')]"
+    )
+    one = site("; ".join(calls), WHOSE, imports, 0.0)
+    assert one.process.wait(300) == 0
+    assert [line for line in one.said.splitlines() if line.isdigit()] == ["0", "1", "0"]
+    assert "AssertionError" in one.said
 
 
 def test_when_the_supernode_is_killed_everything_ends(site: Callable[..., Site]) -> None:
@@ -193,7 +296,8 @@ def test_when_the_program_is_killed_its_supernode_ends(
     left = one.left()
     assert len(left) == 1
     again = subprocess.run(
-        [sys.executable, "-c", DRIVER, "exit 4"], env=os.environ | {"TMPDIR": str(one.temporary)}
+        [sys.executable, "-c", DRIVER, "exit 4", "", "", "0"],
+        env=os.environ | {"TMPDIR": str(one.temporary)},
     )
     assert again.returncode == 4
     assert one.left() == [], "what a killed program left goes at the next start"
@@ -237,7 +341,14 @@ def test_what_cannot_be_is_refused_in_a_sentence(
     assert said in capsys.readouterr().err
 
 
-#: prints what the parent has of the app and of CUDA, and what the app's own modules still bring in from others
+def test_what_waits_for_a_message_has_imported_nothing_heavy() -> None:
+    code = "import sys, nectar.engines.site.__main__ as program; print(*{name.split('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    there = set(done.stdout.split()) - set(sys.stdlib_module_names)
+    assert {name for name in there if not name.startswith("_")} <= {"nectar", "psutil"}
+
+
+#: prints what a fork has of the app and of CUDA, and what the app's own modules still bring in from others
 PRELOADED = """
 import importlib, pathlib, sys
 from nectar.engines.site import clientapp
@@ -253,7 +364,7 @@ print(sorted(new - {name.split(".")[0] for name in there}))
 """
 
 
-def test_the_parent_has_imported_what_clientapps_need_but_nothing_of_the_app() -> None:
+def test_forks_begin_with_what_clientapps_need_but_nothing_of_the_app() -> None:
     command = [sys.executable, "-P", "-c", PRELOADED, str(ROOT)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.stdout == "[] False\n[]\n", done.stderr

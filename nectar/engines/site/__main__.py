@@ -8,38 +8,32 @@ bundle; and without the working directory on its path, as Flower's own `flwr-cli
 
 from __future__ import annotations
 
-import atexit
-import gc
 import os
 import signal
 import sys
-import time
-import traceback
 from argparse import ArgumentParser
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
 
 # Until there is a SuperNode to pass it on to, a Ctrl-C ends this process without a traceback of what it imports.
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-from nectar.engines.site import clientapp
+from nectar.engines.site import warm
 from nectar.engines.site.parent import Parent
 from nectar.engines.site.place import Place, place
 
-if TYPE_CHECKING:
-    from nectar.engines.site.forks import ForkRequest
-
-#: The SuperNode's SuperExec looks for a task this often: Flower's default of a second is for what starts slowly.
-_POLL = ("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.1")
-
+#: The SuperNode's SuperExec looks for a task this often: Flower's default of a second is for what starts slowly. A look
+#: costs the two of them four milliseconds: an idle site takes 4 % of a core with ten a second, 2.5 % with five.
+_POLL = ("FLWR_SUPEREXEC_TASK_POLL_INTERVAL", "0.2")
 
 #: with what a SuperNode ends that its server turned away: while it was online, and at its start
 _ENDS = (0, 1)
 
 
 def main() -> int:
-    """Start the SuperNode, import what ClientApps need meanwhile, and serve; return the exit code."""
+    """Start the SuperNode, and what ClientApps are forks of when there is one to start; return the exit code."""
     parser = ArgumentParser()
     parser.add_argument("--pin", type=Path)
     parser.add_argument("--approves", action="store_true")
@@ -47,27 +41,32 @@ def main() -> int:
     parser.add_argument("options", nargs="*")
     words = parser.parse_args()
     with place() as here:
-        pin = clientapp.pinned(words.pin, here.folder) if words.pin else None
-        fleet = clientapp.fleet_of(words.options)
+        bundle = words.pin.read_bytes() if words.pin else None
         supernode = [str(words.programs / "flower-supernode"), *words.options]
-        only = pin is not None or words.approves
+        only = bundle is not None or words.approves
         environment = dict([_POLL]) | os.environ | _variables(here, words.programs, only)
         parent = Parent(here.listener, supernode, environment)
-        try:
-            _preload(pin)
-        except BaseException:
-            parent.end()
-            raise
         outcome = parent.serve()
-        if isinstance(outcome, int):
-            if fleet is None or parent.told_to_end or outcome not in _ENDS:
-                return outcome
-            parent.leave_signals()
-            # imported only now, since it imports modules of the app, which a fork has to get from its bundle
-            from nectar.engines.site import turned_away
+        if outcome is None:
+            warm.serve(
+                here.listener, parent.group, lambda: _client_app(bundle, here, words.options)
+            )
+        if parent.told_to_end or outcome not in _ENDS:
+            return outcome
+        parent.leave_signals()
+        # imported only now: it takes memory, and modules of the app, which a fork has to get from its bundle
+        from nectar.engines.site import clientapp, turned_away
 
-            return turned_away.exit_code(outcome, fleet, here.folder)
-        _run(outcome, pin, fleet)
+        fleet = clientapp.fleet_of(words.options)
+        return outcome if fleet is None else turned_away.exit_code(outcome, fleet, here.folder)
+
+
+def _client_app(bundle: bytes | None, here: Place, options: Sequence[str]) -> warm.ClientApp:
+    from nectar.engines.site import clientapp  # by the process whose memory is given back
+
+    pin = None if bundle is None else clientapp.pinned(bundle, here.folder)
+    clientapp.preload(pin)
+    return partial(clientapp.run, pin, clientapp.fleet_of(options))
 
 
 def _variables(here: Place, programs: Path, only: bool) -> dict[str, str]:
@@ -76,39 +75,6 @@ def _variables(here: Place, programs: Path, only: bool) -> dict[str, str]:
     return here.environment(
         str(programs / "flwr-clientapp"), [programs, os.environ.get("PATH", "")]
     )
-
-
-def _preload(pin: clientapp.Pin | None) -> None:
-    begun = time.monotonic()
-    clientapp.preload(pin)
-    # what is there already is not looked through by the forks' collectors, so that its pages stay shared
-    gc.collect()
-    gc.freeze()
-    print(
-        f"nectar site: ready after {time.monotonic() - begun:.1f} s; ClientApps are forks of process {os.getpid()}",
-        file=sys.stderr,
-        flush=True,
-    )
-
-
-def _run(
-    request: ForkRequest, pin: clientapp.Pin | None, fleet: clientapp.Fleet | None
-) -> NoReturn:
-    """Be the ClientApp, and end as a process of its own would, without what the parent has to do at its exit."""
-    code = 1
-    try:
-        request.put_on("flwr-clientapp")
-        atexit._clear()
-        clientapp.run(pin, fleet)
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
 
 
 if __name__ == "__main__":

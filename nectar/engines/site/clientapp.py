@@ -74,9 +74,8 @@ class Pin:
     folder: Path
 
 
-def pinned(bundle: Path, folder: Path) -> Pin:
+def pinned(content: bytes, folder: Path) -> Pin:
     """Unpack the bundle that the site has read below ``folder``."""
-    content = bundle.read_bytes()
     with contextlib.redirect_stdout(sys.stderr):
         app = install_from_fab(content, install_dir=folder, skip_prompt=True)
     return Pin(hashlib.sha256(content).hexdigest(), app)

@@ -1,4 +1,4 @@
-"""Forking the site's process, which has imported what ClientApps need, for each stub that asks, until nobody can ask.
+"""Forking a process that has imported what ClientApps need, for each stub that asks, until none has in a while.
 
 It has one thread, so that a fork is a whole process. (`multiprocessing` has a fork server, too: it imports the main
 program of its user again in every fork, and gives it neither files nor a log of its own.)
@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
@@ -92,6 +92,32 @@ def _missing(content: bytes) -> int:
     return _LENGTH + int.from_bytes(content[:_LENGTH], "big") - len(content)
 
 
+class Woken:
+    """What becomes readable when this process gets a signal, or a child of it ends."""
+
+    def __init__(self) -> None:
+        self._end, self._wake = socket.socketpair()
+        for end in (self._end, self._wake):
+            end.setblocking(False)
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _heard)
+
+    def fileno(self) -> int:
+        """Return the descriptor, for `select`."""
+        return self._end.fileno()
+
+    def clear(self) -> None:
+        """Wait for the next signal."""
+        self._end.recv(4096)
+
+    def leave(self) -> None:
+        """Be woken no more, in a fork."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._end.close()
+        self._wake.close()
+
+
 class ForkServer:
     """Forks of this process, each known to the one who asked for it by a socket.
 
@@ -101,42 +127,36 @@ class ForkServer:
     Parameters
     ----------
     door : socket.socket
-        Where those who ask are heard.
-    open_door : callable
-        Returns the socket of the next one; None if there will be none any more.
+        Where those who ask are heard. Who comes first is there already.
     grace : float
         Seconds that a fork has to end before it is killed.
+    idle : float
+        Seconds without a fork after which nobody is answered any more.
     """
 
-    def __init__(
-        self, door: socket.socket, open_door: Callable[[], socket.socket | None], grace: float
-    ) -> None:
-        self._door, self._open_door, self._grace = door, open_door, grace
+    def __init__(self, door: socket.socket, grace: float, idle: float) -> None:
+        self._door, self._grace, self._idle = door, grace, idle
         self._askers: dict[int, socket.socket] = {}
         self._kill_at: dict[int, float] = {}
-        self._woken, self._wake = socket.socketpair()
-        for end in (self._woken, self._wake):
-            end.setblocking(False)
-        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, _heard)
+        self._woken = Woken()
 
-    def serve(self, over: Callable[[], bool] = lambda: False) -> ForkRequest | None:
-        """Answer until ``over``, or nobody can come; in a fork, return what it is to be, and None in this process."""
-        while not over():
-            for end in self._ready():
-                if end is self._woken:
-                    self._woken.recv(4096)
+    def serve(self) -> ForkRequest | None:
+        """Answer until nobody comes; in a fork, return what it is to be, and None in this process at the end."""
+        end_at = time.monotonic()
+        while (ready := self._ready(end_at)) or self._askers:
+            for end in ready:
+                if isinstance(end, Woken):
+                    end.clear()
                 elif end is not self._door:
                     self._end_fork_of(end)
-                elif (asker := self._open_door()) is None:
-                    return None
-                elif (request := self._fork(asker)) is not None:
+                elif (request := self._fork(end.accept()[0])) is not None:
                     return request
-            self.reap()
+            self._reap()
             self._kill_overdue()
+            end_at = time.monotonic() + self._idle
         return None
 
-    def reap(self) -> None:
+    def _reap(self) -> None:
         """Tell those who asked for a fork that has ended its exit code."""
         for pid in list(self._askers):
             ended, status = os.waitpid(pid, os.WNOHANG)
@@ -146,15 +166,12 @@ class ForkServer:
                 with self._askers.pop(pid) as asker, suppress(OSError):
                     asker.sendall(code.to_bytes(CODE, "big", signed=True))
 
-    def kill_after(self, pid: int, seconds: float) -> None:
-        """Have a child killed if it is still there then."""
-        self._kill_at.setdefault(pid, time.monotonic() + seconds)
-
-    def _ready(self) -> Iterable[socket.socket]:
-        due = min(self._kill_at.values(), default=None)
+    def _ready(self, end_at: float) -> Sequence[socket.socket | Woken]:
+        due = min(self._kill_at.values(), default=None) if self._askers else end_at
         seconds = None if due is None else max(0.0, due - time.monotonic())
-        asked = [asker for asker in self._askers.values() if asker.fileno() >= 0]
-        return select.select([self._woken, self._door, *asked], [], [], seconds)[0]
+        ends: list[socket.socket | Woken] = [self._woken, self._door]
+        ends += [asker for asker in self._askers.values() if asker.fileno() >= 0]
+        return select.select(ends, [], [], seconds)[0]
 
     def _fork(self, asker: socket.socket) -> ForkRequest | None:
         """Answer one who asks; return the request in the fork, and None in this process."""
@@ -181,9 +198,8 @@ class ForkServer:
 
     def _leave(self, asker: socket.socket) -> None:
         """Be no server any more, in a fork."""
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for end in (self._woken, self._wake, self._door, asker, *self._askers.values()):
+        self._woken.leave()
+        for end in (self._door, asker, *self._askers.values()):
             end.close()
 
     def _end_fork_of(self, asker: socket.socket) -> None:
@@ -191,7 +207,7 @@ class ForkServer:
         (pid,) = (number for number, own in self._askers.items() if own is asker)
         asker.close()
         os.kill(pid, signal.SIGTERM)  # its number is its own until it is waited for
-        self.kill_after(pid, self._grace)
+        self._kill_at[pid] = time.monotonic() + self._grace
 
     def _kill_overdue(self) -> None:
         for pid, due in list(self._kill_at.items()):
