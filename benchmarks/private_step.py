@@ -24,7 +24,8 @@ from common.learning.dp_sgd import dp_sgd
 from common.learning.training import plain_gradient
 from common.models import build
 from synth.descent import SGD
-from synth.private_release import Gaussian, clipped_sum
+from synth.linear_gradients import clipped_sum, finely
+from synth.private_release import Gaussian
 
 SHAPE, CLASSES, BATCH, THREADS = (1, 28, 28), 10, 64, 2
 CLIP, NOISE, LR = 1.0, 1.0, 0.01
@@ -121,8 +122,10 @@ def check(name: str) -> None:
     mean_loss(model, *batch(0)).backward()  # type: ignore[no-untyped-call]
     optimizer.clip_and_accumulate()
     theirs = torch.cat([p.summed_grad.flatten() for p in optimizer.params])
-    sums = clipped_sum(network(name), mean_loss, batch(0), MECHANISM)
-    own = MECHANISM.values(torch.cat([t.flatten() for t in sums.values()]))
+    ours = network(name)
+    mechanism = finely(MECHANISM, ours, BATCH)
+    sums = clipped_sum(ours, mean_loss, batch(0), mechanism)
+    own = mechanism.values(torch.cat([t.flatten() for t in sums.values()]))
     apart = float((own - theirs).norm() / theirs.norm())
     if apart > AGREEMENT:
         raise AssertionError(f"{name}: the clipped sums lie {apart:.2g} apart")

@@ -21,7 +21,7 @@ from client_app.local_training import (
 )
 from common.draws.seeding import generator
 from common.learning.compute import counted
-from common.learning.dp_sgd import DPSGDSteps
+from common.learning.steps import DPSGDSteps
 from common.learning.task import difference
 from common.models import Classifier
 from common.settings.fedsynth import FedSynthSettings

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from client_app.ahead import PURPOSE, made_for
 from client_app.device import DeviceClient
 from common.errors import FederationError
-from common.learning.dp_sgd import DPSGDSteps, dp_sgd, planned
+from common.learning.dp_sgd import dp_sgd
+from common.learning.steps import DPSGDSteps, planned
 from common.learning.training import GradientRule, Gradients, Local, Trained, train, weighted
 from common.models import Classifier, couples_samples
 from common.privacy.events import Event

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from common.errors import PayloadError
 from common.learning.compute import pieces
-from common.learning.dp_sgd import local_steps
 from common.learning.run import Run
+from common.learning.steps import local_steps
 from common.settings.scaffold import ScaffoldSettings
 from common.sites import Site
 from common.specs.scaffold import CONTROL, WEIGHTS, bundle_spec, control_spec

@@ -15,46 +15,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
-from torch.linalg import vector_norm
 
-if TYPE_CHECKING:
-    from synth.private_release import Gaussian
-
-FINE_ROWS = 1 << 7
-"""Products that may be added in float64 before the sum goes into an integer, exactly."""
+from synth.private_release import FINE_ROWS, Bound, Gaussian, Products, sum_clipped
+from synth.private_release import clipped_sum as sum_of_examples
 
 #: C is at most 2^46 steps: 128 contributions stay below 2^53, and 2^16 within half of an int64
 _BITS = 46
-
-#: steps of a unit vector of inputs: half of these bits
-_UNIT = 2.0**23
 
 #: the grid is at most 2^32 steps: noise of 12 deviations stays below 2^61
 _FINER = 32
 
 #: examples of a step, in the mean, up to which a Poisson sample never has 2^16
 _MOST_EXPECTED = 1 << 15
-
-
-class Bound(nn.Module):
-    """An objective as a module around its model: what a functional call can put other parameters into."""
-
-    def __init__(self, model: nn.Module, objective: Callable[..., Tensor]) -> None:
-        super().__init__()
-        self.model = model
-        self.objective = objective
-
-    def forward(self, *batch: Tensor) -> Tensor:
-        """Return the objective's value."""
-        return self.objective(self.model, *batch)
 
 
 def finely(gaussian: Gaussian, model: nn.Module, expected: float) -> Gaussian:
@@ -66,35 +46,6 @@ def finely(gaussian: Gaussian, model: nn.Module, expected: float) -> Gaussian:
         return gaussian
     _, bits = math.frexp(gaussian.clip / gaussian.grid)
     return replace(gaussian, finer=max(0, min(_BITS - bits, _FINER)))
-
-
-@dataclass(frozen=True)
-class Products:
-    """The gradients b a^T of examples.
-
-    Attributes
-    ----------
-    slopes, inputs : Tensor
-        b [n, out] and a [n, in].
-    """
-
-    slopes: Tensor
-    inputs: Tensor
-
-    def lengths(self) -> Tensor:
-        """Return the gradients' lengths, float64 [n, 1]."""
-        b, a = (vector_norm(p, dim=1, dtype=torch.float64) for p in (self.slopes, self.inputs))
-        lengths: Tensor = (b * a)[:, None]
-        return lengths
-
-    def summed(self, factors: Tensor, gaussian: Gaussian) -> Tensor:
-        """Return the sum of the gradients times ``factors`` [n] in the mechanism's steps, float64 [out, in]."""
-        length = vector_norm(self.inputs, dim=1, dtype=torch.float64)
-        by_b = (factors * length / _UNIT).where(factors > 0, 0)
-        by_a = (_UNIT * gaussian.step / length).where(by_b > 0, 0)
-        b, a = gaussian.steps(self.slopes, by_b), gaussian.steps(self.inputs, by_a)
-        total: Tensor = b.T @ a
-        return total
 
 
 class OtherUseError(Exception):
@@ -176,3 +127,19 @@ def factored_gradients(
         if p.requires_grad
     }
     return {name.removeprefix("model."): each for name, each in found.items()}
+
+
+def clipped_sum(
+    model: nn.Module,
+    objective: Callable[..., Tensor],
+    batch: Sequence[Tensor],
+    gaussian: Gaussian,
+    drawing: Callable[[slice], AbstractContextManager[None]] | None = None,
+) -> dict[str, Tensor]:
+    """Return what `synth.private_release.clipped_sum` does, by products where ``gaussian`` has finer steps."""
+    if gaussian.finer:
+        with suppress(OtherUseError):
+            return sum_clipped(
+                factored_gradients, model, objective, batch, gaussian, FINE_ROWS, drawing
+            )
+    return sum_of_examples(model, objective, batch, gaussian, drawing=drawing)

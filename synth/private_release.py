@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -21,11 +21,15 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.linalg import vector_norm
 
-from synth.linear_gradients import FINE_ROWS, Bound, OtherUseError, Products, factored_gradients
-
 #: Pixels of the images that one vectorised backward pass goes through
 _CHUNK_PIXELS = {"cpu": 1 << 17}
 _CHUNK_PIXELS_ELSEWHERE = 1 << 22
+
+FINE_ROWS = 1 << 7
+"""Products that may be added in float64 before the sum goes into an integer, exactly."""
+
+#: steps of a unit vector of inputs: half of these bits
+_UNIT = 2.0**23
 
 #: by which C is less in finer steps: more than float64 rounds off a length, of up to 2^20 squares
 _ROUNDED = 2.0**-30
@@ -288,6 +292,19 @@ Objective = Callable[..., Tensor]
 _HELD = 1 << 25
 
 
+class Bound(nn.Module):
+    """An objective as a module around its model: what a functional call can put other parameters into."""
+
+    def __init__(self, model: nn.Module, objective: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.model = model
+        self.objective = objective
+
+    def forward(self, *batch: Tensor) -> Tensor:
+        """Return the objective's value."""
+        return self.objective(self.model, *batch)
+
+
 def example_gradients(
     model: nn.Module, objective: Objective, batch: Sequence[Tensor]
 ) -> dict[str, Tensor]:
@@ -353,18 +370,42 @@ def clipped_sum(
         By the parameters' names, each of the parameter's shape: the mechanism's steps, in its ``dtype``; zeros
         if there is no example.
     """
-    if gaussian.finer:
-        with suppress(OtherUseError):
-            return _summed(
-                factored_gradients, model, objective, batch, gaussian, FINE_ROWS, drawing
-            )
     numbers = max(1, sum(p.numel() for p in model.parameters() if p.requires_grad))
     most = FINE_ROWS if gaussian.finer else MOST_ROWS
     size = chunk or min(most, max(1, _held_on(batch[0].device) // numbers))
-    return _summed(example_gradients, model, objective, batch, gaussian, size, drawing)
+    return sum_clipped(example_gradients, model, objective, batch, gaussian, size, drawing)
 
 
-def _summed(
+@dataclass(frozen=True)
+class Products:
+    """The gradients b a^T of examples.
+
+    Attributes
+    ----------
+    slopes, inputs : Tensor
+        b [n, out] and a [n, in].
+    """
+
+    slopes: Tensor
+    inputs: Tensor
+
+    def lengths(self) -> Tensor:
+        """Return the gradients' lengths, float64 [n, 1]."""
+        b, a = (vector_norm(p, dim=1, dtype=torch.float64) for p in (self.slopes, self.inputs))
+        lengths: Tensor = (b * a)[:, None]
+        return lengths
+
+    def summed(self, factors: Tensor, gaussian: Gaussian) -> Tensor:
+        """Return the sum of the gradients times ``factors`` [n] in the mechanism's steps, float64 [out, in]."""
+        length = vector_norm(self.inputs, dim=1, dtype=torch.float64)
+        by_b = (factors * length / _UNIT).where(factors > 0, 0)
+        by_a = (_UNIT * gaussian.step / length).where(by_b > 0, 0)
+        b, a = gaussian.steps(self.slopes, by_b), gaussian.steps(self.inputs, by_a)
+        total: Tensor = b.T @ a
+        return total
+
+
+def sum_clipped(
     gradients: Callable[..., Mapping[str, Tensor | Products]],
     model: nn.Module,
     objective: Objective,

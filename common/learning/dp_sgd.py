@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from common.learning.training import GradientRule, Objective
-from common.settings.sections import PrivacySettings
-from common.settings.training import TrainingSettings
-from synth.linear_gradients import finely
-from synth.private_release import Gaussian, clipped_sum, noisy_mean
+from synth.linear_gradients import clipped_sum, finely
+from synth.private_release import Gaussian, noisy_mean
 from synth.row_draws import Layers, RowDraws
 
 
@@ -46,77 +43,3 @@ def dp_sgd(gaussian: Gaussian, expected: float) -> GradientRule:
         return torch.full((), math.nan, device=device)
 
     return noisy_gradient
-
-
-# ---- planned steps -------------------------------------------------------------------------------
-# How many steps a site's local training takes: both sides know it of the settings and the number of examples.
-
-
-@dataclass(frozen=True)
-class DPSGDSteps:
-    """How many private steps a training takes, and with which chance each of them draws an example.
-
-    Whoever knows the numbers that it was planned with knows these; nothing else decides them.
-
-    Attributes
-    ----------
-    rate : float
-        q, the chance of each example in each step.
-    steps : int
-        How many.
-    expected : int
-        How many examples a step draws in the mean, by which its sum is divided.
-    """
-
-    rate: float
-    steps: int
-    expected: int
-
-    @classmethod
-    def plan(cls, batch: int, epochs: int, pool: int, drawn: int = 0) -> DPSGDSteps:
-        """Return the steps in which as many examples are drawn, in the mean, as plain passes have.
-
-        With q = B / n over all of n examples these are ceil(epochs / q).
-
-        Parameters
-        ----------
-        batch : int
-            B; a smaller pass gives all it has.
-        epochs : int
-            Passes.
-        pool : int
-            The examples that are drawn from, as many as are said to be there; at least 1.
-        drawn : int
-            The examples of a pass; 0: as many as the pool has.
-        """
-        a_pass = drawn or pool
-        size = min(batch, a_pass)
-        return cls.of(size, -(-epochs * a_pass // size), pool)
-
-    @classmethod
-    def of(cls, batch: int, steps: int, pool: int) -> DPSGDSteps:
-        """Return ``steps`` steps that draw ``batch`` of ``pool`` examples in the mean, or all of a smaller pool."""
-        expected = min(batch, pool)
-        return cls(expected / pool, steps, expected)
-
-
-def planned(
-    privacy: PrivacySettings, settings: TrainingSettings, pool: int, drawn: int = 0, held: float = 0
-) -> DPSGDSteps:
-    """Return the steps of a site's local training on ``pool`` examples of which a pass draws ``drawn``.
-
-    Where the run keeps counts private these enter nothing: every site has the steps of ``privacy.examples``, less the
-    share ``held`` that it does not train on.
-    """
-    if privacy.counts == "one":
-        pool, drawn = max(1, round(privacy.examples * (1 - held))), 0
-    return DPSGDSteps.plan(settings.batch, settings.epochs, pool, drawn)
-
-
-def local_steps(
-    privacy: PrivacySettings, settings: TrainingSettings, examples: int, held: float = 0
-) -> int:
-    """Return how many steps the local training of a site with so many examples takes, by the run's settings."""
-    if privacy.active:
-        return planned(privacy, settings, examples, held=held).steps
-    return settings.epochs * -(-examples // settings.batch)

@@ -47,7 +47,7 @@ class TrainingSettings(Settings):
     """Whether a site's one training a round is all that it releases."""
 
     def private_steps(self, examples: int, held: float) -> tuple[float, int] | None:
-        """Return the rate and number of a training's steps, as `common.learning.dp_sgd` plans them."""
+        """Return the rate and number of a training's steps, as `common.learning.steps` plans them."""
         if not vars(type(self)).get("trains_alone"):  # what inherits it may release more
             return None
         pool = max(1, round(examples * (1 - held)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.learning.dp_sgd import local_steps
+from common.learning.steps import local_steps
 from common.settings.fednova import FedNovaSettings
 from common.settings.sections import PrivacySettings
 

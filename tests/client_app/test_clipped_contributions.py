@@ -29,6 +29,7 @@ from common.sites import Site
 from common.wire.weights import Weights
 from strategies.base import strategy_class
 from synth.latent_sharing import mean_steps
+from synth.linear_gradients import clipped_sum as products_sum
 from synth.linear_gradients import finely
 from synth.private_release import Contributions, Gaussian, clipped_sum, noisy_gradients, noisy_means
 
@@ -71,7 +72,7 @@ def by_product(row: Tensor, gaussian: Gaussian) -> Tensor:
     """The same in the finer steps of linear layers: before the whole is rounded to the grid, with its noise."""
     model = nn.Linear(len(row), 1, bias=False)
     gaussian = finely(gaussian, model, 1.0)
-    sums = clipped_sum(model, lambda net, x: net(x).sum(), (row[None],), gaussian)
+    sums = products_sum(model, lambda net, x: net(x).sum(), (row[None],), gaussian)
     return gaussian.values(sums["weight"])
 
 
@@ -197,7 +198,7 @@ def test_clipped_sums_are_those_of_opacus(name: str, clip: float) -> None:
             layer.inplace = False  # Opacus' hooks need tensors of their own
     x, y = torch.randn(16, 1, 8, 8, generator=rng(1)), torch.arange(16) % 5
     gaussian = finely(silent(1.0, clip), model, 16.0)
-    sums = clipped_sum(model, lambda net, a, b: F.cross_entropy(net(a), b), (x, y), gaussian)
+    sums = products_sum(model, lambda net, a, b: F.cross_entropy(net(a), b), (x, y), gaussian)
     ours = torch.cat([gaussian.values(total).flatten() for total in sums.values()])
     wrapped = GradSampleModule(model)
     optimizer = DPOptimizer(

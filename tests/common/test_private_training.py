@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from common.learning.dp_sgd import DPSGDSteps, dp_sgd
+from common.learning.dp_sgd import dp_sgd
+from common.learning.steps import DPSGDSteps
 from common.learning.task import Classification
 from common.learning.training import Gradients, Local, train
 from common.privacy.accounting import epsilon

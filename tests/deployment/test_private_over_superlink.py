@@ -20,7 +20,7 @@ from image_folders import CLASSES, COLOURS, paint
 from small import SMALL, Small
 
 from client_app.owner.ledger import NO_BUDGET
-from common.learning.dp_sgd import DPSGDSteps
+from common.learning.steps import DPSGDSteps
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event
 from common.privacy.ledger import HEAD_FILE, LEDGER, Ledger, Lines

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from common.draws.private_draws import KeyStream, uniform_of
 from common.privacy.events import Adjacency, Event
-from synth.linear_gradients import finely
-from synth.private_release import Gaussian, clipped_sum, noisy_mean
+from synth.linear_gradients import clipped_sum, finely
+from synth.private_release import Gaussian, noisy_mean
 
 #: numbers that an image has, releases in a call
 _SIZE, _BLOCK = 16, 2000

@@ -180,7 +180,7 @@ class UnclippedStep(GradientReleases):
     def sums(self) -> Tensor:
         """Forget the clip."""
         free = GradientReleases(self.noise_multiplier, self.sample_rate, clip=1e9)
-        return (free.gaussian.values(free.sums) / self.gaussian.grid).long()
+        return (free.gaussian.values(free.sums) / self.gaussian.step).long()
 
 
 class HalfTheNoiseOfAStep(GradientReleases):

@@ -22,13 +22,12 @@ from common.learning.dp_sgd import dp_sgd
 from common.models import build
 from synth import private_release
 from synth.linear_gradients import (
-    FINE_ROWS,
     OtherUseError,
-    Products,
+    clipped_sum,
     factored_gradients,
     finely,
 )
-from synth.private_release import Gaussian, clipped_sum
+from synth.private_release import FINE_ROWS, Gaussian, Products
 from synth.row_draws import Layers
 
 CPU = torch.device("cpu")
