@@ -234,6 +234,15 @@ def test_rounds_are_forks_of_one_process_which_ends_after_a_while_and_starts_aga
     assert not alive(int(second.split()[1]))
 
 
+def test_who_looks_whether_it_lives_has_nothing_wait(site: Callable[..., Site]) -> None:
+    one = site("sleep 600")
+    for times in (1, 2):
+        until(lambda n=times: one.log.read_text().count("ends, as no message waits") == n)
+        (place,) = one.temporary.rglob("socket")
+        with socket.socket(socket.AF_UNIX) as looking:
+            looking.connect(str(place))
+
+
 def test_no_message_is_lost_that_comes_while_it_ends(site: Callable[..., Site]) -> None:
     calls = (
         "for i in 1 2 3 4 5 6 7 8; do flwr-clientapp & flwr-clientapp && wait $! && echo fine; done"

@@ -151,13 +151,14 @@ class ForkServer:
                     self._end_fork_of(end)
                 elif (request := self._fork(end.accept()[0])) is not None:
                     return request
-            self._reap()
+            if self._reap():  # who looks whether this process lives is no reason to wait for more
+                end_at = time.monotonic() + self._idle
             self._kill_overdue()
-            end_at = time.monotonic() + self._idle
         return None
 
-    def _reap(self) -> None:
-        """Tell those who asked for a fork that has ended its exit code."""
+    def _reap(self) -> bool:
+        """Tell those who asked for a fork that has ended its exit code; return whether one has."""
+        before = len(self._askers)
         for pid in list(self._askers):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
@@ -165,6 +166,7 @@ class ForkServer:
                 code = os.waitstatus_to_exitcode(status)
                 with self._askers.pop(pid) as asker, suppress(OSError):
                     asker.sendall(code.to_bytes(CODE, "big", signed=True))
+        return len(self._askers) < before
 
     def _ready(self, end_at: float) -> Sequence[socket.socket | Woken]:
         due = min(self._kill_at.values(), default=None) if self._askers else end_at
