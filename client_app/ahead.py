@@ -75,9 +75,7 @@ def together(run: Run) -> int:
     size = sum(p.numel() for p in model.parameters())
     if asked == "auto" and run.device.type == "cpu" and not (size <= SMALL and _is_linear(model)):
         return 1
-    copies = (
-        5  # the stacked parameters, their gradients, momentum, what a step makes, and has besides
-    )
+    copies = 5  # the stacked parameters, their gradients, momentum, what a step makes, a course
     fitting = max(1, (MOST << 20) // (copies * 4 * size))
     return min(MOST if asked == "auto" else int(asked), fitting)
 
@@ -141,8 +139,11 @@ def _train(
         client.begin(dict(message.content.config_records["config"]))
         _, takes = client.phase_named("train")
         given = DECODE_CACHE.decode(DECODE_CACHE.arrays_of(sent), takes(run))
-        names.append(client.site)
-        pupils.append(Pupil(client.samples, client.generator(PURPOSE), client.course(given)))
+        if (course := client.course(given)) is not None:
+            names.append(client.site)
+            pupils.append(Pupil(client.samples, client.generator(PURPOSE), course))
+    if not pupils:
+        return
     model, settings = run.model_with(pupils[0].course.start), run.settings(FedAvgSettings)
     ended = train_stacked(model, pupils, settings, server_round=server_round)
     share = (time.perf_counter() - begun) / len(names)

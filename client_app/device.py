@@ -175,13 +175,13 @@ class DeviceClient(NumPyClient):
         """Until when the server waits for this phase."""
         return self.round.deadline
 
-    def course(self, given: Any) -> Course:
-        """Return what the local training of phase "train" is, of what that phase is given.
+    def course(self, given: Any) -> Course | None:
+        """Return what the local training of phase "train" is, given what that phase is given; None if it is more.
 
-        Where a class says it itself, its simulated sites may be trained together (`client_app.ahead`); one that
-        inherits may do more.
+        Where a class has this method itself, its simulated sites may be trained together (`client_app.ahead`); one that
+        inherits it may do more.
         """
-        raise NotImplementedError
+        return None
 
     # ---- what goes along with a result ----------------------------------------------------------------
 
@@ -318,9 +318,8 @@ class DeviceClient(NumPyClient):
                 f"site '{self.site}' holds out nothing to evaluate on: its examples are too few for "
                 f"{name}={share:g}; raise that, to .5 at the most, or give it more of them"
             )
-        self.begin(
-            {TAKEN: None, **config}
-        )  # the server names a round where it knows that memory is judged by
+        # a server that does not name a round does not know that what is remembered is judged
+        self.begin({TAKEN: None, **config})
         model = self.judged(DECODE_CACHE.weights(parameters, self.run.spec))
         asked, told = self.run.config.evaluation.measure, dict[str, Any]()
         figures = measure(self.run, model, self.holdout)

@@ -67,7 +67,7 @@ class RunDirectory:
         return found if isinstance(found.get("run-config"), dict) else None
 
     def other_schema(self) -> int | None:
-        """Return the schema of a record of another release; None of this one's, or where there is no record."""
+        """Return the schema of a record of another release; None if it is this one's, or there is no record."""
         schema = (self.json(PROVENANCE) or {}).get("schema")
         return schema if type(schema) is int and schema != SCHEMA else None
 

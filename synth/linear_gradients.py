@@ -91,9 +91,10 @@ def factored_gradients(
         If a parameter is more than its layer's, or a layer is used more than once, or on several rows.
     """
     bound = Bound(model, objective)
+    trained = _layers(bound)
     layers = {
         name: {kind: p.detach() for kind, p in layer.named_parameters()}
-        for name, layer in _layers(bound).items()
+        for name, layer in trained.items()
     }
 
     def loss(zeros: dict[str, Tensor], *example: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -122,7 +123,7 @@ def factored_gradients(
     slopes, inputs = vmap(grad(loss, has_aux=True), dims, randomness="different")(zeros, *batch)
     found = {
         f"{name}.{kind}": Products(slopes[name], inputs[name]) if kind == "weight" else slopes[name]
-        for name, layer in _layers(bound).items()
+        for name, layer in trained.items()
         for kind, p in layer.named_parameters()
         if p.requires_grad
     }

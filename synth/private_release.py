@@ -295,7 +295,7 @@ _HELD = 1 << 25
 class Bound(nn.Module):
     """An objective as a module around its model: what a functional call can put other parameters into."""
 
-    def __init__(self, model: nn.Module, objective: Callable[..., Tensor]) -> None:
+    def __init__(self, model: nn.Module, objective: Objective) -> None:
         super().__init__()
         self.model = model
         self.objective = objective
@@ -372,7 +372,7 @@ def clipped_sum(
     """
     numbers = max(1, sum(p.numel() for p in model.parameters() if p.requires_grad))
     most = FINE_ROWS if gaussian.finer else MOST_ROWS
-    size = chunk or min(most, max(1, _held_on(batch[0].device) // numbers))
+    size = min(most, chunk or max(1, _held_on(batch[0].device) // numbers))
     return sum_clipped(example_gradients, model, objective, batch, gaussian, size, drawing)
 
 

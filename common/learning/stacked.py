@@ -142,7 +142,8 @@ def train_stacked(
         each = vmap(loss)(at, x.reshape(*rows.shape, *x.shape[1:]), labels[rows], shares)
         gradients = torch.autograd.grad(each.sum(), list(at.values()))
         losses[:left, step] = each.detach()
-        pulls = [mu * (t.detach() - begun[n].detach()) for n, t in at.items()] if mu else []
+        pulled = at.items() if mu or slopes else ()
+        pulls = [mu * (t.detach() - begun[n].detach()) for n, t in pulled]
         if slopes:
             torch._foreach_sub_(pulls, [slopes[n][:left] for n in at])
         moved = [buffers[n][:left] for n in at] if buffers else []
@@ -157,7 +158,7 @@ def train_stacked(
 def _in_one(
     by_site: Sequence[Mapping[str, Tensor]], like: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Stack what sites have by name, on the device of what these tensors are like."""
+    """Return what the sites have by name, stacked, on the devices of ``like``."""
     return {n: torch.stack([own[n] for own in by_site]).to(like[n].device) for n in by_site[0]}
 
 

@@ -19,7 +19,7 @@ from nectar.arguments import AllowImports, argument, flag, here, option
 HELP = """\
 Starts flower-supernode with these options. What that starts for each message is a fork of a process that has imported
 Flower and torch, in a tenth of a second instead of five; the app's own code is imported from the bundle that came with
-the run. The process starts with a message and ends five minutes behind the last. With a key
+the run. The process starts with a message and ends five minutes after the last. With a key
 (--auth-supernode-private-key), a fork also asks the SuperLink every five seconds whether its run is still going on,
 and ends at once when it was stopped.
 

@@ -16,8 +16,8 @@ from typing import NoReturn
 from nectar.engines import processes
 from nectar.engines.site.forks import ForkServer
 
-#: seconds behind the last ClientApp's end after which this process ends. The next begins with three seconds of imports,
-#: a hundredth of such a pause; most rounds follow each other faster
+#: seconds after the last ClientApp has ended until this process ends. The next begins with three seconds of imports,
+#: a hundredth of such a pause; most rounds follow sooner
 IDLE = 300.0
 
 #: seconds that a ClientApp has to end before it is killed
