@@ -74,6 +74,9 @@ def approve(
             "[RUN|HASH|METHOD]", "a run's number; or ahead of time a run's hash, or a method's name"
         ),
     ] = None,
+    digits: Annotated[
+        str | None, argument("[HASH]", "after a run's number: the first 16 digits of its hash line")
+    ] = None,
     state: _State = "",
     refuse: Annotated[
         bool, flag("--refuse", "the run stays out; or a HASH or METHOD is listed no more")
@@ -87,7 +90,7 @@ def approve(
         raise ConfigError(
             f"--state {state}: name the site's state-dir, where its node config says approve."
         )
-    print(decide(place, what, refuse=refuse) if what else waiting(place))
+    print(decide(place, what, digits or "", refuse=refuse) if what else waiting(place))
     return 0
 
 

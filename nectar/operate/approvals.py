@@ -15,11 +15,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from common.config.keys import BY
 from common.config.resolved import Config
 from common.division import Division
 from common.errors import ConfigError, NectarError, one_line
@@ -28,7 +28,16 @@ from common.privacy.accounting import epsilon
 from common.privacy.events import Event
 from common.settings.section import amounts
 from common.storage.files import write_text
-from nectar.engines.site.approval import APPROVE, FOLDER, LIST, REFUSE, Question, give, listed
+from nectar.engines.site.approval import (
+    APPROVE,
+    DIGITS,
+    FOLDER,
+    LIST,
+    REFUSE,
+    Question,
+    give,
+    listed,
+)
 
 #: seconds within which Flower makes the bundle
 _BUILDING = 120.0
@@ -68,6 +77,8 @@ def worked_out(given: Mapping[str, Any]) -> dict[str, Any]:
             "than is said below"
         )
     lines, methods = [f"app       {given['app'][:16]}, {app}"], []
+    if submitter := given["run"].get(BY):
+        lines.append(f"from      {submitter}, as the SuperLink reports it; unchecked")
     try:
         config, parameters = _read(given["run"], given["node"])
         methods = [*config.methods]
@@ -167,24 +178,26 @@ def _examples(node: Mapping[str, Any]) -> int:
 # ---- the owner's word ----------------------------------------------------------------------------
 # What `nectar site approve` reads and writes in a site's state directory.
 
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+_DIGEST, _TYPED = re.compile(r"[0-9a-f]{64}"), re.compile(rf"[0-9a-f]{{{DIGITS},64}}")
 
 
 def waiting(state: Path) -> str:
     """Return in words what runs ask that no word was given on, newest last."""
     place = state / FOLDER
-    found = (Question.read(place, int(p.stem)) for p in place.glob("*.json") if p.stem.isdecimal())
+    found = map(Question.read, place.glob("[0-9]*-*.json"))
     open_to = sorted((q for q in found if q and not q.word), key=lambda q: q.until)
     return "\n\n".join(map(_question_text, open_to)) or "no run asks"
 
 
-def decide(state: Path, what: str, *, refuse: bool) -> str:
+def decide(state: Path, what: str, digits: str = "", *, refuse: bool) -> str:
     """Write the owner's word on a run, or on what is approved ahead of time, and say what was written.
 
     Parameters
     ----------
     what : str
         A run's number; or a digest of app and configuration, or the name of a method.
+    digits : str
+        Of a run, the first 16 digits of its question's hash: the number alone may be another app's by now.
 
     Raises
     ------
@@ -193,13 +206,21 @@ def decide(state: Path, what: str, *, refuse: bool) -> str:
     """
     place = state / FOLDER
     if what.isdecimal() and not _DIGEST.fullmatch(what):
-        question = Question.read(place, int(what))
-        if question is None:
+        if not _TYPED.fullmatch(digits):
             raise ConfigError(
-                f"run {what} asks for nothing in {place}: `nectar site approve` lists those that do."
+                f"type the first {DIGITS} digits of the hash line that you have read after the number: "
+                f"nectar site approve {what} HASH --state {state}"
             )
-        replace(question, word=REFUSE if refuse else APPROVE).save(place)
+        question = Question.read(place / f"{int(what)}-{digits[:DIGITS]}.json")
+        if question is None or not question.digest.startswith(digits):
+            raise ConfigError(
+                f"run {what} asks for nothing with the hash {digits} in {place}: `nectar site approve` lists what "
+                "waits."
+            )
+        question.answer(place, REFUSE if refuse else APPROVE)
         return f"{_question_text(question)}\n{'refused' if refuse else 'approved'}"
+    if digits:
+        raise ConfigError(f"{digits} follows {what}, which is not a run's number: leave it out.")
     if not _DIGEST.fullmatch(what) and what not in METHODS:
         raise ConfigError(
             f"{what} is neither a run's number, nor a hash of 64 digits as a question shows it, nor a method."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deployment import Deployment
@@ -18,6 +19,12 @@ from nectar.records.record import RunRecord
 pytestmark = pytest.mark.extended
 
 
+def question_of(place: Path, run: str) -> dict[str, Any]:
+    (path,) = place.glob(f"{run}-*.json")
+    question: dict[str, Any] = json.loads(path.read_text())
+    return question
+
+
 def test_a_run_goes_on_once_it_is_approved_and_an_app_that_lies_is_not_imported_before(
     small: Small, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -30,9 +37,10 @@ def test_a_run_goes_on_once_it_is_approved_and_an_app_that_lies_is_not_imported_
     place = tmp_path / "state" / "approvals"
     with Deployment(tmp_path, nodes=nodes) as federation:
         run = federation.submit(asks)
-        until((place / f"{run}.json").exists, 300)
+        until(lambda: [*place.glob(f"{run}-*.json")], 300)
         until(lambda: "is not approved yet" in federation.server_log(run), 120)
-        assert nectar(["site", "approve", run, "--state", str(tmp_path / "state")]) == 0
+        digits = question_of(place, run)["digest"][:16]
+        assert nectar(["site", "approve", run, digits, "--state", str(tmp_path / "state")]) == 0
         assert "the one that the Nectar installed here makes" in capsys.readouterr().out
         assert federation.wait(run) == "finished:completed"
         (record,) = map(RunRecord.open, (tmp_path / "runs").iterdir())
@@ -47,8 +55,8 @@ def test_a_run_goes_on_once_it_is_approved_and_an_app_that_lies_is_not_imported_
         run = str(
             federation._flwr("run", str(lying), "lab", "-c", words, "--format", "json")["run-id"]
         )
-        until((place / f"{run}.json").exists, 300)
-        question = json.loads((place / f"{run}.json").read_text())
+        until(lambda: [*place.glob(f"{run}-*.json")], 300)
+        question = question_of(place, run)
         assert not question["own"]
         assert "NOT the one" in question["lines"][0]
         until(mark.exists, 120)  # at the site that asks for nothing

@@ -84,6 +84,11 @@ def word(node: dict[str, Any], *words: str) -> int:
     return main(["site", "approve", *words, "--state", node["state-dir"]])
 
 
+def read(run_config: dict[str, Any], app: bytes = APP, run: int = 7) -> list[str]:
+    """Return what an owner types who has read this question."""
+    return [str(run), digest_of(app, run_config)[: approval.DIGITS]]
+
+
 def test_a_run_waits_for_its_owner_whose_server_knows_until_when(
     node: dict[str, Any], known: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -97,7 +102,7 @@ def test_a_run_waits_for_its_owner_whose_server_knows_until_when(
     assert str(refused(node, settings())) == str(first), "the same sentence, logged once"
     assert word(node) == 0
     assert "run 7, until" in capsys.readouterr().out
-    assert word(node, "7") == 0
+    assert word(node, *read(settings())) == 0
     asked(node, settings())
     assert os.environ[APPROVED] == "7"
     assert client_app.APPROVED == APPROVED
@@ -109,13 +114,69 @@ def test_another_epsilon_another_app_and_another_run_each_ask_again(
     node: dict[str, Any], known: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
     refused(node, settings(4.0))
-    word(node, "7")
+    word(node, *read(settings(4.0)))
     assert cost(4.0) in capsys.readouterr().err
     asked(node, settings(4.0))
     assert refused(node, settings(0.5)).code == AWAITS_OWNER, "under the same number"
     assert cost(0.5) in capsys.readouterr().err
     assert refused(node, settings(4.0), app=b"another").code == AWAITS_OWNER
     assert refused(node, settings(4.0), run=8).code == AWAITS_OWNER
+
+
+def test_the_number_of_a_question_approves_no_other_app_that_came_under_it(
+    node: dict[str, Any], known: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A SuperLink sends A, which the owner reads, and then B under A's number: B waits whatever is typed for A."""
+    other = b"another"
+    refused(node, settings())
+    assert f"site approve {' '.join(read(settings()))} --state" in capsys.readouterr().err
+    assert refused(node, settings(), app=other).code == AWAITS_OWNER
+    assert word(node, "7") == 2, "the number alone"
+    assert "first 16 digits of the hash line" in capsys.readouterr().err
+    assert word(node, *read(settings())) == 0
+    assert refused(node, settings(), app=other).code == AWAITS_OWNER
+    assert refused(node, settings(2.0)).code == AWAITS_OWNER
+    asked(node, settings())
+    capsys.readouterr()
+    assert word(node) == 0
+    waiting = capsys.readouterr().out
+    assert digest_of(other, settings()) in waiting
+    assert digest_of(APP, settings()) not in waiting
+
+
+def test_an_app_whose_hash_begins_like_an_approved_ones_does_not_begin(
+    node: dict[str, Any], known: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2^32 apps have two that agree in 16 digits: all 64 decide."""
+    refused(node, settings())
+    word(node, *read(settings()))
+    alike = digest_of(APP, settings())[: approval.DIGITS] + "0" * 48
+    monkeypatch.setattr(approval, "digest_of", lambda app, run_config: alike)
+    assert refused(node, settings(), app=b"another").code == approval.RAISED
+    place = Path(node["state-dir"], FOLDER)
+    (question,) = place.glob("7-*.json")
+    assert json.loads(question.read_text())["digest"] == digest_of(APP, settings())
+
+
+def test_a_word_while_the_run_waits_is_on_what_was_read(
+    node: dict[str, Any], known: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B waits in its loop when the owner approves A under the same number."""
+    refused(node, settings())
+    refused(node, settings(), app=b"another")
+    monkeypatch.setattr(approval, "_HOLD", 5.0)
+    typed = iter([lambda: word(node, *read(settings()))])
+    monkeypatch.setattr(time, "sleep", lambda seconds: next(typed, lambda: None)())
+    clock = iter(range(int(time.time()), 10**12))
+    monkeypatch.setattr(time, "time", lambda: next(clock))
+    assert refused(node, settings(), app=b"another").code == AWAITS_OWNER
+
+
+def test_who_submitted_is_shown_as_the_superlinks_word(
+    node: dict[str, Any], known: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused(node, {**settings(), "by": "dean@hospital"})
+    assert "dean@hospital, as the SuperLink reports it; unchecked" in capsys.readouterr().err
 
 
 def test_an_app_that_is_not_this_nectars_is_shown_as_that_and_no_method_lets_it_in(
@@ -147,7 +208,7 @@ def test_a_refusal_and_a_deadline_end_the_wait(
     node: dict[str, Any], known: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused(node, settings())
-    word(node, "7", "--refuse")
+    word(node, *read(settings()), "--refuse")
     assert refused(node, settings()).code == approval.RAISED
     node["approve-seconds"] = 1
     refused(node, settings(), run=8)
@@ -181,7 +242,17 @@ def test_the_installed_nectar_answers_from_a_process_of_its_own(node: dict[str, 
     assert question.lines[-1] == "hash      d"
 
 
-@pytest.mark.parametrize("words", [["99"], ["fedagv"], ["ab" * 31]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["99"],
+        ["99", "0" * 16],
+        ["99", "../../x" * 3],
+        ["fedagv"],
+        ["ab" * 31],
+        ["fedavg", "0" * 16],
+    ],
+)
 def test_a_word_on_nothing_is_refused(
     node: dict[str, Any], words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,8 +2,10 @@
 
 A run asks as its bundle and configuration: `digest_of` both. What it would send is worked out in a process of its own,
 by the Nectar that is installed here (`nectar.operate.approvals`), from the configuration and from nothing that the app
-says. The state directory keeps, in ``approvals``, what each run asks with the owner's word on it (``RUN.json``), and
-what is approved ahead of time (``list.txt``).
+says. The state directory keeps, in ``approvals``, each question with the owner's answer (``RUN-HASH.json``), and what
+is approved ahead of time (``list.txt``). A SuperLink chooses the numbers of runs, and may send another app under one
+that the owner has read. So a question is of one app and configuration, is never overwritten by another, and is
+answered by its number and the first digits of its hash.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -34,6 +37,9 @@ RAISED = 2
 
 APPROVE, REFUSE = "approve", "refuse"
 """The owner's words."""
+
+DIGITS = 16
+"""Hexadecimal digits of a hash that an owner types."""
 
 #: seconds that an owner has, where the node config does not say, and within which the installed Nectar works a run out
 PATIENCE, _WORKING = 3600, 180.0
@@ -87,11 +93,16 @@ class Question:
         """Until when, as owner and server read it."""
         return f"{datetime.fromtimestamp(self.until, UTC):%Y-%m-%d %H:%M} UTC"
 
+    @property
+    def file(self) -> str:
+        """The name of its file."""
+        return f"{self.run}-{self.digest[:DIGITS]}.json"
+
     @classmethod
-    def read(cls, place: Path, run: int) -> Self | None:
-        """Return what a run asks; None if that is not there, or says nothing of the kind."""
+    def read(cls, path: Path) -> Self | None:
+        """Return the question in a file; None if there is none."""
         try:
-            said: dict[str, Any] = json.loads((place / f"{run}.json").read_text(encoding="utf-8"))
+            said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             fields: dict[str, Any] = {
                 k: tuple(v) if isinstance(v, list) else v for k, v in said.items()
             }
@@ -99,13 +110,24 @@ class Question:
         except (OSError, ValueError, TypeError, AttributeError):
             return None
 
-    def save(self, place: Path) -> None:
-        """Write it, whole or not at all; as root for the user whose the folder is."""
+    def create(self, place: Path) -> None:
+        """Write a new question atomically, as root for the owner of the folder; FileExistsError if there is one."""
+        part = self._written(place)
+        try:
+            os.link(part, place / self.file)
+        finally:
+            part.unlink()
+
+    def answer(self, place: Path, word: str) -> None:
+        """Write the owner's answer to it, atomically."""
+        replace(self, word=word)._written(place).replace(place / self.file)
+
+    def _written(self, place: Path) -> Path:
         part = place / f".{self.run}.{secrets.token_hex(4)}.tmp"
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             json.dump(asdict(self), file, indent=2)
         give(part)
-        part.replace(place / f"{self.run}.json")
+        return part
 
 
 def give(path: Path) -> None:
@@ -137,16 +159,30 @@ def require(
     if "approve" not in node:
         return
     place, digest = _folder(node), digest_of(app, run_config)
-    question = Question.read(place, run)
-    fresh = question is None or question.digest != digest
-    if question is None or fresh:
+    question = _question_of(place, run, digest)
+    fresh = question is None
+    if question is None:
         question = _worked_out(run, digest, app, run_config, node, pinned)
-        question.save(place)
+        with suppress(FileExistsError):  # another process of this site was first
+            question.create(place)
+        question = _question_of(place, run, digest) or question
     if not question.word and not _is_listed(place, question):
         question = _asked(place, question, node, fresh)
     if question.word == REFUSE:
         raise Withheld(f"this site's owner has refused run {run}")
     os.environ[APPROVED] = str(run)
+
+
+def _question_of(place: Path, run: int, digest: str) -> Question | None:
+    """Return the question of this very app and configuration; None if there is none yet.
+
+    The file's name has a part of the digest, for which a SuperLink can find two apps: the whole digest decides.
+    """
+    path = place / f"{run}-{digest[:DIGITS]}.json"
+    question = Question.read(path)
+    if question is None or (question.run, question.digest) == (run, digest):
+        return question
+    raise Withheld(f"this site has another app or configuration as run {run}: nothing begins")
 
 
 def listed(place: Path) -> list[str]:
@@ -186,7 +222,8 @@ def _asked(place: Path, question: Question, node: Mapping[str, Any], fresh: bool
     only_listed = node["approve"] == "list"
     if fresh:
         what = "is on no list of this site's" if only_listed else f"waits until {end}"
-        lines = "\n  ".join([f"nectar site approve {run} --state {place.parent}", *question.lines])
+        answer = f"nectar site approve {run} {question.digest[:DIGITS]} --state {place.parent}"
+        lines = "\n  ".join([answer, *question.lines])
         print(f"nectar site: run {run} {what}:\n  {lines}", file=sys.stderr, flush=True)
     if only_listed:
         raise Withheld(
@@ -200,7 +237,7 @@ def _asked(place: Path, question: Question, node: Mapping[str, Any], fresh: bool
         if time.time() > held:
             raise waits
         time.sleep(_LOOK)
-        question = Question.read(place, run) or question
+        question = _question_of(place, run, question.digest) or question
     return question
 
 
