@@ -110,13 +110,16 @@ def state_kind_of(config: Config) -> str:
     """Return a name, hexadecimal digits, for all runs that may share what a site remembers.
 
     It is of the method and those inside it, private or not, and of all their settings and those of ``privacy``:
-    whatever sets a mechanism is among them. A run that is resumed, for more rounds too, keeps its own.
+    whatever sets a mechanism is among them. A run whose noise is on whole updates has kinds of its own: its steps at a
+    site are not private, and neither is what the site remembers of them. A run that is resumed, for more rounds too,
+    keeps its own.
     """
     methods = {name: without_later(settings) for name, settings in config.methods.items()}
     privacy = without_later(config.privacy)
     del privacy["delta"]  # which only states an epsilon
-    about = json.dumps([config.method, config.private, privacy, methods], sort_keys=True)
-    return hashlib.sha256(about.encode()).hexdigest()[:_DIGITS]
+    of_updates = ["noise on whole updates"] if config.clips_updates else []
+    about = [config.method, config.private, privacy, methods, *of_updates]
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:_DIGITS]
 
 
 class DirectoryState:
