@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BeforeValidator
 
 from common.code.imports import is_import_path
+from common.config.consistency import FILE_KEY, SITES_KEY, START_KEY, TABLES_KEY
 from common.config.keys import (
     COMMAND_LINE,
     INTERNAL_KEYS,
@@ -21,7 +22,7 @@ from common.config.keys import (
     unknown,
     where_phrase,
 )
-from common.config.text import parse_set
+from common.config.text import from_home, parse_set
 from common.config.yaml_file import read_yaml
 from common.errors import ConfigError
 from common.methods import METHODS
@@ -82,19 +83,33 @@ def _file_layer(kind: str, name: str) -> Layer:
 
 
 def flatten(content: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Turn a file's sections into dotted keys; a section may be empty, never a single value."""
+    """Turn a file's sections into dotted keys; a section may be empty, never a single value.
+
+    ConfigError if a setting is there twice, once in a section and once by its dotted or short key.
+    """
     values: dict[str, Any] = {}
     for key, value in content.items():
         if isinstance(value, Mapping):
-            values |= {f"{key}.{name}": inner for name, inner in value.items()}
+            found = {f"{key}.{name}": inner for name, inner in value.items()}
         elif key in SHORT and value is not None:
-            values[SHORT[key]] = value
+            found = {SHORT[key]: value}
         elif key in SECTIONS or key in METHODS or key == STRATEGY:
             if value is not None:
                 raise ConfigError(f"{key} in {source} must hold settings, not {show(value)}.")
+            continue
         else:
-            values[key] = value
+            found = {key: value}
+        for twice in found.keys() & values:
+            raise ConfigError(f"{twice} is twice in {source}: leave one out.")
+        values |= {name: _from_home(name, inner) for name, inner in found.items()}
     return values
+
+
+def _from_home(key: str, value: Any) -> Any:
+    """Return the value of a setting; of paths of the user's own data, those that begin with ``~`` made absolute."""
+    if key not in (FILE_KEY, START_KEY, SITES_KEY, TABLES_KEY) or not isinstance(value, str):
+        return value
+    return ",".join(str(from_home(p)) if p.startswith("~") else p for p in value.split(","))
 
 
 def run_config_layers(given: Mapping[str, Any]) -> tuple[Layer, Layer]:

@@ -17,8 +17,8 @@ from common.settings.sections import DataSettings, PrivacySettings
 _LEAST, _MOST, _CLOSE = 1e-2, 1e6, 1e-3
 
 
-#: examples by which it is seen whether a method's steps follow their number
-_MANY = 2**20
+#: more examples than any batch has, by which it is seen whether a method's steps follow their number
+_MANY = 2**50
 
 #: counts of steps above the smallest site's that are looked at
 _NEXT = 4
@@ -86,7 +86,7 @@ def planned_privacy(read: Sections, *, begins: bool) -> PrivacySettings:
     method, settings, rounds = read.run.method, read.method, read.run.rounds
     asked = f"privacy.epsilon={privacy.epsilon:g}"
     released = settings.private_steps(privacy.examples or 1, held)
-    follows_examples = released != settings.private_steps(_MANY, held)
+    follows_examples = any(settings.private_steps(n, held) != released for n in (1, _MANY))
     if follows_examples and not privacy.examples:
         raise ConfigError(
             f"{asked} is planned from a number of examples: set privacy.examples to the one that every site is taken "

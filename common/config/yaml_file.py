@@ -61,6 +61,8 @@ def read_yaml(path: Path, name: str) -> dict[str, Any]:
         raise ConfigError(f"{name} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{name} cannot be read: it is not UTF-8 text.") from None
+    except RecursionError:
+        raise ConfigError(f"{name} cannot be read: it is nested too deeply.") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"{name}, line {mark.line + 1}" if mark else name

@@ -138,14 +138,14 @@ def _build(
                 # Another process may have built it while this one waited.
                 stored = _open_noting(root / name, fingerprint, [])
                 if stored is None:
-                    write_store(root / name, fingerprint, read_source(), mode)
+                    write_store(root / name, fingerprint, _read(name, read_source), mode)
                     stored = open_store(root / name, fingerprint)
                     log.info("%s: wrote %s, which every process here shares", name, root / name)
                 return stored
         except OSError as error:
             log.warning("%s: no store can be written to %s (%s)", name, root, error)
     log.warning("%s: no store can be written anywhere; every process keeps its own copy", name)
-    contents = read_source()
+    contents = _read(name, read_source)
     return Stored(
         contents.train,
         contents.test,
@@ -153,6 +153,14 @@ def _build(
         contents.skipped,
         about=contents.about,
     )
+
+
+def _read(name: str, read_source: Callable[[], Contents]) -> Contents:
+    """Read the published files; DataError if that fails, which no other place for the store would mend."""
+    try:
+        return read_source()
+    except OSError as error:
+        raise DataError(f"{name} cannot be read ({error})") from error
 
 
 def write_store(folder: Path, fingerprint: str, contents: Contents, mode: int) -> None:

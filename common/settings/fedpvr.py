@@ -16,7 +16,7 @@ class FedPVRSettings(ScaffoldSettings):
         "head",
         "layers with control variates, by the beginnings of their parameters' names",
         allowed="names and beginnings of names separated by commas, such as head or layer4,fc; none for no layer",
-        pattern=r"[A-Za-z0-9_.]+(,[A-Za-z0-9_.]+)*",
+        pattern=r"^[A-Za-z0-9_.]+(,[A-Za-z0-9_.]+)*$",
     )
 
     def corrected(self, names: Sequence[str]) -> list[str]:

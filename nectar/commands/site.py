@@ -120,6 +120,9 @@ def init(
             "nectar site init needs --data FOLDER: the site's own images, or its table."
         )
     opened = open_kit(here(kit), site, fingerprint or _typed_fingerprint())
+    print(
+        f"this kit was made on {opened.made}: ask the operator whether a newer one has replaced it"
+    )
     opened.install(place, str(here(data or ".")), str(here(state) if state else place / "state"))
     keys = _own_key(place, opened.site)
     options = [

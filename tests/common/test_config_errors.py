@@ -7,7 +7,7 @@ import pytest
 
 from common.config import layers as layers_module
 from common.config.loading import load
-from common.config.schema import RENAMED
+from common.config.schema import RENAMED, section_classes
 from common.errors import ConfigError
 
 
@@ -225,6 +225,56 @@ def test_a_bad_file_is_named(
     assert "conf/table/e.yaml" in message
     assert "\n" not in message
     assert expected is None or message == expected.format("conf/table/e.yaml")
+
+
+@pytest.mark.parametrize(
+    ("content", "key"),
+    [
+        ("feddm: {ipc: 5}\nfeddm.ipc: 6", "feddm.ipc"),
+        ("feddm.ipc: 6\nfeddm: {ipc: 5}", "feddm.ipc"),
+        ("track: mlflow\ntrack.by: tensorboard", "track.by"),
+    ],
+)
+def test_a_setting_spelt_in_two_ways_in_one_file_is_refused(
+    tmp_path: Path, content: str, key: str
+) -> None:
+    (tmp_path / "own.yaml").write_text(content)
+    message = sentence(config=str(tmp_path / "own.yaml"))
+    assert f"{key} is twice in" in message
+    assert "own.yaml" in message
+
+
+def test_a_file_that_is_nested_without_end_is_named(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("a: " + "[" * 20_000)
+    assert "nested too deeply" in sentence(config=str(tmp_path / "own.yaml"))
+
+
+@pytest.mark.parametrize("key", ["data.file", "model.start"])
+def test_paths_of_a_file_may_begin_at_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    section, name = key.split(".")
+    ending = {"file": "x.npz", "start": "x.safetensors"}[name]
+    (tmp_path / "own.yaml").write_text(f"{section}: {{{name}: ~/{ending}}}")
+    config = load({"config": str(tmp_path / "own.yaml")})
+    assert getattr(getattr(config, section), name) == str(tmp_path / ending)
+
+
+def test_every_pattern_of_a_setting_is_of_all_its_text() -> None:
+    """pydantic searches: fedpvr.layers="fc, layer4" passed, and failed later in the model's own words."""
+    patterns = {
+        f"{section}.{name}": bound.pattern
+        for section, values in section_classes().items()
+        for name, field in values.model_fields.items()
+        for bound in field.metadata
+        if getattr(bound, "pattern", None)
+    }
+    assert "fedpvr.layers" in patterns
+    assert len(patterns) > 10
+    assert {k for k, p in patterns.items() if not (p.startswith("^") and p.endswith("$"))} == set()
+    for value in ("fc, layer4", "!a", "fc,"):
+        assert "fedpvr.layers" in sentence(method="fedpvr", set=f"fedpvr.layers='{value}'")
 
 
 def test_a_file_that_is_no_text_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

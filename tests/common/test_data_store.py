@@ -110,6 +110,21 @@ def test_a_store_serves_where_the_publishers_files_are_gone(
     assert load("mnist", tmp_path).checksum == before
 
 
+def test_a_source_that_cannot_be_read_is_read_once_and_is_no_matter_of_the_store(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = []
+
+    def truncated() -> Contents:
+        calls.append(1)
+        raise OSError("image file is truncated")
+
+    with pytest.raises(DataError, match=r"small cannot be read \(image file is truncated\)"):
+        shared_store("small", [tmp_path / "a", tmp_path / "b"], "source 1", truncated)
+    assert calls == [1]
+    assert "store can be written" not in caplog.text
+
+
 def test_unwritable_data_directory_uses_the_cache(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

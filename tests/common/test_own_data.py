@@ -26,6 +26,7 @@ from common.errors import ConfigError, DataError, NectarError
 from common.samples.dataset import Dataset
 from common.samples.inputs import samples
 from common.settings.sections import kind_of, module_of
+from nectar.cli import main
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")
 
@@ -326,6 +327,38 @@ def test_a_configuration_is_resolved_without_importing_the_users_module(tmp_path
         Division(config).run.info  # noqa: B018
 
 
+def test_a_sample_that_cannot_be_read_is_named_whatever_the_set_raises(
+    module: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A function that returns torchvision's ImageFolder, with a picture cut short; and a set that raises."""
+    from torchvision.datasets import ImageFolder
+
+    for name in ("cat", "dog"):
+        (tmp_path / "folder" / name).mkdir(parents=True)
+        for i in range(3):
+            pixels = np.random.default_rng(i).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "folder" / name / f"{i}.png")
+    cut = tmp_path / "folder" / "dog" / "1.png"
+    cut.write_bytes(cut.read_bytes()[:200])
+
+    def folder() -> Any:
+        return ImageFolder(tmp_path / "folder")
+
+    class Raises:
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, place: int) -> Any:
+            raise AssertionError("line one\nline two")
+
+    for function, place in ((folder, "sample 4"), (lambda: Raises(), "sample 0")):
+        path = module(function)
+        assert main(["data", f"dataset={path}", "data.size=8"]) == 2
+        said = capsys.readouterr().err.strip()
+        assert f"{path} (train): {place} cannot be read" in said
+        assert "\n" not in said
+
+
 # --- torchvision
 
 
@@ -380,6 +413,22 @@ def test_a_set_of_pictures_with_other_parts(
     run = Division(resolve(tmp_path, "torchvision:Pets")).run
     np.testing.assert_array_equal(Division(run.config).dataset.train.images, found["train_images"])
     assert (len(Division(run.config).dataset.test), run.info.classes) == (6, ("a", "b", "c"))
+
+
+def test_a_damaged_test_part_is_no_missing_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It was taken for one, and a test set was cut from the training images without a word."""
+    found = arrays(side=32)
+
+    def init(self: Any, root: Path, split: str = "train") -> None:
+        if split != "train":
+            raise ValueError("cannot reshape array of size 5 into shape (6,3072)")
+        self.data, self.labels = found["train_images"], found["train_labels"]
+
+    stand_in(monkeypatch, "SVHN", __init__=init)
+    with pytest.raises(DataError, match="split test: cannot reshape array of size 5"):
+        Division(resolve(tmp_path, "torchvision:SVHN")).run.info  # noqa: B018
 
 
 def test_torchvisions_own_mnist_holds_the_arrays_of_dataset_mnist(tmp_path: Path) -> None:

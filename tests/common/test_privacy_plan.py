@@ -68,6 +68,16 @@ def test_no_larger_site_is_charged_more_than_was_asked(batch: int, examples: int
     assert 8.7 < max(costs) <= 9
 
 
+@pytest.mark.parametrize("examples", [2**20 - 1, 2**20, 2**20 + 1])
+def test_it_is_planned_for_the_dearest_site_at_any_number(examples: int) -> None:
+    """2^20 was the number by which it was seen whether steps follow examples at all."""
+    words = f"privacy.epsilon=9 privacy.counts=public fedavg.batch={2**20} fedavg.epochs=5"
+    its = config(method="fedavg", rounds=5, set=f"{words} privacy.examples={examples}")
+    rate, steps = its.settings.private_steps(2**20 + 1, 0.0)
+    events = [Event("all", its.privacy.noise_multiplier, rate, steps * 5)]
+    assert 8.7 < epsilon(events, its.privacy.delta).value <= 9
+
+
 @pytest.mark.parametrize(("real_batch", "least"), [(64, 3.9), (1, 0.1)])
 def test_feddms_steps_are_planned_as_of_all_examples(
     real_batch: int, least: float, small: Small

@@ -103,6 +103,17 @@ HOSTILE = {
 }
 
 
+@pytest.mark.parametrize("columns", ["", "data.columns='Gr\u00f6\u00dfe,b' images.classes=0,1"])
+@pytest.mark.parametrize("typed", ["Bef\u00fcnd", "Befu\u0308nd"])
+def test_a_head_and_what_is_typed_may_differ_in_how_accents_are_coded(
+    write: Write, tmp_path: Path, typed: str, columns: str
+) -> None:
+    rows = "\n".join(f"{i}.5,{i},{i % 2}" for i in range(40))
+    path = write(f"Gro\u0308\u00dfe,b,Befu\u0308nd\n{rows}")
+    division = Division(resolve(tmp_path, f"data.file={path} data.label={typed} {columns}"))
+    assert division.run.info.classes == ("0", "1")
+
+
 @pytest.mark.parametrize("case", HOSTILE)
 def test_what_is_no_table_is_refused_in_a_sentence_that_shows_no_cell(
     write: Write, case: str

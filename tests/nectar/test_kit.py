@@ -8,6 +8,8 @@ import stat
 import sys
 import tomllib
 from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import yaml
 from image_folders import COLOURS, paint
 
 from client_app.owner.node_config import NodeConfig
+from common.code.release import VERSION
 from nectar.cli import main
 from nectar.operate.keys import kit as kits
 from nectar.operate.keys.authority import KeysError, make_authority, make_nodes, read_certificate
@@ -73,6 +76,21 @@ def test_a_kit_has_all_that_a_site_needs_and_no_secret(
     assert f"ExecStart={Path(sys.argv[0]).absolute()} site start --superlink {SERVER}" in unit
     assert "@" not in unit
     assert main(["keys", "kit", str(keys), "north", SERVER, "--output", str(target)]) == 2
+
+
+def test_a_flipped_bit_anywhere_is_a_sentence(kit: Path, keys: Path, tmp_path: Path) -> None:
+    """Every bit of the certificate's first fields, where its version is, and one of each byte elsewhere."""
+    content, typed = kit.read_bytes(), fingerprint(keys)
+    good = open_kit(kit, "north", typed)
+    start = content.index(b"BEGIN CERTIFICATE")
+    flips = [(at, bit) for at in range(start, start + 80) for bit in range(8)]
+    flips += [(at, at % 8) for at in range(len(content))]
+    for at, bit in flips:
+        damaged = bytearray(content)
+        damaged[at] ^= 1 << bit
+        (tmp_path / "damaged.kit").write_bytes(damaged)
+        with suppress(KeysError):
+            assert open_kit(tmp_path / "damaged.kit", "north", typed) == good  # a digit's case
 
 
 @pytest.mark.parametrize("name", ["nectar-site.service", "compose.yml", "node-config.toml"])
@@ -173,6 +191,7 @@ def test_a_site_is_set_up_twice_and_its_key_stays(
     assert "without one, add --fingerprint" in capsys.readouterr().err
     assert main([*words, *typed, "--data", str(tmp_path / "images")]) == 1, "no server is there"
     said = capsys.readouterr().out
+    assert f"made on {datetime.now(UTC):%Y-%m-%d} by Nectar {VERSION}: ask the operator" in said
     public = folder / "keys" / "nodes" / "north.pub"
     assert f"send the operator {public}" in said
     assert re.search(r"^ok +data +.*\d+ images", said, re.M)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from common.wire.weights import Weights
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from strategies.base import Instruction, Strategy
-from strategies.exchange.judging import Clipping, shares_kept
+from strategies.exchange.judging import Clipping, UploadScreening, shares_kept
 from strategies.exchange.replies import Upload
 from strategies.exchange.rules import Rule, require_valid
 from strategies.fedavg import FedAvg
@@ -399,6 +400,34 @@ def test_a_loss_that_leaps_is_told_and_nothing_goes_back(
     assert len(told) == 1
     assert told[0].startswith("round 4: the test loss leapt from")
     assert "round=best" in told[0]
+
+
+def test_a_site_whose_update_cannot_be_shortened_is_rejected_and_not_noted_as_shortened(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an upload with two long parts the first is clipped before the second fails."""
+    judge, clipped, calls = UploadScreening.judge, FedAvg.clipped, list[Clipping]()
+
+    def twice(self: UploadScreening, uploads: Any) -> Any:
+        for verdict in judge(self, uploads):
+            yield replace(verdict, shortenings=verdict.shortenings * 2)
+
+    def fails(self: FedAvg, upload: Upload, clipping: Clipping) -> Upload:
+        calls.append(clipping)
+        if len(calls) == 2:
+            raise PayloadError("the second part has no shorter form")
+        return clipped(self, upload, clipping)
+
+    monkeypatch.setattr(UploadScreening, "judge", twice)
+    monkeypatch.setattr(FedAvg, "clipped", fails)
+    words = f"{FIVE} federation.max_update=0"
+    tampers = {1: with_part("", times(40.0))}
+    line = run(
+        small(method="fedavg", rounds=1, set=words), TamperedGrid, tampers=tampers
+    ).metrics()[1]
+    assert len(calls) == 2
+    assert list(line["rejected"]) == [HOSTILE]
+    assert "shortened" not in line
 
 
 @pytest.mark.parametrize("inner", ["masking", "topk", "scaffold"])

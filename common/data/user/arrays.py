@@ -22,7 +22,7 @@ from common.data.division.stratify import group_ids, on_both_sides
 from common.data.folders.decode import FILTER, on_white
 from common.data.store import Contents
 from common.data.user.rows import check_printed, columns_of, rows_of
-from common.errors import DataError, NectarError, RowsError
+from common.errors import DataError, NectarError, RowsError, one_line
 from common.samples.dataset import Images, Labels, Split
 from common.settings.images import class_name
 
@@ -431,7 +431,7 @@ def of_item_sets(splits: Mapping[str, Any], size: int, what: str) -> dict[str, A
     named: dict[str, Any] = {}
     for part, items in splits.items():
         named[f"{part}_images"], named[f"{part}_labels"] = arrays_of(
-            samples_in_order(items), len(items), size, f"{what} ({part})"
+            samples_in_order(items, f"{what} ({part})"), len(items), size, f"{what} ({part})"
         )
     classes = getattr(splits["train"], "classes", None)
     if classes is not None:
@@ -472,9 +472,19 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, (np.ndarray, str, bytes, dict, list, tuple)) or hasattr(value, "numpy")
 
 
-def samples_in_order(items: Any) -> Iterator[Any]:
-    """Yield a data set's samples by position: not every one that has a length can be iterated over."""
-    return (items[i] for i in range(len(items)))
+def samples_in_order(items: Any, what: str) -> Iterator[Any]:
+    """Yield a data set's samples by position: not every one that has a length can be iterated over.
+
+    DataError, of the set that ``what`` names, if one cannot be read.
+    """
+    for i in range(len(items)):
+        try:
+            yield items[i]
+        except Exception as error:  # a data set's own code may raise anything
+            reason = one_line(str(error)) or "without a reason"
+            raise DataError(
+                f"{what}: sample {i} cannot be read ({type(error).__name__}: {reason}): mend or remove it"
+            ) from error
 
 
 def arrays_of(

@@ -11,7 +11,7 @@ import torch
 
 from common.code.imports import constructor_parameters
 from common.data.user.arrays import arrays_of, of_item_sets
-from common.errors import ConfigError, DataError
+from common.errors import ConfigError, DataError, one_line
 from common.storage.limits import ANYWHERE, Bounds
 
 _TRAIN = ("train",)
@@ -200,8 +200,11 @@ def _open(
     for name in names:
         try:
             return _made(cls, options | {"split": name}, dataset, data_dir, bounds)
-        except ValueError:  # torchvision's answer to a split that the set does not have
-            continue
+        except ValueError as error:
+            if "split" not in str(error):  # which torchvision's answer to one that is not there has
+                raise DataError(
+                    f"dataset={dataset}, split {name}: {one_line(str(error))}"
+                ) from error
     if part == "test":
         return None
     raise DataError(f"dataset={dataset} has no part named {' or '.join(names)}")

@@ -395,7 +395,7 @@ class _Table:
     def read(self, reader: Any) -> dict[str, Any]:
         lines = self._lines(reader)
         first = next(lines, [])
-        head = [class_name(cell) if self.asked else cell.strip() for cell in first]
+        head = [class_name(cell) for cell in first]
         if not self.named:
             head, lines = [*map(str, range(len(first)))], chain([first], lines)
         self._check_head(head)
@@ -518,6 +518,7 @@ class _Table:
         return f"data.header=none, with which the columns are called 0 to {len(head) - 1}"
 
     def _place(self, head: list[str], key: str, name: str, what: str) -> int:
+        name = class_name(name)
         if name in head:
             return head.index(name)
         near = get_close_matches(name, head, n=1) or head[-1:]

@@ -12,11 +12,12 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -60,11 +61,14 @@ class Kit:
         The address that the site connects to, HOST:PORT.
     entries : dict of str to str
         What the site gets, by name.
+    made : str
+        When the operator made it, a date, and with which release.
     """
 
     site: str
     server: str
     entries: dict[str, str]
+    made: str
 
     def install(self, folder: Path, data: str, state: str) -> None:
         """Write what the kit holds to ``folder``; what is there of the same site and server stays, edited or not.
@@ -109,6 +113,7 @@ def make_kit(directory: Path, site: str, server: str, target: Path) -> x509.Cert
     entries = {text: _filled((_TEXTS / text).read_text("utf-8"), values) for text in _NAMES}
     entries[AUTHORITY] = read(directory / AUTHORITY).decode()
     kit: dict[str, Any] = {"format": FORMAT, "nectar": VERSION, "site": name, "server": server}
+    kit["made"] = f"{datetime.now(UTC):%Y-%m-%d}"
     kit["entries"] = entries
     kit["signature"] = key.sign(_signed(kit), _HOW).hex()
     write_new({target: ((json.dumps(kit, indent=1) + "\n").encode(), PUBLIC)})
@@ -147,12 +152,12 @@ def open_kit(path: Path, site: str, typed: str) -> Kit:
             f"{path} is of another authority than the one with that fingerprint: ask the operator, over another way "
             "than the kit came, and use nothing of it"
         )
-    key = certificate.public_key()
     try:
+        key = certificate.public_key()
         if not isinstance(key, ec.EllipticCurvePublicKey):
             raise InvalidSignature
         key.verify(bytes.fromhex(kit.pop("signature")), _signed(kit), _HOW)
-    except (InvalidSignature, ValueError, TypeError):
+    except (InvalidSignature, UnsupportedAlgorithm, ValueError, TypeError):
         raise KeysError(
             f"{path} was altered after the operator made it: use nothing of it, and ask the operator for it again"
         ) from None
@@ -161,7 +166,8 @@ def open_kit(path: Path, site: str, typed: str) -> Kit:
     name = site_name({"site": site})
     if kit["site"] != name:
         raise KeysError(f"{path} is the kit of the site {kit['site']!r}, and this is {name!r}")
-    return Kit(name, kit["server"], kit["entries"])
+    made = f"{kit.get('made', 'a day that it does not state')} by Nectar {kit['nectar']}"
+    return Kit(name, kit["server"], kit["entries"], made)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], x509.Certificate]:
@@ -174,7 +180,10 @@ def _read(path: Path) -> tuple[dict[str, Any], x509.Certificate]:
         texts = all(isinstance(text, str) for text in kit["entries"].values())
         if {*kit["entries"]} != {AUTHORITY, *_NAMES} or not texts or "signature" not in kit:
             raise ValueError(path)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (
+        *(ValueError, LookupError, TypeError, AttributeError, RecursionError),
+        *(x509.InvalidVersion, UnsupportedAlgorithm),
+    ):
         raise KeysError(
             f"{path} is not a kit of `nectar keys kit`, or was altered: ask the operator for it again"
         ) from None
