@@ -157,6 +157,8 @@ def serve(
     logger.info("the record is %s", record.directory)
     if config.private and (config.data.group or config.images.group):
         logger.warning("epsilon is of one example: of a group with k of them it is k times as much")
+    if config.weak_delta:
+        logger.warning("%s", config.weak_delta)
     if run.task.by_class and (line := alike(run.info.classes)):
         logger.warning("%s", line)
     notifier = Notifier()
@@ -356,6 +358,6 @@ def _counts(division: Division, sites: int) -> NDArray[np.int64]:
 
 
 def _start(run: Run) -> dict[str, str]:
-    """Return what the record says of a file that the weights come from."""
-    checksum = start_checksum(run.config)
-    return {"start": checksum} if checksum else {}
+    """Return what the record says of a file that the weights come from, and of a delta that promises little."""
+    found = {"start": start_checksum(run.config), "weak_delta": run.config.weak_delta}
+    return {key: value for key, value in found.items() if value}

@@ -233,6 +233,17 @@ class Config:
         return self.secret and self.privacy.active and self.method in CLIPPED
 
     @cached_property
+    def weak_delta(self) -> str:
+        """Why ``privacy.delta`` promises little for the run's number of examples; empty where it does not."""
+        delta, examples = self.privacy.delta, self.privacy.examples
+        if not self.private or delta * examples <= 1:
+            return ""
+        return (
+            f"privacy.delta={delta:g} is above 1/privacy.examples=1/{examples}: publishing one example at random would "
+            f"meet it, so epsilon says little; set it well below {1 / examples:.1g}"
+        )
+
+    @cached_property
     def noises(self) -> frozenset[float] | None:
         """What noise multipliers sites charge; none in most runs, None if the sites alone know."""
         if self.private and self.secret:

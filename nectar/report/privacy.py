@@ -108,6 +108,8 @@ def exposed(view: View) -> list[str]:
         )
     else:
         message += _epsilons(view) or ["Nothing here is differentially private."]
+        if view.config is not None and view.config.weak_delta:
+            message.append(f"Note: {view.config.weak_delta}.")
     if view.simulated:
         message.append(
             "This was a simulation: one machine held all the data. What is said here is what would have left the "

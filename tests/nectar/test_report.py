@@ -237,6 +237,20 @@ def test_large_runs_make_no_large_page(small: Small, monkeypatch: pytest.MonkeyP
     assert sum(len(i["src"]) for i in small_one.all("img")) < 9_000 * 4 / 3 + 100 * 80
 
 
+@pytest.mark.parametrize(
+    ("delta", "examples", "weak"), [(0.01, 140, True), (0.02, 50, False), (0.021, 50, True)]
+)
+def test_a_delta_above_one_over_the_examples_is_said_at_the_start_in_record_and_report(
+    small: Small, caplog: pytest.LogCaptureFixture, delta: float, examples: int, weak: bool
+) -> None:
+    words = f"privacy.noise_multiplier=1 privacy.examples={examples} privacy.delta={delta}"
+    record = run(small(method="fedavg", rounds=1, set=words))
+    sentence = f"privacy.delta={delta:g} is above 1/privacy.examples=1/{examples}"
+    assert (sentence in caplog.text) is weak
+    assert (sentence in str((record.stated() or {}).get("weak_delta"))) is weak
+    assert any(sentence in line for line in exposed(View(RunRecord.open(record.directory)))) is weak
+
+
 def test_facts_of_privacy_follow_method_and_settings(small: Small) -> None:
     def message(**keys: Any) -> tuple[str, str]:
         view = View(RunRecord.open(run(small(rounds=1, **keys)).directory))
