@@ -21,8 +21,7 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from torch import Tensor
 
-from client_app.decode_cache import DECODE_CACHE
-from client_app.device import DeviceClient, Metrics, NDArrays
+from client_app.device import DeviceClient, NDArrays
 from client_app.draws import SiteRound
 from client_app.site import (
     division_of,
@@ -58,8 +57,8 @@ from common.secret.crypto import (
 from common.secret.summand import by_counts, event_of, form_of, spec_of
 from common.sites import is_site_name, site_slug
 from common.specs.updates import model_in
-from common.wire.codec import Payload
-from common.wire.tensors import Tensors
+from common.wire.codec import Payload, Spec
+from common.wire.tensors import Tensors, TensorsSpec
 from common.wire.weights import Weights
 
 _FOLDER = "secret-sum"
@@ -202,20 +201,15 @@ class SecretSite:
             cohort.SEALED: [bytes.fromhex(each) for each in live["sealed"]],
         }
 
-    def masked(
-        self, words: Words, senders: Sequence[str], sealed: Sequence[bytes], asked: int
-    ) -> None:
-        """Mask a vector in place, once; it is noted before that it leaves.
+    def receive(self, senders: Sequence[str], sealed: Sequence[bytes], asked: int) -> None:
+        """Take the shares that came with an instruction; nothing of an example is needed to refuse them.
 
         ``senders`` are the others who have shared, ``sealed`` what they sealed for this site.
         """
         state = self._vault.read()
         live = self._live(state, "roll")
         roll = live["roll"]
-        if "masked" in live:
-            raise FederationError(
-                "this site has sent its vector of this round: it masks no second one"
-            )
+        self._require_unmasked(live)
         if asked != roll["asked"]:
             raise FederationError("the instruction is of another number of sites than the roll")
         others = [name for name in roll["names"] if name in senders and name != self._site]
@@ -226,9 +220,16 @@ class SecretSite:
             name: self._unsealed(live, name, each).hex()
             for name, each in zip(others, sealed, strict=True)
         }
+        self._vault.write(state)
+
+    def mask(self, words: Words) -> None:
+        """Mask a vector in place, once, for those whose shares came; it is noted before that it leaves."""
+        state = self._vault.read()
+        live = self._live(state, "received")
+        self._require_unmasked(live)
+        roll, private = live["roll"], bytes.fromhex(live["mask"])
         live["masked"] = True
-        private = bytes.fromhex(live["mask"])
-        for name in others:
+        for name in live["received"]:
             public = bytes.fromhex(roll[cohort.MASK_KEYS][roll["names"].index(name)])
             key = pair_key(private, public, self._place, self._site, name)
             add_mask(words, key, minus=pair_is_minus(self._site, name))
@@ -265,6 +266,12 @@ class SecretSite:
         return {cohort.OPENED: opened, **keys}
 
     # ---- what they share --------------------------------------------------------------------------
+
+    def _require_unmasked(self, live: State) -> None:
+        if "masked" in live:
+            raise FederationError(
+                "this site has sent its vector of this round: it masks no second one"
+            )
 
     def _live(self, state: State, stage: str = "") -> State:
         """Return the round's secrets, which have come to a ``stage``."""
@@ -427,19 +434,43 @@ class SecretClient(DeviceClient):
         self, *about: Any, told: Mapping[str, Any], work: SecretSite | None, **named: Any
     ) -> None:
         super().__init__(*about, **named)
-        self._told, self._work = told, work
+        self._told, self._work, self._asked = told, work, 0
         self._base: Weights | None = None
 
     def _round_of(self, config: Mapping[str, Any]) -> SiteRound:
         return replace(super()._round_of(config), private=True)
 
-    def begin(self, config: Mapping[str, Any]) -> None:
-        """Take up an instruction, and charge what a total costs of as many shares of noise as there surely are."""
-        super().begin(config)
-        of_run = self.run.config
+    def phase_named(self, name: str) -> tuple[Callable[[Any], Payload], Callable[[Run], Spec]]:
+        """Return what runs a phase, after what a sum needs of an instruction; FederationError if there is none."""
+        work, takes = super().phase_named(name)
+        return partial(self._run, work), takes
+
+    def _run(self, work: Callable[[Any], Payload], given: Payload) -> Payload:
+        """Refuse what is no part of a sum; then charge whole updates, by as many shares of noise as surely are there.
+
+        No example has been read by then.
+        """
+        of_run, model = self.run.config, model_in(given)
+        if not self._asked:
+            self._asked = self._taken_up()
+        self._base = None if model is None else model.copy_on_write()
         if of_run.clips_updates:
             form = form_of(of_run, self.run.spec, of_run.federation.asked)
             self.draws.charge(event_of(of_run, form, 1.0, lengths=2))
+        return work(given)
+
+    def _taken_up(self) -> int:
+        """Return how many sites are asked, once the shares are there and the sum has room for so many."""
+        config, told = self.run.config, self._told
+        asked = told.get(cohort.ASKED)
+        if type(asked) is not int or not 1 <= asked <= cohort.MOST:
+            raise FederationError("the instruction does not say how many sites are asked for a sum")
+        form_of(config, self.run.spec if config.clips_updates else TensorsSpec({}), asked)
+        if self._work is not None:
+            senders = _names(told, cohort.NAMES)
+            sealed = _bytes(told, cohort.SEALED, len(senders), SEALED_BYTES)
+            self._work.receive(senders, sealed, asked)
+        return asked
 
     def _noise(self, steps: Tensor) -> Tensor:
         """Return whole steps with this site's share of the noise."""
@@ -447,13 +478,6 @@ class SecretClient(DeviceClient):
         noise, clip = config.privacy.noise_multiplier, config.federation.secret_clip
         mechanism = self.draws.gaussian("updates", noise, clip)
         return mechanism.share(steps, shares_of(config.federation))
-
-    def fit(self, parameters: NDArrays, config: Mapping[str, Any]) -> tuple[NDArrays, int, Metrics]:
-        """Run the phase as any client; the model that came is kept as it is before that."""
-        _, takes = self.phase_named(str(config.get("phase", "")))
-        model = model_in(DECODE_CACHE.decode(parameters, takes(self.run)))
-        self._base = None if model is None else model.copy_on_write()
-        return super().fit(parameters, config)
 
     def release(self, phase: str, payload: Payload | None, figures: Sequence[str]) -> NDArrays:
         """Let the site's part of the sum out, and nothing else; FederationError of figures of its own."""
@@ -466,11 +490,8 @@ class SecretClient(DeviceClient):
 
     def _part_of(self, made: Payload) -> Tensors:
         """Return what leaves instead of what the phase made."""
-        config, told = self.run.config, self._told
-        asked = told.get(cohort.ASKED)
-        if type(asked) is not int or not 1 <= asked <= cohort.MOST:
-            raise FederationError("the instruction does not say how many sites are asked for a sum")
-        form = form_of(config, spec_of(self.run.spec, made), asked)
+        config = self.run.config
+        form = form_of(config, spec_of(self.run.spec, made), self._asked)
         weight = len(self.samples) if by_counts(config) else 1
         try:
             noise = self._noise if config.clips_updates else None
@@ -478,9 +499,7 @@ class SecretClient(DeviceClient):
         except PayloadError as error:
             raise FederationError(str(error)) from None
         if self._work is not None:
-            senders = _names(told, cohort.NAMES)
-            sealed = _bytes(told, cohort.SEALED, len(senders), SEALED_BYTES)
-            self._work.masked(words, senders, sealed, asked)
+            self._work.mask(words)
         return form.payload(words)
 
 

@@ -262,7 +262,7 @@ def test_one_real_site_among_made_up_ones_is_not_withstood_as_is_said(sites: Sit
     data = split(new_secret(), 4, 5)[0] * 2
     sealed = [seal(seal_keys[n], own[cohort.SEAL_KEY], place, n, "site-0", data) for n in privates]
     words = sites.vector("site-0")
-    sites.at("site-0").masked(words, [*privates], sealed, 5)
+    sites.masks("site-0", words, [*privates], sealed)
     for name, private in privates.items():
         key = pair_key(private, own[cohort.MASK_KEY], place, "site-0", name)
         add_mask(words, key, minus=not pair_is_minus("site-0", name))
@@ -295,7 +295,7 @@ def test_shares_that_are_not_this_sites_cost_the_server_its_vector(sites: Sites,
         senders, mine = [f"s{i}" for i in range(10_000)], mine[:1] * 10_000
     words = sites.vector("site-0")
     with pytest.raises(FederationError, match="share"):
-        sites.at("site-0").masked(words, senders, mine, 5)
+        sites.masks("site-0", words, senders, mine)
     assert (words == sites.vector("site-0")).all()
     assert (
         len(sites.masked("site-0", sealed, words)) == 6

@@ -114,8 +114,23 @@ class Sites:
         """Return a site's masked vector."""
         words, senders = vector.copy(), [other for other in sealed if other != name]
         mine = [sealed[other][name] for other in senders]
-        self.at(name, number, attempt).masked(words, senders, mine, len(self.names))
+        self.masks(name, words, senders, mine, number, attempt)
         return words
+
+    def masks(
+        self,
+        name: str,
+        words: np.ndarray,
+        senders: Sequence[str],
+        sealed: Sequence[bytes],
+        number: int = 1,
+        attempt: str = ATTEMPT,
+        **fields: Any,
+    ) -> None:
+        """Have a site take the shares of ``senders`` and mask a vector in place."""
+        work = self.at(name, number, attempt, **fields)
+        work.receive(senders, sealed, len(self.names))
+        work.mask(words)
 
     def up_to_masked(
         self, number: int = 1, attempt: str = ATTEMPT
