@@ -49,6 +49,7 @@ from common.secret.crypto import (
     own_key,
     pair_is_minus,
     pair_key,
+    point_of,
     public_of,
     seal,
     split,
@@ -175,9 +176,14 @@ class SecretSite:
     # ---- the exchanges ----------------------------------------------------------------------------
 
     def keys(self) -> dict[str, Any]:
-        """Return public keys for a round, the same each time; those of any other attempt are gone then."""
+        """Return public keys for a round, the same each time; those of any other attempt are gone then.
+
+        They are other ones where the server names these as no site's alone, and no other site knows them yet.
+        """
         state = self._vault.read()
-        if not _is_of(state["live"], self._place):
+        live, twice = state["live"], self._config.get(cohort.ANEW, [])
+        known = _is_of(live, self._place)
+        if not known or ("roll" not in live and _public(live)[cohort.MASK_KEY] in twice):
             state["live"] = _new_live(self._place)
             self._vault.write(state)
             self._vault.forget_ended()
@@ -204,7 +210,14 @@ class SecretSite:
     def receive(self, senders: Sequence[str], sealed: Sequence[bytes], asked: int) -> None:
         """Take the shares that came with an instruction; nothing of an example is needed to refuse them.
 
-        ``senders`` are the others who have shared, ``sealed`` what they sealed for this site.
+        ``senders`` are the others who have shared, ``sealed`` what they sealed for this site. One that cannot be read
+        is noted and refuses nothing: else whoever seals rubbish for a site, or a server in its name, puts it out.
+
+        A sender whose share cannot be read is masked against as any other, and this site opens nothing of it. So a
+        server that sends rubbish in the names of others, or has colluders accuse, takes no mask off a vector. All that
+        it can have of an honest site are still the shares that the others hold of its secrets; of each of them it gets
+        the one or the other, and of neither more than from a site that could read all. Fewer holders of a share only
+        make the threshold harder to reach.
         """
         state = self._vault.read()
         live = self._live(state, "roll")
@@ -221,6 +234,13 @@ class SecretSite:
             for name, each in zip(others, sealed, strict=True)
         }
         self._vault.write(state)
+
+    @property
+    def accused(self) -> list[bool]:
+        """Of each sender whether its share cannot be read, in the order of the instruction."""
+        return [
+            not share for share in self._live(self._vault.read(), "received")["received"].values()
+        ]
 
     def mask(self, words: Words) -> None:
         """Mask a vector in place, once, for those whose shares came; it is noted before that it leaves."""
@@ -254,7 +274,7 @@ class SecretSite:
         live["received"][self._site] = live["own"]
         opened = []
         for name in senders:
-            both = bytes.fromhex(live["received"][name])
+            both = bytes.fromhex(live["received"][name])  # nothing of one that could not be read
             opened.append(both[:SHARE_BYTES] if name in survivors else both[SHARE_BYTES:])
         after = self._config.get(cohort.NEXT)
         state["live"] = None
@@ -302,7 +322,7 @@ class SecretSite:
             public[cohort.MASK_KEY],
         ):
             raise FederationError("the roll of this round has other keys of this site than it gave")
-        if len({*keys[cohort.SEAL_KEYS], *keys[cohort.MASK_KEYS]}) < 2 * len(names):
+        if len({point_of(key) for each in keys.values() for key in each}) < 2 * len(names):
             raise FederationError("the roll of this round has a key twice")
         for name, *pair in zip(names, *keys.values(), strict=True):
             if not all(map(is_public_key, pair)):
@@ -348,20 +368,13 @@ class SecretSite:
         return {"seed": seed.hex(), "own": own, "sealed": sealed, "commitment": committed}
 
     def _unsealed(self, live: State, name: str, sealed: bytes) -> bytes:
+        """Return the two shares that came as a sender's; nothing where they are not its own, for this site."""
         roll = live["roll"]
         public = bytes.fromhex(roll[cohort.SEAL_KEYS][roll["names"].index(name)])
-        private = bytes.fromhex(live["seal"])
-        try:
-            both = unseal(private, public, self._place, name, self._site, sealed)
-        except ValueError as error:
-            raise FederationError(
-                f"the share that came as {name}'s is not its own: {error}"
-            ) from None
-        if len(both) != 2 * SHARE_BYTES:
-            raise FederationError(
-                f"the share that came as {name}'s is not of {2 * SHARE_BYTES} bytes"
-            )
-        return both
+        with suppress(ValueError):
+            private = bytes.fromhex(live["seal"])
+            return unseal(private, public, self._place, name, self._site, sealed)
+        return b""
 
 
 def _new_live(place: Place) -> State:
@@ -498,9 +511,10 @@ class SecretClient(DeviceClient):
             words = form.summand(made, self._base, weight, noise)
         except PayloadError as error:
             raise FederationError(str(error)) from None
-        if self._work is not None:
-            self._work.mask(words)
-        return form.payload(words)
+        if self._work is None:
+            return form.payload(words)
+        self._work.mask(words)
+        return form.payload(words, self._work.accused)
 
 
 @cache

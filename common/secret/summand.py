@@ -33,8 +33,8 @@ from synth.ridge_regression import MOST
 Whole = NDArray[np.int64]
 Words = NDArray[Any]
 
-MASKED = "masked"
-"""The tensor of a masked vector."""
+MASKED, ACCUSED = "masked", "accused"
+"""The tensors of a masked vector, and of which senders' shares its site could not read: a 1 for each of these."""
 
 #: bits of a level, at least and at most, in the length that an update is cut to
 _COARSEST, _FINEST = 20, 32
@@ -134,12 +134,14 @@ class SumForm:
         """What vectors are added in."""
         return np.dtype(f"<u{self.bits // 8}")
 
-    @property
-    def masked_spec(self) -> TensorsSpec:
-        """The form of a masked vector: any numbers at all."""
+    def masked_spec(self, senders: int) -> TensorsSpec:
+        """Return the form of a masked vector: any numbers at all; and of what is said of so many senders, if any."""
         form = torch.int32 if self.bits == 32 else torch.int64
         half = 2 ** (self.bits - 1)
-        return TensorsSpec({MASKED: TensorSpec((self.numbers,), -half, half - 1, form)})
+        parts = {MASKED: TensorSpec((self.numbers,), -half, half - 1, form)}
+        if senders:
+            parts[ACCUSED] = TensorSpec((senders,), 0, 1, torch.uint8)
+        return TensorsSpec(parts)
 
     # ---- at a site --------------------------------------------------------------------------------
 
@@ -202,9 +204,12 @@ class SumForm:
         """Return whole numbers as they are added."""
         return numbers.astype(self._signed).view(self.dtype)
 
-    def payload(self, words: Words) -> Tensors:
-        """Return words as they travel."""
-        return Tensors({MASKED: torch.from_numpy(words.view(self._signed))})
+    def payload(self, words: Words, accused: Sequence[bool] = ()) -> Tensors:
+        """Return words as they travel, with what is said of the senders."""
+        parts = {MASKED: torch.from_numpy(words.view(self._signed))}
+        if accused:
+            parts[ACCUSED] = torch.tensor(accused, dtype=torch.uint8)
+        return Tensors(parts)
 
     @property
     def _signed(self) -> np.dtype[Any]:
