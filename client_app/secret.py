@@ -8,6 +8,7 @@ the difference of two totals of the same vectors can be one site's own.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -67,6 +68,9 @@ _FOLDER = "secret-sum"
 
 _DAY = 24 * 3600.0
 
+_DIGEST = "digest"
+"""The key of a digest of what else is kept: so nothing else is taken for it, whatever became of the file."""
+
 State = dict[str, Any]
 """What a site keeps: ``live`` of the round that is under way, ``opened`` by round of whom a total was opened."""
 
@@ -97,24 +101,27 @@ class Vault:
         return cls(path, context, record, forgets=directory is None)
 
     def read(self) -> State:
-        """Return what is kept; nothing of a run that is new here."""
-        text = ""
-        if self._path is None:
-            kept = self._context.state.get(self._key)
-            text = str(kept["kept"]) if isinstance(kept, ConfigRecord) else ""
-        else:
-            with suppress(FileNotFoundError):
-                text = self._path.read_text(encoding="utf-8")
+        """Return what is kept, nothing of a run that is new here; FederationError for what nobody wrote so."""
+        text: Any = None
         try:
-            return json.loads(text) if text else {"live": None, "opened": {}}
-        except ValueError:
+            if self._path is not None:
+                text = self._path.read_text(encoding="utf-8")
+            elif isinstance(kept := self._context.state.get(self._key), ConfigRecord):
+                text = kept["kept"]
+            state: State = {"live": None, "opened": {}} if text is None else json.loads(text)
+            if text is not None and state.pop(_DIGEST) != _digest(state):
+                raise ValueError
+        except FileNotFoundError:
+            return {"live": None, "opened": {}}
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise FederationError(
                 f"what this site keeps of a secret sum cannot be read: delete {_FOLDER} in its state-dir"
             ) from None
+        return state
 
     def write(self, state: State) -> None:
         """Keep ``state``, on disk before anything that rests on it leaves; FederationError if that cannot be."""
-        text = json.dumps(state)
+        text = json.dumps({**state, _DIGEST: _digest(state)})
         if self._path is None:
             self._context.state[self._key] = ConfigRecord({"kept": text})
             return
@@ -375,6 +382,10 @@ class SecretSite:
             private = bytes.fromhex(live["seal"])
             return unseal(private, public, self._place, name, self._site, sealed)
         return b""
+
+
+def _digest(state: State) -> str:
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
 def _new_live(place: Place) -> State:

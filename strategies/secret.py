@@ -55,7 +55,7 @@ from common.secret.crypto import (
     public_of,
     weights_of,
 )
-from common.secret.summand import ACCUSED, MASKED, SumForm, event_of, form_of
+from common.secret.summand import ACCUSED, MASKED, SumForm, by_counts, event_of, form_of
 from common.sites import ALL_SITES, Site
 from common.wire.codec import filled
 from common.wire.tensors import Tensors
@@ -294,8 +294,11 @@ class SecretSum:
         self._require(names, "sending their vectors")
         if not self._plain:
             self._open(there, words)
+        config = self._strategy.run.config
+        told_counts = by_counts(config) and config.tells_counts
+        weight = sum(site.examples for site in there) if told_counts else 0
         try:
-            total = form.total(words, len(there), begun.weights)
+            total = form.total(words, len(there), begun.weights, weight)
         except PayloadError as error:
             raise self._failure(str(error)) from None
         for site, upload in came:
@@ -311,7 +314,8 @@ class SecretSum:
             told["shortened"] = total.shortened
         members.outcome.secret = {RECORD: told | self._epsilons(now, len(there))}
         self._now = None
-        return Upload(Site(ALL_SITES, 0, len(there)), total.payload, len(there), {}, tuple(names))
+        everybody = Site(ALL_SITES, 0, len(there))
+        return Upload(everybody, total.payload, weight or len(there), {}, tuple(names))
 
     @property
     def told(self) -> dict[str, Any]:

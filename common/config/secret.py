@@ -18,8 +18,17 @@ METHODS = ("fedavg", "fedprox", "scaffold", "feddyn", "ridge")
 CLIPPED = ("fedavg", "fedprox")
 """Those of whose whole updates each site's is a contribution under noise: the unit of privacy is then the site."""
 
+SECRET = "federation.secret"
+"""Where what it decides was given."""
+
 #: what looks at one site's update, by setting: off where nobody has typed it
 _LOOKS = ("robust", "clip", "max_update")
+
+
+def alike(secret: object, method: object) -> dict[str, str]:
+    """Return by what sites weigh alike in a secret sum, where nobody says otherwise: none can claim a weight then."""
+    averages = secret not in (None, "off", False) and method in METHODS and method != "ridge"
+    return {f"{method}.weighting": "uniform"} if averages else {}
 
 
 def check_secret(config: Config) -> None:
@@ -64,6 +73,12 @@ def _excluded(config: Config) -> Iterator[tuple[str, str]]:
                 f"with federation.{key}={value}, which looks at each update",
                 "leave it out; federation.secret_clip bounds what a site adds",
             )
+    bounded = config.privacy.counts == "public" or _typed(config, "max_examples")
+    if getattr(config.settings, "weighting", "") == "counts" and not (bounded or config.private):
+        yield (
+            f"with {config.section}.weighting=counts, by which a site weighs as much as it claims, unseen",
+            "leave it out, set privacy.counts=public, or set federation.max_examples to the most that a site has",
+        )
     if config.wire.weights != "float32":
         yield (
             f"with wire.weights={config.wire.weights}, which codes each update by itself",
@@ -145,6 +160,9 @@ def switched_off(config: Config) -> Iterator[str]:
         "federation.max_update are off; each site cuts its own to federation.secret_clip="
         f"{federation.secret_clip:g}, and one that sends rubbish spoils the sum"
     )
+    for key, value in alike(federation.secret, config.method).items():
+        if config.origin.get(key) == SECRET:
+            yield f"{key}={value}, by federation.secret: nobody sees what weight a site claims"
     least = threshold_of(federation, federation.asked)
     if federation.min_replies < least:
         yield f"federation.min_replies={federation.min_replies} is raised to {least}, by federation.secret"

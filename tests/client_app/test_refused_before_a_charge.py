@@ -18,6 +18,7 @@ import pytest
 import torch
 from charged import AT_ONCE, CHARGED, GENERATOR, ONE
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from secret_sites import ODD_VAULTS
 from small import Small
 from torch import Tensor
 
@@ -170,7 +171,7 @@ STATES = {
     "unreadable memory": remembered_unreadable,
     "other memory": remembered_of_others,
     "no vault": in_vault(None),
-    "vault {": in_vault(b"{"),
+    **{f"vault {text[:9]!r}": in_vault(text) for text in ODD_VAULTS},
 }
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from secret_sites import ATTEMPT, SHARE, Sites
+from secret_sites import ATTEMPT, ODD_VAULTS, SHARE, Sites
 
 from client_app.secret import SecretSite
 from common.config.loading import load
@@ -436,6 +436,32 @@ def test_a_site_that_lost_its_secrets_takes_no_part_until_the_next(sites: Sites)
     with pytest.raises(FederationError, match="has no secrets"):
         sites.at("site-0", **roll).shares()
     assert sites.at("site-0", number=2).keys()
+
+
+@pytest.mark.parametrize("text", ODD_VAULTS)
+def test_what_a_site_keeps_is_read_as_it_was_written_or_refused_in_a_sentence(
+    sites: Sites, text: bytes
+) -> None:
+    roll, _ = sites.up_to_masked()
+    whole = json.loads(sites.path("site-0").read_text())
+    for gone in whole["live"]:
+        spoiled = {**whole, "live": {k: v for k, v in whole["live"].items() if k != gone}}
+        _refused_by_all(sites, json.dumps(spoiled).encode(), roll)
+    _refused_by_all(sites, text, roll)
+    sites.path("site-0").write_text(json.dumps(whole))
+    assert sites.at("site-0", names=sites.names).opening()
+
+
+def _refused_by_all(sites: Sites, text: bytes, roll: dict[str, Any]) -> None:
+    sites.path("site-0").write_bytes(text)
+    for work in (
+        lambda: sites.at("site-0").keys(),
+        lambda: sites.at("site-0", **roll).shares(),
+        lambda: sites.masks("site-0", sites.vector("site-0"), sites.names[1:], [b"x" * 82] * 4),
+        lambda: sites.at("site-0", names=sites.names).opening(),
+    ):
+        with pytest.raises(FederationError, match="cannot be read: delete secret-sum"):
+            work()
 
 
 def test_a_run_without_a_secret_sum_opens_nothing(sites: Sites) -> None:

@@ -1,19 +1,35 @@
-"""Sites that lie in a secret sum: each has an honest site's code, and sends something else where it likes."""
+"""Sites that lie in a secret sum: each has an honest site's code, and sends something else where it likes.
+
+    python tests/helpers/secret_liars.py 'equal keys' 0 fedavg.epochs=5
+
+prints what one lie of the last of five sites does to ten rounds of FedAvg on digits with a seed.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
+import tempfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message
+
+sys.path.append(str(Path(__file__).parents[2]))
+
 from secret_sites import KEYS, OPENING, SHARES, TRAIN
 
+from client_app.app import app as client_app
+from common.config.loading import load
+from common.errors import FederationError
 from common.secret import cohort
 from common.secret.cohort import RECORD
 from common.wire.codec import array_of
 from nectar.engines.local_grid import LocalGrid
+from server_app.app import serve
+from server_app.record import Record
 
 Lie = Callable[["LyingGrid", str, Message, Message], None]
 """Changes a reply of one kind to a message in place."""
@@ -96,7 +112,7 @@ def rubbish(*holders: int) -> Lie:
         sealed = list(told(reply)[cohort.SEALED])  # type: ignore[arg-type]
         for at in holders or range(len(sealed)):
             sealed[at] = os.urandom(82)
-        told(reply)[cohort.SEALED] = sealed
+        told(reply)[cohort.SEALED] = sealed  # type: ignore[assignment]
 
     return lie
 
@@ -161,11 +177,84 @@ def weighing(more: int) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def longer(share: float) -> Callable[[np.ndarray], np.ndarray]:
-    """Add to every number this share of the largest number of an int32 vector."""
+    """Add to every number of a vector of 32 bits this share of the most that it may be in a total of five sites."""
 
     def change(vector: np.ndarray) -> np.ndarray:
         changed = vector.copy()
-        changed[:-2] += changed.dtype.type(share * 2**31)
+        changed[:-2] += changed.dtype.type(share * 5 * 2**28)
         return changed
 
     return change
+
+
+# ---- what each lie does -----------------------------------------------------------------------------
+
+LIES: Mapping[str, Lie] = {
+    "equal keys": equal_keys,
+    "another's keys": old_keys_of_first,
+    "another's keys, seen on their way": keys_of_first,
+    "rubbish sealed for all": rubbish(),
+    "rubbish sealed for one": rubbish(0),
+    "accuses all": accusing(),
+    "forged commitment": forged_commitment,
+    "random vector": on_vector(random_vector),
+    "weight -10^6": on_vector(weighing(-(10**6))),
+    "weight +10^6": on_vector(weighing(10**6)),
+    "length 320": on_vector(longer(0.3)),
+}
+"""What one site lies about, in every round."""
+
+NUMBERS = ((3, 1), (4, 1), (5, 0), (5, 1), (7, 0), (7, 2), (10, 0), (10, 3))
+"""Sites, of which so many may collude."""
+
+ALL, WITHOUT_IT, WITHOUT_TWO, FAILS = "all", "without it", "without two", "fails"
+"""Who is in the totals; or none is opened."""
+
+
+def outcome_of(config: dict[str, Any], sites: int, lie: Lie | None) -> tuple[str, Record]:
+    """Run with one liar, the last site: why the run stopped, nothing where it did not, and its record."""
+    lies = {} if lie is None else {sites - 1: lie}
+    try:
+        return "", serve(LyingGrid(client_app, sites, config, lies=lies), load(config))
+    except FederationError as error:
+        (found,) = Path(config["output-dir"]).glob("2*")
+        return str(error), Record(found)
+
+
+def effect(config: dict[str, Any], sites: int, colluders: int, lie: Lie) -> str:
+    """Return what a liar does to all of a run's rounds."""
+    words = f"federation.sites={sites} federation.secret=on federation.secret_colluders={colluders}"
+    stopped, record = outcome_of({**config, "set": f"{config['set']} {words}"}, sites, lie)
+    lines = record.metrics()[1:]
+    if stopped:
+        assert "secret sum fails" in stopped
+        return FAILS
+    (inside,) = {line["notes"]["secret"]["sites"] for line in lines}
+    out = {frozenset(line["rejected"]) for line in lines}
+    liar = f"partition-{sites - 1}"
+    assert out <= {frozenset()} or all(liar in each for each in out), "an honest site alone is out"
+    return (ALL, WITHOUT_IT, WITHOUT_TWO)[sites - inside]
+
+
+def measured(lie: str, seed: int, words: str, rounds: int = 10, sites: int = 5) -> str:
+    """Return a line of a table of FedAvg on digits: accuracy, rounds, who is in them, who is named."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = {
+            "method": "fedavg",
+            "rounds": rounds,
+            "seed": seed,
+            "output-dir": folder,
+            "set": f"federation.sites={sites} federation.secret=on {words}",
+        }
+        why, record = outcome_of(config, sites, LIES.get(lie))
+        lines = record.metrics()
+        judged = [line["test"]["accuracy"] for line in lines if line["test"]]
+        failed = [line["round"] for line in lines[1:] if not line.get("updated", True)]
+        named = sorted({site for line in lines[1:] for site in line["rejected"]})
+        inside = sorted({line["notes"]["secret"].get("sites", 0) for line in lines[1:]})
+        cells = [lie, seed, f"{judged[-1]:.3f}", len(lines) - 1, failed, inside, named, why[:120]]
+        return "| " + " | ".join(map(str, cells)) + " |"
+
+
+if __name__ == "__main__":
+    print(measured(sys.argv[1], int(sys.argv[2]), " ".join(sys.argv[3:])), flush=True)

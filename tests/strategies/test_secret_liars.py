@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from federation import run, same_end
+import torch
+from federation import last, run, same_end
+from places import ROOT
 from secret_liars import (
+    LIES,
+    NUMBERS,
     Lie,
     LyingGrid,
     accusing,
+    effect,
     equal_keys,
     keys_of_first,
     old_keys_of_first,
+    on_vector,
     rubbish,
     same_point,
+    weighing,
 )
 from secret_sites import KEYS, SHARES, TRAIN, DroppingGrid
 from small import Small
 
-from common.errors import FederationError
+from common.config.loading import load
+from common.draws.private_draws import KeyStream
+from common.errors import ConfigError, FederationError, PayloadError
+from common.secret.cohort import shares_of
+from common.secret.summand import form_of
+from common.wire.weights import Weights, WeightsSpec
 from server_app.record import Record
+from synth.private_release import Gaussian
 
 
 def lied(
@@ -160,3 +177,119 @@ def test_under_noise_rubbish_ends_the_run_and_costs_one_round(small: Small) -> N
     )
     with pytest.raises(FederationError, match="round 1's secret sum fails"):
         run(config, LyingGrid, lies={2: rubbish()})
+
+
+# ---- weights and lengths ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [10**6, -(10**6), 1, -1])
+def test_a_weight_that_is_no_sites_own_is_refused_where_all_weigh_alike(
+    small: Small, more: int
+) -> None:
+    with pytest.raises(
+        FederationError, match=r"round 2's .* outside of what 5 sites can add up to"
+    ):
+        lied(small, 5, {1: on_vector(weighing(more))})
+
+
+@pytest.mark.parametrize("more", [10**6, 1, -1])
+def test_with_counts_that_are_told_the_weight_is_their_sum(small: Small, more: int) -> None:
+    """And an honest run weighs by them, as without masks."""
+    words = "fedavg.weighting=counts privacy.counts=public"
+    with pytest.raises(FederationError, match="outside of what 5 sites can add up to"):
+        lied(small, 5, {1: on_vector(weighing(more))}, words)
+    honest, _ = lied(small, 5, {}, words)
+    plain = run(small(method="fedavg", rounds=3, set=f"federation.sites=5 {words}"))
+    for name, tensor in last(plain).weights.items():
+        assert torch.allclose(tensor, last(honest).weights[name], atol=1e-4), name
+
+
+def test_scaffold_and_feddyn_weigh_by_counts_that_are_told(small: Small) -> None:
+    for method in ("scaffold", "feddyn"):
+        ends = []
+        for secret in ("on", "off"):
+            words = f"federation.sites=4 federation.secret={secret} {method}.weighting=counts"
+            words += f" {method}.epochs=1 privacy.counts=public federation.robust=none"
+            ends.append(last(run(small(method=method, rounds=3, set=words))))
+        for name, tensor in ends[0].weights.items():
+            assert torch.allclose(tensor, ends[1].weights[name], atol=1e-4), (method, name)
+
+
+def test_without_counts_the_most_that_a_site_has_is_typed_and_holds(small: Small) -> None:
+    words = "fedavg.weighting=counts federation.max_examples=1000"
+    with pytest.raises(FederationError, match="outside of what 5 sites can add up to"):
+        lied(small, 5, {1: on_vector(weighing(5001))}, words)
+    for refused in ("fedavg.weighting=counts", "fedprox.weighting=counts"):
+        method = refused.partition(".")[0]
+        config = small(method=method, set=f"federation.secret=on {refused}")
+        with pytest.raises(ConfigError, match=rf"with {refused}, by which a site weighs as much"):
+            load(config)
+
+
+def test_sites_weigh_alike_unless_somebody_says_otherwise(small: Small) -> None:
+    for method in ("fedavg", "fedprox", "scaffold", "feddyn"):
+        config = load(small(method=method, set="federation.secret=on"))
+        assert config.settings.model_dump()["weighting"] == "uniform"
+        assert load(config.to_run_config()) == config
+    assert load(small(method="fedavg")).settings.model_dump()["weighting"] == "counts"
+
+
+def of_length(length: float, form: Any) -> np.ndarray:
+    """Return a vector's numbers that are so long, in C, all alike."""
+    numbers = form.numbers - 2
+    each = round(length / math.sqrt(numbers) / form.step)
+    return np.full(numbers, each, dtype=np.int64)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.01, 1.0, 8.0])
+def test_no_total_is_longer_than_its_sites_can_make_it(noise: float) -> None:
+    """All five at the longest in one direction pass, with noise of the system; a hundredth more than that does not."""
+    words = "federation.sites=5 federation.secret=on federation.secret_clip=10 privacy.examples=100"
+    config = load({"method": "fedavg", "set": f"{words} privacy.noise_multiplier={noise}"})
+    spec = WeightsSpec(("w",), ((10_000,),), (torch.float32,), ("w",))
+    form, base = form_of(config, spec, 5), Weights({"w": torch.zeros(10_000)})
+    mechanism = Gaussian(noise, 10.0, KeyStream().normal) if noise else None
+
+    def share(steps: torch.Tensor) -> torch.Tensor:
+        return steps if mechanism is None else mechanism.share(steps, shares_of(config.federation))
+
+    made = Weights({"w": torch.full((10_000,), 5.0)})
+    for _ in range(20):
+        parts = [form.summand(made, base, 1, share) for _ in range(5)]
+        total = sum(parts[1:], parts[0])
+        mean = form.total(total, 5, base).payload
+        assert isinstance(mean, Weights)
+        assert float(mean.tensors["w"].norm()) >= 10 * (1 - 1e-3)
+    long = of_length(50 * 1.01 + 10 * 3 * noise * math.sqrt(10_000), form)
+    for length in (long, of_length(320.0 * 5 * (1 + noise), form)):
+        spoiled = form.words(np.concatenate([length, [5, 0]]))
+        assert np.abs(length).max() <= 5 * form.most, "each number alone is one that can be"
+        with pytest.raises(PayloadError, match="outside of what 5 sites can add up to"):
+            form.total(spoiled, 5, base)
+
+
+# ---- the page's table -------------------------------------------------------------------------------
+
+
+def table() -> dict[str, dict[tuple[int, int], str]]:
+    """Return what the page says that each lie does, by sites and colluders."""
+    _, lines = (ROOT / "docs" / "secret-sum.md").read_text().split("| one site lies about |")
+    head, _, *rest = lines.split("\n\n")[0].splitlines()
+    numbers = [
+        tuple(map(int, re.findall(r"\d+", each))) for each in head.split("|") if each.strip()
+    ]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in rest]
+    return {row[0]: dict(zip(numbers, row[1:], strict=True)) for row in rows}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("numbers", NUMBERS)
+def test_the_page_says_what_each_lie_does(small: Small, numbers: tuple[int, int]) -> None:
+    said = table()
+    assert said.keys() == LIES.keys()
+    config = small(method="fedavg", rounds=2)
+    place = Path(config["output-dir"])
+    found = {
+        lie: effect({**config, "output-dir": str(place / str(i))}, *numbers, LIES[lie])
+        for i, lie in enumerate(LIES)
+    }
+    assert found == {lie: row[numbers] for lie, row in said.items()}

@@ -32,10 +32,10 @@ def figures(record: Record) -> list[Any]:
 
 
 METHODS = {
-    "fedavg": "fedavg.epochs=1",
-    "fedprox": "fedprox.epochs=1",
+    "fedavg": "fedavg.epochs=1 fedavg.weighting=uniform",
+    "fedprox": "fedprox.epochs=1 fedprox.weighting=counts privacy.counts=public",
     "scaffold": "scaffold.epochs=1",
-    "feddyn": "feddyn.epochs=1 feddyn.weighting=counts",
+    "feddyn": "feddyn.epochs=1 feddyn.weighting=counts privacy.counts=public",
     "ridge": "ridge.width=9",
 }
 
@@ -297,7 +297,7 @@ def _vector(make: Callable[[np.ndarray], np.ndarray]) -> Any:
     [
         lambda v: v[:-1],
         lambda v: np.append(v, v[:1]),
-        lambda v: v.astype(np.int32),
+        lambda v: v.astype(np.int64),
         lambda v: v.astype(float),
     ],
 )
