@@ -84,9 +84,7 @@ _RECORDS = frozenset({RECORD})
 
 
 class SumFailedError(FederationError):
-    """A round's sum that came to nothing; ``opened`` says whether shares had been asked for by then."""
-
-    opened = False
+    """A round's sum that came to nothing."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +155,7 @@ class SecretSum:
         self._tried.append(len(self._out))
         fewer = len(self._tried) == 1 or self._tried[-1] > self._tried[-2]
         asked = private and now.form is not None
-        if error.opened or asked or not fewer or len(self._tried) > self._liars:
+        if now.opened or asked or not fewer or len(self._tried) > self._liars:
             raise error
         logger.warning("%s: it is tried again", error)
         self._attempt = secrets.token_hex(16)
@@ -222,26 +220,20 @@ class SecretSum:
         Whose keys are not its own alone is asked once for others, and is without a part where those are not either:
         who of them had a key first is known to nobody.
         """
-        self._ask_keys(number, [s for s in sites if self._key_of(s, number) is None], {})
-        twice = self._alike(number, sites)
-        anew = {cohort.ANEW: [self._keys.pop(name).mask for name in twice]}
-        if twice:
-            self._ask_keys(number, [site for site in sites if site.name in twice], anew)
-        for name in self._alike(number, sites) & twice:
-            del self._keys[name]
+
+        def ask(some: Sequence[Site], fields: Mapping[str, Any]) -> dict[str, _Keys]:
+            for site, keys in self._ask(cohort.KEYS, some, fields, self._read_keys(number)):
+                self._keys[site.name] = keys
+            return {s.name: k for s in sites if (k := self._key_of(s, number)) is not None}
+
+        keys = ask([site for site in sites if self._key_of(site, number) is None], {})
+        if twice := _alike(keys):
+            named = [self._keys.pop(name).mask for name in twice]
+            keys = ask([site for site in sites if site.name in twice], {cohort.ANEW: named})
+        for name in _alike(keys) & twice:
+            del self._keys[name], keys[name]
             self._leave_out(name, "its keys are another site's too, or each other's, twice running")
-        return {s.name: k for s in sites if (k := self._key_of(s, number)) is not None}
-
-    def _ask_keys(self, number: int, sites: Sequence[Site], fields: Mapping[str, Any]) -> None:
-        for site, keys in self._ask(cohort.KEYS, sites, fields, self._read_keys(number)):
-            self._keys[site.name] = keys
-
-    def _alike(self, number: int, sites: Sequence[Site]) -> set[str]:
-        """Return the sites with a key that is in use twice."""
-        keys = {s.name: k for s in sites if (k := self._key_of(s, number)) is not None}
-        points = {name: (point_of(each.seal), point_of(each.mask)) for name, each in keys.items()}
-        used = Counter(chain(*points.values()))
-        return {name for name, pair in points.items() if max(used[each] for each in pair) > 1}
+        return keys
 
     def _require_shares(self) -> None:
         """Refuse noise in shares of another number of sites than each site counts on: FederationError."""
@@ -295,8 +287,8 @@ class SecretSum:
         if not self._plain:
             self._open(there, words)
         config = self._strategy.run.config
-        told_counts = by_counts(config) and config.tells_counts
-        weight = sum(site.examples for site in there) if told_counts else 0
+        public = by_counts(config) and config.tells_counts
+        weight = sum(site.examples for site in there) * public
         try:
             total = form.total(words, len(there), begun.weights, weight)
         except PayloadError as error:
@@ -312,7 +304,7 @@ class SecretSum:
                 *(begun.number, total.shortened, len(there), form.clip),
             )
             told["shortened"] = total.shortened
-        members.outcome.secret = {RECORD: told | self._epsilons(now, len(there))}
+        members.outcome.secret = {RECORD: told}
         self._now = None
         everybody = Site(ALL_SITES, 0, len(there))
         return Upload(everybody, total.payload, weight or len(there), {}, tuple(names))
@@ -320,7 +312,8 @@ class SecretSum:
     @property
     def told(self) -> dict[str, Any]:
         """What the round's line says of its sum, whatever becomes of it."""
-        return {"asked": self._sum.asked, "threshold": self._sum.threshold}
+        now = self._sum
+        return {"asked": now.asked, "threshold": now.threshold, **self._epsilons(now.form)}
 
     def _vectors(
         self, begun: OpenRound, replies: Iterable[Message], kept: IO[bytes]
@@ -373,15 +366,14 @@ class SecretSum:
                     f"{listed(blind)} cannot read {name}'s shares, and {now.threshold} are needed to open them"
                 )
 
-    def _epsilons(self, now: _Sum, inside: int) -> dict[str, Any]:
+    def _epsilons(self, form: SumForm | None) -> dict[str, Any]:
         """Return what all totals of updates so far cost a site by the shares of noise that are really inside.
 
         Against the server alone all of them count; against it with the colluders, who know their own, the others'.
         """
-        config, form = self._strategy.run.config, now.form
-        if not config.clips_updates or form is None:
+        config = self._strategy.run.config
+        if not self.inside or form is None:
             return {}
-        self.inside.append(inside)
         federation, shares = config.federation, shares_of(config.federation)
         hidden = {"server": 0, "colluders": colluders_of(federation, federation.asked)}
         events = {
@@ -401,7 +393,8 @@ class SecretSum:
         last = number >= self._strategy.run.config.rounds
         survivors = {cohort.NAMES: sorted(names), cohort.NEXT: "" if last else self._attempt}
         holders: dict[int, list[bytes]] = {}
-        now.opened = True
+        now.opened = True  # whatever becomes of it, the server has the total then
+        self.inside += [len(there)] * self._strategy.run.config.clips_updates
         read = self._read_opening(number + 1, len(senders))
         for site, (opened, keys) in self._ask(cohort.OPENING, there, survivors, read):
             holders[now.names.index(site.name) + 1] = opened
@@ -540,11 +533,9 @@ class SecretSum:
             )
 
     def _failure(self, why: str) -> SumFailedError:
-        error = SumFailedError(
+        return SumFailedError(
             f"round {self._sum.place.round}'s secret sum fails, and nothing is learned: {why}"
         )
-        error.opened = self._sum.opened
-        return error
 
 
 class SecretRound(OpenRound):
@@ -663,6 +654,13 @@ class SecretStrategy(Strategy):
 def secret_strategy(cls: type[Strategy]) -> type[Strategy]:
     """Return a method's strategy of which the server learns its sites' sum alone."""
     return type(f"Secret{cls.__name__}", (SecretStrategy, cls), {})
+
+
+def _alike(keys: Mapping[str, _Keys]) -> set[str]:
+    """Return the sites with a key that is in use twice."""
+    points = {name: (point_of(each.seal), point_of(each.mask)) for name, each in keys.items()}
+    used = Counter(chain(*points.values()))
+    return {name for name, pair in points.items() if max(used[each] for each in pair) > 1}
 
 
 def _bytes(record: ConfigRecord, key: str) -> bytes:

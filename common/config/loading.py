@@ -40,7 +40,7 @@ from common.config.layers import (
 )
 from common.config.resolved import Config, stated_here
 from common.config.schema import read_sections
-from common.config.secret import SECRET, alike
+from common.config.secret import alike
 from common.config.strategy import check_arguments, check_strategy, stated_arguments
 from common.config.tables import experiment_layers
 from common.config.text import Scalar, from_home
@@ -189,7 +189,6 @@ def _with_files(
         _dataset_layer(leaves),
         *_features_layer(leaves),
         *_needed_layer(leaves, policy),
-        *_secret_layer(leaves),
         *layers,
     ]
 
@@ -221,18 +220,10 @@ def _needed_layer(leaves: Mapping[str, Leaf], policy: ImportPolicy | None) -> li
     """Return what the method that is chosen needs of other sections, where it names any."""
     name = leaves["method"].value if "method" in leaves else RunSettings().method
     known = chosen_method(leaves, policy) or METHODS.get(str(name))
-    needed = settings_of(known).needs() if known is not None else {}
+    needed = dict(settings_of(known).needs()) if known is not None else {}
+    if (secret := leaves.get("federation.secret")) is not None:
+        needed |= alike(secret.value, name)
     return [Layer(f"method={name}", needed)] if needed else []
-
-
-def _secret_layer(leaves: Mapping[str, Leaf]) -> list[Layer]:
-    """Return what a secret sum has the method begin with."""
-    named = (
-        leaves.get(key, Leaf(value, ""))
-        for key, value in ((SECRET, None), ("method", RunSettings().method))
-    )
-    layer = Layer(SECRET, alike(*(leaf.value for leaf in named)))
-    return [layer] if layer.values else []
 
 
 def _count_sites(leaves: dict[str, Leaf]) -> None:

@@ -18,16 +18,13 @@ METHODS = ("fedavg", "fedprox", "scaffold", "feddyn", "ridge")
 CLIPPED = ("fedavg", "fedprox")
 """Those of whose whole updates each site's is a contribution under noise: the unit of privacy is then the site."""
 
-SECRET = "federation.secret"
-"""Where what it decides was given."""
-
 #: what looks at one site's update, by setting: off where nobody has typed it
 _LOOKS = ("robust", "clip", "max_update")
 
 
 def alike(secret: object, method: object) -> dict[str, str]:
     """Return by what sites weigh alike in a secret sum, where nobody says otherwise: none can claim a weight then."""
-    averages = secret not in (None, "off", False) and method in METHODS and method != "ridge"
+    averages = secret not in ("off", False) and method in METHODS and method != "ridge"
     return {f"{method}.weighting": "uniform"} if averages else {}
 
 
@@ -160,9 +157,8 @@ def switched_off(config: Config) -> Iterator[str]:
         "federation.max_update are off; each site cuts its own to federation.secret_clip="
         f"{federation.secret_clip:g}, and one that sends rubbish spoils the sum"
     )
-    for key, value in alike(federation.secret, config.method).items():
-        if config.origin.get(key) == SECRET:
-            yield f"{key}={value}, by federation.secret: nobody sees what weight a site claims"
+    if getattr(config.settings, "weighting", "") == "uniform":
+        yield f"{config.section}.weighting=uniform: nobody sees what weight a site claims"
     least = threshold_of(federation, federation.asked)
     if federation.min_replies < least:
         yield f"federation.min_replies={federation.min_replies} is raised to {least}, by federation.secret"

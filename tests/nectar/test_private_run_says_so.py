@@ -42,7 +42,9 @@ def page_of(small: Small, method: str, words: str) -> tuple[set[str], str]:
     """Return by which mechanisms a run's sites were charged, and what its page says that left them."""
     record = run(small(method=method, rounds=1, set=words))
     lines = record.metrics()[1:]
-    spent = [each for line in lines for each in ((line.get("notes") or {}).get("spent") or {}).values()]
+    spent = [
+        each for line in lines for each in ((line.get("notes") or {}).get("spent") or {}).values()
+    ]
     named = {event["mechanism"] for each in spent for event in each["events"]}
     return named, " ".join(exposed(View(RunRecord.open(record.directory))))
 

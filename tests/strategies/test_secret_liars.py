@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federation import last, run, same_end
+from federation import last, resumed, run, same_end
+from flwr.app import Message
 from places import ROOT
 from secret_liars import (
     LIES,
@@ -24,17 +25,19 @@ from secret_liars import (
     keys_of_first,
     old_keys_of_first,
     on_vector,
+    random_vector,
     rubbish,
     same_point,
     weighing,
 )
-from secret_sites import KEYS, SHARES, TRAIN, DroppingGrid
+from secret_sites import KEYS, OPENING, SHARES, TRAIN, DroppingGrid
 from small import Small
 
 from common.config.loading import load
 from common.draws.private_draws import KeyStream
 from common.errors import ConfigError, FederationError, PayloadError
-from common.secret.cohort import shares_of
+from common.secret import cohort
+from common.secret.cohort import RECORD, shares_of
 from common.secret.summand import form_of
 from common.wire.weights import Weights, WeightsSpec
 from server_app.record import Record
@@ -169,14 +172,60 @@ def test_of_three_or_four_sites_two_are_not_told_apart(small: Small, sites: int)
         assert in_totals(record) == [3, 3, 3]
 
 
-def test_under_noise_rubbish_ends_the_run_and_costs_one_round(small: Small) -> None:
-    """A vector has left each site by then: nothing is asked for again, and the charge is written down."""
-    words = "federation.secret_clip=1 privacy.noise_multiplier=8 privacy.examples=50"
+NOISE = "federation.secret_clip=1 privacy.noise_multiplier=8 privacy.examples=50"
+
+
+def test_under_noise_the_first_failed_round_ends_the_run_and_is_written_down(small: Small) -> None:
+    """A vector has left each site by then: nothing is asked for again, and what each was charged is in the record."""
     config = small(
-        method="fedavg", rounds=3, set=f"federation.sites=5 federation.secret=on {words}"
+        method="fedavg", rounds=3, set=f"federation.sites=5 federation.secret=on {NOISE}"
     )
     with pytest.raises(FederationError, match="round 1's secret sum fails"):
         run(config, LyingGrid, lies={2: rubbish()})
+    (found,) = Path(config["output-dir"]).glob("2*")
+    notes = Record(found).metrics()[1]["notes"]
+    assert len(notes["spent"]) == 5
+    assert "epsilon_server" not in notes["secret"], "no share was given"
+
+
+def test_a_total_that_was_opened_for_nothing_counts_all_the_same(small: Small) -> None:
+    """The server has it, whatever it can make of it; a resumed run adds the next one to it."""
+    config = small(
+        method="fedavg", rounds=2, set=f"federation.sites=5 federation.secret=on {NOISE}"
+    )
+    with pytest.raises(FederationError, match="round 1's secret sum fails"):
+        run(config, LyingGrid, lies={4: on_vector(random_vector)})
+    (found,) = Path(config["output-dir"]).glob("2*")
+    wasted = Record(found).metrics()[1]["notes"]["secret"]
+    again = resumed(Record(found)).metrics()[2]["notes"]["secret"]
+    honest, _ = lied(small, 5, {}, NOISE, rounds=2)
+    for name in ("epsilon_server", "epsilon_colluders"):
+        told = [line["notes"]["secret"][name] for line in honest.metrics()[1:]]
+        assert [wasted[name], again[name]] == pytest.approx(told)
+
+
+def rubbish_twice(*holders: int) -> Lie:
+    """Seal rubbish for some, and open wrong shares of one's own."""
+
+    def lie(grid: LyingGrid, kind: str, message: Message, reply: Message) -> None:
+        rubbish(*holders)(grid, kind, message, reply)
+        if kind == OPENING:
+            record = reply.content.config_records[RECORD]
+            record[cohort.OPENED] = [b"\1" * 33] * len(record[cohort.OPENED])  # type: ignore[arg-type]
+
+    return lie
+
+
+@pytest.mark.parametrize(("sites", "colluders", "holders"), [(4, 1, 1), (5, 1, 1), (7, 2, 2)])
+def test_rubbish_for_as_many_as_may_lie_and_wrong_shares_fail_the_round_as_the_page_says(
+    small: Small, sites: int, colluders: int, holders: int
+) -> None:
+    words = f"federation.secret_colluders={colluders}"
+    with pytest.raises(FederationError, match=r"round 2's .* a site sent something else"):
+        lied(small, sites, {sites - 1: rubbish_twice(*range(holders))}, words)
+    if sites == 7:
+        record, _ = lied(small, sites, {sites - 1: rubbish_twice(0)}, words)
+        assert in_totals(record) == [7, 7, 7]
 
 
 # ---- weights and lengths ----------------------------------------------------------------------------
