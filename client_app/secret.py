@@ -188,7 +188,7 @@ class SecretSite:
         They are other ones where the server names these as no site's alone, and no other site knows them yet.
         """
         state = self._vault.read()
-        live, twice = state["live"], self._config.get(cohort.ANEW, [])
+        live, twice = state["live"], self._config.get(cohort.RENEW, [])
         known = _is_of(live, self._place)
         if not known or ("roll" not in live and _public(live)[cohort.MASK_KEY] in twice):
             state["live"] = _new_live(self._place)

@@ -229,7 +229,7 @@ class SecretSum:
         keys = ask([site for site in sites if self._key_of(site, number) is None], {})
         if twice := _alike(keys):
             named = [self._keys.pop(name).mask for name in twice]
-            keys = ask([site for site in sites if site.name in twice], {cohort.ANEW: named})
+            keys = ask([site for site in sites if site.name in twice], {cohort.RENEW: named})
         for name in _alike(keys) & twice:
             del self._keys[name], keys[name]
             self._leave_out(name, "its keys are another site's too, or each other's, twice running")

@@ -207,8 +207,8 @@ LIES: Mapping[str, Lie] = {
 NUMBERS = ((3, 1), (4, 1), (5, 0), (5, 1), (7, 0), (7, 2), (10, 0), (10, 3))
 """Sites, of which so many may collude."""
 
-ALL, WITHOUT_IT, WITHOUT_TWO, FAILS = "all", "without it", "without two", "fails"
-"""Who is in the totals; or none is opened."""
+ALL, WITHOUT_IT, WITHOUT_TWO, FAILS = "–", "out", "two out", "fails"
+"""Who is missing in the totals; or none is opened."""
 
 
 def outcome_of(config: dict[str, Any], sites: int, lie: Lie | None) -> tuple[str, Record]:
