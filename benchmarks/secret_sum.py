@@ -87,7 +87,8 @@ def row(folder: Path, sites: int, numbers: int) -> str:
     at_site = seconds(lambda: federation.at(first).keys())
     at_site += seconds(lambda: federation.at(first, **federation.roll).shares())
     sealed = federation.sealed()
-    at_site += seconds(lambda: federation.at(first).masked(words, others, sealed, sites))
+    at_site += seconds(lambda: federation.at(first).receive(others, sealed, sites))
+    at_site += seconds(lambda: federation.at(first).mask(words))
     at_site += seconds(lambda: federation.at(first, names=federation.names).opening())
     keys = [new_secret() for _ in federation.names]
     at_server = seconds(partial(_unmasked, words, keys))

@@ -210,6 +210,7 @@ class Draws:
             at.charged.told = PrivacyReport((*before, *events))
         else:
             if events:
+                at.memory.require()
                 self._require_time()
             lines, mine = account.charge(events, at.number, at.phase, config.section)
             at.charged.told = PrivacyReport(mine if tell else (), whole=True, head=lines.head)

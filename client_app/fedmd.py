@@ -40,12 +40,12 @@ class FedMDClient(DeviceClient):
         images, settings = self._public(given), self.settings(FedMDSettings)
         privacy, model = self.run.config.privacy, self._own()
         private = privacy.active and settings.mechanism == "logits"
+        shares = given.part(ANSWER, Tensors)[SHARES] if ANSWER in given.parts else None
+        if shares is not None and len(shares) != len(images):
+            raise FederationError(f"{len(shares)} answers came to {len(images)} public images")
         if private:  # before an example is read
             self.draws.charge(Event(MECHANISM, privacy.noise_multiplier))
-        if ANSWER in given.parts and settings.digest_epochs:
-            shares = given.part(ANSWER, Tensors)[SHARES]
-            if len(shares) != len(images):
-                raise FederationError(f"{len(shares)} answers came to {len(images)} public images")
+        if shares is not None and settings.digest_epochs:
             digest = settings.model_copy(update={"epochs": settings.digest_epochs})
             samples = public_samples(self.run, images, shares)
             train_aside(self, model, digest, "digest", samples=samples)

@@ -8,6 +8,7 @@ the difference of two totals of the same vectors can be one site's own.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -21,8 +22,7 @@ from typing import Any
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from torch import Tensor
 
-from client_app.decode_cache import DECODE_CACHE
-from client_app.device import DeviceClient, Metrics, NDArrays
+from client_app.device import DeviceClient, NDArrays
 from client_app.draws import SiteRound
 from client_app.site import (
     division_of,
@@ -50,6 +50,7 @@ from common.secret.crypto import (
     own_key,
     pair_is_minus,
     pair_key,
+    point_of,
     public_of,
     seal,
     split,
@@ -58,14 +59,17 @@ from common.secret.crypto import (
 from common.secret.summand import by_counts, event_of, form_of, spec_of
 from common.sites import is_site_name, site_slug
 from common.specs.updates import model_in
-from common.wire.codec import Payload
-from common.wire.tensors import Tensors
+from common.wire.codec import Payload, Spec
+from common.wire.tensors import Tensors, TensorsSpec
 from common.wire.weights import Weights
 
 _FOLDER = "secret-sum"
 """Where the state directory has what lies between exchanges; a simulation, its runs' folder, with a dot before it."""
 
 _DAY = 24 * 3600.0
+
+_DIGEST = "digest"
+"""The key of a digest of what else is kept: so nothing else is taken for it, whatever became of the file."""
 
 State = dict[str, Any]
 """What a site keeps: ``live`` of the round that is under way, ``opened`` by round of whom a total was opened."""
@@ -97,24 +101,27 @@ class Vault:
         return cls(path, context, record, forgets=directory is None)
 
     def read(self) -> State:
-        """Return what is kept; nothing of a run that is new here."""
-        text = ""
-        if self._path is None:
-            kept = self._context.state.get(self._key)
-            text = str(kept["kept"]) if isinstance(kept, ConfigRecord) else ""
-        else:
-            with suppress(FileNotFoundError):
-                text = self._path.read_text(encoding="utf-8")
+        """Return what is kept, nothing of a run that is new here; FederationError for what nobody wrote so."""
+        text: Any = None
         try:
-            return json.loads(text) if text else {"live": None, "opened": {}}
-        except ValueError:
+            if self._path is not None:
+                text = self._path.read_text(encoding="utf-8")
+            elif isinstance(kept := self._context.state.get(self._key), ConfigRecord):
+                text = kept["kept"]
+            state: State = {"live": None, "opened": {}} if text is None else json.loads(text)
+            if text is not None and state.pop(_DIGEST) != _digest(state):
+                raise ValueError
+        except FileNotFoundError:
+            return {"live": None, "opened": {}}
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise FederationError(
                 f"what this site keeps of a secret sum cannot be read: delete {_FOLDER} in its state-dir"
             ) from None
+        return state
 
     def write(self, state: State) -> None:
         """Keep ``state``, on disk before anything that rests on it leaves; FederationError if that cannot be."""
-        text = json.dumps(state)
+        text = json.dumps({**state, _DIGEST: _digest(state)})
         if self._path is None:
             self._context.state[self._key] = ConfigRecord({"kept": text})
             return
@@ -176,9 +183,14 @@ class SecretSite:
     # ---- the exchanges ----------------------------------------------------------------------------
 
     def keys(self) -> dict[str, Any]:
-        """Return public keys for a round, the same each time; those of any other attempt are gone then."""
+        """Return public keys for a round, the same each time; those of any other attempt are gone then.
+
+        They are other ones where the server names these as no site's alone, and no other site knows them yet.
+        """
         state = self._vault.read()
-        if not _is_of(state["live"], self._place):
+        live, twice = state["live"], self._config.get(cohort.RENEW, [])
+        known = _is_of(live, self._place)
+        if not known or ("roll" not in live and _public(live)[cohort.MASK_KEY] in twice):
             state["live"] = _new_live(self._place)
             self._vault.write(state)
             self._vault.forget_ended()
@@ -202,20 +214,22 @@ class SecretSite:
             cohort.SEALED: [bytes.fromhex(each) for each in live["sealed"]],
         }
 
-    def masked(
-        self, words: Words, senders: Sequence[str], sealed: Sequence[bytes], asked: int
-    ) -> None:
-        """Mask a vector in place, once; it is noted before that it leaves.
+    def receive(self, senders: Sequence[str], sealed: Sequence[bytes], asked: int) -> None:
+        """Take the shares that came with an instruction; nothing of an example is needed to refuse them.
 
-        ``senders`` are the others who have shared, ``sealed`` what they sealed for this site.
+        ``senders`` are the others who have shared, ``sealed`` what they sealed for this site. One that cannot be read
+        is noted and refuses nothing: else whoever seals rubbish for a site, or a server in its name, puts it out.
+
+        A sender whose share cannot be read is masked against as any other, and this site opens nothing of it. So a
+        server that sends rubbish in the names of others, or has colluders accuse, takes no mask off a vector. All that
+        it can have of an honest site are still the shares that the others hold of its secrets; of each of them it gets
+        the one or the other, and of neither more than from a site that could read all. Fewer holders of a share only
+        make the threshold harder to reach.
         """
         state = self._vault.read()
         live = self._live(state, "roll")
         roll = live["roll"]
-        if "masked" in live:
-            raise FederationError(
-                "this site has sent its vector of this round: it masks no second one"
-            )
+        self._require_unmasked(live)
         if asked != roll["asked"]:
             raise FederationError("the instruction is of another number of sites than the roll")
         others = [name for name in roll["names"] if name in senders and name != self._site]
@@ -226,9 +240,23 @@ class SecretSite:
             name: self._unsealed(live, name, each).hex()
             for name, each in zip(others, sealed, strict=True)
         }
+        self._vault.write(state)
+
+    @property
+    def accused(self) -> list[bool]:
+        """Of each sender whether its share cannot be read, in the order of the instruction."""
+        return [
+            not share for share in self._live(self._vault.read(), "received")["received"].values()
+        ]
+
+    def mask(self, words: Words) -> None:
+        """Mask a vector in place, once, for those whose shares came; it is noted before that it leaves."""
+        state = self._vault.read()
+        live = self._live(state, "received")
+        self._require_unmasked(live)
+        roll, private = live["roll"], bytes.fromhex(live["mask"])
         live["masked"] = True
-        private = bytes.fromhex(live["mask"])
-        for name in others:
+        for name in live["received"]:
             public = bytes.fromhex(roll[cohort.MASK_KEYS][roll["names"].index(name)])
             key = pair_key(private, public, self._place, self._site, name)
             add_mask(words, key, minus=pair_is_minus(self._site, name))
@@ -253,7 +281,7 @@ class SecretSite:
         live["received"][self._site] = live["own"]
         opened = []
         for name in senders:
-            both = bytes.fromhex(live["received"][name])
+            both = bytes.fromhex(live["received"][name])  # nothing of one that could not be read
             opened.append(both[:SHARE_BYTES] if name in survivors else both[SHARE_BYTES:])
         after = self._config.get(cohort.NEXT)
         state["live"] = None
@@ -265,6 +293,12 @@ class SecretSite:
         return {cohort.OPENED: opened, **keys}
 
     # ---- what they share --------------------------------------------------------------------------
+
+    def _require_unmasked(self, live: State) -> None:
+        if "masked" in live:
+            raise FederationError(
+                "this site has sent its vector of this round: it masks no second one"
+            )
 
     def _live(self, state: State, stage: str = "") -> State:
         """Return the round's secrets, which have come to a ``stage``."""
@@ -295,7 +329,7 @@ class SecretSite:
             public[cohort.MASK_KEY],
         ):
             raise FederationError("the roll of this round has other keys of this site than it gave")
-        if len({*keys[cohort.SEAL_KEYS], *keys[cohort.MASK_KEYS]}) < 2 * len(names):
+        if len({point_of(key) for each in keys.values() for key in each}) < 2 * len(names):
             raise FederationError("the roll of this round has a key twice")
         for name, *pair in zip(names, *keys.values(), strict=True):
             if not all(map(is_public_key, pair)):
@@ -341,20 +375,17 @@ class SecretSite:
         return {"seed": seed.hex(), "own": own, "sealed": sealed, "commitment": committed}
 
     def _unsealed(self, live: State, name: str, sealed: bytes) -> bytes:
+        """Return the two shares that came as a sender's; nothing where they are not its own, for this site."""
         roll = live["roll"]
         public = bytes.fromhex(roll[cohort.SEAL_KEYS][roll["names"].index(name)])
-        private = bytes.fromhex(live["seal"])
-        try:
-            both = unseal(private, public, self._place, name, self._site, sealed)
-        except ValueError as error:
-            raise FederationError(
-                f"the share that came as {name}'s is not its own: {error}"
-            ) from None
-        if len(both) != 2 * SHARE_BYTES:
-            raise FederationError(
-                f"the share that came as {name}'s is not of {2 * SHARE_BYTES} bytes"
-            )
-        return both
+        with suppress(ValueError):
+            private = bytes.fromhex(live["seal"])
+            return unseal(private, public, self._place, name, self._site, sealed)
+        return b""
+
+
+def _digest(state: State) -> str:
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
 def _new_live(place: Place) -> State:
@@ -427,19 +458,43 @@ class SecretClient(DeviceClient):
         self, *about: Any, told: Mapping[str, Any], work: SecretSite | None, **named: Any
     ) -> None:
         super().__init__(*about, **named)
-        self._told, self._work = told, work
+        self._told, self._work, self._asked = told, work, 0
         self._base: Weights | None = None
 
     def _round_of(self, config: Mapping[str, Any]) -> SiteRound:
         return replace(super()._round_of(config), private=True)
 
-    def begin(self, config: Mapping[str, Any]) -> None:
-        """Take up an instruction, and charge what a total costs of as many shares of noise as there surely are."""
-        super().begin(config)
-        of_run = self.run.config
+    def phase_named(self, name: str) -> tuple[Callable[[Any], Payload], Callable[[Run], Spec]]:
+        """Return what runs a phase, after what a sum needs of an instruction; FederationError if there is none."""
+        work, takes = super().phase_named(name)
+        return partial(self._run, work), takes
+
+    def _run(self, work: Callable[[Any], Payload], given: Payload) -> Payload:
+        """Refuse what is no part of a sum; then charge whole updates, by as many shares of noise as surely are there.
+
+        No example has been read by then.
+        """
+        of_run, model = self.run.config, model_in(given)
+        if not self._asked:
+            self._asked = self._taken_up()
+        self._base = None if model is None else model.copy_on_write()
         if of_run.clips_updates:
             form = form_of(of_run, self.run.spec, of_run.federation.asked)
             self.draws.charge(event_of(of_run, form, 1.0, lengths=2))
+        return work(given)
+
+    def _taken_up(self) -> int:
+        """Return how many sites are asked, once the shares are there and the sum has room for so many."""
+        config, told = self.run.config, self._told
+        asked = told.get(cohort.ASKED)
+        if type(asked) is not int or not 1 <= asked <= cohort.MOST:
+            raise FederationError("the instruction does not say how many sites are asked for a sum")
+        form_of(config, self.run.spec if config.clips_updates else TensorsSpec({}), asked)
+        if self._work is not None:
+            senders = _names(told, cohort.NAMES)
+            sealed = _bytes(told, cohort.SEALED, len(senders), SEALED_BYTES)
+            self._work.receive(senders, sealed, asked)
+        return asked
 
     def _noise(self, steps: Tensor) -> Tensor:
         """Return whole steps with this site's share of the noise."""
@@ -447,13 +502,6 @@ class SecretClient(DeviceClient):
         noise, clip = config.privacy.noise_multiplier, config.federation.secret_clip
         mechanism = self.draws.gaussian("updates", noise, clip)
         return mechanism.share(steps, shares_of(config.federation))
-
-    def fit(self, parameters: NDArrays, config: Mapping[str, Any]) -> tuple[NDArrays, int, Metrics]:
-        """Run the phase as any client; the model that came is kept as it is before that."""
-        _, takes = self.phase_named(str(config.get("phase", "")))
-        model = model_in(DECODE_CACHE.decode(parameters, takes(self.run)))
-        self._base = None if model is None else model.copy_on_write()
-        return super().fit(parameters, config)
 
     def release(self, phase: str, payload: Payload | None, figures: Sequence[str]) -> NDArrays:
         """Let the site's part of the sum out, and nothing else; FederationError of figures of its own."""
@@ -466,22 +514,18 @@ class SecretClient(DeviceClient):
 
     def _part_of(self, made: Payload) -> Tensors:
         """Return what leaves instead of what the phase made."""
-        config, told = self.run.config, self._told
-        asked = told.get(cohort.ASKED)
-        if type(asked) is not int or not 1 <= asked <= cohort.MOST:
-            raise FederationError("the instruction does not say how many sites are asked for a sum")
-        form = form_of(config, spec_of(self.run.spec, made), asked)
+        config = self.run.config
+        form = form_of(config, spec_of(self.run.spec, made), self._asked)
         weight = len(self.samples) if by_counts(config) else 1
         try:
             noise = self._noise if config.clips_updates else None
             words = form.summand(made, self._base, weight, noise)
         except PayloadError as error:
             raise FederationError(str(error)) from None
-        if self._work is not None:
-            senders = _names(told, cohort.NAMES)
-            sealed = _bytes(told, cohort.SEALED, len(senders), SEALED_BYTES)
-            self._work.masked(words, senders, sealed, asked)
-        return form.payload(words)
+        if self._work is None:
+            return form.payload(words)
+        self._work.mask(words)
+        return form.payload(words, self._work.accused)
 
 
 @cache

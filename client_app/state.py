@@ -101,8 +101,8 @@ class DeviceState(Protocol):
         """Keep a model of the site's own for its owner, instead of the last one."""
         ...
 
-    def log_release(self, line: Mapping[str, str | int | float]) -> None:
-        """Append a line to the site's own log of what left it."""
+    def log_release(self, *lines: Mapping[str, str | int | float]) -> None:
+        """Append lines to the site's own log of what left it; of none, refuse a log that cannot be written."""
         ...
 
 
@@ -267,10 +267,10 @@ class DirectoryState:
         except (OSError, SafetensorError) as error:
             raise self._unwritable(error) from None
 
-    def log_release(self, line: Mapping[str, str | int | float]) -> None:
+    def log_release(self, *lines: Mapping[str, str | int | float]) -> None:
         """Append to the log at the root; FederationError if it cannot be written, and then nothing may leave."""
         try:
-            self._log.append(line)
+            self._log.append(*lines)
         except OSError as error:
             raise self._unwritable(error) from None
 
@@ -326,7 +326,7 @@ class ContextState:
     def keep_model(self, tensors: Tensors, about: Mapping[str, Any]) -> None:
         """Keep nothing: a site that wants its model names a state directory in its node config."""
 
-    def log_release(self, line: Mapping[str, str | int | float]) -> None:
+    def log_release(self, *lines: Mapping[str, str | int | float]) -> None:
         """Keep nothing: a site that wants a log names a state directory in its node config."""
 
 
@@ -441,6 +441,12 @@ class Memory:
             kept = {**self._remembered, **self._written}
             self._state.save(server_round, names_of(kept), self._taken)
 
+    def require(self) -> None:
+        """Refuse a round whose version cannot be read, or whose release could not be logged: FederationError."""
+        if self._state.rounds(self._taken):
+            _ = self._remembered
+        self._state.log_release()
+
     @cached_property
     def _remembered(self) -> Slots:
         rounds = self._state.rounds(self._taken)
@@ -503,10 +509,10 @@ class ReleaseLog:
         self._path = os.path.join(directory, LOG)  # noqa: PTH118 - made for each reply
         self._about = about
 
-    def append(self, line: Line) -> None:
-        """Add a line with the time; OSError if it cannot be written, and then nothing may leave."""
+    def append(self, *lines: Line) -> None:
+        """Add lines with the time; OSError if they cannot be written, and then nothing may leave."""
         now = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-        content = json.dumps({**now, **self._about, **line}) + "\n"
+        content = "".join(json.dumps({**now, **self._about, **line}) + "\n" for line in lines)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
         try:
             file = os.open(self._path, flags, 0o600)

@@ -63,7 +63,7 @@ def federate(
     Raises
     ------
     FederationError
-        If a round ends with fewer valid replies than ``federation.min_replies``.
+        If a round ends with fewer valid replies than ``federation.min_replies``, or the strategy goes on no further.
     """
     if first_round == 1:
         judged = evaluator(strategy.global_models(arrays), strategy.extra_models(arrays))
@@ -79,6 +79,7 @@ def federate(
         due = server_round % every == 0 or server_round == last_round
         arrays = rounds.run(server_round, arrays, evaluated=due)
         return_freed_memory()
+        strategy.require_going_on()
         if enough():
             break
     rounds.close()

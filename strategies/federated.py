@@ -153,6 +153,9 @@ class Federated(ScreeningHooks, FlowerStrategy):
         self._open = OpenRound(self.run, self.members, self, self.record_id, server_round, weights)
         return self._open
 
+    def require_going_on(self) -> None:
+        """Raise FederationError where no round is to follow the one that has just been recorded."""
+
     def end(self) -> None:
         """Let go of the round, whose messages hold the weights that it began with."""
         self._open = None

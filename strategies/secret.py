@@ -2,20 +2,28 @@
 
 Three exchanges a round: the keys of a round come with the opening of the one before, and are asked for by themselves
 where there are none. A site that is missing in one of them is missing in the total; below the threshold nothing is
-opened, and the round fails.
+opened.
+
+What fails before a share has been asked for to open it is tried again, as another attempt of the round: with other
+keys, and without the sites that have lied. Once shares have come no total of these vectors is opened again, since the
+difference of two is some sites' own: the model stays as it was. Nor is anything asked for again under noise once sites
+have been charged.
 """
 
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import chain, compress
 from logging import getLogger
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
@@ -43,16 +51,18 @@ from common.secret.crypto import (
     own_key,
     pair_is_minus,
     pair_key,
+    point_of,
     public_of,
     weights_of,
 )
-from common.secret.summand import MASKED, SumForm, event_of, form_of
+from common.secret.summand import ACCUSED, MASKED, SumForm, by_counts, event_of, form_of
 from common.sites import ALL_SITES, Site
 from common.wire.codec import filled
 from common.wire.tensors import Tensors
 from common.wire.weights import Weights
 from strategies.base import Instruction, State, Strategy
 from strategies.exchange.inbox import exchange
+from strategies.exchange.instructions import weights_from
 from strategies.exchange.open_round import OpenRound
 from strategies.exchange.replies import (
     Outcome,
@@ -63,6 +73,7 @@ from strategies.exchange.replies import (
     rejection_reason,
     require_records,
 )
+from strategies.exchange.roll_call import listed
 
 logger = getLogger("flwr")
 
@@ -70,6 +81,10 @@ _INSIDE = "secret-inside"
 
 #: the records of an answer to a query of the phase
 _RECORDS = frozenset({RECORD})
+
+
+class SumFailedError(FederationError):
+    """A round's sum that came to nothing."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +108,7 @@ class _Sum:
     sealed: dict[str, Mapping[str, bytes]] = field(default_factory=dict)
     commitments: dict[str, bytes] = field(default_factory=dict)
     form: SumForm | None = None
+    opened: bool = False
 
     @property
     def names(self) -> list[str]:
@@ -115,11 +131,46 @@ class SecretSum:
         self.grid: Grid | None = None
         self.inside: list[int] = []  # sites in each total under noise
         self._now: _Sum | None = None
+        self._out: dict[str, str] = {}  # why sites have no part in the round
+        self._tried: list[int] = []  # how many these were, by failed attempt
         config = strategy.run.config
         self._plain = config.federation.secret == "plain"
         logger.info("%s", stated(config.federation))
         for sentence in switched_off(config):
             logger.info("%s", sentence)
+
+    # ---- attempts at a round ----------------------------------------------------------------------
+
+    def new_round(self) -> None:
+        """Let all sites take part again."""
+        self._out, self._tried = {}, []
+
+    def try_again(self, error: SumFailedError) -> None:
+        """Begin another attempt at the round that failed so; raises ``error`` where there is none to be.
+
+        A second one is made for whatever failed, such as for sites that were away; each further one, up to as many as
+        liars are withstood, only without somebody who had a part in the last.
+        """
+        now, private = self._sum, self._strategy.run.config.private
+        self._tried.append(len(self._out))
+        fewer = len(self._tried) == 1 or self._tried[-1] > self._tried[-2]
+        asked = private and now.form is not None
+        if now.opened or asked or not fewer or len(self._tried) > self._liars:
+            raise error
+        logger.warning("%s: it is tried again", error)
+        self._attempt = secrets.token_hex(16)
+        self._keys.clear()
+        self._strategy.outcome.rejected = dict(self._out)
+
+    @property
+    def _liars(self) -> int:
+        """How many sites may lie about others: as many as collude, and one where none does."""
+        return max(1, colluders_of(self._strategy.run.config.federation, self._sum.asked))
+
+    def _leave_out(self, name: str, why: str) -> None:
+        """Let a site have no part in the round."""
+        self._out[name] = self._strategy.outcome.rejected[name] = why
+        logger.warning("round %d: without %s: %s", self._sum.place.round, name, why)
 
     # ---- before the instructions ------------------------------------------------------------------
 
@@ -141,14 +192,12 @@ class SecretSum:
                 f"federation.secret adds up at most {cohort.MOST} sites, and {asked} are asked: lower "
                 "federation.participation"
             )
-        now = self._now = _Sum(place, asked, most, [*sites], {})
+        sites = [site for site in sites if site.name not in self._out]
+        now = self._now = _Sum(place, asked, most, sites, {})
         if self._plain:
             self._require(now.names, "there")
             return now.sites
-        lacking = [site for site in sites if self._key_of(site, number) is None]
-        for site, keys in self._ask(cohort.KEYS, lacking, {}, self._read_keys(number)):
-            self._keys[site.name] = keys
-        now.keys = {s.name: k for s in sites if (k := self._key_of(s, number)) is not None}
+        now.keys = self._keys_of(number, sites)
         now.sites = [site for site in sites if site.name in now.keys]
         self._require(now.names, "giving keys")
         roll = {
@@ -164,6 +213,27 @@ class SecretSum:
             now.commitments[site.name], now.sealed[site.name] = committed, sealed
         self._require(now.sealed, "sharing")
         return [site for site in now.sites if site.name in now.sealed]
+
+    def _keys_of(self, number: int, sites: Sequence[Site]) -> dict[str, _Keys]:
+        """Return the sites' keys for a round, no two of which are alike.
+
+        Whose keys are not its own alone is asked once for others, and is without a part where those are not either:
+        who of them had a key first is known to nobody.
+        """
+
+        def ask(some: Sequence[Site], fields: Mapping[str, Any]) -> dict[str, _Keys]:
+            for site, keys in self._ask(cohort.KEYS, some, fields, self._read_keys(number)):
+                self._keys[site.name] = keys
+            return {s.name: k for s in sites if (k := self._key_of(s, number)) is not None}
+
+        keys = ask([site for site in sites if self._key_of(site, number) is None], {})
+        if twice := _alike(keys):
+            named = [self._keys.pop(name).mask for name in twice]
+            keys = ask([site for site in sites if site.name in twice], {cohort.RENEW: named})
+        for name in _alike(keys) & twice:
+            del self._keys[name], keys[name]
+            self._leave_out(name, "its keys are another site's too, or each other's, twice running")
+        return keys
 
     def _require_shares(self) -> None:
         """Refuse noise in shares of another number of sites than each site counts on: FederationError."""
@@ -188,22 +258,71 @@ class SecretSum:
                 cohort.SEALED: [now.sealed[name][site.name] for name in senders],
             }
             message.content[RECORD] = filled(ConfigRecord(), fields)
-            begun.sent[i] = message, site, replace(instruction, expects=now.form.masked_spec)
+            expects = now.form.masked_spec(len(senders))
+            begun.sent[i] = message, site, replace(instruction, expects=expects)
         return begun.messages
 
     # ---- the sum ----------------------------------------------------------------------------------
 
-    def total(self, begun: OpenRound, replies: Iterable[Message]) -> Iterator[Upload]:
-        """Yield one upload: the mean of all sites whose masked vectors came, once it is opened.
+    def total(self, begun: OpenRound, replies: Iterable[Message]) -> Upload:
+        """Return one upload: the mean of all sites whose masked vectors came, once it is opened.
 
         Raises
         ------
-        FederationError
+        SumFailedError
             If they are too few, or cannot have added up to this. Nothing is learned then.
         """
         now, members = self._sum, self._strategy.members
+        form = now.form
+        assert form is not None
+        with TemporaryFile() as kept:  # all vectors: in memory there is room for two
+            words, came = self._vectors(begun, replies, kept)
+            there = [site for site, _ in came if site.name not in self._out]
+            for at, (site, _) in enumerate(came):
+                if site.name in self._out:
+                    kept.seek(at * words.nbytes)
+                    words -= np.fromfile(kept, form.dtype, len(words))
+        names = [site.name for site in there]
+        self._require(names, "sending their vectors")
+        if not self._plain:
+            self._open(there, words)
+        config = self._strategy.run.config
+        public = by_counts(config) and config.tells_counts
+        weight = sum(site.examples for site in there) * public
+        try:
+            total = form.total(words, len(there), begun.weights, weight)
+        except PayloadError as error:
+            raise self._failure(str(error)) from None
+        for site, upload in came:
+            if site.name in names:
+                members.outcome.accepted[site.name] = upload.metrics
+                members.outcome.floats[site.name] = form.numbers
+        told = {**self.told, "sites": len(there)}
+        if total.shortened:
+            logger.warning(
+                "round %d: %d of %d updates were longer than federation.secret_clip=%g, and were cut to it",
+                *(begun.number, total.shortened, len(there), form.clip),
+            )
+            told["shortened"] = total.shortened
+        members.outcome.secret = {RECORD: told}
+        self._now = None
+        everybody = Site(ALL_SITES, 0, len(there))
+        return Upload(everybody, total.payload, weight or len(there), {}, tuple(names))
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the round's line says of its sum, whatever becomes of it."""
+        now = self._sum
+        return {"asked": now.asked, "threshold": now.threshold, **self._epsilons(now.form)}
+
+    def _vectors(
+        self, begun: OpenRound, replies: Iterable[Message], kept: IO[bytes]
+    ) -> tuple[NDArray[Any], list[tuple[Site, Upload]]]:
+        """Return the sum of all vectors that come, who sent them in which order, and keep each; find who lies."""
+        now, members = self._sum, self._strategy.members
         assert now.form is not None
-        words, there, floats = np.zeros(now.form.numbers, now.form.dtype), list[Site](), {}
+        words, came = np.zeros(now.form.numbers, now.form.dtype), list[tuple[Site, Upload]]()
+        accused: dict[str, set[str]] = {}
         for reply, site, instruction in matched(replies, begun.sent):
             try:
                 require_records(reply, self._strategy.records)
@@ -215,40 +334,46 @@ class SecretSum:
                 logger.warning("round %d: rejected %s: %s", begun.number, site.name, error)
                 continue
             members.tell_memory(begun.number, upload)
-            words += upload.payload_as(Tensors)[MASKED].numpy().view(now.form.dtype)
-            there.append(site)
-            floats[site.name] = upload.metrics
-        names = [site.name for site in there]
-        self._require(names, "sending their vectors")
-        if not self._plain:
-            self._open(there, words)
-        try:
-            total = now.form.total(words, len(there), begun.weights)
-        except PayloadError as error:
-            raise self._failure(str(error)) from None
-        for site in there:
-            members.outcome.accepted[site.name] = floats[site.name]
-            members.outcome.floats[site.name] = now.form.numbers
-        told = {"asked": now.asked, "threshold": now.threshold, "sites": len(there)}
-        if total.shortened:
-            logger.warning(
-                "round %d: %d of %d updates were longer than federation.secret_clip=%g, and were cut to it",
-                *(begun.number, total.shortened, len(there), now.form.clip),
-            )
-            told["shortened"] = total.shortened
-        members.outcome.secret = {RECORD: told | self._epsilons(now, len(there))}
-        self._now = None
-        yield Upload(Site(ALL_SITES, 0, len(there)), total.payload, len(there), {}, tuple(names))
+            sent, others = upload.payload_as(Tensors), [n for n in now.sealed if n != site.name]
+            vector = sent[MASKED].numpy().view(now.form.dtype)
+            words += vector
+            vector.tofile(kept)
+            accused[site.name] = set() if self._plain else {*compress(others, sent[ACCUSED])}
+            came.append((site, replace(upload, payload=Tensors({}))))
+        self._judge(accused)
+        return words, came
 
-    def _epsilons(self, now: _Sum, inside: int) -> dict[str, Any]:
+    def _judge(self, accused: Mapping[str, set[str]]) -> None:
+        """Leave out who seals rubbish or says so of too many; SumFailedError if the rest cannot open the total.
+
+        Up to as many as may lie are believed of nobody else: an accuser and whom it accuses both stay, their masks
+        with each other too. More accusers than that have an honest one among them. What an honest site says of those
+        is true, so that it is not counted against it.
+        """
+        now, most = self._sum, self._liars
+        for name in now.sealed:
+            by = [site for site, others in accused.items() if name in others]
+            if len(by) > most:
+                self._leave_out(name, f"{listed(by)} cannot read the shares that it has sealed")
+        for name, others in accused.items():
+            if name not in self._out and len(left := sorted(others - {*self._out})) > most:
+                self._leave_out(name, f"it says of {listed(left)} that their shares cannot be read")
+        inside = [name for name in accused if name not in self._out]
+        for name in now.sealed:
+            blind = [site for site in inside if name in accused[site]]
+            if len(inside) - len(blind) < now.threshold <= len(inside):
+                raise self._failure(
+                    f"{listed(blind)} cannot read {name}'s shares, and {now.threshold} are needed to open them"
+                )
+
+    def _epsilons(self, form: SumForm | None) -> dict[str, Any]:
         """Return what all totals of updates so far cost a site by the shares of noise that are really inside.
 
         Against the server alone all of them count; against it with the colluders, who know their own, the others'.
         """
-        config, form = self._strategy.run.config, now.form
-        if not config.clips_updates or form is None:
+        config = self._strategy.run.config
+        if not self.inside or form is None:
             return {}
-        self.inside.append(inside)
         federation, shares = config.federation, shares_of(config.federation)
         hidden = {"server": 0, "colluders": colluders_of(federation, federation.asked)}
         events = {
@@ -268,6 +393,8 @@ class SecretSum:
         last = number >= self._strategy.run.config.rounds
         survivors = {cohort.NAMES: sorted(names), cohort.NEXT: "" if last else self._attempt}
         holders: dict[int, list[bytes]] = {}
+        now.opened = True  # whatever becomes of it, the server has the total then
+        self.inside += [len(there)] * self._strategy.run.config.clips_updates
         read = self._read_opening(number + 1, len(senders))
         for site, (opened, keys) in self._ask(cohort.OPENING, there, survivors, read):
             holders[now.names.index(site.name) + 1] = opened
@@ -276,9 +403,8 @@ class SecretSum:
                 self._keys[site.name] = keys
         self._require(holders, "opening it")
         for i, name in enumerate(senders):
-            secret = self._joined(
-                name, {at: each[i] for at, each in holders.items()}, name in names
-            )
+            shares = {at: each[i] for at, each in holders.items() if each[i]}
+            secret = self._joined(name, shares, name in names)
             if name in names:
                 add_mask(words, own_key(secret, now.place, name), minus=True)
                 continue
@@ -317,7 +443,7 @@ class SecretSum:
         read: Callable[[ConfigRecord, Site], Any],
     ) -> Iterator[tuple[Site, Any]]:
         """Yield each of ``sites`` that answers a query with what ``read`` makes of it; the others are logged."""
-        now, federation = self._sum, self._strategy.run.config.federation
+        now = self._sum
         about = {
             "record": now.place.record,
             "server-round": now.place.round,
@@ -328,16 +454,7 @@ class SecretSum:
             content = RecordDict({"config": filled(ConfigRecord(), {**about, **fields})})
             number = str(now.place.round)
             messages.append(Message(content, site.node_id, f"query.{query}", group_id=number))
-        assert self.grid is not None
-        replies = exchange(
-            self.grid,
-            messages,
-            deadline=federation.round_deadline,
-            wave=federation.wave,
-            traffic=self._strategy.traffic,
-            again=True,
-        )
-        for site, reply in zip(sites, replies, strict=True):
+        for site, reply in zip(sites, self.exchanged(messages), strict=True):
             try:
                 if reply.has_error():
                     raise PayloadError(rejection_reason(reply))
@@ -348,9 +465,27 @@ class SecretSum:
                 reason = f"{query.replace('_', ' ')}: {error}"
                 if query != cohort.OPENING:  # by then it is in the total
                     self._strategy.outcome.rejected[site.name] = reason
-                logger.warning("round %d: without %s: %s", now.place.round, site.name, reason)
+                    logger.warning("round %d: without %s: %s", now.place.round, site.name, reason)
+                else:
+                    logger.warning(
+                        "round %d: %s opens nothing: %s", now.place.round, site.name, reason
+                    )
                 continue
             yield site, found
+
+    def exchanged(self, messages: Sequence[Message], most: Sequence[int] = ()) -> Iterator[Message]:
+        """Send messages of the round's, whose replies have at most these bytes of arrays, and yield the replies."""
+        assert self.grid is not None
+        federation = self._strategy.run.config.federation
+        return exchange(
+            self.grid,
+            messages,
+            deadline=federation.round_deadline,
+            max_bytes=most,
+            wave=federation.wave,
+            traffic=self._strategy.traffic,
+            again=True,
+        )
 
     @staticmethod
     def _read_keys(number: int) -> Callable[[ConfigRecord, Site], _Keys]:
@@ -373,7 +508,7 @@ class SecretSum:
         keys_of = self._read_keys(number)
 
         def read(record: ConfigRecord, site: Site) -> tuple[list[bytes], _Keys | None]:
-            opened = _list(record, cohort.OPENED, senders, SHARE_BYTES)
+            opened = _list(record, cohort.OPENED, senders, SHARE_BYTES, 0)
             return opened, keys_of(record, site) if cohort.SEAL_KEY in record else None
 
         return read
@@ -397,22 +532,40 @@ class SecretSum:
                 f"{'; '.join(f'{site}: {why}' for site, why in reasons) or 'too few were asked'})"
             )
 
-    def _failure(self, why: str) -> FederationError:
-        return FederationError(
+    def _failure(self, why: str) -> SumFailedError:
+        return SumFailedError(
             f"round {self._sum.place.round}'s secret sum fails, and nothing is learned: {why}"
         )
 
 
 class SecretRound(OpenRound):
-    """A round whose accepted uploads are one: the total."""
+    """A round whose accepted uploads are one: the total, after as many attempts as it takes."""
 
     def __init__(self, secret: SecretSum, *about: Any) -> None:
         super().__init__(*about)
         self._secret = secret
+        self.ask_all: Callable[[], None] = lambda: None
+
+    def attempt(self) -> list[Message]:
+        """Return the messages that ask for masked vectors, once enough sites have given keys and shares."""
+        while True:
+            self.sent.clear()
+            try:
+                self.ask_all()
+                return self._secret.compose(self)
+            except SumFailedError as error:
+                self._secret.try_again(error)
 
     def accepted(self, replies: Iterable[Message]) -> Iterator[Upload]:
         """Yield the total, once it is opened."""
-        return self._secret.total(self, replies)
+        while True:
+            try:
+                total = self._secret.total(self, replies)
+                break
+            except SumFailedError as error:
+                self._secret.try_again(error)
+                replies = self._secret.exchanged(self.attempt(), self.max_reply_bytes)
+        yield total
 
 
 class SecretStrategy(Strategy):
@@ -421,6 +574,9 @@ class SecretStrategy(Strategy):
     def __init__(self, run: Run, record_id: str = "run") -> None:
         super().__init__(run, record_id)
         self._secret = SecretSum(self)
+        self._failed: list[
+            SumFailedError
+        ] = []  # of the rounds until now, those that failed in a row
 
     def checkpoint(self) -> State:
         """Return the method's, and how many sites were in each total under noise."""
@@ -432,19 +588,59 @@ class SecretStrategy(Strategy):
         self._secret.inside = [*state.get(_INSIDE, ())]
         super().restore({name: kept for name, kept in state.items() if name != _INSIDE})
 
-    def begin(self, server_round: int, weights: Weights) -> OpenRound:
+    def begin(self, server_round: int, weights: Weights) -> SecretRound:
         """Begin a round, of which nothing is known yet, and return it."""
         self.members.outcome, about = Outcome(), (self.run, self.members, self, self.record_id)
-        self._open = SecretRound(self._secret, *about, server_round, weights)
-        return self._open
+        self._secret.new_round()
+        self._open = begun = SecretRound(self._secret, *about, server_round, weights)
+        return begun
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Compose the round's messages, which ask for masked vectors."""
+        """Compose the round's messages, which ask for masked vectors; none where no total can come of them."""
+        self.ensure_roll_call(grid)
         self._secret.grid = grid
-        super().configure_train(server_round, arrays, config, grid)
-        return self._secret.compose(self.round)
+        weights = weights_from(self.run, arrays)
+        begun, sites = self.begin(server_round, weights), self.choose(server_round)
+
+        def ask_all() -> None:
+            plan = self.instructions(server_round, weights, sites)
+            begun.compose(plan, sites, config, arrays)
+
+        begun.ask_all, self._unbegun = ask_all, None
+        try:
+            return begun.attempt()
+        except SumFailedError as error:
+            self._unbegun = error
+            return []
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Have the method learn from the total; where there is none the model stays as it was.
+
+        Under `ridge`, whose sites' sums are the same in each round, a failed one is the end.
+        """
+        try:
+            if self._unbegun is not None:
+                raise self._unbegun
+            learned = super().aggregate_train(server_round, replies)
+        except SumFailedError as error:
+            if self.run.config.method == "ridge":
+                raise
+            self._failed.append(error)
+            self.outcome.secret = {RECORD: {**self._secret.told, "failed": str(error)}}
+            logger.warning("%s: the model stays as it was", error)
+            self.end()
+            return None, None
+        self._failed.clear()
+        return learned
+
+    def require_going_on(self) -> None:
+        """Raise what a second round in a row has failed with; under noise, the first."""
+        if len(self._failed) > (not self.run.config.private):
+            raise self._failed[-1]
 
     def instructions(
         self, server_round: int, weights: Weights, sites: Sequence[Site]
@@ -460,6 +656,13 @@ def secret_strategy(cls: type[Strategy]) -> type[Strategy]:
     return type(f"Secret{cls.__name__}", (SecretStrategy, cls), {})
 
 
+def _alike(keys: Mapping[str, _Keys]) -> set[str]:
+    """Return the sites with a key that is in use twice."""
+    points = {name: (point_of(each.seal), point_of(each.mask)) for name, each in keys.items()}
+    used = Counter(chain(*points.values()))
+    return {name for name, pair in points.items() if max(used[each] for each in pair) > 1}
+
+
 def _bytes(record: ConfigRecord, key: str) -> bytes:
     value = record[key]
     if not isinstance(value, bytes) or len(value) != KEY_BYTES:
@@ -467,10 +670,10 @@ def _bytes(record: ConfigRecord, key: str) -> bytes:
     return value
 
 
-def _list(record: ConfigRecord, key: str, count: int, size: int) -> list[bytes]:
+def _list(record: ConfigRecord, key: str, count: int, *sizes: int) -> list[bytes]:
     value = record[key]
     if not isinstance(value, list) or len(value) != count:
         raise PayloadError(f"its {key} are not {count}")
-    if not all(isinstance(each, bytes) and len(each) == size for each in value):
-        raise PayloadError(f"one of its {key} is not of {size} bytes")
+    if not all(isinstance(each, bytes) and len(each) in sizes for each in value):
+        raise PayloadError(f"one of its {key} is not of {sizes[0]} bytes")
     return [bytes(each) for each in value if isinstance(each, bytes)]

@@ -40,6 +40,7 @@ from common.config.layers import (
 )
 from common.config.resolved import Config, stated_here
 from common.config.schema import read_sections
+from common.config.secret import alike
 from common.config.strategy import check_arguments, check_strategy, stated_arguments
 from common.config.tables import experiment_layers
 from common.config.text import Scalar, from_home
@@ -219,7 +220,9 @@ def _needed_layer(leaves: Mapping[str, Leaf], policy: ImportPolicy | None) -> li
     """Return what the method that is chosen needs of other sections, where it names any."""
     name = leaves["method"].value if "method" in leaves else RunSettings().method
     known = chosen_method(leaves, policy) or METHODS.get(str(name))
-    needed = settings_of(known).needs() if known is not None else {}
+    needed = dict(settings_of(known).needs()) if known is not None else {}
+    if (secret := leaves.get("federation.secret")) is not None:
+        needed |= alike(secret.value, name)
     return [Layer(f"method={name}", needed)] if needed else []
 
 

@@ -22,6 +22,12 @@ CLIPPED = ("fedavg", "fedprox")
 _LOOKS = ("robust", "clip", "max_update")
 
 
+def alike(secret: object, method: object) -> dict[str, str]:
+    """Return by what sites weigh alike in a secret sum, where nobody says otherwise: none can claim a weight then."""
+    averages = secret not in ("off", False) and method in METHODS and method != "ridge"
+    return {f"{method}.weighting": "uniform"} if averages else {}
+
+
 def check_secret(config: Config) -> None:
     """Refuse what a secret sum excludes; a ConfigError that says what to do instead."""
     federation = config.federation
@@ -64,6 +70,12 @@ def _excluded(config: Config) -> Iterator[tuple[str, str]]:
                 f"with federation.{key}={value}, which looks at each update",
                 "leave it out; federation.secret_clip bounds what a site adds",
             )
+    bounded = config.privacy.counts == "public" or _typed(config, "max_examples")
+    if getattr(config.settings, "weighting", "") == "counts" and not (bounded or config.private):
+        yield (
+            f"with {config.section}.weighting=counts, by which a site weighs as much as it claims, unseen",
+            "leave it out, set privacy.counts=public, or set federation.max_examples to the most that a site has",
+        )
     if config.wire.weights != "float32":
         yield (
             f"with wire.weights={config.wire.weights}, which codes each update by itself",
@@ -145,6 +157,8 @@ def switched_off(config: Config) -> Iterator[str]:
         "federation.max_update are off; each site cuts its own to federation.secret_clip="
         f"{federation.secret_clip:g}, and one that sends rubbish spoils the sum"
     )
+    if getattr(config.settings, "weighting", "") == "uniform":
+        yield f"{config.section}.weighting=uniform: nobody sees what weight a site claims"
     least = threshold_of(federation, federation.asked)
     if federation.min_replies < least:
         yield f"federation.min_replies={federation.min_replies} is raised to {least}, by federation.secret"

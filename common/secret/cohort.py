@@ -33,7 +33,7 @@ KEYS, SHARES, OPENING = "secret_keys", "secret_shares", "secret_opening"
 
 #: what is in the record
 ATTEMPT, NEXT, ASKED, THRESHOLD = "attempt", "next", "asked", "threshold"
-NAMES, SEAL_KEYS, MASK_KEYS = "names", "seal-keys", "mask-keys"
+NAMES, SEAL_KEYS, MASK_KEYS, RENEW = "names", "seal-keys", "mask-keys", "renew"
 SEAL_KEY, MASK_KEY, COMMITMENT, SEALED, OPENED = (
     "seal-key",
     "mask-key",

@@ -100,6 +100,11 @@ def is_public_key(public: bytes) -> bool:
     return True
 
 
+def point_of(public: bytes) -> int:
+    """Return of which point a public key is: several texts are of the same one (RFC 7748, section 5)."""
+    return (int.from_bytes(public, "little") & ((1 << 255) - 1)) % (2**255 - 19)
+
+
 def own_key(seed: bytes, place: Place, site: str) -> bytes:
     """Return the key of a site's mask of its own."""
     return _derived(seed, place.info("own mask", site))

@@ -22,6 +22,7 @@ from torch import Tensor
 from common.config.resolved import Config
 from common.errors import ConfigError, PayloadError
 from common.privacy.events import Event
+from common.secret.cohort import shares_of
 from common.specs.updates import is_model
 from common.wire.bundle import Bundle, BundleSpec, leaves
 from common.wire.codec import Payload, Spec
@@ -33,14 +34,17 @@ from synth.ridge_regression import MOST
 Whole = NDArray[np.int64]
 Words = NDArray[Any]
 
-MASKED = "masked"
-"""The tensor of a masked vector."""
+MASKED, ACCUSED = "masked", "accused"
+"""The tensors of a masked vector, and of which senders' shares its site could not read: a 1 for each of these."""
 
 #: bits of a level, at least and at most, in the length that an update is cut to
 _COARSEST, _FINEST = 20, 32
 
 #: deviations of noise that never come, for which the modulus has room
 _NEVER = 1000
+
+#: deviations by which noise makes a total longer than it is in the mean, at the most: the chance is below e^-50
+_LONGER = 10
 
 #: the numbers that follow a vector: the site's weight, and whether its update was cut
 _TAIL = 2
@@ -73,6 +77,8 @@ class SumForm:
         The largest number for one unit of weight, where the levels do not say it: of whole numbers, and under noise.
     grid : float
         Under noise on updates: the level, to which they are cut towards 0, so that none becomes longer.
+    noise : float
+        Under noise on updates: the deviation of one site's share, in levels.
     """
 
     spec: Spec
@@ -81,6 +87,7 @@ class SumForm:
     clip: float
     whole: int = 0
     grid: float = 0.0
+    noise: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse a sum for which there is no room, or of numbers that are no parameters, with a ConfigError."""
@@ -134,12 +141,14 @@ class SumForm:
         """What vectors are added in."""
         return np.dtype(f"<u{self.bits // 8}")
 
-    @property
-    def masked_spec(self) -> TensorsSpec:
-        """The form of a masked vector: any numbers at all."""
+    def masked_spec(self, senders: int) -> TensorsSpec:
+        """Return the form of a masked vector: any numbers at all; and of what is said of so many senders, if any."""
         form = torch.int32 if self.bits == 32 else torch.int64
         half = 2 ** (self.bits - 1)
-        return TensorsSpec({MASKED: TensorSpec((self.numbers,), -half, half - 1, form)})
+        parts = {MASKED: TensorSpec((self.numbers,), -half, half - 1, form)}
+        if senders:
+            parts[ACCUSED] = TensorSpec((senders,), 0, 1, torch.uint8)
+        return TensorsSpec(parts)
 
     # ---- at a site --------------------------------------------------------------------------------
 
@@ -202,9 +211,12 @@ class SumForm:
         """Return whole numbers as they are added."""
         return numbers.astype(self._signed).view(self.dtype)
 
-    def payload(self, words: Words) -> Tensors:
-        """Return words as they travel."""
-        return Tensors({MASKED: torch.from_numpy(words.view(self._signed))})
+    def payload(self, words: Words, accused: Sequence[bool] = ()) -> Tensors:
+        """Return words as they travel, with what is said of the senders."""
+        parts = {MASKED: torch.from_numpy(words.view(self._signed))}
+        if accused:
+            parts[ACCUSED] = torch.tensor(accused, dtype=torch.uint8)
+        return Tensors(parts)
 
     @property
     def _signed(self) -> np.dtype[Any]:
@@ -212,8 +224,10 @@ class SumForm:
 
     # ---- at the server ----------------------------------------------------------------------------
 
-    def total(self, words: Words, sites: int, base: Weights) -> Total:
+    def total(self, words: Words, sites: int, base: Weights, weighing: int = 0) -> Total:
         """Return what the sum of so many ``sites`` stands for, whose model was ``base``.
+
+        ``weighing`` is how much they weigh together, where that is known.
 
         Raises
         ------
@@ -223,6 +237,7 @@ class SumForm:
         numbers = words.view(self._signed).astype(np.int64)
         body, (weight, shortened) = numbers[:-_TAIL], numbers[-_TAIL:].tolist()
         inside = sites <= weight <= sites * self.most_weight and 0 <= shortened <= sites
+        inside = inside and weight == (weighing or weight) and self._is_short(body, weight, sites)
         largest = max(int(body.max(initial=0)), -int(body.min(initial=0)))
         if not inside or largest > weight * self.most:
             raise PayloadError(
@@ -230,6 +245,21 @@ class SumForm:
                 "which one cannot be told"
             )
         return Total(self._payload(body, weight, base), weight, shortened)
+
+    def _is_short(self, body: Whole, weight: int, sites: int) -> bool:
+        """Return whether each part of a total is no longer than its sites can make it; of `ridge`, any is.
+
+        For a unit of weight that is the length to which updates are cut, and half a level for each of P numbers that
+        is rounded: L + sqrt(P) / 2. Noise of the deviation s in each adds s (sqrt(P) + 10) at the most.
+        """
+        at, rounded = 0, 0.0 if self.grid else 0.5
+        for size in () if isinstance(self.spec, TensorsSpec) else self._sizes():
+            longest = weight * (self.clip / self.step + rounded * math.sqrt(size))
+            longest += self.noise * math.sqrt(sites) * (math.sqrt(size) + _LONGER)
+            if np.linalg.norm(body[at : at + size].astype(np.float64)) > longest:
+                return False
+            at += size
+        return True
 
     def _payload(self, body: Whole, weight: int, base: Weights) -> Payload:
         if isinstance(self.spec, TensorsSpec):
@@ -283,15 +313,17 @@ def by_counts(config: Config) -> bool:
 def form_of(config: Config, spec: Spec, asked: int) -> SumForm:
     """Return how ``asked`` sites of a run add up what each would send as ``spec``; ConfigError if they cannot."""
     federation, noise, grid = config.federation, config.privacy.noise_multiplier, 0.0
+    share = 0.0
     levels: int = getattr(config.settings, "levels", 0)  # ridge's, of whole rows
     whole = int(MOST * levels) ** 2
     if config.clips_updates:
         grid = grid_of(noise, federation.secret_clip)
         whole = int(federation.secret_clip * (1 + _NEVER * noise) / grid)
+        share = noise * federation.secret_clip / grid / math.sqrt(shares_of(federation))
     elif config.private:  # rows no longer than 1, on a grid that is no finer than this
         whole = int((federation.max_examples + _NEVER * noise) / grid_of(noise, 1.0))
     weight = federation.max_examples if by_counts(config) else 1
-    return SumForm(spec, asked, weight, federation.secret_clip, whole, grid)
+    return SumForm(spec, asked, weight, federation.secret_clip, whole, grid, share)
 
 
 def event_of(config: Config, form: SumForm, share: float, *, lengths: int) -> Event:

@@ -22,6 +22,20 @@ _SEEDED = (
     "differentially private; with the system's entropy the figure below would hold."
 )
 
+RELEASED: Mapping[str, str] = {
+    "dp-sgd": "an update by training steps, each a sum of clipped gradients with noise",
+    "feddm-gradient": "images made of sums of clipped gradients with noise",
+    "feddm-feature": "images made of sums of clipped features with noise",
+    "feddm-counts": "images weighed by numbers of examples of each class with noise",
+    "logits": "logits on public images, cut to a length, with noise",
+    "feature-sums": "sums of features of a bounded length, with noise",
+    "latent-means": "means of the codes of a class, with noise",
+    "dp-ddpm": "images of a generator trained on sums of clipped gradients with noise",
+    "skellam feature-sums": "its part of a sum of features, with a share of the noise",
+    "skellam updates": "its whole update, cut to a length, with a share of the noise",
+}
+"""What leaves a device by each mechanism that a ledger names."""
+
 
 @dataclass(frozen=True)
 class Guarantee:
@@ -130,7 +144,11 @@ def _beside(view: View) -> list[str]:
     if view.config is not None and view.config.secret:
         message = stated(view.config.federation)
         sentence = f"{message[0].upper()}{message[1:]}."
-        of_total = "What is said here of a device's own payload holds of the total of many alone."
+        of_total = (
+            "The server saw each device's own part of the sum, as it is said here of a payload."
+            if view.config.federation.secret == "plain"
+            else "What is said here of a device's own payload holds of the total of many alone."
+        )
         others = "No device's number, loss or norm was reported; when a reply came was seen."
         return [sentence, of_total, others]
     if view.config is None or not view.config.private:
@@ -198,7 +216,11 @@ def _charged(view: View) -> list[str]:
         names = sorted({event["mechanism"] for each in told for event in each["events"]})
         what = f"released by {' and '.join(names)}"
         covers = "Nothing else that was sent here is differentially private."
-    message = (
+    left = sorted(
+        {RELEASED.get(e["mechanism"], "") for each in told for e in each["events"]} - {""}
+    )
+    message = "".join(f"A device sent {each}. " for each in left)
+    message += (
         f"What {plural(len(told), 'device')} {what} in this run has an epsilon of {_range(told)} at delta "
         f"{told[0]['delta']:g}, for one example more or less. {covers}"
     )

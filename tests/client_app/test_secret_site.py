@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from secret_sites import ATTEMPT, SHARE, Sites
+from secret_sites import ATTEMPT, ODD_VAULTS, SHARE, Sites
 
 from client_app.secret import SecretSite
 from common.config.loading import load
@@ -198,8 +198,8 @@ def test_a_message_of_another_round_or_attempt_is_refused(
         with pytest.raises(FederationError, match="has no secrets of this round"):
             work()
     mixed = sites.sealed(roll, number=2) | {"site-1": sealed["site-1"]}
-    with pytest.raises(FederationError, match="share that came as site-1's is not its own"):
-        sites.masked("site-0", mixed, sites.vector("site-0"), number=2)
+    sites.masked("site-0", mixed, sites.vector("site-0"), number=2)
+    assert sites.at("site-0", number=2).accused == [True, False, False, False]
 
 
 # ---- rolls ------------------------------------------------------------------------------------------
@@ -262,7 +262,7 @@ def test_one_real_site_among_made_up_ones_is_not_withstood_as_is_said(sites: Sit
     data = split(new_secret(), 4, 5)[0] * 2
     sealed = [seal(seal_keys[n], own[cohort.SEAL_KEY], place, n, "site-0", data) for n in privates]
     words = sites.vector("site-0")
-    sites.at("site-0").masked(words, [*privates], sealed, 5)
+    sites.masks("site-0", words, [*privates], sealed)
     for name, private in privates.items():
         key = pair_key(private, own[cohort.MASK_KEY], place, "site-0", name)
         add_mask(words, key, minus=not pair_is_minus("site-0", name))
@@ -279,27 +279,105 @@ def test_one_real_site_among_made_up_ones_is_not_withstood_as_is_said(sites: Sit
 # ---- shares that come -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["truncated", "repeated", "of another", "one short", "10,000"])
-def test_shares_that_are_not_this_sites_cost_the_server_its_vector(sites: Sites, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["truncated", "repeated", "of another", "empty", "all"])
+def test_a_share_that_cannot_be_read_is_said_and_its_pair_keeps_the_mask(
+    sites: Sites, kind: str
+) -> None:
+    """A server that sends rubbish in a sender's name, or in all senders', takes no mask off."""
+    roll = sites.roll()
+    sealed = sites.sealed(roll)
+    senders, mine = sites.names[1:], [sealed[n]["site-0"] for n in sites.names[1:]]
+    spoiled = {
+        "truncated": mine[1][:-1],
+        "repeated": mine[0],
+        "of another": sealed["site-2"]["site-1"],
+        "empty": b"",
+    }
+    shares = [mine[0], spoiled[kind], *mine[2:]] if kind in spoiled else [os.urandom(82)] * 4
+    words = sites.vector("site-0")
+    sites.masks("site-0", words, senders, shares)
+    assert sites.at("site-0").accused == [kind == "all", True, kind == "all", kind == "all"]
+    live = json.loads(sites.path("site-0").read_text())["live"]
+    bare, place = words.copy(), Place("a-record", 1, ATTEMPT)
+    add_mask(bare, own_key(bytes.fromhex(live["seed"]), place, "site-0"), minus=True)
+    for name in senders:
+        public = roll[cohort.MASK_KEYS][sites.names.index(name)]
+        assert (bare != sites.vector("site-0")).all()
+        key = pair_key(bytes.fromhex(live["mask"]), public, place, "site-0", name)
+        add_mask(bare, key, minus=not pair_is_minus("site-0", name))
+    assert (bare == sites.vector("site-0")).all()
+    opened = sites.at("site-0", names=sites.names).opening()[cohort.OPENED]
+    assert [not share for share in opened[1:]] == [
+        kind == "all",
+        True,
+        kind == "all",
+        kind == "all",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["one short", "10,000"])
+def test_shares_of_others_than_the_rolls_cost_the_server_its_vector(
+    sites: Sites, kind: str
+) -> None:
     sealed = sites.sealed(sites.roll())
     senders, mine = sites.names[1:], [sealed[n]["site-0"] for n in sites.names[1:]]
-    if kind == "truncated":
-        mine[1] = mine[1][:-1]
-    elif kind == "repeated":
-        mine[1] = mine[0]
-    elif kind == "of another":
-        mine[1] = sealed["site-2"]["site-1"]
-    elif kind == "one short":
+    if kind == "one short":
         mine = mine[1:]
     else:
         senders, mine = [f"s{i}" for i in range(10_000)], mine[:1] * 10_000
     words = sites.vector("site-0")
     with pytest.raises(FederationError, match="share"):
-        sites.at("site-0").masked(words, senders, mine, 5)
+        sites.masks("site-0", words, senders, mine)
     assert (words == sites.vector("site-0")).all()
     assert (
         len(sites.masked("site-0", sealed, words)) == 6
     )  # what came was not counted as its vector
+
+
+def test_forged_accusations_open_no_site(sites: Sites) -> None:
+    """A server's own arithmetic, with one colluder: all that it can have after it sent rubbish in every honest name.
+
+    The victim gets rubbish as every share, and so does everybody from the victim; each honest site opens what it is
+    asked to, the victim alive to two and dead to two. Of neither of its secrets are there four shares, so that its own
+    mask stays, and so do those with each other honest site, of whose keys there are no four either.
+    """
+    roll = sites.roll()
+    sealed = sites.sealed(roll)
+    victim, colluder, place = "site-4", "site-0", Place("a-record", 1, ATTEMPT)
+    kept = json.loads(sites.path(colluder).read_text())["live"]
+    sent = {}
+    for name in sites.names:
+        others = [other for other in sites.names if other != name]
+        shares = [sealed[other][name] for other in others]
+        forged = [os.urandom(82) if name == victim else s for s in shares]
+        sent[name] = sites.vector(name)
+        sites.masks(name, sent[name], others, forged)
+    told = {"site-1": sites.names, "site-2": sites.names, "site-3": sites.names[:4]}
+    opened = {n: sites.at(n, names=[*names]).opening()[cohort.OPENED] for n, names in told.items()}
+    own = sites.at(victim, names=sites.names).opening()[cohort.OPENED]
+    assert own[:4] == [b""] * 4
+    both = unseal(
+        bytes.fromhex(kept["seal"]), roll[cohort.SEAL_KEYS][4], place, victim, colluder,
+        sealed[victim][colluder],
+    )  # fmt: skip
+    seeds = {n: opened[n][4] for n in ("site-1", "site-2")} | {colluder: both[:SHARE]}
+    seeds[victim] = own[4]
+    keys = {"site-3": opened["site-3"][4], colluder: both[SHARE:]}
+    assert (len(seeds), len(keys)) == (4, 2)
+    # four of its seed: the total with it is the one that two honest sites and itself have opened; its key stays shut
+    bare = sent[victim].copy()
+    places = tuple(sites.names.index(n) + 1 for n in seeds)
+    add_mask(
+        bare, own_key(joined([*seeds.values()], weights_of(places)), place, victim), minus=True
+    )
+    pair = pair_key(bytes.fromhex(kept["mask"]), roll[cohort.MASK_KEYS][4], place, colluder, victim)
+    add_mask(bare, pair, minus=not pair_is_minus(victim, colluder))
+    assert (bare != sites.vector(victim)).all()
+    for name in sites.names[1:4]:
+        of_key = [
+            opened[n][sites.names.index(name)] for n, names in told.items() if name not in names
+        ]
+        assert len([share for share in of_key if share]) < threshold(5, 1)
 
 
 def test_too_few_senders_get_no_vector(sites: Sites) -> None:
@@ -358,6 +436,32 @@ def test_a_site_that_lost_its_secrets_takes_no_part_until_the_next(sites: Sites)
     with pytest.raises(FederationError, match="has no secrets"):
         sites.at("site-0", **roll).shares()
     assert sites.at("site-0", number=2).keys()
+
+
+@pytest.mark.parametrize("text", ODD_VAULTS)
+def test_what_a_site_keeps_is_read_as_it_was_written_or_refused_in_a_sentence(
+    sites: Sites, text: bytes
+) -> None:
+    roll, _ = sites.up_to_masked()
+    whole = json.loads(sites.path("site-0").read_text())
+    for gone in whole["live"]:
+        spoiled = {**whole, "live": {k: v for k, v in whole["live"].items() if k != gone}}
+        _refused_by_all(sites, json.dumps(spoiled).encode(), roll)
+    _refused_by_all(sites, text, roll)
+    sites.path("site-0").write_text(json.dumps(whole))
+    assert sites.at("site-0", names=sites.names).opening()
+
+
+def _refused_by_all(sites: Sites, text: bytes, roll: dict[str, Any]) -> None:
+    sites.path("site-0").write_bytes(text)
+    for work in (
+        lambda: sites.at("site-0").keys(),
+        lambda: sites.at("site-0", **roll).shares(),
+        lambda: sites.masks("site-0", sites.vector("site-0"), sites.names[1:], [b"x" * 82] * 4),
+        lambda: sites.at("site-0", names=sites.names).opening(),
+    ):
+        with pytest.raises(FederationError, match="cannot be read: delete secret-sum"):
+            work()
 
 
 def test_a_run_without_a_secret_sum_opens_nothing(sites: Sites) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from charged import CHARGED, GENERATOR, ONE
 from federation import run
 from flwr.app import Message
 from named_site import equal, served
@@ -16,48 +17,6 @@ from torch import Tensor
 from common.errors import FederationError
 from common.privacy.ledger import LEDGER, Ledger
 from common.samples.inputs import Samples
-
-ONE = "federation.sites=1 data.images=200 evaluation.on=none"
-SGD = "privacy.noise_multiplier=1 privacy.noise=system privacy.examples=200"
-PUBLIC = "privacy.noise_multiplier=1 privacy.noise=system privacy.counts=public"
-VAE = "model.name=vae model.depth=1 model.embedding=6 fedvae.preliminary_rounds=1"
-FEDDM = f"{PUBLIC} feddm.start=noise feddm.mechanism="
-DIFFUSION = (
-    "fedssyn.width=2 fedssyn.multipliers=1 fedssyn.blocks=1 fedssyn.attention= fedssyn.batch=32 "
-    "fedssyn.diffusion_steps=8 fedssyn.sampling_steps=2 fedssyn.sampler=second-order fedssyn.size=12"
-)
-
-#: every kind of charge: method, settings, and the one that makes it longer than any round
-CHARGED = {
-    "fedavg": ("fedavg", SGD, "fedavg.epochs"),
-    "head": ("fedavg", f"{SGD} model.norm=batch model.train=head", "fedavg.epochs"),
-    "augmented": ("fedavg", f"{SGD} fedavg.augment=flip_crop", "fedavg.epochs"),
-    "scaffold": ("scaffold", SGD, "scaffold.epochs"),
-    "moon": ("moon", SGD, "moon.epochs"),
-    "fedgen": ("fedgen", PUBLIC, "fedgen.epochs"),
-    "fedvae": ("fedvae", f"{VAE} {SGD}", "fedvae.epochs"),
-    "feddpms": ("feddpms", f"{VAE} {PUBLIC}", "feddpms.epochs"),
-    "feature": ("feddm", f"{FEDDM}feature", "feddm.iterations"),
-    "gradient": ("feddm", f"{FEDDM}gradient", "feddm.iterations"),
-    "half": ("feddm", f"{FEDDM}feature feddm.side=half", "feddm.iterations"),
-    "counts": (
-        "feddm",
-        f"{FEDDM}feature privacy.counts=one feddm.counts_noise=10",
-        "feddm.iterations",
-    ),
-    "loss": (
-        "fedsynth",
-        f"{PUBLIC} fedsynth.rate=2 fedsynth.objective=loss fedsynth.fidelity=off",
-        "fedsynth.iterations",
-    ),
-    "update": (
-        "fedsynth",
-        f"{PUBLIC} fedsynth.rate=2 fedsynth.objective=update fedsynth.epochs=1",
-        "fedsynth.iterations",
-    ),
-    "inner": ("fedssyn", f"{SGD} fedssyn.source=none fedssyn.inner=fedavg", "fedavg.epochs"),
-}
-GENERATOR = ("fedssyn", f"{DIFFUSION} fedssyn.noise_multiplier=1 {PUBLIC}", "fedssyn.epochs")
 
 
 def config(small: Small, name: str, steps: int) -> dict[str, Any]:

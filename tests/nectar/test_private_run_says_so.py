@@ -6,8 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
+from charged import AT_ONCE, CHARGED, GENERATOR, ONE
+from federation import run
+from places import ROOT
+from small import Small
 
 from nectar.cli import main
+from nectar.records.record import RunRecord
+from nectar.report.privacy import RELEASED, exposed
+from nectar.report.view import View
 
 PRIVATE = (
     "model.name=logistic privacy.noise_multiplier=1.1 privacy.examples=50 privacy.noise=system "
@@ -25,6 +32,49 @@ def report_of(record: Path) -> str:
     page = record / "page.html"
     assert main(["report", str(record), "--output", str(page)]) == 0
     return page.read_text()
+
+
+MECHANISMS = {**{name: (*words[:2], 1) for name, words in CHARGED.items()}, **AT_ONCE}
+MECHANISMS["drawn"] = (*GENERATOR[:2], 1)
+
+
+def page_of(small: Small, method: str, words: str) -> tuple[set[str], str]:
+    """Return by which mechanisms a run's sites were charged, and what its page says that left them."""
+    record = run(small(method=method, rounds=1, set=words))
+    lines = record.metrics()[1:]
+    spent = [
+        each for line in lines for each in ((line.get("notes") or {}).get("spent") or {}).values()
+    ]
+    named = {event["mechanism"] for each in spent for event in each["events"]}
+    return named, " ".join(exposed(View(RunRecord.open(record.directory))))
+
+
+@pytest.mark.parametrize("name", [n for n in MECHANISMS if n not in ("head", "augmented", "half")])
+def test_the_page_says_what_left_by_each_mechanism(small: Small, name: str) -> None:
+    method, words, sites = MECHANISMS[name]
+    length = (CHARGED | {"drawn": GENERATOR}).get(name, ("", "", ""))[2]
+    own = "federation.sites=2 data.images=200 evaluation.on=none " if sites == 1 else ""
+    steps = f" {length}=1" if length else ""
+    text = words.replace(ONE, "") + steps + " privacy.noise=auto feddpms.smallest=1"
+    named, page = page_of(small, method, own + text)
+    assert named
+    told = (ROOT / "docs" / "data-protection.md").read_text()
+    for mechanism in named:
+        assert f"A device sent {RELEASED[mechanism]}." in page
+        assert f"| `{mechanism}` | {RELEASED[mechanism]} |" in told
+
+
+@pytest.mark.parametrize("secret", ["off", "plain", "on"])
+def test_the_page_says_what_the_server_saw_of_a_sum(small: Small, secret: str) -> None:
+    _, page = page_of(small, "fedavg", f"federation.sites=4 federation.secret={secret}")
+    said = {
+        "off": "trained weights of every device were sent",
+        "plain": "The server saw each device's own part of the sum",
+        "on": "holds of the total of many alone",
+    }
+    assert said[secret] in page
+    for other in {"plain", "on"} - {secret}:
+        assert said[other] not in page
 
 
 @pytest.mark.parametrize(
