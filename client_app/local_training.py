@@ -138,9 +138,8 @@ def _gradients(
 
 def dp_sgd_steps(client: DeviceClient, pool: int) -> DPSGDSteps:
     """Return the steps of a private training on ``pool`` examples."""
-    config, drawn = client.run.config, min(client.examples_an_epoch, pool)
-    settings = client.settings(FedAvgSettings)
-    return planned(config.privacy, settings, pool, drawn, config.data.site_holdout)
+    drawn = min(client.examples_an_epoch, pool)
+    return planned(client.run.config, client.settings(FedAvgSettings), pool, drawn)
 
 
 def _generator_of_nothing_private(client: DeviceClient) -> torch.Generator:
