@@ -14,7 +14,8 @@ from client_app.device import DeviceClient
 from common.errors import FederationError
 from common.learning.dp_sgd import dp_sgd
 from common.learning.steps import DPSGDSteps, planned
-from common.learning.training import GradientRule, Gradients, Local, Trained, train, weighted
+from common.learning.task import Task
+from common.learning.training import GradientRule, Gradients, Local, Objective, Trained, train
 from common.models import Classifier, couples_samples
 from common.privacy.events import Event
 from common.samples.inputs import Samples
@@ -60,7 +61,7 @@ def train_locally(
     if client.settings(FedAvgSettings).class_weights == "balanced":
         if local.objective is not None:  # of a user's method
             raise FederationError("class_weights are of the task's loss: set them to none")
-        local = replace(local, objective=weighted(client.run.task, balanced(pool.labels)))
+        local = replace(local, objective=weighted_in_batch(client.run.task, balanced(pool.labels)))
     draws, gradients = _gradients(client, trainee, pool)
     try:
         trained = train(
@@ -119,6 +120,19 @@ def balanced(labels: Tensor) -> Tensor:
     return (len(hard) / (counts.count_nonzero() * counts.double())).float()[hard]
 
 
+def weighted_in_batch(task: Task, weights: Tensor) -> Objective:
+    """Return the task's loss with example i counting ``weights[i]`` times, in each batch over the sum of its weights.
+
+    So torch's cross-entropy has it. Over their number, the one example in a thousand makes a step 500 times as long.
+    """
+
+    def objective(model: nn.Module, x: Tensor, targets: Tensor, positions: Tensor) -> Tensor:
+        own = weights[positions]
+        return task.loss(model(x), targets, own / own.mean())
+
+    return objective
+
+
 def _gradients(
     client: DeviceClient, model: nn.Module, pool: Samples
 ) -> tuple[torch.Generator, Gradients]:
@@ -138,9 +152,8 @@ def _gradients(
 
 def dp_sgd_steps(client: DeviceClient, pool: int) -> DPSGDSteps:
     """Return the steps of a private training on ``pool`` examples."""
-    config, drawn = client.run.config, min(client.examples_an_epoch, pool)
-    settings = client.settings(FedAvgSettings)
-    return planned(config.privacy, settings, pool, drawn, config.data.site_holdout)
+    drawn = min(client.examples_an_epoch, pool)
+    return planned(client.run.config, client.settings(FedAvgSettings), pool, drawn)
 
 
 def _generator_of_nothing_private(client: DeviceClient) -> torch.Generator:

@@ -172,6 +172,23 @@ class Division:
         ]
         return [sentence for sentence in message if sentence]
 
+    def held_out(self, clients: int) -> dict[str, Indices]:
+        """Return how many samples of each class each of the simulated sites holds out, by site, int64 [classes].
+
+        Nothing where the sites judge nothing by class: where they hold none out, and in a private run.
+        """
+        config, classes = self.config, len(self.run.info.classes)
+        if not config.data.held_by_sites or config.private or not self.run.task.by_class:
+            return {}
+        parts = [(name, own, np.arange(len(own.train))) for name, own in self.site_datasets.items()]
+        if not parts:
+            drawn = enumerate(self.partition(clients))
+            parts = [(f"partition-{i}", self.dataset, part) for i, part in drawn]
+        return {
+            site: np.bincount(own.train.labels[self.share(site, own, part)[1]], minlength=classes)
+            for site, own, part in parts
+        }
+
     def share(self, site: str, dataset: Dataset, indices: Indices) -> tuple[Indices, Indices]:
         """Return of a site's positions in ``dataset``'s training split those to learn from and those it holds out."""
         data = self.config.data
@@ -185,6 +202,14 @@ class Division:
     def partition(self, clients: int) -> Sequence[Indices]:
         """Return each simulated site's positions in the training split, drawn once a process."""
         return _partition(self, clients)
+
+
+def unheld(info: DatasetInfo, held: Mapping[str, Indices]) -> list[str]:
+    """Return a sentence on the classes of which no site holds anything out to be judged by, if there are any."""
+    counts = sum(held.values(), np.zeros(len(info.classes), np.int64))
+    there = np.repeat(np.arange(len(counts)), counts)
+    sentence = lacking(there, info.classes, f"{info.unit} held out at the sites")
+    return [sentence] if sentence else []
 
 
 def require_same_data(dataset: str, began: Mapping[str, str], found: Mapping[str, str]) -> None:

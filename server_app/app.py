@@ -20,7 +20,7 @@ from common.config.keys import FETCH
 from common.config.loading import load
 from common.config.resolved import Config
 from common.data.division.partitions import class_counts, report
-from common.division import Division
+from common.division import Division, unheld
 from common.errors import ConfigError, DivergedError, FederationError, NectarError, one_line
 from common.learning.augmentation import check_augmentation
 from common.learning.compute import use_threads
@@ -180,6 +180,9 @@ def serve(
             with record.writing():
                 record.partition(partition)
                 record.note(data=data, **_start(run))
+        held = held_out(division, strategy.sites)
+        for sentence in unheld(run.info, held):
+            logger.warning("%s", sentence)
         weights = checkpoint.weights if checkpoint else start or starting_weights(run)
         travelling = {name: weights[name] for name in run.spec.names}
         recorder = Recorder(
@@ -190,6 +193,7 @@ def serve(
             standing.line,
             diverged=standing.diverged,
             told=notifier,
+            held=held,
         )
         federate(
             strategy,
@@ -346,6 +350,15 @@ def _rows(division: Division, sites: list[Site]) -> dict[str, dict[str, Any]]:
             table = report(counts[list(held)], run.info.classes, unit, list(held.values()))
             logger.info("%s of each class by site:\n%s", unit, table)
     return rows
+
+
+def held_out(division: Division, sites: Sequence[Site]) -> dict[str, NDArray[np.int64]]:
+    """Return what each of the sites holds out, by class, where the server reads it or all are on its machine."""
+    here = engine_of(sites) != SUPERLINK or data_at_hand(division)
+    if not sites or not sites[0].partitions or not here:
+        return {}
+    found = division.held_out(sites[0].partitions)
+    return {site.name: found[site.drawn_as] for site in sites if site.drawn_as in found}
 
 
 def _counts(division: Division, sites: int) -> NDArray[np.int64]:

@@ -11,9 +11,12 @@ from functools import lru_cache, partial
 from logging import getLogger
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
@@ -52,7 +55,7 @@ MOST_TOLD = 1000
 class Recorder:
     """The callback that keeps a round: its line, its checkpoints, its pictures, and a line in the log.
 
-    ``told`` is told each line that is on record.
+    ``told`` is told each line that is on record; ``held`` is what the sites hold out by class, as far as it is known.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class Recorder:
         line: Mapping[str, Any] | None = None,
         diverged: bool = False,
         told: Callable[[Mapping[str, Any]], object] = lambda line: None,
+        held: Mapping[str, NDArray[np.int64]] = MappingProxyType({}),
     ) -> None:
         self.record = record
         self.strategy = strategy
@@ -71,7 +75,7 @@ class Recorder:
         self.best = best
         self._line = line
         self._diverged = diverged
-        self._told = told
+        self._told, self._held = told, held
         self._loss = math.inf
         self._measure = strategy.run.config.evaluation.measure
         self._patience = strategy.run.config.evaluation.patience
@@ -112,7 +116,7 @@ class Recorder:
                 self._keep(result)
         if result.server_round:
             _tell_copies(result)
-        logger.info("%s", sentence_of(result, self.rounds, self._measure))
+        logger.info("%s", sentence_of(result, self.rounds, line.get(FEWER, {}), self._measure))
         self._tell_leap(result)
         if _has_diverged(result):
             kept = self.record.finite
@@ -167,7 +171,7 @@ class Recorder:
         line, self._line = self._line, None
         validation = self.strategy.run.config.data.validated_at_sites
         classes = len(self.strategy.run.info.classes)
-        told = at_sites(figures.mean, figures.outcome, classes, self._measure)
+        told = at_sites(figures.mean, figures.outcome, classes, self._measure, self._held)
         reached = told["sites"].get(self._measure) if validation and told["sites"] else None
         if isinstance(reached, float):
             self._keep_if_best(reached, figures.server_round)
@@ -257,6 +261,9 @@ def _tell_copies(result: RoundResult) -> None:
 #: whether a round changed the weights; it stands in the lines of those that did not
 UPDATED = "updated"
 
+#: of how many sites a figure of the training is; it stands in the lines of rounds in which not all sent it
+FEWER = "train_sites"
+
 #: a device's figure that is a time, and stands with the other times
 _SECONDS = "seconds"
 
@@ -278,14 +285,12 @@ def line_of(result: RoundResult) -> dict[str, Any]:
     line["rejected"] = dict(result.outcome.rejected)
     if result.outcome.shortened:
         line["shortened"] = dict(result.outcome.shortened)
-    means = dict(result.train) if result.train else {}
-    apart = {_SECONDS, *FIGURES.values()}
+    means, apart = dict(result.train or {}), {_SECONDS, *FIGURES.values()}
     line["train"] = {key: value for key, value in means.items() if key not in apart}
-    line["train_median"] = {
-        key: median(figures[key] for figures in accepted.values())
-        for key in line["train"]
-        if all(key in figures for figures in accepted.values())
-    }
+    sent = {key: [row[key] for row in accepted.values() if key in row] for key in line["train"]}
+    line["train_median"] = {key: median(own) for key, own in sent.items() if own}
+    if fewer := {key: len(own) for key, own in sent.items() if 0 < len(own) < len(accepted)}:
+        line[FEWER] = fewer
     line["bytes"] = {"down": dict(result.bytes_down), "up": dict(result.bytes_up)}
     copies = Copies.told(accepted.values())
     line["copies"] = asdict(copies) if copies is not None else None
@@ -376,8 +381,10 @@ def _sum(account: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
     return {name: account.get(name, 0) + more.get(name, 0) for name in {**account, **more}}
 
 
-def sentence_of(result: RoundResult, rounds: int, measure: str = "accuracy") -> str:
-    """Return the round as one line that a person can read."""
+def sentence_of(
+    result: RoundResult, rounds: int, fewer: Mapping[str, int], measure: str = "accuracy"
+) -> str:
+    """Return the round as one line that a person can read; ``fewer`` sent these figures than took part."""
     parts = [f"round {result.server_round}/{rounds}:"]
     if result.test:
         over = _coverage(result.test.per_class)
@@ -385,7 +392,8 @@ def sentence_of(result: RoundResult, rounds: int, measure: str = "accuracy") -> 
     if result.server_round == 0:
         return " ".join(parts).rstrip(",") + " before training"
     asked = len(result.outcome.accepted) + len(result.outcome.rejected)
-    parts.append(f"{len(result.outcome.accepted)} of {asked} sites,")
+    lacking = "".join(f" ({key} of {count})" for key, count in fewer.items())
+    parts.append(f"{len(result.outcome.accepted)} of {asked} sites{lacking},")
     parts.append(f"{_megabytes(result.bytes_up)} up, {_megabytes(result.bytes_down)} down,")
     parts.append(f"{sum(result.seconds.values()):.1f} s")
     return " ".join(parts)

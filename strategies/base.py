@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -157,16 +158,18 @@ class Strategy(Federated):
         begun.require_finite(weights)
         members.last_accepted_round |= dict.fromkeys(self.outcome.accepted, server_round)
         members.accepted_this_process |= self.outcome.accepted.keys()
-        return arrays_from(weights), _mean_figures(self.outcome.accepted.values())
+        return arrays_from(weights), _mean_figures([*self.outcome.accepted.values()])
 
 
-def _mean_figures(rows: Iterable[Mapping[str, float]]) -> MetricRecord | None:
-    """Return the plain mean over sites of every figure that all of them sent; None of no site."""
-    figures = list(rows)
-    if not figures:
+def _mean_figures(rows: Sequence[Mapping[str, float]]) -> MetricRecord | None:
+    """Return the plain mean of every figure over the sites that sent it, at least half of them; None of no site.
+
+    So a minority neither takes a figure from a round nor puts one in.
+    """
+    if not rows:
         return None
-    shared = [key for key in figures[0] if all(key in row for row in figures)]
-    return MetricRecord({key: sum(row[key] for row in figures) / len(figures) for key in shared})
+    sent = [(k, [row[k] for row in rows if k in row]) for k in dict.fromkeys(chain(*rows))]
+    return MetricRecord({k: sum(own) / len(own) for k, own in sent if 2 * len(own) >= len(rows)})
 
 
 def strategy_class(name: str) -> type[Strategy]:

@@ -9,6 +9,7 @@ import numpy as np
 from common.division import Division
 from common.draws.seeding import generator
 from common.errors import FederationError
+from common.learning.steps import local_steps
 from common.learning.training import train
 from common.samples.inputs import Samples, samples
 from common.settings.central import CentralSettings
@@ -60,7 +61,7 @@ class Central(Strategy):
             generator(config.seed, "central", server_round, device=self.run.device),
             server_round=server_round,
             precision=config.compute.precision,
-            steps=sum(settings.epochs * -(-site.examples // settings.batch) for site in self.sites),
+            steps=sum(local_steps(config, settings, site.examples) for site in self.sites),
         )
         return Weights.of(model, weights.codec)
 

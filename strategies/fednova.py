@@ -23,8 +23,8 @@ class FedNova(FedAvg):
 
     def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
         """Refuse a normalizer that is not that of the site's steps: a small one would make an update of any length."""
-        settings, privacy = self.run.settings(FedNovaSettings), self.run.config.privacy
-        expected = normalizer_of(settings, privacy, server_round, upload.examples)
+        settings = self.run.settings(FedNovaSettings)
+        expected = normalizer_of(self.run.config, settings, server_round, upload.examples)
         message = upload.metrics.get(NORMALIZER, math.nan)
         if not math.isclose(message, expected, rel_tol=1e-6):
             raise PayloadError(

@@ -99,8 +99,8 @@ class Scaffold(FedAvg):
         return CandidateModel(change, control_spec(self.run).zeros(), part=CONTROL)
 
     def _require_path(self, weights: Weights, upload: Upload, change: Weights) -> None:
-        config, settings = self.run.config, self.run.settings(ScaffoldSettings)
-        steps = local_steps(config.privacy, settings, upload.examples, config.data.site_holdout)
+        settings = self.run.settings(ScaffoldSettings)
+        steps = local_steps(self.run.config, settings, upload.examples)
         path = steps * settings.lr_in(self._round)
         ended, start = self.model_of(upload).read_only, weights.read_only
         missed = walked = size = 0.0

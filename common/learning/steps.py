@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from common.settings.sections import PrivacySettings
+from common.config.resolved import Config
 from common.settings.training import TrainingSettings
 
 
@@ -56,23 +56,22 @@ class DPSGDSteps:
         return cls(expected / pool, steps, expected)
 
 
-def planned(
-    privacy: PrivacySettings, settings: TrainingSettings, pool: int, drawn: int = 0, held: float = 0
-) -> DPSGDSteps:
-    """Return the steps of a site's local training on ``pool`` examples of which a pass draws ``drawn``.
+def planned(config: Config, settings: TrainingSettings, pool: int, drawn: int) -> DPSGDSteps:
+    """Return the private steps of a site's local training on ``pool`` examples of which a pass draws ``drawn``.
 
     Where the run keeps counts private these enter nothing: every site has the steps of ``privacy.examples``, less the
-    share ``held`` that it does not train on.
+    share that it holds out (``data.site_holdout``).
     """
-    if privacy.counts == "one":
-        pool, drawn = max(1, round(privacy.examples * (1 - held))), 0
+    if config.privacy.counts == "one":
+        pool = drawn = max(1, round(config.privacy.examples * (1 - config.data.site_holdout)))
     return DPSGDSteps.plan(settings.batch, settings.epochs, pool, drawn)
 
 
-def local_steps(
-    privacy: PrivacySettings, settings: TrainingSettings, examples: int, held: float = 0
-) -> int:
-    """Return how many steps the local training of a site with so many examples takes, by the run's settings."""
-    if privacy.active:
-        return planned(privacy, settings, examples, held=held).steps
+def local_steps(config: Config, settings: TrainingSettings, examples: int) -> int:
+    """Return how many steps the local training of a site with ``examples`` examples takes, by the run's settings.
+
+    Nothing else says what a server expects of them: what it depends on is in ``config``, and cannot be left out.
+    """
+    if config.privacy.active and not config.clips_updates:
+        return planned(config, settings, examples, examples).steps
     return settings.epochs * -(-examples // settings.batch)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from common.config.resolved import Config
 from common.learning.steps import local_steps
 from common.settings.fednova import FedNovaSettings
-from common.settings.sections import PrivacySettings
 
 NORMALIZER = "normalizer"
 """The figure beside a site's weights that states its ||a_k||_1."""
@@ -34,8 +34,8 @@ def normalizer(steps: int, momentum: float, pull: float) -> float:
 
 
 def normalizer_of(
-    settings: FedNovaSettings, privacy: PrivacySettings, server_round: int, examples: int
+    config: Config, settings: FedNovaSettings, server_round: int, examples: int
 ) -> float:
     """Return ||a_k||_1 of a site with ``examples`` examples."""
-    steps = local_steps(privacy, settings, examples)
+    steps = local_steps(config, settings, examples)
     return normalizer(steps, settings.momentum, settings.lr_in(server_round) * settings.mu)

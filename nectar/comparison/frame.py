@@ -30,6 +30,7 @@ FLAGS = {
     "?": "not run to its last round, or not at all; left out of means",
     "!": "replies of sites were rejected",
     "*": "at or below chance, or its loss is not a number",
+    "°": "over fewer classes than there are: of the others nothing was there to be judged by",
     "~": "far from the row's other seeds: by 0.02 and by 4.5 times the median distance from the median",
 }
 """The marks at a seed's accuracy and what they say."""
@@ -227,7 +228,14 @@ def _flags(run: RunFigures | None, finals: Sequence[float]) -> str:
     if run is None:
         return "?"
     far = run.completed and is_outlier(run.final, finals)
-    marks = {"?": not run.completed, "!": run.rejected, "*": not run.learned, "~": far}
+    partial = run.result is not None and run.result.partial
+    marks = {
+        "?": not run.completed,
+        "!": run.rejected,
+        "*": not run.learned,
+        "°": partial,
+        "~": far,
+    }
     return "".join(mark for mark, holds in marks.items() if holds)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from common.data.division.partitions import class_counts, lacking, report
+from common.data.division.partitions import class_counts, report
 from common.data.division.stratify import group_ids
 from common.data.folders.decode import Unreadable, read_image
 from common.data.folders.folder import (
@@ -31,7 +31,7 @@ from common.data.folders.image_sets import site_split
 from common.data.folders.pictures import most_pixels
 from common.data.published.catalogue import NAMES
 from common.data.user.rows import column_names, csv_of_rows
-from common.division import Division
+from common.division import Division, unheld
 from common.samples.dataset import Dataset, DatasetInfo, Split, alike
 from common.samples.inputs import normalised, samples
 from common.settings.images import ImagesSettings
@@ -181,21 +181,12 @@ def describe_partition(division: Division, holdings: Holdings) -> str:
     if data.validated_at_sites:
         held = f"each site holds back {data.validation:.3g} of its {unit} for validation"
     head = f"{len(holdings.sites)} sites ({rule}, seed={run.config.seed}); {held}"
-    told = [head, report(holdings.counts, holdings.classes, unit), *division.gaps]
-    return "\n".join([*told, *_unheld(division, holdings)])
+    table = report(holdings.counts, holdings.classes, unit)
+    return "\n".join([head, table, *division.gaps, *_unheld(division)])
 
 
-def _unheld(division: Division, holdings: Holdings) -> list[str]:
-    """Say of which classes no site holds anything out to be judged by."""
-    config, dataset = division.config, division.dataset
-    if not config.data.held_by_sites or not division.run.task.by_class or config.private:
-        return []
-    parts = zip(holdings.sites, division.partition(config.federation.sites), strict=True)
-    held = np.concatenate([division.share(site, dataset, part)[1] for site, part in parts])
-    message = lacking(
-        dataset.train.labels[held], holdings.classes, f"{holdings.unit} held out at the sites"
-    )
-    return [message] if message else []
+def _unheld(division: Division) -> list[str]:
+    return unheld(division.run.info, division.held_out(division.config.federation.sites))
 
 
 def held_by_sites(division: Division) -> Holdings:
@@ -216,7 +207,8 @@ def describe_sites(division: Division, holdings: Holdings) -> str:
         )
     ]
     table = report(holdings.counts, holdings.classes, division.run.info.unit, holdings.sites)
-    return "\n\n".join([*parts, f"{len(holdings.sites)} sites with folders of their own\n{table}"])
+    head = f"{len(holdings.sites)} sites with folders of their own"
+    return "\n\n".join([*parts, "\n".join([head, table, *_unheld(division)])])
 
 
 def some_of_each_site(division: Division, each: int = 10) -> Dataset:

@@ -332,6 +332,14 @@ class RunRecord(RunDirectory):
         )
 
 
+def over_classes(figures: Mapping[str, Any]) -> str:
+    """Say over which part of the classes a line's figures are, `` over 1 of 2 classes``; nothing where over all."""
+    by_class = figures.get("per_class") or []
+    judged = sum(one is not None for one in by_class)
+    fewer = f"{judged} of {len(by_class)} classes" if judged < len(by_class) else ""
+    return f" over {words}" if (words := figures.get("over") or fewer) else ""
+
+
 @dataclass(frozen=True)
 class RoundFigures:
     """What a round came to.
@@ -352,6 +360,8 @@ class RoundFigures:
         Replies that the server did not take.
     finite : bool
         Whether the loss is a number.
+    partial : bool
+        Whether a class lacked an example to be judged by.
     floats_up : int
         Numbers from all sites, as papers count them.
     makes_images : bool
@@ -375,6 +385,7 @@ class RoundFigures:
     seconds_server: float
     rejected: int
     finite: bool
+    partial: bool = False
     floats_up: int = 0
     makes_images: bool = False
     epsilon: float = math.nan
@@ -406,6 +417,7 @@ class RoundFigures:
             ),
             rejected=len(line.get("rejected") or {}),
             finite=judged.get("loss", 0.0) is not None,
+            partial=bool(over_classes(judged)),
             floats_up=line.get("floats_up") or 0,
             makes_images=any(MADE in own for own in (line.get("devices") or {}).values()),
             epsilon=max(map(_epsilon, _spent(line)), default=math.nan),

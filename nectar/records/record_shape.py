@@ -29,6 +29,7 @@ class Figures(Shape):
     mean: float | None = None
     deviation: float | None = None
     worst: float | None = None
+    over: str | None = None
     confusion: list[list[int]] | None = None
 
     @model_validator(mode="after")
@@ -48,6 +49,7 @@ class SiteFigures(Shape):
     f1: float | None = None
     balanced: float | None = None
     auc: float | None = None
+    over: str | None = None
 
 
 class Traffic(Shape):
@@ -112,6 +114,7 @@ class Line(Shape):
     unevaluated: dict[str, str] | None = None
     train: dict[str, float | None] | None = None
     train_median: dict[str, float | None] = {}
+    train_sites: dict[str, int] = {}
     bytes: Traffic = Traffic()
     seconds: Seconds = Seconds()
     notes: Notes | None = None

@@ -20,9 +20,10 @@ from common.errors import ConfigError
 from common.settings.sections import MEASURES
 from common.storage.files import write_text
 from nectar.charts import UNIT, Series, inline_svg, lines
+from nectar.records.record import over_classes
 from nectar.report.tables import Cell, ReportTable
 from nectar.report.text import MISSING, capital, is_number, number, plural, share, size, total
-from nectar.report.view import View, accuracy, groups, judged_by
+from nectar.report.view import View, groups, judged_by
 
 if TYPE_CHECKING:
     from nectar.records.record import RunRecord
@@ -191,11 +192,12 @@ def side_by_side(views: Sequence[View]) -> ReportTable:
     of, measure = judged_by(views), common_measure(views)
     rows: list[list[Cell]] = []
     for name, members in groups(views).items():
-        final = [accuracy(v.lines[-1], of, measure) if v.lines else None for v in members]
-        values = [number(value) for value in final if is_number(value)]
+        final = [(v.lines[-1].get(of) or {}) if v.lines else {} for v in members]
+        values = [number(one[measure]) for one in final if is_number(one.get(measure))]
         seeds = ", ".join(
-            f"{view.settings.get('seed')}: {share(value)}{'' if view.record.completed else ' (unfinished)'}"
-            for view, value in zip(members, final, strict=True)
+            f"{view.settings.get('seed')}: {share(one.get(measure))}{over_classes(one)}"
+            f"{'' if view.record.completed else ' (unfinished)'}"
+            for view, one in zip(members, final, strict=True)
         )
         reached = sorted({view.reached for view in members})
         up = size(round(mean((sent_so_far(view) or [0])[-1] for view in members)))

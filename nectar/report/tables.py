@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from common.settings.sections import MEASURES, ModelSettings
 from common.sites import IN_PROCESS, RAY
 from nectar.audit.images import examining as outcome
+from nectar.records.record import over_classes
 from nectar.report.text import MISSING, is_number, number, seconds, share, size, total
 from nectar.report.view import View, accuracy, judged_by
 
@@ -45,8 +46,9 @@ def card(view: View) -> list[tuple[str, str]]:
     """Return the first figures: the run's measure, bytes sent up, seconds in rounds."""
     of, what = judged_by([view]), MEASURES[view.measure]
     where = f"test {what}" if of == "test" else f"{what} at the sites"
-    last = accuracy(view.lines[-1], of, view.measure) if view.lines else None
-    judged = (share(last), f"{where} after round {view.reached}")
+    line = view.lines[-1] if view.lines else {}
+    over = over_classes(line.get(of) or {})
+    judged = (share(accuracy(line, of, view.measure)), f"{where}{over} after round {view.reached}")
     if view.config is not None and view.config.evaluation.on == "none":
         judged = ("not judged", f"{what} (evaluation.on=none)")
     up, took = size(total(by_site(view, "up"))), sum(phases(r)["total"] for r in view.rounds)
@@ -120,13 +122,13 @@ def _round(line: Mapping[str, Any]) -> dict[str, str]:
     replies = f"{accepted} of {accepted + len(line.get('rejected', {}))}"
     return {
         "round": str(line["round"]),
-        "accuracy": share(accuracy(line)),
+        "accuracy": share(accuracy(line)) + over_classes(test),
         "F1": share(test.get("f1")),
         "balanced": share(test.get("balanced")),
         "AUC": share(test.get("auc")),
         "loss": share(test.get("loss")),
         "validation": share(accuracy(line, "validation")),
-        "at the sites": share(accuracy(line, "sites")),
+        "at the sites": share(accuracy(line, "sites")) + over_classes(line.get("sites") or {}),
         "mean of sites": share(over_sites.get("mean")),
         "deviation": share(over_sites.get("deviation")),
         "worst site": share(over_sites.get("worst")),
@@ -146,11 +148,13 @@ def at_the_sites(view: View) -> ReportTable | None:
     line, each = judged[-1], judged[-1]["evaluated"]
     shown = [n for n in (*MEASURES, "loss") if any(row.get(n) is not None for row in each.values())]
     rows = [
-        [site, f"{row['examples']:,}", *(share(row.get(name)) for name in shown)]
+        [site, f"{row['examples']:,}{over_classes(row)}", *(share(row.get(name)) for name in shown)]
         for site, row in each.items()
     ]
-    caption = f"At the sites after round {line['round']}, on what each holds out"
     over = line.get("sites") or line.get("validation") or {}
+    caption = (
+        f"At the sites after round {line['round']}, on what each holds out{over_classes(over)}"
+    )
     if is_number(over.get("mean")):
         what, own = MEASURES[view.measure], " (the AUC of each over the classes that it holds)"
         caption += (

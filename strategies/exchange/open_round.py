@@ -231,7 +231,7 @@ class OpenRound:
                 self._compared[upload.site.name] = verdict.too_long or bool(verdict.shortenings)
             try:
                 if verdict.reason is not None:
-                    raise PayloadError(verdict.reason)
+                    raise PayloadError(verdict.reason + self._weighed * verdict.too_long)
                 for clipping in verdict.shortenings:
                     upload = strategy.clipped(upload, clipping)
             except PayloadError as error:
@@ -269,12 +269,22 @@ class OpenRound:
         self._members.outcome.shortened[site.name] = clipping.share
         logger.warning(
             "round %d: shortened %s of %s to %.2g of its length, which is or was usual: it exceeded "
-            "federation.clip=%g times the usual length of this round",
+            "federation.clip=%g times the usual length of this round%s",
             self.number,
             f"the part '{clipping.part}'" if clipping.part else "the update",
             site.name,
             clipping.share,
             self._run.config.federation.clip,
+            self._weighed,
+        )
+
+    @property
+    def _weighed(self) -> str:
+        """What may make an honest update long where sites weigh their classes; nothing elsewhere."""
+        if not self._run.config.weighs_classes:
+            return ""
+        return (
+            ": class_weights=balanced has a site take longer steps with a class that it has few of"
         )
 
     def reject(self, upload: Upload, reason: str) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from typing import Any
 
 import pytest
 from documents import written
-from federation import numbers, run
+from federation import TamperedGrid, numbers, run
+from flwr.app import Message
 from small import Small
 
 import client_app.fedavg
@@ -81,3 +83,47 @@ def test_the_bound_of_a_loss_is_wide_and_spares_a_lone_site_and_a_diverged_run()
     assert [bool(message) for message in absurd_losses([1.0, 1.0, 300.0], classes=10)][2]
     assert absurd_losses([1e11], classes=10) == [None]
     assert absurd_losses([1e8, 2e8, 5e8], classes=10) == [None, None, None]
+
+
+# ---- figures of the training that not all send -----------------------------------------------------------
+
+
+def without(*names: str, **more: float) -> Any:
+    """Return a tamper whose site leaves figures out and sends others besides."""
+
+    def tamper(instruction: Message, reply: Message) -> Message:
+        figures = next(iter(reply.content.metric_records.values()))
+        for name in names:
+            del figures[name]
+        figures.update(more)
+        return reply
+
+    return tamper
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "topk"])
+def test_one_accepted_reply_without_a_figure_takes_it_from_nobody(
+    small: Small, caplog: pytest.LogCaptureFixture, method: str
+) -> None:
+    """The mean and the median are over the others, and the line and the log say over how many."""
+    caplog.set_level(logging.INFO, "flwr")
+    asked = small(method=method, rounds=1)
+    record = run(asked, TamperedGrid, tampers={1: without("train-loss", boast=1.0)})
+    line = record.metrics()[1]
+    assert line["accepted"] == ["partition-0", "partition-1", "partition-2"]
+    own = [line["devices"][site]["train-loss"] for site in ("partition-0", "partition-2")]
+    assert line["train"]["train-loss"] == pytest.approx(sum(own) / 2)
+    assert line["train_median"]["train-loss"] == pytest.approx(sum(own) / 2)
+    assert line["train_sites"] == {"train-loss": 2}
+    assert "3 of 3 sites (train-loss of 2)," in caplog.text
+    assert "boast" not in line["train"], "nor does a minority put one in"
+
+
+def test_where_all_send_a_figure_nothing_is_said(
+    small: Small, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "flwr")
+    line = run(small(method="fedavg", rounds=1)).metrics()[1]
+    assert set(line["train"]) == set(line["train_median"]) >= {"train-loss"}
+    assert "train_sites" not in line
+    assert "3 of 3 sites," in caplog.text

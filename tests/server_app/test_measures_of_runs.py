@@ -132,11 +132,8 @@ def test_the_figures_of_two_classes_say_what_accuracy_hides(tmp_path: Path) -> N
     asked = {"output_dir": tmp_path / "runs", "data_dir": tmp_path / "data", "progress": False}
     plain = nectar.run("fedavg", rounds=1, **asked, **words)
     test = plain.rounds[-1]["test"]
-    even = {"fedavg.class_weights": "balanced", "fedavg.lr": 0.5}
-    weighed = nectar.run("fedavg", rounds=3, **asked, **words | even)
     assert test["accuracy"] > 0.9
     assert test["balanced"] == pytest.approx(0.5)
-    assert weighed.rounds[-1]["test"]["balanced"] > 0.65
 
 
 # ---- what is unchanged, and what a site tells --------------------------------------------------------
@@ -163,7 +160,8 @@ def test_by_accuracy_a_site_tells_what_it_told_before(
     record = run(small(method="fedavg", rounds=1, set=AT_SITES))
     assert [set(one) for one in told] == [{"examples", "loss", "accuracy"}] * 3
     line = record.metrics()[-1]
-    assert all(set(one) == {"examples", "accuracy", "loss"} for one in line["evaluated"].values())
+    kept = [set(one) - {"over"} for one in line["evaluated"].values()]  # what the server knows
+    assert kept == [{"examples", "accuracy", "loss"}] * 3
     assert "confusion" not in line["sites"]
     own = [one["accuracy"] for one in line["evaluated"].values()]
     assert line["sites"]["worst"] == min(own)
