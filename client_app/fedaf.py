@@ -23,6 +23,7 @@ from common.wire.tensors import LABELS, VECTORS, Tensors, latent_means
 from common.wire.weights import Weights
 from synth.aggregation_free import directions, mean_rows, mixed_weights, softened, towards_others
 from synth.distribution_matching import Extra, Matching, Shown
+from synth.logit_distillation import LIMIT
 
 
 class FedAFClient(FedDMClient):
@@ -96,7 +97,8 @@ class FedAFClient(FedDMClient):
         model.eval()
         places = torch.arange(len(self.samples), device=self.run.device)
         parts = torch.split(places, self.run.config.evaluation.batch)
-        return torch.cat([model(self.samples.inputs(part)).float() for part in parts])
+        found = torch.cat([model(self.samples.inputs(part)).float() for part in parts])
+        return found.clamp(-LIMIT, LIMIT)
 
     def _means(self, rows: Tensor) -> Tensors:
         classes, means = mean_rows(rows, self.samples.labels, rows.shape[1])

@@ -53,10 +53,10 @@ class FedAF(FedDM):
         return {
             IMAGES: super().validation_rules()[""],
             LOGITS: Rule(
-                "`federation.clip`, beside the round's others",
+                "what a site cuts its logits to; `federation.clip`, beside the round's others",
                 "every site's next round",
                 "the run's checkpoints",
-                candidate=_length_of_a_row,
+                candidate=_longest_row,
             ),
             SHARES: Rule("each in [0, 1], all of a class sum to 1", reaches, stays, _shares_alone),
         }
@@ -122,11 +122,12 @@ def _average(each: Sequence[Tensors]) -> Tensors:
     return latent_means(sums / counts[:, None], labels, each[0].codec)
 
 
-def _length_of_a_row(_: Weights, __: Upload, sent: Tensors) -> CandidateModel:
-    """Hold the root mean square length of the rows against the others', however many classes each has."""
-    rows = sent[VECTORS] / max(1, len(sent[VECTORS])) ** 0.5
-    zeros = Weights({LOGITS: torch.zeros_like(rows)})
-    return CandidateModel(Weights({LOGITS: rows}), zeros, part=LOGITS)
+def _longest_row(_: Weights, __: Upload, sent: Tensors) -> CandidateModel:
+    """Hold the longest mean of a class against the others', however many classes each has."""
+    rows = sent[VECTORS]
+    longest = rows[rows.norm(dim=1).argmax()] if len(rows) else rows.new_zeros(rows.shape[1])
+    zeros = Weights({LOGITS: torch.zeros_like(longest)})
+    return CandidateModel(Weights({LOGITS: longest}), zeros, part=LOGITS)
 
 
 def _shares_alone(_: Weights, __: Upload, sent: Tensors) -> None:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import torch
 from torch import Tensor
 
 from common.errors import ConfigError
 from common.learning.run import Run
 from common.learning.training import plain
-from common.specs.fedmd import answers, public_samples
+from common.specs.fedmd import answer_of_all, answers, public_samples
 from common.wire.weights import Weights
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg
 from strategies.public_images import public_images
 from strategies.surrogate import learned_from
-from synth.logit_distillation import consensus
 
 
 class FedDF(FedAvg):
@@ -41,9 +39,7 @@ class FedDF(FedAvg):
         """Return the average of the weights, trained on the images and the models' answer to them."""
         each: list[Tensor] = []
         average = super().update(server_round, weights, self._asked(uploads, each))
-        distil = self.run.config.distil
-        answer = consensus(torch.stack(each), distil.aggregation, distil.temperature)
-        samples = public_samples(self.run, self._images, answer)
+        samples = public_samples(self.run, self._images, answer_of_all(self.run, each))
         return learned_from(self.run, server_round, average, samples, plain(self.run.task))
 
     def _asked(self, uploads: Iterable[Upload], each: list[Tensor]) -> Iterator[Upload]:

@@ -18,6 +18,7 @@ from common.specs.fedmd import (
     LOGITS,
     PHASE,
     SHARES,
+    answer_of_all,
     logits,
     logits_spec,
     public_samples,
@@ -32,7 +33,6 @@ from strategies.exchange.rules import Rule
 from strategies.one_time_payloads import OneTimePayloads
 from strategies.public_images import public_images
 from strategies.surrogate import learned_from
-from synth.logit_distillation import consensus
 
 #: under which names a checkpoint has which sites have the images, and their last logits
 _HELD, SITES = "held", "sites"
@@ -102,10 +102,8 @@ class FedMD(Strategy):
         self._parcels.confirm(self.outcome)
         for site in self.outcome.rejected:  # one that lost the images can say so in no other way
             self._parcels.held.pop(site, None)
-        config = self.run.config.distil
-        self._last = sent if config.keep == SITES else {}
-        each = torch.stack([*sent.values()])
-        self._answer = consensus(each, config.aggregation, config.temperature)
+        self._last = sent if self.run.config.distil.keep == SITES else {}
+        self._answer = answer_of_all(self.run, [*sent.values()])
         samples = public_samples(self.run, self._images, self._answer)
         return learned_from(self.run, server_round, weights, samples, plain(self.run.task))
 

@@ -585,9 +585,11 @@ class DistilSettings(Section):
         allowed="validation, noise, the name of a data set, or an absolute path to an export's synthetic.npz",
     )
     count: int = setting(500, "images at the most, drawn by the run's seed", ge=1, amount="images")
-    aggregation: Literal["mean", "entropy"] = setting(
-        "mean",
-        "the answer of all: the softmax of the mean logits; or DS-FL's sharpened mean softmax",
+    aggregation: Literal["auto", "mean", "entropy"] = setting(
+        "auto",
+        "the answer of all; mean: the softmax of the mean logits, the papers' of FedDF and FedMD; entropy: DS-FL's "
+        "sharpened mean softmax, in which no site's logits count more for being long; auto: entropy, and under "
+        "privacy.noise_multiplier mean",
     )
     temperature: float = setting(
         0.1, "entropy: what mean probabilities are divided by before another softmax", gt=0

@@ -6,6 +6,7 @@ from common.learning.run import Run
 from common.wire.bundle import BundleSpec
 from common.wire.codec import Spec
 from common.wire.tensors import TensorsSpec, latent_means_spec
+from synth.logit_distillation import LIMIT
 
 #: parts of an instruction: the weights, and from the second round V
 WEIGHTS, OTHERS = "weights", "others"
@@ -15,9 +16,9 @@ IMAGES, LOGITS, SHARES = "images", "logits", "shares"
 
 
 def means_spec(run: Run) -> TensorsSpec:
-    """Return the form of one vector a class, as long as there are classes."""
+    """Return the form of one vector a class, as long as there are classes, of what logits are cut to at a site."""
     classes = len(run.info.classes)
-    return latent_means_spec(classes, classes, each=1, kinds=classes)
+    return latent_means_spec(classes, classes, each=1, kinds=classes, limit=LIMIT)
 
 
 def sent_spec(run: Run) -> BundleSpec:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -11,7 +13,7 @@ from common.samples.inputs import Samples
 from common.settings.fedmd import FedMDSettings
 from common.wire.bundle import BundleSpec
 from common.wire.tensors import Tensors, TensorSpec, TensorsSpec
-from synth.logit_distillation import LIMIT, centred
+from synth.logit_distillation import LIMIT, centred, consensus
 
 PHASE = "answer"
 
@@ -38,6 +40,14 @@ def answers(run: Run, model: Classifier, images: Tensor) -> Tensor:
     samples = public_samples(run, images, torch.zeros(len(images), dtype=torch.int64))
     each = torch.split(torch.arange(len(images), device=run.device), run.config.evaluation.batch)
     return centred(torch.cat([model(samples.inputs(part)).float() for part in each]).cpu())
+
+
+def answer_of_all(run: Run, each: Sequence[Tensor]) -> Tensor:
+    """Return the answer of all to the images, float32 [n, classes], of each model's centred logits [n, classes]."""
+    distil, how = run.config.distil, run.config.distil.aggregation
+    if how == "auto":
+        how = "mean" if run.config.privacy.active else "entropy"
+    return consensus(torch.stack([*each]), how, distil.temperature)
 
 
 def logits(values: Tensor, codec: str) -> Tensors:

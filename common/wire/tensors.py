@@ -245,7 +245,9 @@ def _require_distinct(sent: Tensors) -> None:
 VECTORS, LABELS = "the set of latent means", "the set of their labels"
 
 
-def latent_means_spec(dimension: int, classes: int, each: int, kinds: int) -> TensorsSpec:
+def latent_means_spec(
+    dimension: int, classes: int, each: int, kinds: int, limit: float = math.inf
+) -> TensorsSpec:
     """Return the form of labelled vectors, possibly none.
 
     Parameters
@@ -254,10 +256,12 @@ def latent_means_spec(dimension: int, classes: int, each: int, kinds: int) -> Te
         The length of a vector, and the number of classes of which its label is one.
     each, kinds : int
         The most vectors of one class, and of how many classes there may be any.
+    limit : float
+        The largest magnitude of a number.
     """
     most = each * min(kinds, classes)
     forms = {
-        VECTORS: TensorSpec((most, dimension), -math.inf, math.inf, varies=True),
+        VECTORS: TensorSpec((most, dimension), -limit, limit, varies=True),
         LABELS: TensorSpec((most,), 0, classes - 1, torch.int64, varies=True),
     }
     return TensorsSpec(forms, "latent-means", lambda sent: _require_counts(sent, each, kinds))

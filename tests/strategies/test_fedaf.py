@@ -155,6 +155,17 @@ def test_mean_logits_are_held_beside_the_others(small: Small) -> None:
     assert "partition-1" in {**line["rejected"], **line.get("shortened", {})}
 
 
+def test_so_is_the_mean_of_one_class_among_ten(small: Small) -> None:
+    """Twenty times its length is but six times the root mean square of all ten."""
+
+    def longer(rows: np.ndarray) -> np.ndarray:
+        return np.concatenate([rows[:1] * 20, rows[1:]])
+
+    config = small(method="fedaf", rounds=1, set=f"{FIVE} partition.kind=iid")
+    line = run(config, TamperedGrid, tampers={1: with_part(LOGITS, longer, [1])}).metrics()[1]
+    assert "partition-1" in line["rejected"]
+
+
 def test_without_local_epochs_the_shares_are_the_rounds_models(small: Small) -> None:
     config = small(method="fedaf", rounds=1, set=f"{FIVE} fedaf.local_epochs=0")
     assert not run(config).metrics()[1]["rejected"]

@@ -28,6 +28,7 @@ from common.specs.fedmd import (
     IMAGES,
     LOGITS,
     SHARES,
+    answer_of_all,
     answers,
     logits,
     logits_spec,
@@ -196,8 +197,29 @@ def test_the_server_of_fedmd_learns_the_answer(small: Small) -> None:
     assert all(torch.allclose(found.tensors[n], t, atol=1e-5) for n, t in model.state_dict().items())  # fmt: skip
 
 
+@pytest.mark.parametrize("method", ["fedmd", "feddf"])
+def test_no_length_of_logits_owns_the_answer_where_nothing_has_noise(
+    small: Small, method: str
+) -> None:
+    """Nine of ten models agree on each image; the tenth says anything else, as long as it likes."""
+    truth = torch.arange(12) % 10
+    sure = 3.0 * torch.eye(10)[truth]
+    honest = [
+        centred(sure + torch.randn(12, 10, generator=torch.Generator().manual_seed(i)))
+        for i in range(9)
+    ]
+    for factor in (-1.0, -6.0, -1e6, 1e30):
+        each = [*honest, (factor * honest[0].roll(1, 0)).clamp(-LIMIT, LIMIT)]
+        assert torch.equal(answer_of_all(made(small, method), each).argmax(1), truth)
+    stacked = torch.stack(honest)
+    noised = made(small, method, "privacy.noise_multiplier=1 privacy.counts=public")
+    assert torch.equal(answer_of_all(noised, honest), consensus(stacked, "mean", 0.1))
+    papers = made(small, method, "distil.aggregation=mean")
+    assert torch.equal(answer_of_all(papers, honest), consensus(stacked, "mean", 0.1))
+
+
 def test_the_server_of_feddf_distils_the_models_into_their_average(small: Small) -> None:
-    run = made(small, "feddf")
+    run = made(small, "feddf", "distil.aggregation=mean")
     strategy, images = make_strategy(run), public_images(run)
     models = [run.build_model("site", i) for i in range(2)]
     uploads = [
@@ -347,6 +369,21 @@ def test_a_run_is_the_same_twice_and_learns(small: Small, method: str) -> None:
     assert same_end(one, two)
     accuracies = [line["test"]["accuracy"] for line in one.metrics()]
     assert accuracies[-1] > accuracies[0] + 0.3
+
+
+def test_a_site_that_turns_its_logits_round_does_not_end_the_learning(small: Small) -> None:
+    """Six times the other way, which is shorter than what `federation.clip` shortens, in every round."""
+    words = (
+        "federation.sites=5 partition.alpha=0.5 model.width=16 fedmd.epochs=5 fedmd.batch=32 fedmd.lr=0.05 "
+        "image_training.epochs=50"
+    )
+    turned = with_part("", lambda values: -6 * values)
+    asked = small(method="fedmd", rounds=3, set=words)
+    reached = [
+        run(asked, TamperedGrid, tampers=tampers).metrics()[-1]["test"]["accuracy"]
+        for tampers in ({}, {1: turned})
+    ]
+    assert reached[1] > reached[0] - 0.1
 
 
 @pytest.mark.parametrize("mechanism", ["logits", "training"])
