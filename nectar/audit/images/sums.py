@@ -21,7 +21,7 @@ from common.sites import ALL_SITES
 from common.specs.ridge import Summing, model_of
 from nectar.audit.images.attacks import COUNTED, FITTED
 from nectar.audit.images.examining import MOST_SITES, Evidence
-from nectar.audit.images.unmixing_sums import Pool
+from nectar.audit.images.unmixing_sums import MOST_POOLED, Pool
 from nectar.export.bundle import network_of
 from server_app.checkpoint import Checkpoint
 from strategies.ridge import TOTAL
@@ -36,6 +36,10 @@ REFIT_NOTE = "The sums of the first round are not in the record: those of the se
 TOTAL_NOTE = (
     "The sums were one secret sum: the server that follows the protocol had the total, which is attacked, and no "
     "site's own."
+)
+POOL_NOTE = (
+    f"Un-mixing of sums solves for at most {MOST_POOLED:,} candidates, drawn from all: only members among these count. "
+    "A total without noise hides no member who is among a reader's candidates, whatever the number of equations."
 )
 
 _DAMPING = 1e-3
