@@ -146,15 +146,15 @@ def test_who_is_in_the_sums_and_in_the_pool_is_named(form: str) -> None:
 
 
 def test_fewer_equations_than_candidates_name_many() -> None:
-    """d 33: 891 equations, 1,797 candidates."""
-    by = found("ridge.width=33", slice(0, MEMBERS))
-    assert max(by[name].found for name in (PLAIN, HELD)) > 0.4
+    """d 25: 575 equations, 900 candidates."""
+    by = found("ridge.width=25", slice(0, MEMBERS))
+    assert max(by[name].found for name in (PLAIN, HELD)) > 0.2
 
 
 def test_with_half_of_the_members_in_the_pool_half_of_these_are_named() -> None:
-    by = found("ridge.width=257", slice(0, 1200), members=slice(0, 1200))
+    by = found("ridge.width=257", slice(0, 600), members=slice(0, 600))
     assert max(by[name].found for name in (HALF, HALF_HELD)) > 0.3
-    assert max(by[name].false_alarms for name in (HALF, HALF_HELD)) < 0.04
+    assert max(by[name].false_alarms for name in (HALF, HALF_HELD)) < 0.06
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -163,7 +163,7 @@ def test_of_a_pool_without_a_member_nobody_is_named(form: str) -> None:
     words, sites = FORMS[form]
     for name, each in found(words, slice(MEMBERS, 2 * MEMBERS), sites).items():
         assert abs(each.area - 0.5) < 4 * each.area_error, name
-        assert each.found < 0.06, name
+        assert each.found < 0.08, name
 
 
 @pytest.mark.parametrize("secret", ["", "federation.secret=on"])
@@ -171,7 +171,7 @@ def test_much_noise_leaves_false_alarms(secret: str) -> None:
     words = f"ridge.width=65 privacy.noise_multiplier=50 {secret}"
     for name, each in found(words, slice(0, MEMBERS)).items():
         assert abs(each.area - 0.5) < 4 * each.area_error, name
-        assert each.found < 0.06, name
+        assert each.found < 0.08, name
 
 
 def test_little_noise_hides_hardly_anybody() -> None:
