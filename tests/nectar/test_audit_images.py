@@ -238,16 +238,16 @@ def test_fedssyns_pool_is_audited_whole(small: Small) -> None:
     assert content["all"]["attacks"]["nearest"]["found"] * 1293 >= 36 + 44 + 48
 
 
-SUMS = {
-    "class means",
-    "leverage",
-    "ratio of leverages",
-    "ratio of leverages with labels",
-    "residual",
+UNMIXED = {
+    "unmixing",
+    "unmixing, 0 to 1",
+    "unmixing, half of the members known",
+    "unmixing, 0 to 1, half of the members known",
 }
+SUMS = UNMIXED | {"leverage", "ratio of leverages"}
 
 
-def test_sums_of_few_examples_show_them_and_the_total_shows_fewer(small: Small) -> None:
+def test_sums_of_few_examples_show_them_and_leverages_of_the_total_fewer(small: Small) -> None:
     """Three sites of 40 rows of 33 numbers, and 1,300 digits that nobody summed."""
     words = "federation.sites=3 data.images=130 ridge.width=33 partition.alpha=100"
     record = run(small(method="ridge", rounds=1, set=words))
@@ -284,7 +284,7 @@ def test_noise_hides_who_was_summed_and_class_sums_alone_are_attacked_alone(smal
     classes = audit_record(
         run(small(method="ridge", rounds=1, set=f"{words} ridge.sums=class seed=1")).directory
     )
-    assert SUMS & set(classes["all"]["attacks"]) == {"class means"}
+    assert SUMS & set(classes["all"]["attacks"]) == UNMIXED
 
 
 def test_the_leverages_of_all_who_were_summed_have_the_rows_length_as_their_mean(

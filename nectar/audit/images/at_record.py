@@ -47,7 +47,7 @@ from nectar.audit.images.examining import (
     sent_of,
     together,
 )
-from nectar.audit.images.sums import REFIT_NOTE, SUMS_NOTE, TOTAL_NOTE, scores_of_sums
+from nectar.audit.images.sums import POOL_NOTE, REFIT_NOTE, SUMS_NOTE, TOTAL_NOTE, scores_of_sums
 from nectar.dataset.class_folders import class_folders
 from nectar.export.bundle import network_of
 from nectar.records.real_images import real_images
@@ -130,7 +130,7 @@ def audit_record(directory: Path, policy: ImportPolicy | None = None) -> dict[st
     by_sums = {}
     if past.config.method == "ridge":
         by_sums = dict(scores_of_sums(division.run, checkpoint, evidence, members))
-        notes.append(TOTAL_NOTE if past.config.secret else SUMS_NOTE)
+        notes += [TOTAL_NOTE if past.config.secret else SUMS_NOTE, POOL_NOTE]
         notes += [REFIT_NOTE] * division.run.settings(RidgeSettings).refit
     if past.config.method == "fedmd":
         by_sums = dict(_by_logits(division.run, checkpoint, evidence))

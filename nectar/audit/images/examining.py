@@ -128,10 +128,9 @@ def notes_of(evidence: Evidence) -> list[str]:
 
 
 def _figures(evidence: Evidence, members: Tensor, scores: Tensor) -> Found | None:
-    scored = Scored(scores, evidence.candidates.labels)
-    return figures(
-        scored.at(members), scored.at(evidence.kind == FITTED), scored.at(evidence.kind == COUNTED)
-    )
+    scored, asked = Scored(scores, evidence.candidates.labels), ~scores.isnan()
+    groups = (members, evidence.kind == FITTED, evidence.kind == COUNTED)
+    return figures(*(scored.at(group & asked) for group in groups))
 
 
 class _Search:

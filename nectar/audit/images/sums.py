@@ -21,6 +21,7 @@ from common.sites import ALL_SITES
 from common.specs.ridge import Summing, model_of
 from nectar.audit.images.attacks import COUNTED, FITTED
 from nectar.audit.images.examining import MOST_SITES, Evidence
+from nectar.audit.images.unmixing_sums import MOST_POOLED, Pool
 from nectar.export.bundle import network_of
 from server_app.checkpoint import Checkpoint
 from strategies.ridge import TOTAL
@@ -36,9 +37,13 @@ TOTAL_NOTE = (
     "The sums were one secret sum: the server that follows the protocol had the total, which is attacked, and no "
     "site's own."
 )
+POOL_NOTE = (
+    f"Un-mixing of sums solves for at most {MOST_POOLED:,} candidates, drawn from all: only members among these count. "
+    "A total without noise hides no member who is among a reader's candidates, whatever the number of equations."
+)
 
-_DAMPING, _LABELLED_DAMPING = 1e-3, 1e-2
-"""Shares of the diagonals that are added to what is inverted: of A, and of A, B and the counts together."""
+_DAMPING = 1e-3
+"""The share of A's diagonal that is added to it before it is inverted."""
 
 
 def scores_of_sums(
@@ -50,14 +55,21 @@ def scores_of_sums(
     summing = Summing(run, summed)
     rows, labels = map(torch.cat, zip(*summing.batches(evidence.candidates), strict=True))
     attacker = _Attacker(summing, rows, labels, evidence.kind)
-    yield ALL_SITES, attacker.scores(Sums(*checkpoint.strategy[TOTAL]), len(members))
-    if run.config.secret:  # no site's own sums have left it
-        return
-    for site, part in list(members.items())[:MOST_SITES]:
+    sent = {ALL_SITES: Sums(*checkpoint.strategy[TOTAL])}
+    # of a secret sum no site's own have left it
+    for site, part in () if run.config.secret else list(members.items())[:MOST_SITES]:
         sums = summing.sums(part, summing.large_enough(part.labels))
         if run.config.privacy.active:
             sums = _with_noise(sums, summing, generator(run.config.seed, "audit", site))
-        yield site, attacker.scores(summing.received(summing.payload(sums)), 1)
+        sent[site] = summing.received(summing.payload(sums))
+    sent = {who: sums.scaled(torch.ones_like(summing.rows.by)) for who, sums in sent.items()}
+    ones = torch.eye(summing.classes, dtype=rows.dtype)[labels]
+    pool = Pool(rows, ones, evidence.kind, [*sent.values()], summing.both, summing.rows.bound)
+    solved = dict(pool.scores())
+    for place, (who, sums) in enumerate(sent.items()):
+        replies = len(members) if who == ALL_SITES else 1
+        by_unmixing = {name: scores[:, place] for name, scores in solved.items()}
+        yield who, {**attacker.scores(sums, replies), **by_unmixing}
 
 
 def _with_noise(sums: Sums, summing: Summing, draws: torch.Generator) -> Sums:
@@ -72,8 +84,7 @@ class _Attacker:
     """Knows every candidate's row and class, and which controls nobody summed."""
 
     def __init__(self, summing: Summing, rows: Tensor, labels: Tensor, kind: Tensor) -> None:
-        self._summing, self._rows, self._labels = summing, rows, labels
-        self._ones = torch.eye(summing.classes, dtype=torch.float64)[labels]
+        self._summing, self._rows = summing, rows
         fitted = kind == FITTED
         self._sides = [
             (judged, Sums.of(rows[known], labels[known], summing.classes))
@@ -81,78 +92,29 @@ class _Attacker:
         ]
 
     def scores(self, sums: Sums, replies: int) -> dict[str, Tensor]:
-        """Return scores, float64 [n], the higher the more a candidate looks like a member."""
-        sums, deviation = (
-            sums.scaled(torch.ones_like(self._summing.rows.by)),
-            self._summing.deviation(replies),
-        )
-        if self._summing.both:  # A as it can be: noise and bytes leave it eigenvalues below 0
-            root = sums.squares.diagonal().clamp_min(1e-12).sqrt()
-            squares = positive(sums.squares / root[:, None] / root) * root[:, None] * root
-            if deviation:
-                penalty = penalty_of_noise(deviation, self._summing.d)
-                squares = positive(sums.squares) + penalty * torch.eye(len(root), dtype=root.dtype)
-            sums = Sums(squares, sums.products)
-        found: dict[str, Tensor] = {}
+        """Return scores, float64 [n], the higher the more a candidate looks like a member; none without A."""
+        if not self._summing.both:
+            return {}
+        squares, deviation = sums.squares, self._summing.deviation(replies)
+        # as A can be: noise and bytes leave it eigenvalues below 0
+        root = squares.diagonal().clamp_min(1e-12).sqrt()
+        squares = positive(squares / root[:, None] / root) * root[:, None] * root
+        if deviation:
+            penalty = penalty_of_noise(deviation, self._summing.d)
+            squares = positive(sums.squares) + penalty * torch.eye(len(root), dtype=root.dtype)
+        found = {
+            n: self._rows.new_empty(len(self._rows)) for n in ("leverage", "ratio of leverages")
+        }
         for judged, known in self._sides:
-            for name, score in self._on(sums, known, judged):
-                found.setdefault(name, torch.empty(len(judged), dtype=torch.float64))[judged] = (
-                    score
-                )
+            # x' (A/n)^-1 x is small of who was summed, above all beside what it is under S
+            own = self._leverages(Sums(squares, sums.products), judged)
+            found["leverage"][judged] = -own
+            found["ratio of leverages"][judged] = self._leverages(known, judged) - own
         return found
 
-    def _on(self, sums: Sums, known: Sums, judged: Tensor) -> Iterator[tuple[str, Tensor]]:
-        rows, ones = self._rows[judged], self._ones[judged]
-        yield "class means", self._class_means(sums, known, judged)
-        if not self._summing.both:
-            return
-        # x' (A/n)^-1 x is small of who was summed, above all beside what it is under S
-        own = _leverages(self._mean_squares(sums), rows)
-        yield "leverage", -own
-        yield "ratio of leverages", _leverages(self._mean_squares(known), rows) - own
-        pairs = torch.cat([rows, ones], 1)
-        yield (
-            "ratio of leverages with labels",
-            _leverages(self._with_labels(known), pairs)
-            - _leverages(self._with_labels(sums), pairs),
-        )
-        residuals = [
-            (ones - rows @ _damped(each.squares, _DAMPING, each.products)).square().sum(1)
-            for each in (known, sums)
-        ]
-        yield "residual", residuals[0] - residuals[1]
-
-    def _class_means(self, sums: Sums, known: Sums, judged: Tensor) -> Tensor:
-        """Return (x - mu')' S^-1 (mu - mu'): how far x lies on the way from the known mean of its class to the sent."""
-        here, labels = self._counts(known).clamp_min(1), self._labels[judged]
-        mean = known.products / here
-        moved = sums.products / self._counts(sums).clamp_min(1) - mean
-        within = self._mean_squares(known) - (mean * here) @ mean.mT / here.sum()
-        ways = _damped(within, _DAMPING, moved)
-        return ((self._rows[judged] - mean.mT[labels]) * ways.mT[labels]).sum(1)
-
-    def _counts(self, sums: Sums) -> Tensor:
-        return sums.products[-1] / self._summing.rows.constant
-
-    def _mean_squares(self, sums: Sums) -> Tensor:
-        return sums.squares / self._summing.count(sums)
-
-    def _with_labels(self, sums: Sums) -> Tensor:
-        """Return the mean of (x, y)(x, y)', which B and the counts complete."""
-        below = torch.cat([sums.products.mT, self._counts(sums).clamp_min(0).diag()], 1)
-        whole = torch.cat(
-            [torch.cat([sums.squares, sums.products], 1), below]
-        ) / self._summing.count(sums)
-        return whole + (_LABELLED_DAMPING - _DAMPING) * whole.diagonal().clamp_min(1e-9).diag()
-
-
-def _damped(matrix: Tensor, share: float, right: Tensor) -> Tensor:
-    solution: Tensor = torch.linalg.solve(
-        matrix + share * matrix.diagonal().clamp_min(1e-9).diag(), right
-    )
-    return solution
-
-
-def _leverages(mean_squares: Tensor, rows: Tensor) -> Tensor:
-    """Return x' M^-1 x of each row, float64 [n]."""
-    return (rows * _damped(mean_squares, _DAMPING, rows.mT).mT).sum(1)
+    def _leverages(self, sums: Sums, judged: Tensor) -> Tensor:
+        """Return x' M^-1 x, M = A/n, of the rows judged."""
+        rows, mean = self._rows[judged], sums.squares / self._summing.count(sums)
+        damped = mean + _DAMPING * mean.diagonal().clamp_min(1e-9).diag()
+        leverages: Tensor = (rows * torch.linalg.solve(damped, rows.mT).mT).sum(1)
+        return leverages
