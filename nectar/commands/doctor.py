@@ -98,10 +98,11 @@ def main(
 
 
 def _connection_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
-    """Tell a connection from an experiment: a first word that is none of the experiments is a connection."""
+    """Tell a connection from an experiment or a method: a first word that is neither is a connection."""
     from common.config.tables import is_experiment
+    from common.methods import METHODS
 
-    if words and "=" not in words[0] and not is_experiment(words[0]):
+    if words and "=" not in words[0] and not is_experiment(words[0]) and words[0] not in METHODS:
         return words[0], words[1:]
     return None, words
 

@@ -99,6 +99,9 @@ def main(
         )
     if settings and (follow is not None or stop is not None):
         raise ConfigError("--follow and --stop are of a run that was submitted: no settings.")
+    if stop is not None:  # whatever is wrong with the settings that a run would have
+        with connect(name, ca, insecure=insecure) as connection:
+            return _stop(connection, str(stop))
     options = _Options(ca, insecure, output, without)
     to = None if output is None else output_folder(output)
     # Options name files of this machine, and what is typed goes to every site.
@@ -108,8 +111,6 @@ def main(
         check_kind(order.config)
     app_folder()  # refused, if it is, before anything is asked
     with connect(name, ca, insecure=insecure) as connection:
-        if stop is not None:
-            return _stop(connection, str(stop))
         run = _submit(connection, order) if follow is None else str(follow)
         watched = _watch(connection, run, options.line("submit", name), verbose=verbose)
         if watched.outcome is None:

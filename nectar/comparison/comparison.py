@@ -11,7 +11,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from common.config.resolved import Config
@@ -370,6 +370,16 @@ def shard(comparison: Comparison, number: int, of: int) -> list[PlannedRun]:
     return list(runs.values())[number - 1 :: of]
 
 
+def _without_shard(words: Sequence[str]) -> Iterator[str]:
+    """Yield the words of a comparison but those that say which runs of it, or that it is only shown."""
+    rest = iter(words)
+    for word in rest:
+        if word == "--only":
+            next(rest, None)
+        elif word not in (PRINT, "--dry-run") and not word.startswith("--only="):
+            yield word
+
+
 def commands(comparison: Comparison, words: Sequence[str]) -> str:
     """Return a command for each run, a line each with the run's name after it: the comparison's, for one shard.
 
@@ -383,7 +393,7 @@ def commands(comparison: Comparison, words: Sequence[str]) -> str:
     ConfigError
         If rows are searched.
     """
-    typed = shlex.join(["nectar", *(word for word in words if word != PRINT)])
+    typed = shlex.join(["nectar", *_without_shard(words)])
     names = [run.name for run in shard(comparison, 1, 1)]
     return "\n".join(
         f"{typed} --only {k}/{len(names)}  # {name}" for k, name in enumerate(names, 1)

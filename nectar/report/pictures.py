@@ -274,7 +274,7 @@ def _judgement(site: str, beside: Beside) -> str:
     whose = "all sites" if site == ALL_SITES else "the site"
     ordered = sorted(beside.distances)
     same = sum(value < _SAME for value in ordered)
-    message = f"Distances: smallest {ordered[0]:.3f}, median {ordered[len(ordered) // 2]:.3f}. "
+    message = f"Distances: smallest {ordered[0]:.3f}, median {median(ordered):.3f}. "
     if beside.typical is not None:
         message += (
             f"A real image of {whose} is {beside.typical:.3f} (median) from its nearest other one. "

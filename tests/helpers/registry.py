@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from nectar.engines.flower.client import CommandRefused
 from nectar.operate.keys.authority import fingerprint, note_of, read_public
 
-KNOWN = "[code: 23] Public key already in use."
-
 
 class Registry:
-    """A SuperLink that knows some keys already, some of them unregistered."""
+    """A SuperLink that refuses some sites, and knows some keys as nodes already, some of them unregistered.
+
+    ``nodes`` has number and status by a site's public half.
+    """
 
     name = "lab"
 
-    def __init__(self, known: dict[str, str], nodes: dict[str, str]) -> None:
-        self.known, self.nodes = known, nodes
+    def __init__(
+        self, refused: dict[str, str], nodes: Mapping[Path, tuple[str, str]] | None = None
+    ) -> None:
+        self.refused, self.known = refused, dict(nodes or {})
         self.asked: list[str] = []
         self.unregistered: list[str] = []
         self.listed = self.registered = 0
@@ -39,14 +44,14 @@ class Registry:
         self.unregistered.append(words[2])
         return {}
 
-    def statuses(self) -> dict[str, str]:
+    def nodes(self) -> dict[bytes, tuple[str, str]]:
         self.listed += 1
-        return self.nodes
+        return {public_key_to_bytes(read_public(path)): node for path, node in self.known.items()}
 
     def register(self, key: ec.EllipticCurvePublicKey, site: str) -> str:
         self.asked.append(site)
-        if site in self.known:
-            raise CommandRefused(self.known[site])
+        if site in self.refused:
+            raise CommandRefused(self.refused[site])
         self.registered += 1
         return str(98 + self.registered)
 

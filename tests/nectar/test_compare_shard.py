@@ -45,6 +45,9 @@ def test_a_printed_line_is_one_runs_command(capsys: pytest.CaptureFixture[str]) 
     read = [shlex.split(line, comments=True) for line in lines]
     assert read == [["nectar", *words, "--only", f"{k}/4"] for k in (1, 2, 3, 4)]
     assert lines[1].endswith("# a row, seed 1")
+    for more in (["--only", "1/2"], ["--only=1/2"], ["--dry-run"], ["--only", "1/2", "--dry-run"]):
+        assert cli.main([*words, "--print", *more]) == 0
+        assert capsys.readouterr().out.splitlines() == lines, "as they are typed"
     with pytest.raises(ConfigError, match="without --only"):
         commands(comparison("fedavg.lr=0.1,0.3"), words)
 

@@ -185,6 +185,13 @@ def pem(public: Path) -> bytes:
     return read_public(public).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
+@pytest.mark.parametrize("method", ["fedavg", "feddm"])
+def test_a_method_as_the_first_word_is_no_connection(doctor: Doctor, method: str) -> None:
+    code, message = doctor(method)
+    assert code == 0
+    assert "There is no connection" not in message
+
+
 def test_a_key_that_is_not_registered(doctor: Doctor, keys: Path, tmp_path: Path) -> None:
     """The key's own signature tells, and asks for nothing that would end the SuperNode that is online with it."""
     own = tmp_path / "own"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import stat
 import sys
 import tomllib
@@ -204,6 +205,40 @@ def test_a_site_is_set_up_twice_and_its_key_stays(
     assert main([*words, *typed]) == 1
     assert private.read_bytes() == before
     assert "cores = 1" in config.read_text()
+
+
+@pytest.mark.parametrize("place", ["plain", "a b", "O'Brien", 'say "x"', "100% $HOME", "ü\\n"])
+def test_any_path_fills_a_kit_in(keys: Path, tmp_path: Path, place: str) -> None:
+    """The node config is TOML again, and the unit's words are the paths again, as systemd reads them."""
+    make_kit(keys, "north", SERVER, tmp_path / "a.kit")
+    opened = open_kit(tmp_path / "a.kit", "north", fingerprint(keys))
+    folder, data, state = (str(tmp_path / place / end) for end in ("site", "data", "state"))
+    opened.install(Path(folder), data, state)
+    node = tomllib.loads((Path(folder) / "node-config.toml").read_text())
+    assert (node["site"], node["data"], node["state-dir"]) == ("north", data, state)
+    unit = (Path(folder) / "nectar-site.service").read_text().splitlines()
+    lines = {key: rest for key, _, rest in (line.partition("=") for line in unit)}
+    plain = {key: rest.replace("%%", "%").replace("$$", "$") for key, rest in lines.items()}
+    assert shlex.split(plain["Environment"]) == [f"FLWR_HOME={state}"]
+    assert f"{folder}/ca.crt" in shlex.split(plain["ExecStart"])
+    assert "%" not in lines["ExecStart"].replace("%%", "")
+    assert "$" not in lines["ExecStart"].replace("$$", "")
+
+
+@pytest.mark.parametrize("line", ['site = "north"', "site='north'"])
+def test_a_node_config_may_be_edited_to_other_quotes(
+    kit: Path, keys: Path, tmp_path: Path, line: str
+) -> None:
+    opened = open_kit(kit, "north", fingerprint(keys))
+    opened.install(tmp_path / "site", "/images", "/state")
+    config = tmp_path / "site" / "node-config.toml"
+    edited = re.sub("(?m)^site = .*$", line, config.read_text())
+    config.write_text(edited)
+    opened.install(tmp_path / "site", "/images", "/state")
+    assert config.read_text() == edited
+    config.write_text(edited.replace("north", "south"))
+    with pytest.raises(KeysError, match="is of another site than 'north'"):
+        opened.install(tmp_path / "site", "/images", "/state")
 
 
 def test_a_folder_keeps_what_was_edited_and_takes_no_other_sites_kit(

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from deployment import nectar
-from registry import KNOWN, Registry, note
+from registry import Registry, note
 
 from nectar.operate.keys import authority as files
 from nectar.operate.keys.authority import (
@@ -28,10 +28,8 @@ def test_one_site_that_cannot_be_registered_keeps_no_other_out(
 ) -> None:
     sites = ["east", "north", "south", "west"]
     public = make_nodes(tmp_path, sites)
-    note(public[0], "11")
-    note(public[3], "12")
-    known = {"east": KNOWN, "north": "[code: 7] No room.", "west": KNOWN}
-    superlink = Registry(known, {"11": "unregistered", "12": "online"})
+    nodes = {public[0]: ("11", "unregistered"), public[3]: ("12", "online")}
+    superlink = Registry({"north": "[code: 7] No room."}, nodes)
     with pytest.raises(files.KeysError) as refused:
         register(superlink, public, 0)  # type: ignore[arg-type]
     assert superlink.asked == ["north", "south"]
@@ -49,9 +47,9 @@ def test_flower_is_asked_once_for_all_keys_that_it_knows(
 ) -> None:
     """Each question is a process of up to ten seconds."""
     public = make_nodes(tmp_path, ["east", "north", "south", "west"])
-    for number, path in enumerate(public):
-        note(path, str(number))
-    superlink = Registry({}, {"0": "online", "1": "offline", "2": "registered", "3": "online"})
+    statuses = ("online", "offline", "registered", "online")
+    nodes = zip(map(str, range(4)), statuses, strict=True)
+    superlink = Registry({}, dict(zip(public, nodes, strict=True)))
     register(superlink, public, 0)  # type: ignore[arg-type]
     assert (superlink.listed, superlink.asked) == (1, [])
     message = capsys.readouterr().out.splitlines()
@@ -83,41 +81,24 @@ def test_a_folder_of_files_that_came_by_mail_is_a_directory_of_keys(
 
 
 @pytest.mark.parametrize("noted", ["7\n", "7 SHA256:another\n", "nonsense\n", ""])
-def test_a_note_of_another_key_or_superlink_keeps_none_out(tmp_path: Path, noted: str) -> None:
-    """A new pair under an old name, and a note of an earlier release, which has the number alone."""
-    public = make_nodes(tmp_path, ["north"])
-    note_of(public[0]).write_text(noted)
-    superlink = Registry({}, {"7": "online"})
-    register(superlink, public, 0)  # type: ignore[arg-type]
-    assert superlink.asked == ["north"]
-    note(public[0], "8")
-    register(superlink, public, 0)  # type: ignore[arg-type]
-    assert superlink.asked == ["north", "north"], "the SuperLink knows no node 8"
-
-
-def test_a_key_of_which_nobody_knows_how_it_stands_is_none_that_is_well(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("another_left", [False, True])
+def test_the_superlinks_own_list_says_how_a_key_stands_whatever_is_noted_here(
+    tmp_path: Path,
+    noted: str,
+    another_left: bool,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Flower's list names no keys. Where no node was ever unregistered, a known key is a registered one."""
-    public = make_nodes(tmp_path, ["north"])
-    register(Registry({"north": KNOWN}, {"11": "offline"}), public, 0)  # type: ignore[arg-type]
-    assert "north: registered already (SHA256:" in capsys.readouterr().out
-    superlink = Registry({"north": KNOWN}, {"11": "offline", "12": "unregistered"})
-    with pytest.raises(files.KeysError, match="may have been unregistered"):
-        register(superlink, public, 0)  # type: ignore[arg-type]
-
-
-def test_an_earlier_releases_note_is_taken_where_flower_knows_the_key(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (public,) = make_nodes(tmp_path, ["north"])
-    note_of(public).write_text("12\n")
-    superlink = Registry({"north": KNOWN}, {"11": "unregistered", "12": "online"})
-    for _ in range(2):
-        register(superlink, [public], 0)  # type: ignore[arg-type]
-    message = capsys.readouterr().out
-    assert message.count("north: registered already as node 12, online") == 2
-    assert superlink.asked == ["north"], "from then on the note tells"
+    """Registered from another machine, a note of an earlier release, a new pair under an old name; a site that left."""
+    public, south = make_nodes(tmp_path, ["north", "south"])
+    note_of(public).write_text(noted)
+    gone = {south: ("7", "unregistered")} if another_left else {}
+    superlink = Registry({}, {public: ("12", "online"), **gone})
+    register(superlink, [public], 0)  # type: ignore[arg-type]
+    assert "north: registered already as node 12, online" in capsys.readouterr().out
+    assert noted_sites(tmp_path) == {"12": "north"}
+    register(Registry({}, gone), [public], 0)  # type: ignore[arg-type]
+    assert "north: registered as node 99" in capsys.readouterr().out, "one that does not know it"
+    assert noted_sites(tmp_path) == {"99": "north"}
 
 
 @pytest.fixture
@@ -167,8 +148,7 @@ def test_a_site_that_flower_alone_unregistered_keeps_none_of_a_directory_out(
     superlink: Registry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (north, _) = make_nodes(tmp_path, ["north", "south"])
-    note(north, "7")
-    superlink.nodes = {"7": "unregistered"}
+    superlink.known = {north: ("7", "unregistered")}
     assert nectar("keys", "register", "lab", str(tmp_path)) == 0
     assert "north: stays out" in capsys.readouterr().out
     assert superlink.asked == ["south"]

@@ -20,7 +20,7 @@ from tampering import nan, with_arrays
 
 from common.wire.synthetic_images import SyntheticImages
 from nectar.cli import main as nectar
-from nectar.records.real_images import RealImages, real_images
+from nectar.records.real_images import Nearest, RealImages, real_images
 from nectar.records.record import RunRecord
 from nectar.report import page as pages
 from nectar.report import pictures
@@ -249,6 +249,11 @@ def test_a_delta_above_one_over_the_examples_is_said_at_the_start_in_record_and_
     assert (sentence in caplog.text) is weak
     assert (sentence in str((record.stated() or {}).get("weak_delta"))) is weak
     assert any(sentence in line for line in exposed(View(RunRecord.open(record.directory)))) is weak
+
+
+def test_the_median_of_two_distances_lies_between_them() -> None:
+    sentence = pictures._judgement("north", Nearest(torch.zeros(2, 1, 8, 8), [0.3, 0.1], None))
+    assert "smallest 0.100, median 0.200." in sentence
 
 
 def test_facts_of_privacy_follow_method_and_settings(small: Small) -> None:

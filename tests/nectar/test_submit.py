@@ -126,6 +126,20 @@ def test_without_tls_only_when_it_is_said(home: Path) -> None:
         assert "insecure = true" in (found.home / "config.toml").read_text()
 
 
+def test_a_run_is_stopped_whatever_is_wrong_with_the_settings_here(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*words: Any, **options: Any) -> Any:
+        raise AssertionError("settings were read")
+
+    monkeypatch.setattr("nectar.engines.remote.order.order_of", refused)
+    stopped = []
+    monkeypatch.setattr(Client, "stop", lambda self, run: stopped.append(run))
+    assert nectar("submit", "lab", "--stop", "17") == 0
+    assert stopped == ["17"]
+    assert capsys.readouterr().out == "run 17 was stopped.\n"
+
+
 # -- what is submitted --------------------------------------------------------------------------
 
 

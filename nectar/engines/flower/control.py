@@ -28,10 +28,12 @@ class Control:
     def __init__(self, client: Any, address: str) -> None:
         self._client, self._address = client, address
 
-    def statuses(self) -> dict[str, str]:
-        """Return the status of every node that Flower knows, by its number."""
+    def nodes(self) -> dict[bytes, tuple[str, str]]:
+        """Return the number and status of every node that Flower knows, by its public key in PEM."""
         answer = self._ask(lambda: self._client.ListNodes(ListNodesRequest()))
-        return {str(node.node_id): str(node.status) for node in answer.nodes_info}
+        return {
+            node.public_key: (str(node.node_id), str(node.status)) for node in answer.nodes_info
+        }
 
     def register(self, key: ec.EllipticCurvePublicKey, name: str) -> str:
         """Register a site's public half, and return the number of its node."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -80,13 +81,16 @@ class Kit:
         """
         make_directory(folder)
         config = folder / NODE_CONFIG
-        if config.exists() and f"'{self.site}'" not in read(config).decode(errors="replace"):
+        if config.exists() and _site_of(config) != self.site:
             raise KeysError(
                 f"{folder} is of another site than {self.site!r}: name another --folder"
             )
         here = {"FOLDER": str(folder), "DATA": data, "STATE": state}
         here["NECTAR"] = str(Path(sys.argv[0]).absolute())
-        texts = {folder / name: _filled(text, here).encode() for name, text in self.entries.items()}
+        texts = {
+            folder / name: _QUOTED.get(name, _filled)(text, here).encode()
+            for name, text in self.entries.items()
+        }
         server = self.server.encode()
         for path in [path for path in texts if path.exists()]:
             known, text = read(path), texts[path]
@@ -110,7 +114,10 @@ def make_kit(directory: Path, site: str, server: str, target: Path) -> x509.Cert
         raise KeysError(f"{server!r:.80} is not an address: give HOST:PORT of the sites' proxy")
     key, certificate = authority(directory)
     values = {"SITE": name, "SLUG": site_slug(name), "SERVER": server}
-    entries = {text: _filled((_TEXTS / text).read_text("utf-8"), values) for text in _NAMES}
+    entries = {
+        text: _QUOTED.get(text, _filled)((_TEXTS / text).read_text("utf-8"), values)
+        for text in _NAMES
+    }
     entries[AUTHORITY] = read(directory / AUTHORITY).decode()
     kit: dict[str, Any] = {"format": FORMAT, "nectar": VERSION, "site": name, "server": server}
     kit["made"] = f"{datetime.now(UTC):%Y-%m-%d}"
@@ -194,7 +201,44 @@ def _signed(kit: Mapping[str, Any]) -> bytes:
     return json.dumps(dict(kit), sort_keys=True, separators=(",", ":")).encode()
 
 
+def _site_of(config: Path) -> object:
+    """Return the name of the site that a node config is of, however it is quoted; None if it says none."""
+    try:
+        return tomllib.loads(read(config).decode()).get("site")
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise KeysError(f"{config} cannot be read as TOML ({error}): mend it") from None
+
+
 def _filled(text: str, values: Mapping[str, str]) -> str:
     for name, value in values.items():
         text = text.replace(f"@{name}@", value)
     return text
+
+
+def _filled_toml(text: str, values: Mapping[str, str]) -> str:
+    """Fill in values between quotes: as basic strings of TOML, which may hold any character."""
+    for name, value in values.items():
+        text = text.replace(f"'@{name}@'", json.dumps(value, ensure_ascii=False))
+    return text
+
+
+def _filled_unit(text: str, values: Mapping[str, str]) -> str:
+    """Fill in the words of a systemd unit, quoted where they have blanks or signs of systemd's own."""
+
+    def word(found: re.Match[str]) -> str:
+        whole = _filled(found[0], values)
+        if whole == found[0] or re.fullmatch(r"[\w./:@+=-]+", whole):
+            return whole
+        escaped = re.sub(r'([\\"])', r"\\\1", whole).replace("%", "%%").replace("$", "$$")
+        return f'"{escaped}"'
+
+    lines = text.split("\n")
+    return "\n".join(
+        _filled(line, values) if line.startswith("#") else _WORD.sub(word, line) for line in lines
+    )
+
+
+_WORD = re.compile(r"(?<=[\s=])[^\s]*@[A-Z]+@[^\s]*")
+
+_QUOTED = {NODE_CONFIG: _filled_toml, "nectar-site.service": _filled_unit}
+"""How what a site's own paths are filled into an entry, where it has quotes of its own."""

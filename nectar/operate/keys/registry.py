@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from common.storage.files import write_text
 from nectar.engines.flower.client import CommandRefused
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 
 _SECONDS = 120.0
 
-#: Flower's own words for a key that is registered, and for a node that is no longer
-_KNOWN, _GONE = "[code: 23]", "unregistered"
+#: Flower's own word for a node that is registered no longer
+_GONE = "unregistered"
 
 #: and for one that was registered and has not come
 _NEVER = "registered"
@@ -60,8 +61,8 @@ def register(
     Raises
     ------
     KeysError
-        If a file holds no public half, before any is registered. After the others, if a key was refused, was
-        unregistered earlier, or may have been.
+        If a file holds no public half, before any is registered. After the others, if a key was refused or was
+        unregistered earlier.
     LaunchError
         If the SuperLink does not answer.
     """
@@ -83,12 +84,13 @@ def _register(
     skip_revoked: bool,
 ) -> list[str]:
     """Register each key and say how it stands; return what is wrong, a sentence each."""
-    nodes, problems = control.statuses(), []
+    nodes, problems = control.nodes(), []
     for path, key in keys.items():
         site = path.name.removesuffix(SUFFIX)
         try:
             _refuse_revoked(path, key, gone[path])
-            standing = _standing(path, key, nodes) or _registered(control, path, key, nodes)
+            known = nodes.get(public_key_to_bytes(key))
+            standing = _standing(path, key, *known) if known else _registered(control, path, key)
         except _Unregistered as problem:
             if not skip_revoked:
                 problems.append(f"{site}: {problem}")
@@ -124,47 +126,21 @@ def _unregistered(path: Path) -> _Unregistered:
     )
 
 
-def _standing(path: Path, key: ec.EllipticCurvePublicKey, nodes: Mapping[str, str]) -> str:
-    """Describe how a key stands that was noted as one of ``nodes``, if it is one; KeysError if it was unregistered."""
-    node, of = noted(path)
-    return _how(path, node, nodes) if of == fingerprint(key) else ""
-
-
-def _how(path: Path, node: str, nodes: Mapping[str, str]) -> str:
-    status = nodes.get(node)
+def _standing(path: Path, key: ec.EllipticCurvePublicKey, node: str, status: str) -> str:
+    """Describe how a key stands that Flower knows; KeysError if it was unregistered."""
     if status == _GONE:
         raise _unregistered(path)
+    if noted(path) != (node, fingerprint(key)):
+        _note(path, node, key)  # registered from another machine, or by an earlier release
     now = "never online yet" if status == _NEVER else status
-    return f"registered already as node {node}, {now}" if status else ""
+    return f"registered already as node {node}, {now}"
 
 
-def _registered(
-    control: Control, path: Path, key: ec.EllipticCurvePublicKey, nodes: Mapping[str, str]
-) -> str:
+def _registered(control: Control, path: Path, key: ec.EllipticCurvePublicKey) -> str:
     """Register one site and say how it stands then."""
-    try:
-        node = control.register(key, path.name.removesuffix(SUFFIX))
-    except CommandRefused as refusal:
-        if _KNOWN not in str(refusal):
-            raise
-        return _known(path, key, nodes)
+    node = control.register(key, path.name.removesuffix(SUFFIX))
     _note(path, node, key)
     return f"registered as node {node}"
-
-
-def _known(path: Path, key: ec.EllipticCurvePublicKey, nodes: Mapping[str, str]) -> str:
-    """Describe how a key stands that Flower knows, and of which no note says so for certain."""
-    node, of = noted(path)
-    if not of and (standing := _how(path, node, nodes)):
-        _note(path, node, key)  # an earlier release noted the number alone
-        return standing
-    # The list names no keys: only where no node was ever unregistered, this one was not either.
-    if _GONE in nodes.values():
-        raise KeysError(
-            f"{path} is known to the SuperLink, but may have been unregistered ({note_of(path).name} does not say as "
-            "which node): let the site make a new pair"
-        )
-    return "registered already"
 
 
 def unregister(connection: Connection, which: Sequence[Path | str], directory: Path | None) -> None:
