@@ -322,7 +322,7 @@ def test_no_total_is_longer_than_its_sites_can_make_it(noise: float) -> None:
 
 def table() -> dict[str, dict[tuple[int, int], str]]:
     """Return what the page says that each lie does, by sites and colluders."""
-    _, lines = (ROOT / "docs" / "secret-sum.md").read_text().split("| one site lies about |")
+    _, lines = (ROOT / "docs" / "secret-sum.md").read_text().split("| one site lies about |", 1)
     head, _, *rest = lines.split("\n\n")[0].splitlines()
     numbers = [
         tuple(map(int, re.findall(r"\d+", each))) for each in head.split("|") if each.strip()
