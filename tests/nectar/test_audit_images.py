@@ -27,7 +27,7 @@ from common.samples.inputs import Samples
 from common.samples.inputs import samples as dataset_samples
 from common.sites import ALL_SITES
 from common.wire.synthetic_images import SyntheticImages
-from nectar.audit.images import sums
+from nectar.audit.images import sums, unmixing_sums
 from nectar.audit.images.at_record import audit_record, audit_review
 from nectar.audit.images.attacks import Scored, area_under, figures, threshold_at, weights
 from nectar.audit.images.examining import Evidence, Examined, Sent, examined
@@ -245,6 +245,12 @@ UNMIXED = {
     "unmixing, 0 to 1, half of the members known",
 }
 SUMS = UNMIXED | {"leverage", "ratio of leverages"}
+
+
+@pytest.fixture(autouse=True)
+def small_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Un-mixing takes the third power of a pool's candidates."""
+    monkeypatch.setattr(unmixing_sums, "MOST_POOLED", 600)
 
 
 def test_sums_of_few_examples_show_them_and_leverages_of_the_total_fewer(small: Small) -> None:
