@@ -234,11 +234,10 @@ class OpenRound:
                     raise PayloadError(verdict.reason + self._weighed * verdict.too_long)
                 for clipping in verdict.shortenings:
                     upload = strategy.clipped(upload, clipping)
+                    self._note_shortened(upload.site, clipping)
             except PayloadError as error:
                 self.reject(upload, str(error))
                 continue
-            for clipping in verdict.shortenings:
-                self._note_shortened(upload.site, clipping)
             yield upload
             del upload
         if alone:

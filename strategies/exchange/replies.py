@@ -119,6 +119,7 @@ class Outcome:
         del self.accepted[upload.site.name]
         self.rejected[upload.site.name] = reason
         del self.floats[upload.site.name]
+        self.shortened.pop(upload.site.name, None)
 
 
 def rejection_reason(reply: Message) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric import ec
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from common.storage.files import write_text
 from nectar.engines.flower.client import CommandRefused
@@ -89,7 +89,7 @@ def _register(
         site = path.name.removesuffix(SUFFIX)
         try:
             _refuse_revoked(path, key, gone[path])
-            known = nodes.get(public_key_to_bytes(key))
+            known = nodes.get(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
             standing = _standing(path, key, *known) if known else _registered(control, path, key)
         except _Unregistered as problem:
             if not skip_revoked:
