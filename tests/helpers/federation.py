@@ -164,8 +164,17 @@ def server_context(run_config: Mapping[str, Any]) -> Context:
 
 
 def numbers(record: Record) -> list[dict[str, Any]]:
-    """Return the record's rounds without what a clock decides."""
-    return [{k: v for k, v in line.items() if k != "seconds"} for line in record.metrics()]
+    """Return the record's rounds without what a clock decides, and without what only some servers know.
+
+    Over which classes a site's accuracy is, one that does not have the sites' data cannot say.
+    """
+
+    def own(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {k: own(v) for k, v in value.items() if k != "over"}
+
+    return [{k: own(v) for k, v in line.items() if k != "seconds"} for line in record.metrics()]
 
 
 def words_of(run_config: Mapping[str, Any]) -> list[str]:
