@@ -38,7 +38,7 @@ OTHERS = {
 ROUNDS = [name for name in METHODS if name not in ALIKE or name in OTHERS]
 """Methods that run here: of those that only add a term to FedAvg's loss, the one with noise."""
 
-LOOSELY = {"feddm": 2e-2, "fedaf": 2e-2, "fedsynth": 5e-2, "fedssyn": 1e-3}
+LOOSELY = {"feddm": 2e-2, "fedaf": 2e-2, "fedsynth": 5e-2, "fedssyn": 1e-3, "fedrep": 1e-3}
 """How far figures may lie apart where a last bit of a step is carried on by all that follow; else 1e-4."""
 
 
