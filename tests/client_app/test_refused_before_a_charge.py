@@ -46,24 +46,20 @@ MECHANISMS = {
     **AT_ONCE,
 }
 
-ODD: list[Any] = [
-    *(
-        0,
-        -1,
-        10**6,
-        0.5,
-        float("nan"),
-        True,
-        "",
-        "x",
-        "../../up",
-        "y" * 5000,
-        b"",
-        b"\xff" * 32,
-        [],
-    ),
-    *([1, 2], ["x"], ["site-1"], [b"x"], [b"\1" * 82] * 3),
-]
+NUMBERS: list[Any] = [0, -1, 10**6, 0.5, float("nan"), True]
+TEXTS: list[Any] = ["", "x", "../../up", "y" * 5000, b"", b"\xff" * 32]
+LISTS: list[Any] = [[], [1, 2], ["x"], ["site-1"], [b"x"], [b"\1" * 82] * 3]
+
+
+def odd_for(key: str, value: Any) -> list[Any]:
+    """Return every odd value of a field's own kind, and one or two of each other kind."""
+    if isinstance(value, list):
+        return [*LISTS, *NUMBERS[:2], *TEXTS[:2]]
+    if isinstance(value, str | bytes):
+        return [*TEXTS, *NUMBERS[:2], *LISTS[:2]]
+    # whether half a second is enough, only the work itself can say
+    numbers = [n for n in NUMBERS if (key, n) != ("seconds-left", 0.5)]
+    return [*numbers, *TEXTS[:2], *LISTS[:2]]
 
 
 @dataclass(frozen=True)
@@ -101,7 +97,7 @@ def fields_spoiled(content: RecordDict, name: str) -> Iterator[tuple[str, Record
     for key in record:
         others = {k: v for k, v in record.items() if k != key}
         yield f"{name} without {key}", RecordDict({**content, name: ConfigRecord(others)})
-        for value in ODD:
+        for value in odd_for(key, record[key]):
             with_odd = ConfigRecord({**record, key: value})
             yield f"{name} {key}={str(value)[:20]!r}", RecordDict({**content, name: with_odd})
         if isinstance(value := record[key], list) and len(value) > 1:
