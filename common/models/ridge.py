@@ -6,15 +6,22 @@ sites have the same model and none is sent.
 
 from __future__ import annotations
 
+import hashlib
 import math
+import os
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from common.models.classifier import Classifier
+from common.storage.tensor_file import TensorFileError, load, save
 
 DRAWN = 2000
 """The drawn images whose features give mean, deviation and axes; twice as many as axes where that is more."""
@@ -201,12 +208,56 @@ def own_axes(model: RidgeModel, draws: torch.Generator, *, random: bool = False)
 @lru_cache(maxsize=8)
 @torch.no_grad()
 def _drawn(shape: tuple[int, ...], kept: int, seed: int) -> tuple[Tensor, ...]:
-    """Return the values of a model's buffers, once a process: of pictures this takes seconds."""
+    """Return the values of a model's buffers: of pictures, computed once on a machine, since that takes seconds."""
     draws, model = torch.Generator().manual_seed(seed), RidgeModel(shape, 2, width=kept + 1)
-    if model.filters is not None:
-        model.filters.fill(draws)
+    if model.filters is None:
+        model.turn(own_axes(model, draws))
+        return tuple(model.buffers())
+    file = _file_of(shape, kept, seed)
+    buffers = dict(model.named_buffers())
+    stored = _stored(file, buffers) if file else None
+    if stored is not None:
+        return stored
+    model.filters.fill(draws)
     model.turn(own_axes(model, draws))
-    return tuple(model.buffers())
+    if file:
+        _store(file, buffers)
+    return tuple(buffers.values())
+
+
+_FILES = 32
+"""How many models' axes stay in the user's cache; the oldest file goes first."""
+
+
+def _file_of(shape: tuple[int, ...], kept: int, seed: int) -> Path | None:
+    """Return where this release's axes are kept, by all that decides their bits; None for a user without a home."""
+    try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        return None
+    code = Path(__file__).read_bytes()
+    key = repr((shape, kept, seed, torch.__version__)).encode()
+    return cache / "nectar" / "axes" / f"{hashlib.sha256(key + code).hexdigest()[:32]}.safetensors"
+
+
+def _stored(file: Path, like: Mapping[str, Tensor]) -> tuple[Tensor, ...] | None:
+    """Return buffers as they were stored; None if there are none, or not such."""
+    try:
+        tensors, _ = load(file)
+    except TensorFileError:
+        return None
+    fits = all(n in tensors and tensors[n].shape == t.shape for n, t in like.items())
+    return tuple(tensors[n].to(t.dtype) for n, t in like.items()) if fits else None
+
+
+def _store(file: Path, buffers: Mapping[str, Tensor]) -> None:
+    """Keep buffers for the processes after this one; where nothing can be written, each computes its own."""
+    with suppress(OSError, SafetensorError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        save(file, buffers, {}, flushed=False)
+        by_age = sorted(file.parent.glob("*.safetensors"), key=lambda f: f.stat().st_mtime)
+        for old in by_age[:-_FILES]:
+            old.unlink()
 
 
 # ---- drawn images --------------------------------------------------------------------------------

@@ -84,10 +84,10 @@ def broken(path: str, source: str) -> list[str]:
         ]
     if parts[:2] == ("common", "models"):
         found += [
-            f"{path} imports {name}: torch only"
+            f"{path} imports {name}: torch, and files of tensors, only"
             for name in names
-            if name.split(".")[0] not in {"torch"} | sys.stdlib_module_names
-            and not f"{name}.".startswith("common.models.")
+            if name.split(".")[0] not in {"torch", "safetensors"} | sys.stdlib_module_names
+            and not f"{name}.".startswith(("common.models.", "common.storage."))
         ]
     if path not in FLOWER_PRIVATE_AT:
         found += [f"{path} imports private {name}" for name in names if _private_flower(name)]

@@ -16,7 +16,7 @@ from client_app.ridge import RidgeClient
 from common.config.loading import load
 from common.division import Division
 from common.errors import ConfigError, PayloadError
-from common.models import build
+from common.models import build, ridge
 from common.models.ridge import drawn_images
 from common.samples.inputs import samples
 from common.specs.ridge import Summing, model_of
@@ -274,6 +274,39 @@ def test_axes_are_the_principal_ones_of_drawn_images_and_drawn_by_the_seed() -> 
     torch.testing.assert_close(spread, one.spread, rtol=0.15, atol=0)
     apart = torch.corrcoef(z.mT) - torch.eye(8)
     assert float(apart.abs().max()) < 0.3
+
+
+def test_axes_are_computed_once_on_a_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed, own_axes = list[int](), ridge.own_axes
+    monkeypatch.setattr(ridge, "own_axes", lambda *a: computed.append(1) or own_axes(*a))
+    monkeypatch.setattr(ridge, "_FILES", 2)
+    monkeypatch.setattr(ridge, "DRAWN", 40)
+
+    def drawn(seed: int) -> list[bytes]:
+        ridge._drawn.cache_clear()  # as another process begins
+        draws = torch.Generator().manual_seed(seed)
+        model = build("ridge", (1, 8, 8), 3, width=9, generator=draws)
+        return [b.numpy().tobytes() for b in model.buffers()]
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first = drawn(1)
+    assert drawn(1) == first
+    assert len(computed) == 1
+    (file,) = tmp_path.rglob("*.safetensors")
+    whole = file.read_bytes()
+    for damaged in (whole[:-1], whole[:-1] + bytes([whole[-1] ^ 1]), b"", b"\x80\x04K\x01."):
+        file.write_bytes(damaged)
+        assert drawn(1) == first
+    assert len(computed) == 5
+    assert drawn(2) != first
+    drawn(3)
+    assert len([*tmp_path.rglob("*.safetensors")]) == 2
+    nowhere = tmp_path / "a file"
+    nowhere.touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(nowhere))
+    assert drawn(1) == first
 
 
 def test_every_site_is_asked_where_a_data_set_asks_a_few_a_round() -> None:
