@@ -107,7 +107,9 @@ def _watch(parent: int, number: signal.Signals) -> None:
 
 
 def listen(grace: int = 0) -> None:
-    """Let SIGINT and SIGTERM ask for an orderly end, also where a shell made its background jobs ignore SIGINT.
+    """Let the first SIGINT or SIGTERM ask for an orderly end, also where a shell made its background jobs ignore SIGINT.
+
+    Later ones are ignored: they would disturb the clean-up.
 
     Parameters
     ----------
@@ -115,11 +117,15 @@ def listen(grace: int = 0) -> None:
         Seconds after which the system ends this process all the same; 0 for never.
     """
 
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
     def heard(number: int, frame: FrameType | None) -> None:
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
         signal.alarm(grace)
         signal.default_int_handler(number, frame)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in numbers:
         signal.signal(number, heard)
 
 

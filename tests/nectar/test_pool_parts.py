@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from multiprocessing import Pipe
@@ -19,6 +22,7 @@ from common.config.loading import load
 from common.errors import ConfigError
 from nectar.comparison import run_process
 from nectar.comparison.scheduler import PlannedRun
+from nectar.engines import processes
 from nectar.engines.pool import grid
 from nectar.engines.pool.grid import Forecast, most_processes
 from nectar.engines.pool.pool import Receiver, Sender
@@ -195,3 +199,39 @@ def test_a_comparison_tells_a_run_its_threads_and_its_share_of_the_cores(
     )
     run_process.start_process([], tmp_path / "log", threads=2, cores=4)
     assert (told["OMP_NUM_THREADS"], told["NECTAR_CORES"]) == ("2", "4")
+
+
+#: a worker that is signalled a second time as it ends
+SIGNALLED = """
+import os, signal, sys
+from nectar.engines.pool import worker_process
+
+ended, real = [], signal.signal
+
+def work(tasks, answers):
+    try:
+        {ends}
+    finally:
+        ended.append(True)
+
+def late(number, handler):
+    if ended:
+        ended.clear()
+        signal.raise_signal(signal.SIGTERM)
+    return real(number, handler)
+
+worker_process._work, signal.signal = work, late
+sys.exit(worker_process.main([str(os.getppid()), str(os.pipe()[0])]))
+"""
+
+
+@pytest.mark.parametrize("ends", ["signal.raise_signal(signal.SIGTERM)", "raise EOFError"])
+def test_a_worker_that_is_signalled_as_it_ends_prints_nothing(ends: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED.format(ends=ends)],
+        env=os.environ | processes.import_path(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -64,6 +64,26 @@ def test_a_child_dies_with_its_parent_however_that_ends(before: str, number: str
     until(lambda: not lives(child))
 
 
+def test_who_listens_hears_the_first_signal_and_is_left_to_its_clean_up() -> None:
+    code = """
+import signal
+from nectar.engines import processes
+processes.listen()
+for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
+    try:
+        signal.raise_signal(number)
+    except KeyboardInterrupt:
+        print(number.name)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | processes.import_path(),
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "SIGTERM\n", "")
+
+
 def test_one_whose_parent_is_gone_already_ends_at_once() -> None:
     code = "import sys; from nectar.engines import processes; processes.end_with(1); print('alive')"
     done = subprocess.run(

@@ -34,16 +34,16 @@ _GRACE = 5
 def main(words: list[str]) -> int:
     """Carry out what comes; return the exit code."""
     parent, descriptor = map(int, words)
-    processes.listen(_GRACE)
-    processes.end_with(parent, signal.SIGTERM)
-    connection = Connection(descriptor)
-    answers = _Answers(connection)
     try:
-        _work(Receiver(connection, keep=True), answers)
+        processes.listen(_GRACE)
+        processes.end_with(parent, signal.SIGTERM)
+        connection = Connection(descriptor)
+        try:
+            _work(Receiver(connection, keep=True), _Answers(connection))
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
     except (KeyboardInterrupt, EOFError, BrokenPipeError, ConnectionResetError):
         pass  # the other process wants no more, or is gone
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     return 0
 
 
