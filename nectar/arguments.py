@@ -21,15 +21,12 @@ from common.config.consistency import FILE_KEY, SITES_KEY, START_KEY, TABLES_KEY
 from common.config.keys import (
     BY,
     CONFIG,
-    INTERNAL_KEYS,
     PATH_KEYS,
-    RUN_KEYS,
     SHORT,
     TYPED,
-    closest_word,
+    TYPED_KEYS,
     nearest_key,
 )
-from common.config.layers import home_of
 from common.config.loading import load
 from common.config.resolved import Config
 from common.config.tables import experiment_names
@@ -37,7 +34,7 @@ from common.config.text import from_home, scalar, scalar_text
 from common.config.user_parts import ImportPolicy
 from common.errors import ConfigError
 from common.methods import METHODS
-from common.settings.sections import is_user_data, kind_of
+from common.settings.sections import RunSettings, is_user_data, kind_of
 
 RunConfig = dict[str, str | int | float | bool]
 
@@ -191,22 +188,18 @@ def folder_exists(place: Path) -> bool:
     return False
 
 
-def meant_by(name: str) -> str | None:
+def meant_by(name: str, method: str = "") -> str | None:
     """Return the key that an option's name, without its dashes, was meant as; None if there is none like it."""
     from common.config.schema import known_keys
 
-    run_keys = [key for key in RUN_KEYS if key not in INTERNAL_KEYS]
-    known = known_keys()
-    if name in (*run_keys, *known):
-        return name
-    return home_of(name, known) or closest_word(name, run_keys) or nearest_key(name, known)
+    return nearest_key(name, [*TYPED_KEYS, *known_keys()], method or RunSettings().method)
 
 
 def completions(incomplete: str) -> list[str]:
     """Return the words of settings that begin so: methods, experiments, and keys with their ``=``."""
     from common.config.schema import known_keys
 
-    keys = [f"{key}=" for key in (*RUN_KEYS, *known_keys()) if key not in INTERNAL_KEYS]
+    keys = [f"{key}=" for key in (*TYPED_KEYS, *known_keys())]
     words = [*METHODS, *experiment_names(), *keys]
     return [word for word in words if word.startswith(incomplete)]
 

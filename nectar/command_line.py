@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from common.code.release import release
-from common.config.keys import closest_word
+from common.config.keys import closest_word, fold
 from common.errors import ConfigError
 
 
@@ -86,7 +86,13 @@ _MEANT = {"list": "runs", "ls": "runs", "train": "run", "evaluate": "score", "pl
 """Commands as people call them elsewhere."""
 
 
-_NO_OPTIONS = {"--latex": "every comparison writes table.tex beside table.md, so leave it out."}
+_SEEDS = "`nectar compare METHOD --seeds N` runs it over seeds."
+_LATEST = "the newest is listed first, and `latest` names it, as in `nectar report latest`."
+_NO_OPTIONS = {
+    "--latex": "every comparison writes table.tex beside table.md, so leave it out.",
+    **dict.fromkeys(("--repeat", "--repeats", "--seeds", "--runs"), _SEEDS),
+    **dict.fromkeys(("--last", "--latest"), _LATEST),
+}
 """Options that are looked for, and what there is in their place."""
 
 
@@ -122,18 +128,21 @@ class Command(TyperCommand):
 
     def _unknown(self, ctx: click.Context, name: str) -> click.UsageError:
         """Describe what was meant by an option that there is none of."""
+        from common.methods import METHODS
         from nectar.arguments import meant_by
 
         known = [opt for one in self.get_params(ctx) for opt in one.opts if opt.startswith("--")]
         takes_words = any(one.name == "words" for one in self.params)
         word = name.lstrip("-")
-        key = meant_by(word) if takes_words else None
+        method = next((typed for typed in ctx.obj or () if typed in METHODS), "")
+        key = meant_by(word, method) if takes_words else None
+        guess = closest_word(word, [option.lstrip("-") for option in known])
         if name in _NO_OPTIONS and name not in known:
             hint = _NO_OPTIONS[name]
-        elif key is not None and (f".{key}".endswith(f".{word}") or not closest_word(name, known)):
-            hint = f"settings are words: did you mean {key}=...?"
-        elif guess := closest_word(name, known):
-            hint = f"did you mean {guess}?"
+        elif key is not None and (f".{key}".endswith(f".{word}") or not guess):
+            hint = f"settings are words: did you mean {key}{'' if '=' in key else '=...'}?"
+        elif guess:
+            hint = f"did you mean --{guess}?"
         else:
             hint = f"`{ctx.command_path} --help` lists those that there are."
         return click.UsageError(f"option {name} is unknown: {hint}", ctx)
@@ -173,8 +182,12 @@ class Actions(TyperGroup):
         """Return the command that the first word names."""
         names = self.list_commands(ctx)
         if args[0] not in names and not args[0].startswith("-"):
-            meant = _MEANT.get(args[0], "")
-            guess = meant if meant in names else closest_word(args[0], names)
+            from common.methods import METHODS
+
+            method = next((name for name in METHODS if fold(name) == fold(args[0])), "")
+            meant = f"run {method}" if method else _MEANT.get(args[0], "")
+            known = meant.partition(" ")[0] in names
+            guess = meant if known else closest_word(args[0], names)
             hint = (
                 f"did you mean `{ctx.command_path} {guess}`?" if guess else "`%s --help` lists all."
             )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from common.errors import ConfigError
-from common.settings.sections import RunSettings
+from common.settings.sections import SECTIONS, RunSettings
 
 PATH_KEYS = ("output-dir", "data-dir", "resume")
 FETCH = "fetch"
@@ -47,6 +47,9 @@ RUN_KEYS = (
 )
 """The run config's keys: those of pyproject.toml, and ``config``."""
 
+TYPED_KEYS = tuple(key for key in RUN_KEYS if key not in INTERNAL_KEYS)
+"""Those that a user types."""
+
 SHORT = {"track": "track.by", "model": "model.name"}
 """Settings that may be typed by their section's name alone."""
 
@@ -83,39 +86,96 @@ def show(value: Any) -> str:
     return repr(value)
 
 
-def closest_word(word: str, choices: Iterable[str]) -> str | None:
-    """Return the choice most like a word, if any is like it at all."""
-    found = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.5)
-    return found[0] if found else None
+def closest_word(word: str, choices: Iterable[str], likeness: float = 0.5) -> str | None:
+    """Return the choice most like a word, if any has that likeness to it, by difflib's ratio."""
+    return next(iter(_close(word, choices, likeness)), None)
 
 
 def near(word: str, choices: Iterable[str]) -> str:
     """Return which choice is most like a word, and up to two others that are nearly as like it; nothing if none is."""
-    found = difflib.get_close_matches(word, list(choices), n=3, cutoff=0.5)
-    likeness = [difflib.SequenceMatcher(None, choice, word).ratio() for choice in found]
-    found = [
-        choice for choice, like in zip(found, likeness, strict=True) if like > likeness[0] - 0.04
-    ]
+    found = _close(word, choices, 0.6)
     if len(found) < 2:
         return f", the nearest is {found[0]}" if found else ""
     return f", the nearest are {', '.join(found[:-1])} and {found[-1]}"
 
 
-def nearest_key(key: str, known: Sequence[str]) -> str | None:
-    """Return the known dotted key most like a mistyped one.
+def _close(word: str, choices: Iterable[str], likeness: float) -> list[str]:
+    """Return up to three choices that are like a word, best first, and nearly as like it as the best one."""
+    spelt, word = {fold(choice): choice for choice in choices}, fold(word)
+    found = difflib.get_close_matches(word, spelt, n=3, cutoff=likeness)
+    ratios = [difflib.SequenceMatcher(None, choice, word).ratio() for choice in found]
+    return [
+        spelt[choice]
+        for choice, ratio in zip(found, ratios, strict=True)
+        if ratio > ratios[0] - 0.04
+    ]
 
-    A slip in the name is likelier than in the section, so names of the same section come first,
-    also those of which it is a word (``feddm.lr``: ``feddm.global_lr``); then the same name in
-    another section; then whatever looks alike.
+
+def fold(word: str) -> str:
+    """Return a word without what does not count between spellings: case, hyphens and underscores."""
+    return word.lower().replace("-", "").replace("_", "")
+
+
+_ELSEWHERE = {
+    word: meant
+    for meant, words in {
+        "federation.sites": "sites clients numclients numsupernodes numpartitions",
+        "federation.participation": "fractionfit fractiontrain",
+        "federation.min_replies": "minfitclients mintrainnodes",
+        "rounds": "numrounds numserverrounds",
+        "fedavg.epochs": "localepochs numepochs",
+        "fedavg.local_optimizer": "optimizer",
+        "batch": "batchsize",
+        "lr": "learningrate",
+        "image_training.schedule": "scheduler",
+        "evaluation.patience": "earlystopping",
+        "compute.device=cuda": "gpu gpus numgpus cuda",
+        "track=mlflow or track=tensorboard": "wandb logger mlflow tensorboard",
+        "partition.kind=iid": "iid",
+        "partition.alpha": "dirichlet",
+        "privacy.epsilon": "dp",
+    }.items()
+    for word in words.split()
+}
+"""Words of Flower and PyTorch, folded, and what is typed here; for FedAvg's the chosen method's own, if it has one."""
+
+
+def nearest_key(key: str, known: Sequence[str], method: object = "") -> str | None:
+    """Return the known key that a mistyped one was most likely meant as, or the words to type instead.
+
+    The same key in another spelling comes first, then what the word means in Flower or PyTorch, of the method's own
+    settings where there is one. A slip in the name is likelier than in the section, so names of the same section come
+    next, also those of which it is a word (``feddm.lr``: ``feddm.global_lr``); then the same name in another section;
+    then whatever looks alike. A key without a section may be of any, its method's first.
     """
-    section, dot, name = key.rpartition(".")
-    same = {other.removeprefix(f"{section}."): other for other in known if dot and section in other}
-    if found := closest_word(name, same):
-        return same[found]
-    parts = [other for short, other in same.items() if name in short.split("_")]
-    elsewhere = [other for other in known if other.rpartition(".")[2] == name]
-    likely = [*parts, *elsewhere]
-    return likely[0] if likely else closest_word(key, known)
+    section, _, name = key.replace(":", ".").rpartition(".")
+    home, meant = section or method, _ELSEWHERE.get(fold(name), name)
+    ranked = sorted(known, key=lambda other: not other.startswith(f"{home}."))
+    spelt = {fold(other): other for other in known}
+    short = meant.removeprefix("fedavg.")
+    for guess in (key, f"{home}.{name}", f"{home}.{short}", meant):
+        if fold(guess) in spelt:
+            return spelt[fold(guess)]
+    if "=" in meant:
+        return meant
+    inside = {other.rpartition(".")[2]: other for other in reversed(ranked) if section in other}
+    if found := closest_word(short, inside, 0.65):
+        return inside[found]
+    likely = [other for part, other in reversed(inside.items()) if short in part.split("_")]
+    likely += [other for other in ranked if other.rpartition(".")[2] == short]
+    return likely[0] if likely else closest_word(key, known, 0.65)
+
+
+def not_a_setting(key: str, where: str, known: Sequence[str], method: str) -> str:
+    """Describe a key that does not exist: which one was meant, or where all are listed."""
+    guess = nearest_key(key, known, method)
+    if guess is None:
+        return f"{key} {where_phrase(where)} is not a setting: `nectar config --help` lists all."
+    what = "lacks its section" if guess.endswith(f".{key}") else "is not a setting"
+    home, dot, _ = guess.partition(".")
+    others = dot and "." not in key and home not in (*SECTIONS, method)
+    note = f" This run's method is {method}." if others else ""
+    return f"{key} {where_phrase(where)} {what}: did you mean {guess}?{note}"
 
 
 def unknown(

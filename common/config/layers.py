@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,11 @@ from common.code.imports import is_import_path
 from common.config.consistency import FILE_KEY, SITES_KEY, START_KEY, TABLES_KEY
 from common.config.keys import (
     COMMAND_LINE,
-    INTERNAL_KEYS,
-    RUN_KEYS,
     SHORT,
     STRATEGY,
     Leaf,
     show,
     unknown,
-    where_phrase,
 )
 from common.config.text import from_home, parse_set
 from common.config.yaml_file import read_yaml
@@ -130,37 +127,6 @@ def is_text(key: str) -> bool:
     known = cls.model_fields.get(field) if cls is not None else None
     before = known is not None and any(isinstance(m, BeforeValidator) for m in known.metadata)
     return known is not None and known.annotation is str and not before
-
-
-def read_run_config(run_config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys that are set (the empty text means unset); ConfigError if a key is unknown."""
-    for key in run_config:
-        if key not in RUN_KEYS:
-            raise unknown_run_key(key, run_config.get("method"))
-    return {key: value for key, value in run_config.items() if value != ""}
-
-
-def home_of(key: str, known: Sequence[str], method: object = None) -> str | None:
-    """Return the dotted key that an undotted one was meant as: the method's own, else the first that there is."""
-    method = RunSettings().method if method is None else method
-    own = f"{method}.{key}"
-    return own if own in known else next((k for k in known if k.endswith(f".{key}")), None)
-
-
-def unknown_run_key(key: str, method: object = None) -> ConfigError:
-    """Build the error for an undotted key that is none of the run config's."""
-    from common.config.schema import known_keys  # the schema imports the methods' settings
-
-    if home := home_of(key, known_keys(), method):
-        return ConfigError(
-            f"{key} {where_phrase(COMMAND_LINE)} lacks its section: did you mean {home}?"
-        )
-    if inside := [known for known in known_keys() if known.startswith(f"{key}.")]:
-        return ConfigError(
-            f"{key} {where_phrase(COMMAND_LINE)} is a section of settings: write one of them, such as {inside[0]}."
-        )
-    typed = [known for known in RUN_KEYS if known not in INTERNAL_KEYS]
-    return unknown("key", key, COMMAND_LINE, typed)
 
 
 def merge(layers: Iterable[Layer]) -> dict[str, Leaf]:

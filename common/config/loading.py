@@ -35,11 +35,10 @@ from common.config.layers import (
     flatten,
     kind_layer,
     merge,
-    read_run_config,
     run_config_layers,
 )
 from common.config.resolved import Config, stated_here
-from common.config.schema import read_sections
+from common.config.schema import read_sections, refuse_unknown_keys
 from common.config.secret import alike
 from common.config.strategy import check_arguments, check_strategy, stated_arguments
 from common.config.tables import experiment_layers
@@ -94,7 +93,7 @@ def load(run_config: Mapping[str, Any], *, policy: ImportPolicy | None = None) -
     """
     if policy is None and (stated := stated_here(run_config)) is not None:
         return stated
-    given = read_run_config(run_config)
+    given = {key: value for key, value in run_config.items() if value != ""}  # which is unset
     _check_internal_keys(given, policy)
     experiment = given.get("experiment", "")
     if not isinstance(experiment, str):
@@ -108,6 +107,7 @@ def load(run_config: Mapping[str, Any], *, policy: ImportPolicy | None = None) -
     if policy is not None:
         require_allowed(leaves, policy)
     own = chosen_method(leaves, policy)
+    refuse_unknown_keys(run_config, leaves, own)
     read = read_sections(leaves, own)
     model = read.method.shaped(cast(ModelSettings, read.shared["model"]))
     privacy = cast(PrivacySettings, read.shared["privacy"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -10,17 +10,20 @@ from pydantic import ValidationError
 
 from common.code.imports import is_import_path
 from common.config.keys import (
+    COMMAND_LINE,
     RUN_KEYS,
     STRATEGY,
+    TYPED_KEYS,
     Leaf,
     closest_word,
     fail,
-    nearest_key,
+    not_a_setting,
     show,
     unknown,
     where_phrase,
 )
 from common.config.user_parts import model_problems
+from common.errors import ConfigError
 from common.methods import FOREIGN_CLIENT, METHODS, Method, path_of, section, settings_of
 from common.settings.base import Settings
 from common.settings.section import Section, allowed
@@ -240,10 +243,28 @@ def unknown_problems(leaves: Mapping[str, Leaf], own: Method | None = None) -> l
                 f"{key} {where_phrase(leaf.where)} can only be given by itself: {key}=..."
             )
             continue
-        guess = RENAMED.get(key) or nearest_key(key, known_keys(own))
-        hint = f": did you mean {guess}?" if guess else ": `nectar config --help` lists all."
-        problems.append(f"{key} {where_phrase(leaf.where)} is not a setting{hint}")
+        if old := RENAMED.get(key):
+            problems.append(
+                f"{key} {where_phrase(leaf.where)} is not a setting: did you mean {old}?"
+            )
+        else:
+            method = _chosen_section(leaves, own)
+            problems.append(not_a_setting(key, leaf.where, known_keys(own), method))
     return problems
+
+
+def refuse_unknown_keys(
+    keys: Iterable[str], leaves: Mapping[str, Leaf], own: Method | None = None
+) -> None:
+    """Refuse a key without a section that is not the run config's; ConfigError."""
+    for key in (key for key in keys if key not in RUN_KEYS):
+        known = known_keys(own)
+        if inside := [other for other in known if other.startswith(f"{key}.")]:
+            raise ConfigError(
+                f"{key} {where_phrase(COMMAND_LINE)} is a section of settings: write one of them, such as {inside[0]}."
+            )
+        method = _chosen_section(leaves, own)
+        raise ConfigError(not_a_setting(key, COMMAND_LINE, [*TYPED_KEYS, *known], method))
 
 
 def _is_known(key: str, own: Method | None) -> bool:

@@ -21,7 +21,7 @@ from typing import Any
 
 from common.code.imports import is_import_path
 from common.config import layers
-from common.config.keys import COMMAND_LINE, closest_word, near, show, where_phrase
+from common.config.keys import COMMAND_LINE, closest_word, fold, near, show, where_phrase
 from common.config.layers import BASE, Layer, flatten, names
 from common.config.yaml_file import read_yaml
 from common.errors import ConfigError
@@ -244,8 +244,11 @@ def _unknown(name: str, where: str) -> ConfigError:
     elif name in names(TABLE):
         hint = f"; a table is run by `nectar compare {TABLE}={name}`"
     what, nearest = "experiment=", near(name, experiment_names())
-    if where == COMMAND_LINE and not nearest and (guess := near(name, METHODS)):
-        what, nearest = "method or experiment ", guess
+    if where == COMMAND_LINE and not hint:
+        if guess := next((data for data in names("dataset") if fold(data) == fold(name)), ""):
+            hint = f"; a data set is chosen by dataset={guess}"
+        if (either := near(name, [*METHODS, *experiment_names()])) != nearest:
+            what, nearest = "method or experiment ", either
     return ConfigError(
         f"{what}{name!r} {where_phrase(where)} is unknown{nearest}: "
         f"`nectar config --help` lists all{hint}."

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from common.code.imports import is_import_path
-from common.config.keys import COMMAND_LINE, STRATEGY, Leaf, unknown
+from common.config.keys import COMMAND_LINE, STRATEGY, Leaf, closest_word
 from common.config.layers import names
 from common.config.loading import load
 from common.config.schema import section_classes
@@ -17,10 +17,11 @@ from common.config.strategy import arguments_model, check_strategy, settable
 from common.config.tables import ENDING, TABLE
 from common.config.text import dotted, scalar_text
 from common.config.user_parts import chosen_method
+from common.errors import ConfigError
 from common.methods import METHODS, settings_class, settings_of
 from common.settings.section import Section, allowed, kind_words, notes
 from common.settings.sections import FORMS, SECTIONS, RunSettings
-from nectar.arguments import ConfigFile, Words, parse_arguments, resolved
+from nectar.arguments import ConfigFile, Words, meant_by, parse_arguments, resolved
 from nectar.commands.tables import listing
 from nectar.comparison.paper_table import title
 from nectar.records.outputs import with_recorded
@@ -28,7 +29,7 @@ from nectar.records.outputs import with_recorded
 HELP = """\
 Prints the configuration that `nectar run` with the same words would use, as YAML. A comment says where a value was
 given; a value without one is the default of its settings class. `nectar config --help NAME` explains a method, a
-section or a package.module:NAME.
+section, a setting or a package.module:NAME.
 
 What it prints runs again as it is: `nectar config ... > my.yaml`, then `nectar run --config my.yaml`. A FILE of your
 own may state a few settings only; its `base: NAME` departs from an experiment.
@@ -153,8 +154,25 @@ def _explain(name: str) -> str:
         return _table(_first_line(RunSettings), "", [*describe(RunSettings), *_PATHS])
     classes = section_classes()
     if name not in classes:
-        raise unknown("name", name, COMMAND_LINE, [_RUN, *classes])
+        return _explain_setting(name, classes)
     return _table(_first_line(classes[name]), name, describe(classes[name]))
+
+
+def _explain_setting(name: str, classes: Mapping[str, type[Section]]) -> str:
+    """Explain a setting by its name, once for all sections that have the same one."""
+    homes: dict[Description, list[str]] = {}
+    for section, cls in classes.items():
+        for row in describe(cls):
+            if name in (row.name, f"{section}.{row.name}"):
+                homes.setdefault(row, []).append(section)
+    if not homes:
+        guess = closest_word(name, [_RUN, *classes], 0.65) or meant_by(name)
+        hint = f", the nearest is {guess}" if guess else ""
+        raise ConfigError(f"{name} is unknown{hint}: `nectar config --help` lists all.")
+    return "\n".join(
+        f"{_row(first, row, {})}\n      of {', '.join([first, *others])}"
+        for row, (first, *others) in homes.items()
+    )
 
 
 def _table(title: str, section: str, rows: list[Description]) -> str:

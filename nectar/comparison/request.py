@@ -23,14 +23,12 @@ from common.config.keys import (
     closest_word,
     near,
 )
-from common.config.layers import home_of
-from common.config.schema import known_keys
 from common.config.tables import ENDING, TABLE, experiment_names, is_experiment
 from common.config.text import scalar
 from common.errors import ConfigError
 from common.methods import METHODS, is_foreign, section
 from common.settings.sections import SECTIONS
-from nectar.arguments import key_of_argument, refuse_repeats
+from nectar.arguments import key_of_argument, meant_by, refuse_repeats
 from nectar.comparison.paper_table import PaperTable, TableRow, read_paper_table
 from nectar.records.outputs import output_folder
 
@@ -451,8 +449,7 @@ def _grid_axis(text: str, words: Sequence[str]) -> Axis:
     if key in _INSTEAD:
         raise ConfigError(f"--grid {text}: no grid goes over {key}; {_INSTEAD[key]}.")
     if not is_setting(f"{key}=", _user_sections(words)):
-        known = [*(each for each in RUN_KEYS if each not in _INSTEAD), *known_keys()]
-        guess = home_of(key, known) or closest_word(key, known)
+        guess = meant_by(key, next((word for word in words if word in METHODS), ""))
         hint = f": did you mean {guess}?" if guess else ": `nectar config --help` lists all."
         raise ConfigError(f"--grid {text}: {key} is not a setting{hint}")
     return Axis(key, choices)

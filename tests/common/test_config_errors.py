@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from common.config import layers as layers_module
+from common.config.keys import TYPED_KEYS, nearest_key
 from common.config.loading import load
-from common.config.schema import RENAMED, section_classes
+from common.config.schema import RENAMED, known_keys, section_classes
 from common.errors import ConfigError
+from common.methods import METHODS
 
 
 def sentence(**run_config: object) -> str:
@@ -145,13 +147,70 @@ def test_a_method_in_the_place_of_an_experiment_is_recognised() -> None:
 
 
 def test_an_unknown_run_config_key_is_named_or_given_its_section() -> None:
-    assert "the nearest is rounds" in sentence(roundss=3)
+    assert sentence(roundss=3).endswith("is not a setting: did you mean rounds?")
     assert "or write rounds" in sentence(round=3)
     assert sentence(ipc=3) == "ipc on the command line lacks its section: did you mean feddm.ipc?"
     assert (
         sentence(ipc=3, method="feddgm")
         == "ipc on the command line lacks its section: did you mean feddgm.ipc?"
     )
+
+
+ELSEWHERE = {
+    "num_clients": "federation.sites",
+    "num-supernodes": "federation.sites",
+    "sites": "federation.sites",
+    "fraction-fit": "federation.participation",
+    "num_server_rounds": "rounds",
+    "Rounds": "rounds",
+    "gpu": "compute.device=cuda",
+    "device": "compute.device",
+    "wandb": "track=mlflow or track=tensorboard",
+    "local-epochs": "fedavg.epochs",
+    "batch_size": "fedavg.batch",
+    "learning-rate": "fedavg.lr",
+    "optimizer": "fedavg.local_optimizer",
+    "momentum": "fedavg.momentum",
+    "weight-decay": "fedavg.weight_decay",
+}
+
+
+@pytest.mark.parametrize("word", ELSEWHERE)
+def test_words_of_flower_and_pytorch_are_known_by_name(word: str) -> None:
+    assert f"did you mean {ELSEWHERE[word]}?" in sentence(method="fedavg", **{word: "1"})
+    known = [*TYPED_KEYS, *known_keys()]
+    for typed in (word, word.upper(), word.replace("_", "-"), f"fedavg.{word}"):
+        assert nearest_key(typed, known, "fedavg") == ELSEWHERE[word]
+
+
+def test_the_settings_of_the_chosen_method_come_first() -> None:
+    """`optimizer=adam` was answered with fedsynth's whatever the method."""
+    known = [*TYPED_KEYS, *known_keys()]
+    for method, cls in section_classes().items():
+        for name in cls.model_fields if method in METHODS else ():
+            for typed in (name, name.upper(), name.replace("_", "-")):
+                assert nearest_key(typed, known, method) == f"{method}.{name}"
+
+
+def test_another_methods_setting_is_named_with_the_method_of_the_run() -> None:
+    assert sentence(mu="1").endswith("did you mean fedprox.mu? This run's method is feddm.")
+    assert sentence(mu="1", method="fedprox").endswith("did you mean fedprox.mu?")
+    assert sentence(mu="1", experiment="digits-alpha001").endswith("This run's method is feddm.")
+
+
+@pytest.mark.parametrize(
+    ("given", "nearest"),
+    [
+        ({"experiment": "fed-avg"}, "the nearest is fedavg"),
+        ({"experiment": "FedAvg"}, "the nearest is fedavg"),
+        ({"method": "Fed_Avg"}, "the nearest is fedavg"),
+        ({"dataset": "MNIST"}, "the nearest is mnist"),
+        ({"dataset": "CIFAR-10"}, "the nearest is cifar10"),
+        ({"experiment": "CIFAR-10"}, "a data set is chosen by dataset=cifar10"),
+    ],
+)
+def test_case_and_hyphens_do_not_count(given: dict[str, str], nearest: str) -> None:
+    assert nearest in sentence(**given)
 
 
 @pytest.mark.parametrize("key", ["output_dir", "data_dir", "resume"])
