@@ -381,11 +381,6 @@ def with_fitting_sites(config: Config) -> Config:
     """Return a simulation of one's own data with as many sites as these allow, where their number is not stated.
 
     A private run keeps the default, since another number would tell how many examples there are.
-
-    Raises
-    ------
-    DataError
-        If the data cannot be had. Where no two sites fit, what divides them for the run says why.
     """
     stated = "federation.sites" in config.origin or config.private or config.secret
     if stated or config.site_places or not is_user_data(config.dataset):

@@ -11,15 +11,7 @@ from common.config.text import from_home
 from common.errors import ConfigError, DataError
 from common.models.registry import KINDS
 from common.storage.files import write_atomically, write_text
-from nectar.arguments import (
-    AllowImports,
-    ConfigFile,
-    Words,
-    option,
-    parse_arguments,
-    resolved,
-    with_fitting_sites,
-)
+from nectar.arguments import AllowImports, ConfigFile, Words, option, parse_arguments, resolved
 from nectar.records.outputs import with_recorded
 from nectar.records.record_imports import import_policy_of
 
@@ -107,6 +99,7 @@ def _need_ending(config: Config, path: Path) -> None:
 def _run(config: Config) -> tuple[Dataset, Holdings, DataError | None]:
     """Describe the run's data set and how it is divided, or why it cannot be, or the folders of simulated sites."""
     from common.division import Division
+    from nectar.arguments import with_fitting_sites
     from nectar.dataset.account import (
         describe_columns,
         describe_dataset,
