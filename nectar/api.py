@@ -25,7 +25,7 @@ from common.config.tables import TABLE
 from common.config.text import scalar_text
 from common.errors import ConfigError
 from common.methods import Method
-from nectar.arguments import parse_arguments, resolved, typed_command
+from nectar.arguments import parse_arguments, resolved, typed_command, with_fitting_sites
 from nectar.comparison.comparison import Comparison
 from nectar.comparison.request import CompareOptions, parse
 from nectar.comparison.results import ComparisonResult, GridResult, TableResult
@@ -90,6 +90,7 @@ def run(
     threads = torch.get_num_threads()
     try:
         with _lines(progress):
+            config = with_fitting_sites(config)
             check(config)
             record = run_here(config, on_round=on_round)
     finally:

@@ -11,6 +11,7 @@ import shlex
 import socket
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from logging import getLogger
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,7 +33,7 @@ from common.config.resolved import Config
 from common.config.tables import experiment_names
 from common.config.text import from_home, scalar, scalar_text
 from common.config.user_parts import ImportPolicy
-from common.errors import ConfigError
+from common.errors import ConfigError, DataError
 from common.methods import METHODS
 from common.settings.sections import RunSettings, is_user_data, kind_of
 
@@ -367,6 +368,32 @@ def resolved(
     word = shlex.quote(f"{CLASSES_KEY}={scalar_text(','.join(names))}")
     settings = f"{run_config.get('set', '')} {word}".strip()
     return load({**run_config, "set": settings}, policy=policy)
+
+
+def with_fitting_sites(config: Config) -> Config:
+    """Return a simulation of one's own data with as many sites as these allow, where their number is not stated.
+
+    A private run keeps the default, since another number would tell how many examples there are.
+    """
+    stated = "federation.sites" in config.origin or config.private or config.secret
+    if stated or config.site_places or not is_user_data(config.dataset):
+        return config
+    from common.division import Division
+
+    division, refused = Division(config), ""
+    _ = division.validation  # what fails here fails for any number of sites
+    for sites in range(config.federation.sites, 1, -1):
+        try:
+            division.partition(sites)
+            fitting = config.with_sites(sites, "the data") if refused else config
+        except (ConfigError, DataError) as error:
+            refused = refused or str(error)
+            continue
+        if refused:
+            message = "federation.sites=%d, as many as the data allow: %s"
+            getLogger("flwr").warning(message, sites, refused.partition(";")[0])
+        return fitting
+    return config
 
 
 def _classes_in(folder: Path, *, alone: bool) -> list[str]:

@@ -367,10 +367,10 @@ class Config:
         content["strategy"] = dict(self.strategy)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
-    def with_sites(self, sites: int) -> Config:
+    def with_sites(self, sites: int, where: str = "the nodes that joined") -> Config:
         """Return the configuration for another number of sites; ConfigError if they cannot meet ``min_replies``."""
         federation = FederationSettings.model_validate(
             self.federation.model_dump() | {"sites": sites}
         )
-        origin = {**self.origin, "federation.sites": "the nodes that joined"}
+        origin = {**self.origin, "federation.sites": where}
         return replace(self, federation=federation, origin=origin)

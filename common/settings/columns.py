@@ -40,6 +40,11 @@ class Column:
             return (self.name,)
         return tuple(f"{self.name}={category}" for category in (*self.categories, OTHER))
 
+    @property
+    def written(self) -> str:
+        """The column as ``data.columns`` names it."""
+        return f"{self.name}:{'|'.join(self.categories)}" if self.categories else self.name
+
     def one_hot(self, category: str) -> list[float]:
         """Return a row's numbers: 1 for its category, or for ``other``, and 0 for the rest."""
         known = category if category in self.categories else OTHER

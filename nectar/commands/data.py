@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from common.config.resolved import Config
 from common.config.text import from_home
-from common.errors import ConfigError
+from common.errors import ConfigError, DataError
 from common.models.registry import KINDS
 from common.storage.files import write_atomically, write_text
 from nectar.arguments import AllowImports, ConfigFile, Words, option, parse_arguments, resolved
@@ -70,11 +70,14 @@ def main(
     config = resolved(with_recorded(asked_for), policy)
     for sheet in sheets:
         _need_ending(config, sheet)
+    refused = None
     if folder is not None:
         dataset, holdings = _site(config, Path.cwd() / from_home(folder))
     else:
-        dataset, holdings = _run(config)
+        dataset, holdings, refused = _run(config)
     _draw(dataset, holdings, charts, sheets)
+    if refused is not None:
+        raise refused
     return 0
 
 
@@ -93,15 +96,18 @@ def _need_ending(config: Config, path: Path) -> None:
         )
 
 
-def _run(config: Config) -> tuple[Dataset, Holdings]:
-    """Describe the run's data set and how it is divided, or the folders of simulated sites."""
+def _run(config: Config) -> tuple[Dataset, Holdings, DataError | None]:
+    """Describe the run's data set and how it is divided, or why it cannot be, or the folders of simulated sites."""
     from common.division import Division
+    from nectar.arguments import with_fitting_sites
     from nectar.dataset.account import (
         describe_columns,
         describe_dataset,
+        describe_own,
         describe_partition,
         describe_sites,
         held_by_sites,
+        own,
         partitioned,
         some_of_each_site,
     )
@@ -112,15 +118,21 @@ def _run(config: Config) -> tuple[Dataset, Holdings]:
         print(describe_sites(division, holdings), flush=True)
         if config.images.folder:
             _tell_same(division)
-        return some_of_each_site(division), holdings
+        return some_of_each_site(division), holdings, None
     print(describe_dataset(division.dataset), flush=True)
     if division.dataset.info.kind in ("table", "series"):
         print(f"\n{describe_columns(division.dataset)}", flush=True)
-    holdings = partitioned(division)
-    print(f"\n{describe_partition(division, holdings)}", flush=True)
+    refused = None
+    try:
+        division = Division(with_fitting_sites(config))
+        holdings = partitioned(division)
+        print(f"\n{describe_partition(division, holdings)}", flush=True)
+    except DataError as error:
+        refused, holdings = error, own("all", division.dataset)
+        print(f"\ntraining {holdings.unit} by class:\n{describe_own(division.dataset)}", flush=True)
     if config.images.folder:
         _tell_same(division)
-    return division.dataset, holdings
+    return division.dataset, holdings, refused
 
 
 def _tell_same(division: Division) -> None:

@@ -19,6 +19,7 @@ from nectar.arguments import (
     parse_arguments,
     resolved,
     typed_command,
+    with_fitting_sites,
 )
 from nectar.records.outputs import with_recorded
 
@@ -68,6 +69,7 @@ def main(
 
     if not sys.stderr.isatty():
         _log_without_colours()
+    config = with_fitting_sites(config)
     check(config)
     estimate = rehearse(config)
     if dry_run:

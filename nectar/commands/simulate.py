@@ -21,6 +21,7 @@ from nectar.arguments import (
     parse_arguments,
     resolved,
     typed_command,
+    with_fitting_sites,
 )
 from nectar.engines.cores import available_cores
 from nectar.engines.flower.app import app_folder
@@ -69,11 +70,12 @@ def main(
         the run could not be started.
     """
     asked_for = typed_command(ctx.obj) | parse_arguments(words or [], file=config_file)
-    job = job_of(resolved(with_recorded(asked_for)), cluster)
+    config = resolved(with_recorded(asked_for))
     if not plain:
         _require_ray()
         if cluster:
             knock(cluster)
+    job = job_of(with_fitting_sites(config), cluster)
     if plain:
         print(job.plain_command(), flush=True)
         return 0

@@ -20,7 +20,7 @@ from common.config.resolved import Config
 from common.errors import ConfigError
 from common.learning.compute import torch_device
 from common.settings.sections import LONGEST, MEASURES, TrackSettings
-from nectar.arguments import format_duration, parse_arguments, resolved
+from nectar.arguments import format_duration, parse_arguments, resolved, with_fitting_sites
 from nectar.comparison.ray_start import RayStarter
 from nectar.comparison.request import Cell, CompareOptions, Variant, file_name
 from nectar.comparison.run_process import LocalStarter, Started, command_lines, is_run
@@ -133,7 +133,7 @@ def _planned(cell: Cell, variant: Variant, seed: int) -> PlannedRun:
     typed = cell.options.typed
     if variant.label.startswith(SEARCH):
         typed += f" '#{SEARCH.strip()}'"  # by which `latest` and `nectar runs` tell its runs from one's own
-    config = resolved({TYPED: typed} | words)
+    config = with_fitting_sites(resolved({TYPED: typed} | words))
     if config.evaluation.on == "none":
         raise ConfigError(
             "evaluation.on=none leaves nothing to compare: choose server, sites or both."

@@ -173,8 +173,8 @@ def describe_partition(division: Division, holdings: Holdings) -> str:
         "dirichlet_groups": f"dirichlet in groups of {settings.group or len(holdings.sites)}, "
         f"alpha={settings.alpha:g}",
         "quantity": f"quantity, alpha={settings.alpha:g}",
-        "by_class": f"by_class, {settings.classes_per_client} classes a client",
-        "shards": f"shards, {settings.shards_per_client} a client",
+        "by_class": f"by_class, {settings.classes_per_client} classes a site",
+        "shards": f"shards, {settings.shards_per_client} a site",
     }.get(settings.kind, settings.kind)
     data, unit = run.config.data, run.info.unit
     held = f"the server holds back {len(division.validation):,} {unit} for validation"

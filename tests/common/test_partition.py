@@ -232,7 +232,7 @@ def test_real_labels_at_the_papers_extreme(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "clients", "complaint"),
     [
-        ({"kind": "iid"}, 21, "20 images cannot be divided over 21 clients"),
+        ({"kind": "iid"}, 21, "20 images cannot be divided over 21 sites"),
         ({"kind": "iid"}, 0, "set federation.sites between 1 and 20"),
         ({"min_size": 10}, 3, "need 30 images, there are 20; set partition.min_size to 6 or less"),
         ({"alpha": 0.001, "max_draws": 3, "min_size": 6}, 3, "3 draws .* raise partition.alpha"),
@@ -246,7 +246,7 @@ def test_real_labels_at_the_papers_extreme(tmp_path: Path) -> None:
         (
             {"kind": "dirichlet_groups", "group": 5},
             2,
-            "partition.group=5 is more than the 2 clients",
+            "partition.group=5 is more than the 2 sites",
         ),
     ],
 )

@@ -22,7 +22,7 @@ from common.data.user import rows as table_file
 from common.data.user.arrays import contents_of
 from common.data.user.rows import csv_of_rows, raw_values, read_rows
 from common.division import Division
-from common.errors import ConfigError, DataError, NectarError
+from common.errors import ConfigError, DataError, NectarError, RowsError
 from common.methods import METHODS
 from common.models import build
 from common.samples.dataset import REACH, DatasetInfo
@@ -79,7 +79,7 @@ HOSTILE = {
     "a short line": ("kind,a,b\nx,1,2\nx,1\n", "line 3: 2 cells where the first line names 3"),
     "missing": ("kind,a\nx,1\ny,\n", "line 3, column 'a': a value is missing: .*SimpleImputer"),
     "missing, by a name": ("kind,a\nx,NaN\n", "line 2, column 'a': a value is missing"),
-    "no class": ("kind,a\n,1\n", "line 2: no class in column 'kind'"),
+    "no class": ("kind,a\n,1\n", "line 2, column .kind.: no class"),
     "infinite": ("kind,a\nx,-inf\n", "line 2, column 'a': not a finite number"),
     "too large": ("kind,a\nx,1e999\n", "not a finite number"),
     "a category": ("kind,a\nx,SECRET\n", "not a finite number: .*OneHotEncoder"),
@@ -470,3 +470,83 @@ def test_rows_are_written_in_raw_values_under_their_names() -> None:
     series = DatasetInfo("it", (1, 1, 2), ("a", "b"), (0.0,), (1.0,), 1.0, arrays="series")
     assert csv_of_rows(torch.tensor([[[[1.0, 2.0]]]]), ["a"], series) == "class,1[0],1[1]\na,1,2\n"
     assert re.fullmatch(r"class,.*\n", csv_of_rows(torch.empty(0, 1, 1, 2), [], series))
+
+
+# ---- all that is wrong at once -------------------------------------------------------------------
+
+STAIRCASE = """age,region,dose,"weight, kg",seen,kind,who
+51,north,2,70,2020-01-02,ill,p1
+,south,3,NA,2020-01-03,well,p2
+63,north,4,71,,ill,p3
+NaN,,5,72,2020-01-05,well,p4
+"""
+
+
+def test_all_that_no_table_takes_is_said_at_once_with_words_that_work(write: Write) -> None:
+    path = write(STAIRCASE)
+    with pytest.raises(RowsError) as raised:
+        read_rows(path, "kind")
+    sentence = str(raised.value)
+    for fault in (
+        "line 3, column 'age': a value is missing in 2 rows",
+        "line 2, column 'region': not a finite number in 3 rows",
+        "line 5, column 'region': a value is missing",
+        "line 3, column 'weight, kg': a value is missing",
+        "line 2, column 'seen': not a finite number in 3 rows",
+        "line 4, column 'seen': a value is missing",
+        "line 2, column 'who': not a finite number in 4 rows",
+    ):
+        assert fault in sentence
+    for cell in ("north", "2020", "p1", "51"):
+        assert cell not in sentence
+    words = sentence.rpartition("read with ")[2]
+    assert words == "data.columns=dose images.classes=ill,well"
+
+
+@pytest.mark.parametrize("gaps", [0, 1, 3])
+@pytest.mark.parametrize("texts", [0, 1, 12])
+def test_the_words_that_a_table_is_refused_with_read_it(
+    write: Write, tmp_path: Path, gaps: int, texts: int
+) -> None:
+    """Whatever columns are no numbers or have gaps: the refusal names the others, and these can be run."""
+    names = ["a b", "x:y", "7", *(f"gap{i}" for i in range(gaps)), *(f"t{i}" for i in range(texts))]
+    rows = [
+        [
+            "1",
+            "2",
+            "3",
+            *("" if i % (5 + g) == 0 else "4" for g in range(gaps)),
+            *["SECRET"] * texts,
+        ]
+        for i in range(40)
+    ]
+    lines = [
+        ",".join([*names, "kind"]),
+        *(",".join([*row, "uv"[i % 2]]) for i, row in enumerate(rows)),
+    ]
+    path = write("\n".join(lines))
+    base = f"data.file={path} data.label=kind"
+    if not gaps + texts:
+        assert Division(resolve(tmp_path, base)).dataset.info.columns == tuple(names)
+        return
+    with pytest.raises(DataError) as raised:
+        Division(resolve(tmp_path, base)).dataset  # noqa: B018
+    assert "SECRET" not in str(raised.value)
+    more = max(0, gaps + texts - 10)
+    assert (f"; and {more} more: " in str(raised.value)) == bool(more)
+    words = str(raised.value).rpartition("read with ")[2]
+    assert Division(resolve(tmp_path, f"{base} {words}")).dataset.info.columns == (
+        "a b",
+        "x:y",
+        "7",
+    )
+
+
+def test_a_row_without_class_or_group_is_counted_with_the_rest(write: Write) -> None:
+    path = write("kind,who,a\nx,1,1\n,2,2\ny,?,3\n?,3,\n")
+    with pytest.raises(RowsError) as raised:
+        read_rows(path, "kind", "who")
+    sentence = str(raised.value)
+    assert "line 3, column 'kind': no class in 2 rows; line 4, column 'who': no group" in sentence
+    assert "line 5, column 'a': a value is missing" in sentence
+    assert "read with" not in sentence

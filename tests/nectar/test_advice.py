@@ -275,7 +275,7 @@ ROWS = {
     ),
     "an alpha that is too extreme, by class": row(
         "data partition.alpha=1e308",
-        "partition.kind=by_class with one class a client",
+        "partition.kind=by_class with one class a site",
         "data partition.kind=by_class partition.classes_per_client=1",
         "partition.kind=by",
     ),

@@ -275,7 +275,7 @@ def test_a_column_that_cannot_be_divided_is_left_out_and_counted(
     words = ["compare", "table=t", "--seeds=1", f"output-dir={tmp_path / 'runs'}"]
     assert main([*words, f"--output={tmp_path / 'out'}"]) == 1
     message = capsys.readouterr().out
-    why = "3 clients with partition.min_size=900 need 2700 images"
+    why = "3 sites with partition.min_size=900 need 2700 images"
     assert message.splitlines()[0].startswith(f"wide is left out: {why}")
     assert "Column deep, 1 of 1." in message
     assert "deep, 0.999  fedavg    >1        3" in message

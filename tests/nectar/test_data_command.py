@@ -10,7 +10,10 @@ from data_files import forget_loaded
 from image_folders import CLASSES, COLOURS, paint, paint_split
 from PIL import Image
 
+from common.division import Division
+from common.errors import DataError
 from nectar import cli
+from nectar.arguments import parse_arguments, resolved, with_fitting_sites
 from nectar.dataset.account import Holdings, draw_counts
 
 WORDS = ["data", "dataset=images", f"images.classes={CLASSES}", "images.size=8"]
@@ -117,7 +120,7 @@ def test_a_site_engineer_checks_a_folder(tmp_path: Path, capfd: pytest.CaptureFi
         (("data", "--samples", "c.svg"), "choose .png"),
         (("data", "--draw", "nowhere/c.png"), "there is no folder"),
         (("data", "--drow", "c.png"), "did you mean --draw"),
-        (("data", "federation.sites=9999"), "cannot be divided over 9999 clients"),
+        (("data", "federation.sites=9999"), "cannot be divided over 9999 sites"),
     ],
 )
 def test_refused_in_a_sentence(
@@ -141,3 +144,72 @@ def test_bubbles_grow_with_the_number_and_many_sites_have_no_numbers() -> None:
         "t",
     )
     assert not many.axes[0].texts
+
+
+# ---- sites that fit ------------------------------------------------------------------------------
+
+SMALL_FOLDER = (*WORDS, "images.folder=set")
+
+
+@pytest.mark.parametrize(
+    ("rule", "fitting"),
+    [
+        ("kind=dirichlet", 4),
+        ("kind=dirichlet min_size=20", 2),
+        ("kind=quantity", 4),
+        ("kind=dirichlet_groups", 4),
+        ("kind=shards shards_per_client=7", 6),
+        ("kind=natural", 3),
+    ],
+)
+def test_an_own_set_gets_as_many_sites_as_it_allows(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], rule: str, fitting: int
+) -> None:
+    folder = paint_split(tmp_path / "data/set", train=16, test=4)
+    for place, file in enumerate(sorted(folder.rglob("*.png")) if "natural" in rule else ()):
+        group = "z" if "test" in file.parts else "abc"[place % 3]
+        file.rename(file.with_name(f"{group}_{file.name}"))
+    words = (*SMALL_FOLDER, *(f"partition.{word}" for word in rule.split()))
+    words += ("images.group={group}_*",) if "natural" in rule else ()
+    config = resolved(parse_arguments(list(words[1:])))
+    found = with_fitting_sites(config)
+    assert found.federation.sites == fitting < config.federation.sites
+    assert found.origin["federation.sites"] == "the data"
+    text = said(capfd, *words)
+    assert f"{fitting} sites (" in text
+    with pytest.raises(DataError) as refused:
+        Division(config).partition(fitting + 1)
+    assert "client" not in str(refused.value).replace("shards_per_client", "")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["federation.sites=9"],
+        ["partition.min_size=30"],
+        ["method=fedavg", "privacy.noise_multiplier=1", "privacy.examples=140"],
+        ["federation.min_replies=5"],
+    ],
+)
+def test_what_no_division_serves_is_drawn_before_it_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], more: list[str]
+) -> None:
+    paint_split(tmp_path / "data/set", train=16, test=4)
+    error = said(capfd, *SMALL_FOLDER, *more, "--draw=c.png", "--samples=s.png", code=2)
+    sites = 9 if "federation.sites=9" in more else 10
+    assert f"nectar: {sites} sites with partition.min_size=" in error
+    assert "as many as the data allow" not in error
+    assert Image.open(tmp_path / "c.png").size > (100, 100)
+    assert Image.open(tmp_path / "s.png").size > (100, 100)
+
+
+def test_a_run_has_as_many_sites_as_its_data_allow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paint_split(tmp_path / "data/set", train=16, test=4)
+    monkeypatch.setenv("NECTAR_RUNS", str(tmp_path / "runs"))
+    words = ["fedavg", "images.classes=" + CLASSES, "images.size=8", "images.folder=set"]
+    words += ["rounds=1", "fedavg.epochs=1", "model.width=4", "model.depth=1", "compute.workers=1"]
+    assert cli.main(["run", *words]) == 0
+    record = next((tmp_path / "runs").iterdir())
+    assert "sites: 4" in (record / "config.yaml").read_text()

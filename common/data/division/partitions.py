@@ -63,7 +63,7 @@ def partition(
     """
     if clients < 1 or clients > len(labels):
         raise DataError(
-            f"{len(labels)} images cannot be divided over {clients} clients: each needs one at "
+            f"{len(labels)} images cannot be divided over {clients} sites: each needs one at "
             f"least; set federation.sites between 1 and {len(labels)}"
         )
     rng = numpy_generator(seed, "partition")
@@ -111,7 +111,7 @@ def _natural(owners: Labels | None, clients: int, rng: np.random.Generator) -> P
     present, sizes = np.unique(owners, return_counts=True)
     if clients > len(present):
         raise DataError(
-            f"partition.kind=natural has {len(present)} owners of training samples for {clients} clients; set "
+            f"partition.kind=natural has {len(present)} owners of training samples for {clients} sites; set "
             f"federation.sites to {len(present)} or less"
         )
     chosen = np.arange(clients)
@@ -181,7 +181,7 @@ def _dirichlet_groups(
     size = settings.group or clients
     if size > clients:
         raise DataError(
-            f"partition.group={size} is more than the {clients} clients there are: set it to {clients} or less, or to "
+            f"partition.group={size} is more than the {clients} sites there are: set it to {clients} or less, or to "
             "0 for one group of all"
         )
     if len(labels) // clients < settings.min_size:
@@ -228,8 +228,8 @@ def _draw_group(
         best = max(best, int(smallest.max()))
     raise DataError(
         f"{settings.max_draws} draws of partition.kind={settings.kind} with partition.alpha={settings.alpha} gave no "
-        f"division in which each of {clients} clients of a group has half of its fair share, {least} images (the best "
-        f"had a smallest client of {best}); raise partition.max_draws or partition.alpha, or set partition.group to "
+        f"division in which each of {clients} sites of a group has half of its fair share, {least} images (the best "
+        f"had a smallest site of {best}); raise partition.max_draws or partition.alpha, or set partition.group to "
         f"fewer than {clients}"
     )
 
@@ -276,7 +276,7 @@ def _by_class(
         )
     if clients * wanted < len(present):
         raise DataError(
-            f"{clients} clients with {wanted} classes each leave some of the {len(present)} "
+            f"{clients} sites with {wanted} classes each leave some of the {len(present)} "
             f"classes to nobody; set partition.classes_per_client to {-(-len(present) // clients)} "
             "or more, or raise federation.sites"
         )
@@ -292,8 +292,8 @@ def _by_class(
     empty = np.flatnonzero(counts.sum(axis=1) == 0)
     if len(empty):
         raise DataError(
-            f"partition.classes_per_client={wanted} leaves client {empty[0]} without an image: "
-            "more clients share its classes than these have images; raise "
+            f"partition.classes_per_client={wanted} leaves site {empty[0]} without an image: "
+            "more sites share its classes than these have images; raise "
             "partition.classes_per_client or lower federation.sites"
         )
     return _deal_classes(labels, counts, rng)
@@ -424,7 +424,7 @@ def dirichlet(alpha: float, clients: int, rng: np.random.Generator) -> NDArray[n
 def _too_extreme(alpha: float) -> DataError:
     return DataError(
         f"partition.alpha={alpha} is too extreme to draw with; use partition.kind=iid for an "
-        "even partition, or partition.kind=by_class with one class a client for the other "
+        "even partition, or partition.kind=by_class with one class a site for the other "
         "extreme"
     )
 
@@ -451,7 +451,7 @@ def draw_until_large_enough(
     least = max(1, settings.min_size)
     if clients * least > images:
         raise DataError(
-            f"{clients} clients with partition.min_size={settings.min_size} need {clients * least} "
+            f"{clients} sites with partition.min_size={settings.min_size} need {clients * least} "
             f"images, there are {images}; set partition.min_size to {images // clients} or less, "
             "or lower federation.sites"
         )
@@ -468,8 +468,8 @@ def draw_until_large_enough(
     )
     raise DataError(
         f"{settings.max_draws} draws of partition.kind={settings.kind} with "
-        f"partition.alpha={settings.alpha} gave no partition in which each of {clients} clients "
-        f"has {least} images (the best had a smallest client of {best}); raise partition.alpha or "
+        f"partition.alpha={settings.alpha} gave no partition in which each of {clients} sites "
+        f"has {least} images (the best had a smallest site of {best}); raise partition.alpha or "
         f"partition.max_draws, or lower {lower}"
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import logging
+import shlex
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from common.config.text import scalar_text
 from common.data.store import Stored
 from common.errors import DataError, RowsError
 from common.samples.dataset import REACH, Dataset, DatasetInfo, Split, number_of
@@ -413,6 +415,9 @@ class _Table:
             )
         places, row = [head.index(column.name) for column in columns], _Row(columns)
         values, classes, groups = array("d"), list[str](), list[str]()
+        faults, told = dict[tuple[str, str], list[int]](), ""
+        keys = [(place, (self.label, "no class")), (beside, (self.group, f"no {self.of}"))]
+        keys = keys if self.group else keys[:1]
         for cells in lines:
             where = f"{self.path}, line {reader.line_num}"
             if len(cells) != len(head):
@@ -423,10 +428,20 @@ class _Table:
                 raise DataError(
                     f"{self.path} has more than {MOST_ROWS:,} rows, or {MOST_VALUES:,} numbers: save it as .npz"
                 )
-            classes.append(_class(cells[place], where, self.label))
+            classes.append(_class(cells[place], where))
             if self.group:
-                groups.append(_class(cells[beside], where, self.group, self.of))
-            values.extend(row.numbers([cells[at] for at in places], where))
+                groups.append(_class(cells[beside], where))
+            wrong = [fault for at, fault in keys if cells[at].strip().upper() in _NO_CLASS]
+            read = [cells[at] for at in places]
+            try:
+                values.extend(row.numbers(read, where))
+            except RowsError as error:
+                told, pairs = told or error.told, zip(read, columns, strict=True)
+                wrong += [(c.name, why) for cell, c in pairs if (why := _fault(cell, c.categories))]
+            for fault in wrong:
+                faults.setdefault(fault, [reader.line_num, 0])[1] += 1
+        if faults:
+            raise RowsError(self._account(faults, columns, {*classes}), told=told)
         if not classes:
             raise RowsError(
                 f"{self.path} has no row below the names of its columns",
@@ -437,6 +452,29 @@ class _Table:
         table = np.frombuffer(values, dtype=np.float64).reshape(len(classes), len(inputs))
         found = {"train_images": table, "train_labels": np.array(classes), "columns": inputs}
         return found | ({"train_groups": np.array(groups)} if self.group else {})
+
+    def _account(
+        self,
+        faults: Mapping[tuple[str, str], Sequence[int]],
+        columns: Sequence[Column],
+        classes: set[str],
+    ) -> str:
+        """Return a sentence on all faults, and the words with which the columns without any are read."""
+        parts = [
+            f"line {line}, column {name!r}: {what}{f' in {rows} rows' if rows > 1 else ''}"
+            for (name, what), (line, rows) in faults.items()
+        ]
+        more = f"; and {len(parts) - _FEW_FAULTS} more" if len(parts) > _FEW_FAULTS else ""
+        bad = {name for name, _ in faults}
+        sound = [c.written for c in columns if c.name not in bad and not {*c.name} & {*",|"}]
+        words = [f"data.columns={scalar_text(','.join(sound))}"]
+        if not self.asked:
+            words.append(f"images.classes={scalar_text(','.join(sorted(classes)))}")
+        named = len(classes) <= _FEW_FAULTS and "," not in "".join(classes)
+        works = named and sound and not bad & {self.label, self.group}
+        return f"{self.path}, {'; '.join(parts[:_FEW_FAULTS])}{more}: {_BEFORE}" + (
+            f"; the other columns are read with {shlex.join(words)}" if works else ""
+        )
 
     def _columns(self, head: list[str], apart: set[int]) -> list[Column]:
         """Return the columns that are read: those asked for, or all but the classes' and the groups'.
@@ -530,8 +568,8 @@ class _Table:
         )
 
 
-#: so many columns that are missing are named
-_FEW_MISSING = 3
+#: so many columns that are missing are named, and so many faults
+_FEW_MISSING, _FEW_FAULTS = 3, 10
 
 
 class _Row:
@@ -557,8 +595,8 @@ class _Row:
     def _coded(self, cell: str, column: Column, where: str) -> list[float]:
         category = class_name(cell)
         if category not in column.categories:
-            if category.upper() in _TABLE_FILE_MISSING:
-                raise _missing(where, column.name)
+            if fault := _fault(cell, column.categories):
+                raise _refused(where, column.name, fault)
             self.others[column.name] += 1
         return column.one_hot(category)
 
@@ -572,18 +610,34 @@ class _Row:
                 )
 
 
-def _missing(where: str, column: str) -> RowsError:
+#: what is wrong with a cell, and what another machine is told of it
+_MISSING_CELL, _NO_NUMBER = "a value is missing", "not a finite number"
+_TOLD = {
+    _MISSING_CELL: "lacks a value",
+    _NO_NUMBER: "has something else than a finite number, with a decimal point,",
+}
+_BEFORE = (
+    "before, fill in or leave out what is missing and write categories as numbers (scikit-learn's SimpleImputer, "
+    "OneHotEncoder, docs/data.md)"
+)
+
+
+def _fault(cell: str, categories: Sequence[str] = ()) -> str:
+    """Return what is wrong with a cell of a column of numbers, or of one of categories; nothing if it can be read."""
+    if cell.strip().upper() in _TABLE_FILE_MISSING:
+        return _MISSING_CELL
+    return "" if categories or number_of(cell) is not None else _NO_NUMBER
+
+
+def _refused(where: str, column: str, fault: str) -> RowsError:
     return RowsError(
-        f"{where}, column {column!r}: a value is missing: fill it in, or leave the row out, before "
-        "(scikit-learn's SimpleImputer, docs/data.md)",
-        told=f"its table lacks a value in the column {column!r}: its owner fills it in, or leaves the row out",
+        f"{where}, column {column!r}: {fault}: {_BEFORE}",
+        told=f"its table {_TOLD[fault]} in the column {column!r}",
     )
 
 
-def _class(cell: str, where: str, column: str, what: str = "class") -> str:
+def _class(cell: str, where: str) -> str:
     name = cell.strip()
-    if name.upper() in _NO_CLASS:
-        raise DataError(f"{where}: no {what} in column {column!r}: leave the row out, or name one")
     check_printed([name], where)
     return name
 
@@ -598,15 +652,8 @@ def numbers_of(cells: Sequence[str], columns: Sequence[str], where: str) -> list
     if len(found) == len(cells) and np.isfinite(found).all() and "_" not in "".join(cells):
         return found
     for cell, column in zip(cells, columns, strict=True):
-        if cell.strip().upper() in _TABLE_FILE_MISSING:
-            raise _missing(where, column)
-        if number_of(cell) is None:
-            raise RowsError(
-                f"{where}, column {column!r}: not a finite number: leave the column out, or write its categories as "
-                "numbers before (scikit-learn's OneHotEncoder, docs/data.md)",
-                told=f"its table has something else than a finite number, with a decimal point, in the column "
-                f"{column!r}",
-            )
+        if fault := _fault(cell):
+            raise _refused(where, column, fault)
     raise AssertionError("a cell of the line was none")
 
 
