@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from common.division import Division
 from common.errors import ConfigError, FederationError
 from common.learning.run import Run
-from common.models.ridge import along
 from common.models.ridge_network import RidgeNetwork
 from common.privacy.accounting import epsilon
 from common.samples.inputs import Samples, samples
@@ -103,7 +102,7 @@ class Ridge(Strategy):
                 parts = [
                     model.features(self._own.inputs(slice(at, at + 100)).double()) for at in starts
                 ]
-            model.turn(along(torch.cat(parts).cpu(), len(model.offset)))
+            model.turn(model.along(torch.cat(parts).cpu()))
         return Summing(self.run, model)
 
     def choose(self, server_round: int) -> list[Site]:
@@ -117,9 +116,14 @@ class Ridge(Strategy):
         self, server_round: int, weights: Weights, sites: Sequence[Site]
     ) -> Mapping[str, Instruction]:
         """Ask every site for its sums; the model, which it draws itself, goes down where the axes are the server's."""
-        if server_round == 2:
+        if server_round == self.run.config.rounds and self.settings.refit:
+            if server_round == 1:
+                weights = self._own_network()
             self._second = Summing(self.run, joint_of(self.run, weights))
             self._total, self._rows = None, {}
+        if self.settings.alone:
+            return {}
+        if self._second is not None:
             again = Instruction(AGAIN, weights.only(joint_spec(self.run)), self._second.spec)
             return {site.name: again for site in sites}
         model = self._summing.model
@@ -152,8 +156,11 @@ class Ridge(Strategy):
                 self._told |= self._epsilons(len(inside))
             if self.settings.keep == "sites":
                 self._of_sites[upload.site.name] = sums
-        assert self._total is not None
-        solution = self._solved(self._total)
+        if self.settings.alone:
+            solution = self._of_own(summing)
+        else:
+            assert self._total is not None
+            solution = self._solved(self._total)
         model = copy.deepcopy(summing.model)
         _fill(model.head, solution)
         if self._second is not None or not self.settings.student or self._own is None:
@@ -161,6 +168,21 @@ class Ridge(Strategy):
         self._told["trained_on"] = len(self._own)
         student = taught(self.run.with_model(STUDENT), server_round, model, self._own)
         return self._joint(solution, student, self._own) if self.settings.refit else student
+
+    def _own_network(self) -> Weights:
+        """Return the model of the one round: its network learns from the server's examples, and their own solution."""
+        assert self._own is not None
+        solution, teacher = self._of_own(self._first), copy.deepcopy(self._first.model)
+        _fill(teacher.head, solution)
+        student = taught(self.run.with_model(STUDENT), 0, teacher, self._own)
+        return self._joint(solution, student, self._own)
+
+    def _of_own(self, summing: Summing) -> Tensor:
+        """Return the solution of the server's own examples alone, float64 [d, classes]."""
+        assert self._own is not None
+        self._told["trained_on"] = len(self._own)
+        sums = summing.sums(self._own).scaled(summing.rows.by)
+        return sums.solved(self._penalty(Curve.of(sums, len(self._own)).least()))
 
     @torch.no_grad()
     def _joint(self, solution: Tensor, student: Weights, own: Samples) -> Weights:

@@ -33,6 +33,10 @@ _FAINT, _THRESHOLD, _POWER = 0.3, 0.8, 0.7
 """Answers at a place are divided by their usual size there, as if that were 0.3 larger; less than 0.8 is 0."""
 
 
+_CHANNELS = 32
+"""Channels of the untrained network."""
+
+
 class RandomFilters(nn.Module):
     """Images [n, C, H, W] -> features [n, ``size``], of each image alone: nothing is learned.
 
@@ -77,6 +81,37 @@ class RandomFilters(nn.Module):
         return (torch.cat(pooled, 1) + 1e-6) ** _POWER
 
 
+class RandomNetwork(nn.Module):
+    """Images [n, C, H, W] -> the embedding [n, ``size``] of a ConvNet that nobody trained, of each image alone.
+
+    Blocks of [3x3 convolution with 32 channels, instance norm, ReLU, 2x2 average pool] until a side has about 4 pixels,
+    three at most: 512 numbers of an image of 32x32 or 8x8.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        channels, *sides = (shape[0], *(side // _shrunk(shape) for side in shape[1:]))
+        depth = max(1, min(3, round(math.log2(min(sides) / 4))))
+        for block in range(depth):
+            kernel = torch.empty(_CHANNELS, _CHANNELS if block else channels, 3, 3)
+            self.register_buffer(f"kernel{block}", kernel)
+        self.size = _CHANNELS * math.prod(max(1, side >> depth) for side in sides)
+
+    @torch.no_grad()
+    def fill(self, draws: torch.Generator) -> None:
+        """Draw the kernels, as torch does a convolution's: uniform, within 1 / sqrt(fan-in)."""
+        for kernel in self.buffers():
+            kernel.copy_((2 * _uniform(draws, *kernel.shape) - 1) / kernel[0].numel() ** 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the embedding, in the dtype of ``x``."""
+        x = F.avg_pool2d(x, _shrunk(x.shape))
+        for kernel in self.buffers():
+            maps = F.conv2d(x, kernel.to(x.dtype), padding=1)
+            x = F.avg_pool2d(F.relu(F.instance_norm(maps)), 2)
+        return x.flatten(1)
+
+
 def _shrunk(shape: tuple[int, ...]) -> int:
     """Return by what a picture is averaged down, to 32 pixels or little more: a filter sees as much of any one."""
     return max(1, min(shape[-2:]) // 32)
@@ -104,6 +139,17 @@ class Axes:
     offset: Tensor
     spread: Tensor
 
+    def beside(self, *others: Axes) -> Axes:
+        """Return the axes of features of which others' stand behind these."""
+        every = (self, *others)
+        offset, spread = (torch.cat([getattr(a, n) for a in every]) for n in ("offset", "spread"))
+        return Axes(_block_diagonal([a.axes for a in every]), offset, spread)
+
+
+def _block_diagonal(blocks: list[Tensor]) -> Tensor:
+    matrix: Tensor = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]
+    return matrix
+
 
 class RidgeModel(Classifier):
     """A linear layer on ``width`` - 1 axes of frozen features: the embedding is z, [n, K].
@@ -118,6 +164,8 @@ class RidgeModel(Classifier):
         An image's (channels, height, width), a row's (columns, 1, 1), a series' (channels, 1, steps).
     width
         Axes and the constant, at least 2: that many numbers stand for an example. `Axes` are its buffers.
+    embedding
+        How many of the axes, the last ones, are in a `RandomNetwork`'s embedding instead of the filters' answers.
 
     Raises
     ------
@@ -129,7 +177,9 @@ class RidgeModel(Classifier):
     offset: Tensor
     spread: Tensor
 
-    def __init__(self, shape: tuple[int, ...], classes: int, *, width: int = 257) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], classes: int, *, width: int = 257, embedding: int = 0
+    ) -> None:
         super().__init__(shape)
         if width < 2:
             raise ValueError(
@@ -138,8 +188,13 @@ class RidgeModel(Classifier):
         pictures = min(shape[1:]) > 1
         self.mirrored = pictures and shape[0] > 1
         self.filters = RandomFilters(shape) if pictures else None
+        self.network = RandomNetwork(shape) if pictures and embedding else None
         self.size = self.filters.size if self.filters else math.prod(shape)
-        kept = min(width - 1, self.size)
+        deep = self.network.size if self.network else 0
+        own = min(embedding, deep)
+        kept = min(width - 1 - own, self.size) + own
+        self.parts = ((self.size, kept - own), (deep, own))
+        self.size += deep
         for name, size in (("axes", (self.size, kept)), ("offset", (kept,)), ("spread", (kept,))):
             self.register_buffer(name, torch.empty(*size))
         self.head = nn.Linear(kept, classes)
@@ -148,8 +203,11 @@ class RidgeModel(Classifier):
         """Return the features [n, F] that axes are taken of."""
         if self.filters is None:
             return x.flatten(1)
-        features: Tensor = self.filters(x)
-        return (features + self.filters(x.flip(3))) / 2 if self.mirrored else features
+        features = self._of_picture(x)
+        return (features + self._of_picture(x.flip(3))) / 2 if self.mirrored else features
+
+    def _of_picture(self, x: Tensor) -> Tensor:
+        return torch.cat([bank(x) for bank in (self.filters, self.network) if bank is not None], 1)
 
     def embed(self, x: Tensor) -> Tensor:
         """Return each example's place along the axes, [n, K], in the dtype of ``x``."""
@@ -159,7 +217,8 @@ class RidgeModel(Classifier):
     def draw(self, generator: torch.Generator) -> None:
         """Draw filters and axes, as a layer's start."""
         seed = int(torch.randint(2**62, (1,), generator=generator, device=generator.device))
-        drawn = _drawn(tuple(self.continuous_shape), self.axes.shape[1], seed)
+        shape, kept = tuple(self.continuous_shape), self.axes.shape[1]
+        drawn = _drawn(shape, kept, self.parts[1][1], seed)
         for buffer, values in zip(self.buffers(), drawn, strict=True):
             buffer.copy_(values)
 
@@ -168,6 +227,16 @@ class RidgeModel(Classifier):
         """Have other axes, as many."""
         for name, values in vars(axes).items():
             self.get_buffer(name).copy_(values)
+
+    def along(self, features: Tensor, draws: torch.Generator | None = None) -> Axes:
+        """Return as many axes as it has in features float64 [n, F], the filters' and the network's each by itself."""
+        parts = torch.split(features, [size for size, _ in self.parts], 1)
+        filters, *network = [
+            along(part, kept, draws)
+            for part, (_, kept) in zip(parts, self.parts, strict=True)
+            if kept
+        ]
+        return filters.beside(*network)
 
 
 def along(features: Tensor, kept: int, draws: torch.Generator | None = None) -> Axes:
@@ -202,23 +271,26 @@ def own_axes(model: RidgeModel, draws: torch.Generator, *, random: bool = False)
     images = drawn_images(small, max(DRAWN, 2 * kept), draws)
     # In float64, so that two machines find the same axes.
     features = torch.cat([model.features(part) for part in torch.split(images, 250)])
-    return along(features, kept, draws if random else None)
+    return model.along(features, draws if random else None)
 
 
 @lru_cache(maxsize=8)
 @torch.no_grad()
-def _drawn(shape: tuple[int, ...], kept: int, seed: int) -> tuple[Tensor, ...]:
+def _drawn(shape: tuple[int, ...], kept: int, embedding: int, seed: int) -> tuple[Tensor, ...]:
     """Return the values of a model's buffers: of pictures, computed once on a machine, since that takes seconds."""
-    draws, model = torch.Generator().manual_seed(seed), RidgeModel(shape, 2, width=kept + 1)
+    draws = torch.Generator().manual_seed(seed)
+    model = RidgeModel(shape, 2, width=kept + 1, embedding=embedding)
     if model.filters is None:
         model.turn(own_axes(model, draws))
         return tuple(model.buffers())
-    file = _file_of(shape, kept, seed)
+    file = _file_of((shape, kept, embedding, seed))
     buffers = dict(model.named_buffers())
     stored = _stored(file, buffers) if file else None
     if stored is not None:
         return stored
     model.filters.fill(draws)
+    if model.network is not None:
+        model.network.fill(draws)
     model.turn(own_axes(model, draws))
     if file:
         _store(file, buffers)
@@ -229,14 +301,14 @@ _FILES = 32
 """How many models' axes stay in the user's cache; the oldest file goes first."""
 
 
-def _file_of(shape: tuple[int, ...], kept: int, seed: int) -> Path | None:
+def _file_of(asked: tuple[object, ...]) -> Path | None:
     """Return where this release's axes are kept, by all that decides their bits; None for a user without a home."""
     try:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     except RuntimeError:
         return None
     code = Path(__file__).read_bytes()
-    key = repr((shape, kept, seed, torch.__version__)).encode()
+    key = repr((asked, torch.__version__)).encode()
     return cache / "nectar" / "axes" / f"{hashlib.sha256(key + code).hexdigest()[:32]}.safetensors"
 
 

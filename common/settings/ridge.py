@@ -26,10 +26,11 @@ class RidgeSettings(Settings):
     privacy: sums give members away.
     """
 
-    features: Literal["random", "own"] = setting(
+    features: Literal["random", "deep", "own"] = setting(
         "random",
-        "what a picture becomes; random: answers of random filters, drawn by the run's seed; own: what the network of "
-        "features.* makes of it. The columns of a table and the values of a series are features as they are",
+        "what a picture becomes; random: answers of random filters, drawn by the run's seed; deep: these, and for "
+        "three of sixteen axes the embedding of an untrained ConvNet; own: what the network of features.* makes of "
+        "it. The columns of a table and the values of a series are features as they are",
         source=_OURS,
     )
     width: int = setting(
@@ -62,6 +63,11 @@ class RidgeSettings(Settings):
         False,
         "the server's labelled examples (data.validation) join the sites', and then judge nothing",
     )
+    alone: Switch = setting(
+        False,
+        "no site is asked: the solution of the server's labelled examples (data.validation), which is as far as they "
+        "go without a federation",
+    )
     student: str = setting(
         "",
         "a network that the server then trains on its labelled examples (data.validation, which judge nothing then), "
@@ -72,8 +78,9 @@ class RidgeSettings(Settings):
     )
     refit: Switch = setting(
         False,
-        "with ridge.student=convnet and rounds=2: a second round of sums, of the axes and of the trained network's "
-        "embedding, which goes down; the solution of these is the run's model",
+        "with ridge.student=convnet: sums of the axes and of the network's embedding, which goes down; their solution "
+        "is the run's model. The network is taught by the solution of the server's own examples (rounds=1), or of a "
+        "first round's sums (rounds=2)",
         source="Nectar, after Fed3R+FT",
         later=True,
     )
@@ -114,7 +121,7 @@ class RidgeSettings(Settings):
     @property
     def trains_on_validation(self) -> bool:
         """Whether the server's examples are among those it learns from, or give the axes."""
-        return self.server or self.axes == "server" or bool(self.student)
+        return self.server or self.alone or self.axes == "server" or bool(self.student)
 
     @classmethod
     def needs(cls) -> Mapping[str, Any]:
@@ -128,16 +135,21 @@ class RidgeSettings(Settings):
 
     def shaped(self, model: ModelSettings) -> ModelSettings:
         """Return the model with as many axes as are asked for, or the network that it teaches."""
-        own: dict[str, Any] = {"name": self.student} if self.student else {"width": self.width}
+        own: dict[str, Any] = {"name": self.student} if self.student else self._teacher
         if self.student and self.refit:
             own = {"name": JOINT, "embedding": self.width}
         return model.model_copy(update=own)
+
+    @property
+    def _teacher(self) -> dict[str, Any]:
+        embedding = (self.width - 1) * 3 // 16 if self.features == "deep" else 0
+        return {"width": self.width, "embedding": embedding}
 
     def models(self, model: ModelSettings) -> Mapping[str, ModelSettings]:
         """Name the teacher beside the network that it teaches, and this where the run's model is of both."""
         if not self.student:
             return {}
-        own = {TEACHER: {"name": "ridge", "width": self.width}}
+        own = {TEACHER: {"name": "ridge"} | self._teacher}
         if self.refit:
             own[STUDENT] = {"name": self.student}
         return {n: model.model_copy(update={"embedding": 0} | o) for n, o in own.items()}
@@ -150,6 +162,10 @@ class RidgeSettings(Settings):
         """Refuse another length of rows than 1, of which the noise's size is computed."""
         if privacy.clip != 1:
             return f"a row of features is no longer than 1, and privacy.clip={privacy.clip:g}: leave it out"
+        if self.alone:
+            return (
+                "{section}.alone=on asks no site for anything: leave privacy.noise_multiplier out"
+            )
         if self.form == "integers":
             return "{section}.form=integers is for exact sums, and noise is none: set {section}.form=int8"
         if self.keep == "sites":
@@ -158,6 +174,8 @@ class RidgeSettings(Settings):
 
     def disclosure(self) -> Disclosure:
         """State what leaves a device; the classes' counts are the sums of the constant."""
+        if self.alone:
+            return Disclosure("nothing", update=False)
         sent = (
             "sums of features by class"
             if self.sums == "class"

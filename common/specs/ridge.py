@@ -55,11 +55,10 @@ def check(run: Run) -> RidgeSettings:
         raise ConfigError(
             f"method=ridge solves for classes, and {run.info.name} is text: choose fedavg"
         )
-    rounds = 2 if settings.refit else 1
-    if config.rounds != rounds:
+    if config.rounds > 1 + settings.refit:
         raise ConfigError(
             f"method=ridge with ridge.refit={'on' if settings.refit else 'off'} learns all there is to learn in "
-            f"{rounds} round{'s' * settings.refit}, and rounds={config.rounds}: set rounds={rounds}"
+            f"{'one round or two' if settings.refit else 'one round'}, and rounds={config.rounds}: set rounds=1"
         )
     if settings.student and settings.axes == "server":
         raise ConfigError(
@@ -81,12 +80,17 @@ def check(run: Run) -> RidgeSettings:
             f"ridge.features={settings.features} and features.name={config.features.name or 'nothing'} do not fit: "
             "ridge.features=own is what the network of features.name makes of pictures, random needs none"
         )
+    if settings.alone and (config.rounds > 1 or settings.keep == "sites" or config.secret):
+        raise ConfigError(
+            "ridge.alone=on asks no site: leave out rounds, ridge.keep and federation.secret"
+        )
     if settings.forget and not (config.resume and settings.keep == "sites"):
         raise ConfigError(
             "ridge.forget is of a record (resume=) with each site's own sums (ridge.keep=sites): run again without "
             "the site"
         )
-    if is_user_data(config.dataset) and not (config.privacy.active or settings.plain):
+    leave = not (config.privacy.active or settings.plain or settings.alone)
+    if is_user_data(config.dataset) and leave:
         raise ConfigError(
             "method=ridge sends sums that tell who is in them, and this data set is taken for somebody's own: set "
             "privacy.noise_multiplier above 0, such as 2, or ridge.plain=on if plain sums may leave"

@@ -118,6 +118,17 @@ def test_the_servers_examples_join_as_if_a_site_had_them(tmp_path: Path) -> None
     torch.testing.assert_close(head(joined).double(), solved.mT, rtol=1e-5, atol=1e-6)
 
 
+def test_a_server_that_asks_nobody_solves_for_its_own_examples(tmp_path: Path) -> None:
+    run = ran(tmp_path, **{"ridge.alone": True})
+    division = Division(run.config)
+    summing = Summing(division.run, model_of(division.run))
+    own = samples(division.dataset.train, division.run.info, division.validation)
+    plain = summing.sums(own).scaled(summing.rows.by)
+    solved = plain.solved(Curve.of(plain, len(own)).least())
+    torch.testing.assert_close(head(run).double(), solved.mT, rtol=1e-5, atol=1e-6)
+    assert not sum(run.rounds[-1]["bytes"]["up"].values())
+
+
 def test_rows_of_a_table_are_features_and_text_is_refused(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     labels = np.arange(300) % 3
@@ -145,6 +156,8 @@ def test_rows_of_a_table_are_features_and_text_is_refused(tmp_path: Path) -> Non
     [
         ({"rounds": 2}, "rounds=2: set rounds=1"),
         ({"model.name": "mlp"}, "model.name=mlp: leave it out"),
+        ({"ridge.alone": True, "ridge.keep": "sites"}, "asks no site"),
+        ({"ridge.alone": True, "privacy.noise_multiplier": 1.0}, "asks no site"),
         ({"ridge.features": "own"}, "features.name=nothing"),
         ({"ridge.lam": "much"}, "gcv, or a number"),
         ({"ridge.lam": "-1"}, "gcv, or a number"),
@@ -274,6 +287,23 @@ def test_axes_are_the_principal_ones_of_drawn_images_and_drawn_by_the_seed() -> 
     torch.testing.assert_close(spread, one.spread, rtol=0.15, atol=0)
     apart = torch.corrcoef(z.mT) - torch.eye(8)
     assert float(apart.abs().max()) < 0.3
+
+
+def test_some_axes_are_of_an_untrained_networks_embedding(tmp_path: Path) -> None:
+    for shape in ((1, 8, 8), (3, 32, 32), (1, 28, 28), (3, 70, 90), (2, 5, 2)):
+        network = ridge.RandomNetwork(shape)
+        network.fill(torch.Generator().manual_seed(0))
+        assert network(torch.rand(2, *shape)).shape == (2, network.size)
+    model = build("ridge", (1, 8, 8), 3, width=17, embedding=3).eval()
+    filters, network = model.filters.size, model.network.size
+    assert model.axes.shape == (filters + network, 16)
+    assert not model.axes[:filters, 13:].any()
+    assert not model.axes[filters:, :13].any()
+    alone = build("ridge", (1, 8, 8), 3, width=14).eval()
+    assert torch.equal(model.axes[:filters, :13], alone.axes)
+    run = ran(tmp_path, **{"ridge.features": "deep"})
+    assert run.model.parts[1][1] == 3
+    assert len(run.model.offset) == 16
 
 
 def test_axes_are_computed_once_on_a_machine(

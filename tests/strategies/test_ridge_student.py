@@ -131,17 +131,20 @@ REFIT: dict[str, Any] = QUICK | {
     "model.width": 4,
     "image_training.steps": 20,
 }
+FINE = {"ridge.form": "integers", "ridge.levels": 2048, "ridge.lam": "3"}
 
 
-def test_the_first_rounds_model_is_the_solution_alone_and_the_seconds_that_of_axes_and_embedding(
-    tmp_path: Path,
-) -> None:
-    more = {"ridge.form": "integers", "ridge.levels": 2048, "ridge.lam": "3"}
-    run = nectar.run("ridge", output_dir=tmp_path, progress=False, **(REFIT | more))
-    plain = {key: REFIT[key] for key in ("ridge.width", "federation.sites")} | more
+def test_the_first_rounds_model_is_the_solution_alone(tmp_path: Path) -> None:
+    run = nectar.run("ridge", output_dir=tmp_path, progress=False, **(REFIT | FINE))
+    plain = {key: REFIT[key] for key in ("ridge.width", "federation.sites")} | FINE
     alone = nectar.run("ridge", output_dir=tmp_path / "alone", progress=False, **plain)
     assert run.rounds[1]["test"]["accuracy"] == alone.rounds[-1]["test"]["accuracy"]
 
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_the_model_is_the_solution_of_axes_and_embedding(tmp_path: Path, rounds: int) -> None:
+    more = FINE | {"rounds": rounds}
+    run = nectar.run("ridge", output_dir=tmp_path, progress=False, **(REFIT | more))
     division = Division(run.config)
     model = run.model.eval().double()
     where = np.sort(np.concatenate(list(division.partition(3))))
@@ -156,6 +159,37 @@ def test_the_first_rounds_model_is_the_solution_alone_and_the_seconds_that_of_ax
     expected = solution.mT
     found = torch.cat([model.head.weight, model.head.bias[:, None]], 1)
     assert (found - expected).norm() < 1e-3 * expected.norm()  # rows are rounded
+
+
+def test_in_one_round_the_network_learns_from_the_servers_own_examples(tmp_path: Path) -> None:
+    """Whatever the sites hold, and however many there are: they have no part in it."""
+    one, other = (
+        nectar.run("ridge", output_dir=tmp_path / str(n), progress=False, **(REFIT | FINE | more))
+        for n, more in enumerate(
+            {"rounds": 1, "federation.sites": sites, "partition.alpha": alpha}
+            for sites, alpha in ((3, 0.5), (2, 9.0))
+        )
+    )
+    assert one.rounds[-1]["notes"]["trained_on"] == 144
+    found, same = (dict(run.checkpoint().model("")) for run in (one, other))
+    for name in joint_spec(Division(one.config).run).names:
+        assert torch.equal(found[name], same[name])
+    assert not torch.equal(found["head.weight"], same["head.weight"])
+
+
+def test_alone_the_server_has_its_own_network_and_its_own_solution(tmp_path: Path) -> None:
+    """The network is that of the one round; the head is the solution of the server's examples."""
+    more = FINE | {"rounds": 1}
+    asked, alone = (
+        nectar.run("ridge", output_dir=tmp_path / word, progress=False, **(REFIT | more | own))
+        for word, own in {"asked": {}, "alone": {"ridge.alone": True}}.items()
+    )
+    assert not sum(alone.rounds[-1]["bytes"]["up"].values())
+    assert not sum(alone.rounds[-1]["bytes"]["down"].values())
+    found, same = (dict(run.checkpoint().model("")) for run in (alone, asked))
+    for name in joint_spec(Division(alone.config).run).names:
+        assert torch.equal(found[name], same[name])
+    assert not torch.equal(found["head.weight"], same["head.weight"])
 
 
 def test_what_goes_down_is_the_network_and_the_scale_of_its_embedding(tmp_path: Path) -> None:
