@@ -290,7 +290,7 @@ def _drawn(shape: tuple[int, ...], kept: int, embedding: int, seed: int) -> tupl
         return stored
     model.filters.fill(draws)
     if model.network is not None:
-        model.network.fill(draws)
+        model.network.fill(torch.Generator().manual_seed(seed ^ 1))  # the others are as without it
     model.turn(own_axes(model, draws))
     if file:
         _store(file, buffers)

@@ -162,7 +162,7 @@ def test_the_model_is_the_solution_of_axes_and_embedding(tmp_path: Path, rounds:
 
 
 def test_in_one_round_the_network_learns_from_the_servers_own_examples(tmp_path: Path) -> None:
-    """Whatever the sites hold, and however many there are: they have no part in it."""
+    """However the sites' are divided, the network is the same; and so, of exact sums, is the solution."""
     one, other = (
         nectar.run("ridge", output_dir=tmp_path / str(n), progress=False, **(REFIT | FINE | more))
         for n, more in enumerate(
@@ -172,9 +172,9 @@ def test_in_one_round_the_network_learns_from_the_servers_own_examples(tmp_path:
     )
     assert one.rounds[-1]["notes"]["trained_on"] == 144
     found, same = (dict(run.checkpoint().model("")) for run in (one, other))
-    for name in joint_spec(Division(one.config).run).names:
-        assert torch.equal(found[name], same[name])
-    assert not torch.equal(found["head.weight"], same["head.weight"])
+    assert found.keys() >= {*joint_spec(Division(one.config).run).names}
+    for name, values in found.items():
+        assert torch.equal(values, same[name]), name
 
 
 def test_alone_the_server_has_its_own_network_and_its_own_solution(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_each_of_two_noisy_rounds_is_charged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (REFIT | {"rounds": 1}, "set rounds=2"),
+        (REFIT | {"rounds": 3}, "set rounds=1"),
         (QUICK | {"rounds": 2}, "set rounds=1"),
         (REFIT | {"ridge.student": "mlp"}, r"set ridge\.student=convnet"),
         (QUICK | {"ridge.axes": "server"}, "drawn axes"),
