@@ -107,16 +107,15 @@ def _watch(parent: int, number: signal.Signals) -> None:
 
 
 def listen(grace: int = 0) -> None:
-    """Let the first SIGINT or SIGTERM ask for an orderly end, also where a shell made its background jobs ignore SIGINT.
+    """Let the first SIGINT or SIGTERM ask for an orderly end, and ignore later ones, which would disturb the clean-up.
 
-    Later ones are ignored: they would disturb the clean-up.
+    So it does where a shell made its background jobs ignore SIGINT.
 
     Parameters
     ----------
     grace : int
         Seconds after which the system ends this process all the same; 0 for never.
     """
-
     numbers = (signal.SIGINT, signal.SIGTERM)
 
     def heard(number: int, frame: FrameType | None) -> None:
