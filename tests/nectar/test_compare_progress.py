@@ -65,6 +65,4 @@ def test_a_comparison_says_it(
     monkeypatch.setattr(scheduling, "_EVERY", 0.0)
     words = ["fedavg", "rounds=2", "--seeds=1", f"output-dir={tmp_path / 'runs'}", *SMALL.split()]
     Comparison(parse(options_of(words)), say).carry_out()
-    assert message[1].startswith(
-        "At work: fedavg, seed 0 (round 1 of 2). 0 of 1 runs are done"
-    )
+    assert message[1].startswith("At work: fedavg, seed 0 (round 1 of 2). 0 of 1 runs are done")
