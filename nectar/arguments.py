@@ -433,6 +433,8 @@ def _classes_in(folder: Path, *, alone: bool) -> list[str]:
 def format_duration(seconds: float) -> str:
     """Return a span as a person says it: ``0.3 s``, ``42 s``, ``3 min 20 s``, ``12 h 36 min``, ``107 days``."""
     if seconds < 9.95:
+        if seconds < 0.05:
+            return "under 0.1 s"
         return f"{seconds:.1f} s"
     whole = round(seconds)
     if whole < 60:

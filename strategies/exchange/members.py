@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from logging import getLogger
 
 from common.errors import FederationError
 from common.sites import SUPERLINK, Site, engine_of
-from common.specs.updates import DATA, MEMORY_LOST, OTHER_DATA, OTHER_ROUNDS, WENT_BACK
+from common.specs.updates import (
+    DATA,
+    DEVICE_RAISED,
+    MEMORY_LOST,
+    OTHER_DATA,
+    OTHER_ROUNDS,
+    WENT_BACK,
+)
 from strategies.exchange.evaluation import EvaluationRequest
 from strategies.exchange.judging import LengthHistory
-from strategies.exchange.replies import Outcome, PrivacyBudgetUsage, Upload
+from strategies.exchange.replies import Outcome, PrivacyBudgetUsage, Upload, alike
+from strategies.exchange.roll_call import listed
 
 logger = getLogger("flwr")
 
@@ -83,6 +91,18 @@ class Members:
                 "the machines that simulate it do not share the run's record, in which that lies; name a folder that "
                 "all of them share (output-dir=/shared/runs), or simulate on one machine"
             )
+
+    def note_alike(self, what: str, failed: Mapping[str, str], well: Collection[str]) -> None:
+        """Name the sites that failed as another one did; stop a simulation all of whose sites raised the same error.
+
+        A further round would raise it again. Over real machines what sites send stops no run.
+        """
+        for why, (first, *others) in alike(failed).items():
+            if others:
+                logger.warning("%s: rejected %s for the reason of %s", what, listed(others), first)
+            all_raised = why.startswith(DEVICE_RAISED) and len(others) + 1 == len(failed)
+            if all_raised and not well and engine_of(self.sites) != SUPERLINK:
+                raise FederationError(f"{what}: all {len(failed)} sites failed alike, {why}")
 
     def tell_memory(self, server_round: int, upload: Upload) -> None:
         """Log what a site says of its memory where that is not what this run's last round left."""

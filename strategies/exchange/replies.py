@@ -122,6 +122,29 @@ class Outcome:
         self.shortened.pop(upload.site.name, None)
 
 
+def note_failure(failed: dict[str, str], site: str, why: str, what: str) -> None:
+    """Note why a site's reply counts for nothing; in the log only where it is no other site's reason too."""
+    if why not in failed.values():
+        logger.warning("%s %s: %s", what, site, why)
+    failed[site] = why
+
+
+def alike(failed: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the sites by the reason for which they failed."""
+    sites: dict[str, list[str]] = {}
+    for site, why in failed.items():
+        sites.setdefault(why, []).append(site)
+    return sites
+
+
+def reasons_in_words(failed: Mapping[str, str]) -> str:
+    """Describe why sites failed, each reason once."""
+    return "; ".join(
+        f"{first}{f' and {len(more)} more' if more else ''}: {why}"
+        for why, (first, *more) in alike(failed).items()
+    )
+
+
 def rejection_reason(reply: Message) -> str:
     """Return why ``reply`` carries an error, in the same words in every engine."""
     known = _FLOWER_ERRORS.get(reply.error.code)

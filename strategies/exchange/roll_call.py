@@ -400,11 +400,16 @@ class Gathering:
             answer = read_answer(node_id, reply, self._question)
             if isinstance(answer, Site):
                 self._known[node_id] = answer
-            elif isinstance(answer, SiteRefused):
+                continue
+            if isinstance(answer, SiteRefused):
                 self._refused[node_id] = str(answer)
-            elif self._failed.get(node_id) != str(answer):
-                self._failed[node_id] = str(answer)
-                logger.warning("%s", answer)
+                continue
+            if node_id not in self._names:
+                self._names = registered(self._grid)
+            sentence = called(node_id, str(answer), self._names)
+            if self._failed.get(node_id) != sentence:
+                self._failed[node_id] = sentence
+                logger.warning("%s", sentence)
 
     def _pending(self) -> bool:
         """Return whether a node that came with the others may still answer."""
@@ -509,6 +514,13 @@ def describe_unresponsive(
 def registered(grid: Grid) -> dict[int, str]:
     """Return the names under which the nodes that are online were registered, by node id."""
     return {node.node_id: one_line(node.name[:64]) for node in grid.get_nodes()}
+
+
+def called(node_id: int, sentence: str, names: Mapping[int, str]) -> str:
+    """Return a sentence that begins with a node's number with the node's name there, if it has one."""
+    number = f"node {node_id}"
+    named = names.get(node_id) and sentence.startswith(number)
+    return f"{names[node_id]} ({number}){sentence.removeprefix(number)}" if named else sentence
 
 
 def misnamed(sites: Iterable[Site], names: Mapping[int, str]) -> dict[int, str]:

@@ -1,6 +1,7 @@
 """The command `nectar`: what it prints, its exit codes, and what it does without."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from common.errors import NectarError
 from common.methods import METHODS
 from common.settings.sections import RunSettings
 from nectar import cli, command_line
+from nectar.commands.run import _log_plainly
 
 
 def fake(monkeypatch: pytest.MonkeyPatch, main: Any, **more: Any) -> None:
@@ -85,6 +87,19 @@ def test_the_help_of_each_command_fits_80_columns_and_explains_every_option(
     command = command_line.COMMANDS.get_command(None, name)  # type: ignore[attr-defined]
     for one in [command, *getattr(command, "commands", {}).values()]:
         assert all(option.help for option in one.params), one.name
+
+
+def test_a_run_writes_its_lines_as_they_are(capfd: pytest.CaptureFixture[str]) -> None:
+    """Each line of ours had "INFO :" before it, and in a terminal's log colours."""
+    logger = logging.getLogger("flwr")
+    for handler in [each for each in logger.handlers if hasattr(each, "colored")]:
+        handler.setStream(sys.stderr)  # type: ignore[attr-defined]
+    _log_plainly()
+    logger.info("round 1/2: accuracy 0.9")
+    logger.warning("round 1: rejected a: it is late")
+    assert capfd.readouterr().err == (
+        "round 1/2: accuracy 0.9\nWARNING: round 1: rejected a: it is late\n"
+    )
 
 
 @pytest.mark.parametrize(

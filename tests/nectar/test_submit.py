@@ -378,7 +378,7 @@ def test_the_log_tells_where_the_record_lies(
     out = io.StringIO()
     watched = watch(connection, "17", verbose=False, out=out)
     assert (watched.record, watched.output_dir) == ("2026-feddm", "/srv/runs")
-    assert out.getvalue() == "INFO :      the record is there\n"
+    assert out.getvalue() == "the record is there\n"
 
 
 def test_what_a_site_says_cannot_pass_for_the_servers_word(
