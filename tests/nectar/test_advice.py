@@ -122,7 +122,7 @@ ROWS = {
     ),
     "images that leave the numbers": row(
         "run feddm feddm.image_lr=1e38 feddm.iterations=9 rounds=1 federation.sites=2",
-        "feddm.image_lr=1e+38)",
+        "feddm.image_lr from 1e+38 to 3e+37)",
         "run feddm feddm.image_lr=1 feddm.iterations=9 rounds=1 federation.sites=2",
     ),
     "list": row("list", "did you mean `nectar runs`?", "runs"),
