@@ -333,7 +333,7 @@ def warn_no_progress(lines: Sequence[Mapping[str, Any]], rates: str) -> str:
     Parameters
     ----------
     rates : str
-        The learning rates, as they are typed.
+        From what to what the learning rates may be lowered.
     """
     judged = [line for line in lines if line.get("test") and line["test"]["loss"] is not None]
     if len(judged) < 2 or judged[0]["round"]:

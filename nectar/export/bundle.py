@@ -223,6 +223,7 @@ def _of_pictures(config: Config) -> dict[str, Any]:
     return {
         "page": config.images.page,
         "white": config.images.white,
+        "black": config.images.black,
         "pixels": "raw / scale, from 0 to 1",
     }
 
