@@ -121,13 +121,11 @@ _ELSEWHERE = {
     for meant, words in {
         "federation.sites": "sites clients numclients numsupernodes numpartitions",
         "federation.participation": "fractionfit fractiontrain",
-        "federation.min_replies": "minfitclients mintrainnodes",
         "rounds": "numrounds numserverrounds",
         "fedavg.epochs": "localepochs numepochs",
         "fedavg.local_optimizer": "optimizer",
         "batch": "batchsize",
         "lr": "learningrate",
-        "image_training.schedule": "scheduler",
         "evaluation.patience": "earlystopping",
         "compute.device=cuda": "gpu gpus numgpus cuda",
         "track=mlflow or track=tensorboard": "wandb logger mlflow tensorboard",
@@ -166,9 +164,8 @@ def nearest_key(key: str, known: Sequence[str], method: object = "") -> str | No
     return likely[0] if likely else closest_word(key, known, 0.65)
 
 
-def not_a_setting(key: str, where: str, known: Sequence[str], method: str) -> str:
+def not_a_setting(key: str, where: str, guess: str | None, method: str) -> str:
     """Describe a key that does not exist: which one was meant, or where all are listed."""
-    guess = nearest_key(key, known, method)
     if guess is None:
         return f"{key} {where_phrase(where)} is not a setting: `nectar config --help` lists all."
     what = "lacks its section" if guess.endswith(f".{key}") else "is not a setting"
