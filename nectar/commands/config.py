@@ -154,15 +154,14 @@ def _explain(name: str) -> str:
         return _table(_first_line(RunSettings), "", [*describe(RunSettings), *_PATHS])
     classes = section_classes()
     if name not in classes:
-        homes = [section for section, cls in classes.items() if name in cls.model_fields]
+        if homes := [section for section, cls in classes.items() if name in cls.model_fields]:
+            more = f" and {len(homes) - 4} more" if len(homes) > 4 else ""
+            raise ConfigError(
+                f"{name} is a setting of {', '.join(homes[:4])}{more}: `nectar config --help {homes[0]}` explains it."
+            )
         guess = closest_word(name, [_RUN, *classes], 0.65) or meant_by(name)
-        hint = f"a setting of {', '.join(homes)}" if homes else f"unknown, the nearest is {guess}"
-        explains = (
-            f"`nectar config --help {homes[0]}` explains it"
-            if homes
-            else "`nectar config --help` lists all"
-        )
-        raise ConfigError(f"{name} is {hint}: {explains}.")
+        hint = f", the nearest is {guess}" if guess else ""
+        raise ConfigError(f"{name} is unknown{hint}: `nectar config --help` lists all.")
     return _table(_first_line(classes[name]), name, describe(classes[name]))
 
 
