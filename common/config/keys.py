@@ -104,11 +104,7 @@ def _close(word: str, choices: Iterable[str], likeness: float) -> list[str]:
     spelt, word = {fold(choice): choice for choice in choices}, fold(word)
     found = difflib.get_close_matches(word, spelt, n=3, cutoff=likeness)
     ratios = [difflib.SequenceMatcher(None, choice, word).ratio() for choice in found]
-    return [
-        spelt[choice]
-        for choice, ratio in zip(found, ratios, strict=True)
-        if ratio > ratios[0] - 0.04
-    ]
+    return [spelt[one] for one, like in zip(found, ratios, strict=True) if like > ratios[0] - 0.04]
 
 
 def fold(word: str) -> str:
@@ -126,12 +122,8 @@ _ELSEWHERE = {
         "fedavg.local_optimizer": "optimizer",
         "batch": "batchsize",
         "lr": "learningrate",
-        "evaluation.patience": "earlystopping",
         "compute.device=cuda": "gpu gpus numgpus cuda",
         "track=mlflow or track=tensorboard": "wandb logger mlflow tensorboard",
-        "partition.kind=iid": "iid",
-        "partition.alpha": "dirichlet",
-        "privacy.epsilon": "dp",
     }.items()
     for word in words.split()
 }
@@ -141,10 +133,10 @@ _ELSEWHERE = {
 def nearest_key(key: str, known: Sequence[str], method: object = "") -> str | None:
     """Return the known key that a mistyped one was most likely meant as, or the words to type instead.
 
-    The same key in another spelling comes first, then what the word means in Flower or PyTorch, of the method's own
-    settings where there is one. A slip in the name is likelier than in the section, so names of the same section come
-    next, also those of which it is a word (``feddm.lr``: ``feddm.global_lr``); then the same name in another section;
-    then whatever looks alike. A key without a section may be of any, its method's first.
+    The same key in another spelling comes first, then what the word means in Flower or PyTorch. A slip in the name is
+    likelier than in the section, so its other names come next, also those of which it is a word (``feddm.lr``:
+    ``feddm.global_lr``); then the same name in another section; then whatever looks alike. Without a section a key may
+    be of any, its method's first.
     """
     section, _, name = key.replace(":", ".").rpartition(".")
     home, meant = section or method, _ELSEWHERE.get(fold(name), name)
