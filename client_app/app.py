@@ -66,7 +66,7 @@ from common.privacy.ledger import (
 )
 from common.samples.inputs import Samples
 from common.sites import IN_PROCESS, site_name
-from common.specs.updates import DATA, DEVICE_RAISED, EVALUATION, REASON, TRAINING_FAILED
+from common.specs.updates import DATA, EVALUATION, EXCEPTION, REASON, TRAINING_FAILED
 from common.storage.limits import checked_by
 from common.wire.codec import array_of, filled, record_of
 
@@ -574,7 +574,7 @@ def reason_for_server(
             f"{incident})"
         )
     log(f"incident {incident}\n{trace.rstrip()}")
-    return f"{DEVICE_RAISED} {type(error).__name__} (incident {incident} in its log)"
+    return f"{EXCEPTION} {type(error).__name__} (incident {incident} in its log)"
 
 
 # ---- private files -------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from common.wire.weights import Weights, WeightsSpec
 _MODEL = ("", "weights", "inner")
 
 #: how a server is told of an exception at a site whose text it does not get
-DEVICE_RAISED = "the device raised"
+EXCEPTION = "the device raised"
 
 
 def sends_updates(config: Config) -> bool:

@@ -100,9 +100,9 @@ def _run(run: RunStatus, sites: Sequence[SiteStatus]) -> str:
         begun += f", about {format_duration(run.left)} more after it" if run.left >= 1 else ""
     where = f"; record {plain(run.record)}" if run.record else ""
     last = f"\n  {plain(run.last)}" if run.last else ""
-    called = {member.node: member.site for member in sites}
     waits = "".join(
-        f"\n  {plain(called.get(node) or f'node {node}')} waits for approval: {plain(said)}"
-        for node, said in run.waiting.items()
+        f"\n  {plain(one.site) or f'node {one.node}'} waits for approval: {plain(run.waiting[one.node])}"
+        for one in sites
+        if one.node in run.waiting
     )
     return f"{begun}{where}{last}{waits}"

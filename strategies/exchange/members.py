@@ -8,18 +8,10 @@ from logging import getLogger
 
 from common.errors import FederationError
 from common.sites import SUPERLINK, Site, engine_of
-from common.specs.updates import (
-    DATA,
-    DEVICE_RAISED,
-    MEMORY_LOST,
-    OTHER_DATA,
-    OTHER_ROUNDS,
-    WENT_BACK,
-)
+from common.specs.updates import DATA, EXCEPTION, MEMORY_LOST, OTHER_DATA, OTHER_ROUNDS, WENT_BACK
 from strategies.exchange.evaluation import EvaluationRequest
 from strategies.exchange.judging import LengthHistory
-from strategies.exchange.replies import Outcome, PrivacyBudgetUsage, Upload, alike
-from strategies.exchange.roll_call import listed
+from strategies.exchange.replies import Outcome, PrivacyBudgetUsage, Upload, reasons_in_words
 
 logger = getLogger("flwr")
 
@@ -93,16 +85,15 @@ class Members:
             )
 
     def note_alike(self, what: str, failed: Mapping[str, str], well: Collection[str]) -> None:
-        """Name the sites that failed as another one did; stop a simulation all of whose sites raised the same error.
+        """Log how many sites failed alike, if any did; stop a simulation all of whose sites raised the same error.
 
         A further round would raise it again. Over real machines what sites send stops no run.
         """
-        for why, (first, *others) in alike(failed).items():
-            if others:
-                logger.warning("%s: rejected %s for the reason of %s", what, listed(others), first)
-            all_raised = why.startswith(DEVICE_RAISED) and len(others) + 1 == len(failed)
-            if all_raised and not well and engine_of(self.sites) != SUPERLINK:
-                raise FederationError(f"{what}: all {len(failed)} sites failed alike, {why}")
+        if len(reasons := {*failed.values()}) < len(failed):
+            logger.warning("%s: rejected %s", what, reasons_in_words(failed))
+        raised = len(reasons) == 1 and all(why.startswith(EXCEPTION) for why in reasons)
+        if raised and not well and engine_of(self.sites) != SUPERLINK:
+            raise FederationError(f"{what}: all {len(failed)} sites failed alike, {reasons.pop()}")
 
     def tell_memory(self, server_round: int, upload: Upload) -> None:
         """Log what a site says of its memory where that is not what this run's last round left."""

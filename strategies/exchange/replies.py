@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -129,20 +130,13 @@ def note_failure(failed: dict[str, str], site: str, why: str, what: str) -> None
     failed[site] = why
 
 
-def alike(failed: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the sites by the reason for which they failed."""
-    sites: dict[str, list[str]] = {}
-    for site, why in failed.items():
-        sites.setdefault(why, []).append(site)
-    return sites
-
-
 def reasons_in_words(failed: Mapping[str, str]) -> str:
-    """Describe why sites failed, each reason once."""
-    return "; ".join(
-        f"{first}{f' and {len(more)} more' if more else ''}: {why}"
-        for why, (first, *more) in alike(failed).items()
-    )
+    """Describe why sites failed, each reason once: who gave it first, and how many more."""
+    first = {why: site for site, why in reversed([*failed.items()])}
+    more = {
+        why: f" and {n - 1} more" if n > 1 else "" for why, n in Counter(failed.values()).items()
+    }
+    return "; ".join(f"{first[why]}{others}: {why}" for why, others in more.items())
 
 
 def rejection_reason(reply: Message) -> str:

@@ -406,7 +406,8 @@ class Gathering:
                 continue
             if node_id not in self._names:
                 self._names = registered(self._grid)
-            sentence = called(node_id, str(answer), self._names)
+            name, number = self._names.get(node_id, ""), f"node {node_id}"
+            sentence = str(answer).replace(number, f"{name} ({number})" if name else number, 1)
             if self._failed.get(node_id) != sentence:
                 self._failed[node_id] = sentence
                 logger.warning("%s", sentence)
@@ -514,13 +515,6 @@ def describe_unresponsive(
 def registered(grid: Grid) -> dict[int, str]:
     """Return the names under which the nodes that are online were registered, by node id."""
     return {node.node_id: one_line(node.name[:64]) for node in grid.get_nodes()}
-
-
-def called(node_id: int, sentence: str, names: Mapping[int, str]) -> str:
-    """Return a sentence that begins with a node's number with the node's name there, if it has one."""
-    number = f"node {node_id}"
-    named = names.get(node_id) and sentence.startswith(number)
-    return f"{names[node_id]} ({number}){sentence.removeprefix(number)}" if named else sentence
 
 
 def misnamed(sites: Iterable[Site], names: Mapping[int, str]) -> dict[int, str]:

@@ -117,6 +117,8 @@ def test_a_run_writes_its_lines_as_they_are(capfd: pytest.CaptureFixture[str]) -
         ("fedavg", "there is no command 'fedavg': did you mean `nectar run fedavg`?"),
         ("Fed-Avg rounds=3", "did you mean `nectar run fedavg`?"),
         ("config --help fed-avg", "fed-avg is unknown, the nearest is fedavg: "),
+        ("config --help MNIST", "MNIST is unknown: `nectar config --help` lists all."),
+        ("config --help epochs", "epochs is a setting of image_training, fedavg, fedprox, "),
         ("config --help batch_size", "the nearest is image_training.batch: "),
         ("run --dry-run --dry-run", "--dry-run is given twice: give it once."),
         ("run --config a --config=b", "--config is given twice: give it once."),

@@ -20,7 +20,7 @@ import client_app.fedavg
 import client_app.feddm
 from common.errors import FederationError
 from common.sites import IN_PROCESS, RAY, SUPERLINK, Site
-from common.specs.updates import DEVICE_RAISED
+from common.specs.updates import EXCEPTION
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from nectar.engines.local_grid import LocalGrid
@@ -135,12 +135,14 @@ def test_sites_that_fail_alike_are_said_once_and_stop_a_simulation(
     monkeypatch.setattr(client_app.device.DeviceClient, "judged", explodes)
     config = small(method="fedavg", rounds=3, set="evaluation.on=sites data.site_holdout=0.2")
     with pytest.raises(
-        FederationError, match=r"^evaluation of round 1: all 3 sites failed alike, the device rais"
+        FederationError, match=r"^evaluation of round 1: all 3 sites failed alike, the device"
     ):
         run(config)
     assert caplog.text.count("Traceback") == 1
     assert caplog.text.count("rejected the evaluation of") == 1
-    assert "rejected partition-1, partition-2 for the reason of partition-0" in caplog.text
+    assert (
+        "evaluation of round 1: rejected partition-0 and 2 more: the device raised" in caplog.text
+    )
 
 
 def test_the_reasons_of_a_stopped_run_are_each_said_once(
@@ -160,7 +162,7 @@ def test_only_a_simulation_is_stopped_by_what_all_its_sites_raise(engine: str) -
     engines = [RAY, engine, RAY]
     sites = [Site(str(i), i, 5, engine=of) for i, of in enumerate(engines)]
     members = Members(3, sites=sites)
-    failed = dict.fromkeys("012", f"{DEVICE_RAISED} ValueError (incident 0a00ce26 in its log)")
+    failed = dict.fromkeys("012", f"{EXCEPTION} ValueError (incident 0a00ce26 in its log)")
     for harmless in ({"0": failed["0"], "1": "else"}, dict.fromkeys("012", "no reply within 6 s")):
         members.note_alike("round 2", harmless, {})
     members.note_alike("round 2", failed, {"3": {}})

@@ -81,7 +81,7 @@ class RunStatus:
         """Read one more line of the log."""
         text = plain(line).strip()
         if found := marked_content(text, "sites"):
-            self.nodes, self.silent = dict(found.get("nodes", {})), ()
+            self.nodes, self.silent, self.waiting = dict(found.get("nodes", {})), (), {}
         elif found := marked_content(text, "record"):
             self.record = self.record or str(found.get("directory", ""))
         elif found := marked_content(text, "round"):
@@ -93,11 +93,6 @@ class RunStatus:
             self.silent = silent
         if waits := _WAITS.match(text):
             self.waiting[waits["node"]] = waits["said"][:_SAID]
-        self.waiting = {
-            node: said
-            for node, said in self.waiting.items()
-            if node not in (self.nodes or {}).values()
-        }
         if text and not is_marked(text):
             self.last = text
 
