@@ -154,6 +154,15 @@ def _explain(name: str) -> str:
         return _table(_first_line(RunSettings), "", [*describe(RunSettings), *_PATHS])
     classes = section_classes()
     if name not in classes:
+        section, _, key = name.rpartition(".")
+        owner = classes.get(section)
+        rows = describe(owner) if owner else [] if section else [*describe(RunSettings), *_PATHS]
+        if found := [row for row in rows if row.name == key]:
+            return _table(f"a setting of {section or _RUN}", section, found)
+        if owner:
+            raise ConfigError(
+                f"{section} has no setting {key!r}: `nectar config --help {section}` lists those it has."
+            )
         if homes := [section for section, cls in classes.items() if name in cls.model_fields]:
             more = f" and {len(homes) - 4} more" if len(homes) > 4 else ""
             raise ConfigError(

@@ -121,6 +121,11 @@ def init(
         raise ConfigError(
             "nectar site init needs --data FOLDER: the site's own images, or its table."
         )
+    for what, path in (("kit", here(kit)), ("data", here(data or "."))):
+        if not path.exists():
+            raise ConfigError(
+                f"there is no {what} at {path}: nectar site init KIT SITE --data FOLDER"
+            )
     opened = open_kit(here(kit), site, fingerprint or _typed_fingerprint())
     print(
         f"this kit was made on {opened.made}: ask the operator whether a newer one has replaced it"

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from common.config.keys import closest_word
 from common.config.text import from_home
+from common.methods import METHODS
 from nectar.engines.flower.client import Client, LaunchError, scripts_directory
 
 if TYPE_CHECKING:
@@ -211,6 +212,12 @@ def connect(word: str, ca: str | None = None, *, insecure: bool = False) -> Iter
         with tempfile.TemporaryDirectory(prefix="nectar-connection-") as home:
             yield _unnamed(word, ca, insecure, Path(home))
         return
+    if ":" in word:
+        raise LaunchError(
+            f"{word} is not HOST:PORT: no https:// stands before the host, and a port is a number from 1 to 65535."
+        )
+    if word in METHODS:
+        raise LaunchError(f"{word!r} is a method: the connection is named before it.")
     if ca is not None:
         raise LaunchError(
             f"--ca goes with HOST:PORT; the connection {word!r} states its own root-certificates."
