@@ -65,7 +65,7 @@ def test_weights_that_are_not_finite_end_the_run_and_touch_no_checkpoint(
     assert "round 2's update made the weight" in str(error.value)
     line = f"nectar run resume={record.directory}"
     assert f"all up to round 1 is safe in it, and `{line}` goes on" in str(error.value)
-    assert "needs a lower learning rate (fedavg.lr=0.3)" in str(error.value)
+    assert "needs a lower learning rate (fedavg.lr from 0.3 to 0.1)" in str(error.value)
     assert same(Checkpoint.load(record.last), Checkpoint.load(good.last))
     assert [line["round"] for line in record.metrics()] == [0, 1]
     outcome = json.loads((record.directory / "provenance.json").read_text())["outcome"]
