@@ -266,7 +266,7 @@ def test_a_site_s_folder_is_looked_at_as_a_run_would(
         ("age,label\n1,a\n2\n", "fail data HERE is not a .csv file with commas"),
         ("", "fail data HERE is not a .csv file with commas"),
         ("age,name\n1,\xff\n", "fail data HERE is not a table in UTF-8"),
-        (None, "fail data HERE is not there: name the one that holds <class>/*, or a .csv file"),
+        (None, "nectar: there is no data at HERE: nectar site init KIT SITE --data FOLDER"),
     ],
 )
 def test_a_site_s_table_is_looked_at(

@@ -186,7 +186,7 @@ def test_a_relative_path_of_another_machines_means_nothing(word: str, where: str
 
 
 def test_a_port_that_cannot_be_is_no_address(home: Path, tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match="or give HOST:PORT"), connect("127.0.0.1:70000"):
+    with pytest.raises(LaunchError, match="is not HOST:PORT"), connect("127.0.0.1:70000"):
         pass
 
 
