@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import stat
+import traceback
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from logging import getLogger
 from pathlib import Path
 from typing import Any
@@ -64,7 +66,7 @@ from common.privacy.ledger import (
 )
 from common.samples.inputs import Samples
 from common.sites import IN_PROCESS, site_name
-from common.specs.updates import DATA, EVALUATION, REASON, TRAINING_FAILED
+from common.specs.updates import DATA, EVALUATION, EXCEPTION, REASON, TRAINING_FAILED
 from common.storage.limits import checked_by
 from common.wire.codec import array_of, filled, record_of
 
@@ -107,7 +109,9 @@ def reply(message: Message, context: Context, handle: Handler) -> Message:
         try:
             return Message(handle(message, context), reply_to=message)
         except Exception as error:
-            reason = reason_for_server(error, owner=False)
+            config = message.content.config_records.get("config", ConfigRecord())
+            log = partial(_log_once, str(config.get("record", "")))
+            reason = reason_for_server(error, owner=False, log=log)
             return Message(Error(code=RAISED, reason=reason), reply_to=message)
     try:
         _check_asked(message, context)
@@ -533,7 +537,15 @@ def _counted(division: Division, number: int) -> Counts:
 _PLACE = re.compile(r"(?<![\w/.<>])(?:~|\.{1,2})?/(?!abs/)[^\s/]")
 
 
-def reason_for_server(error: Exception, *, owner: bool) -> str:
+@lru_cache(maxsize=256)
+def _log_once(record: str, text: str) -> None:
+    """Log what many simulated sites of a run may meet alike."""
+    logger.error("%s", text)
+
+
+def reason_for_server(
+    error: Exception, *, owner: bool, log: Callable[[str], None] = logger.error
+) -> str:
     """Return what the server is told of ``error``, and note in this process's log what it is not told.
 
     An error of Nectar's own says so itself, unless its sentence names a place of the site's. Of any other, the
@@ -544,21 +556,25 @@ def reason_for_server(error: Exception, *, owner: bool) -> str:
     ----------
     owner : bool
         Whether the machine is another one's than the server's user's; in a simulation nothing is withheld.
+    log : callable
+        Writes a text into this process's log.
     """
     if isinstance(error, NectarError):
-        logger.error("%s", error)
+        log(str(error))
         told = error.told if owner and error.told else str(error)
         if not owner or not _PLACE.search(told):
             return reason(told)
-    incident = uuid.uuid4().hex[:8]
+    trace = "".join(traceback.format_exception(error))
+    # A hash tells who may guess the text; in a simulation it gives the same error the same number.
+    incident = (uuid.uuid4().hex if owner else hashlib.sha256(trace.encode()).hexdigest())[:8]
     if isinstance(error, NectarError):
         logger.error("the server is told incident %s of this", incident)
         return (
             f"this site cannot do what the run asks, and its log says why ({type(error).__name__}, incident "
             f"{incident})"
         )
-    logger.error("incident %s", incident, exc_info=error)
-    return f"the device raised {type(error).__name__} (incident {incident} in its log)"
+    log(f"incident {incident}\n{trace.rstrip()}")
+    return f"{EXCEPTION} {type(error).__name__} (incident {incident} in its log)"
 
 
 # ---- private files -------------------------------------------------------------------------------

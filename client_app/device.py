@@ -314,9 +314,13 @@ class DeviceClient(NumPyClient):
             share, name = data.held_by_sites, "data.site_holdout"
             if data.validated_at_sites:
                 name = "data.validation"
+            # a class's last example is never held out, whatever the share
+            cure = f"raise {name}, to .5 at the most, or give it more of them"
+            if len(torch.unique(self.samples.labels)) == len(self.samples):
+                cure = "give it two of a class at least"
             raise FederationError(
                 f"site '{self.site}' holds out nothing to evaluate on: its examples are too few for "
-                f"{name}={share:g}; raise that, to .5 at the most, or give it more of them"
+                f"{name}={share:g}; {cure}"
             )
         # a server that does not name a round does not know that what is remembered is judged
         self.begin({TAKEN: None, **config})

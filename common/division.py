@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -14,14 +15,17 @@ from common.config.resolved import Config
 from common.data.division.partitions import lacking, partition
 from common.data.division.stratify import Parts, subset, validation_split
 from common.data.features import Extractor
+from common.data.folders.folder import list_split
+from common.data.folders.image_sets import site_split
 from common.data.loading import load, load_site
 from common.data.published.catalogue import NAMES, describe
 from common.data.store import store_roots
-from common.data.user.rows import check_reach, info_of_columns
+from common.data.user.rows import check_reach, info_of_columns, read_rows
 from common.draws.seeding import derive
 from common.errors import DataError, FederationError
 from common.learning.run import Run
 from common.samples.dataset import Dataset, DatasetInfo, Labels
+from common.settings.columns import agreed_columns
 from common.settings.sections import FUNCTION, kind_of
 from common.sites import folder_sites
 from common.specs.updates import OTHER_DATA
@@ -171,6 +175,21 @@ class Division:
             lacking(train.labels[self.validation], classes, f"validation {unit}"),
         ]
         return [sentence for sentence in message if sentence]
+
+    @property
+    def shared_groups(self) -> list[str]:
+        """A sentence on groups that more than one of the simulated sites' own sets has, if there are any."""
+        images, data, held = self.config.images, self.config.data, Counter[str]()
+        for folder in images.site_folders if images.group else ():
+            split = site_split(folder, images)
+            files = list_split(folder, split, images.names, images.group).files
+            held.update({file.group for file in files})
+        for file in data.site_files if data.group else ():
+            columns = agreed_columns(data.columns)
+            held.update({*read_rows(file, data.label, data.group, columns=columns)["train_groups"]})
+        both = sum(sites > 1 for sites in held.values())
+        sentence = f"{both} of {len(held)} groups have their name at more than one site: "
+        return [f"{sentence}what is one group, such as a patient, belongs at one"] if both else []
 
     def held_out(self, clients: int) -> dict[str, Indices]:
         """Return how many samples of each class each of the simulated sites holds out, by site, int64 [classes].

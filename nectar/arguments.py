@@ -88,6 +88,8 @@ def parse_arguments(
         ``resume=`` names no record.
     """
     words = [*words, *([] if file is None else [f"{CONFIG}={file}"])]
+    if "=" in words:
+        raise ConfigError("a setting is one word: write key=value without spaces around '='.")
     refuse_repeats(words)
     run_config: RunConfig = {}
     assigned: list[str] = []
@@ -97,6 +99,10 @@ def parse_arguments(
             refuse_nothing(key, value)
             key = SHORT[key]
         if not equals:
+            if position and word in METHODS:
+                raise ConfigError(
+                    f"a run has one method, and {word!r} is another: `nectar compare` takes several."
+                )
             if position:
                 raise ConfigError(
                     f"{word!r} is not key=value: only an experiment or a method, named first, has no '='."
@@ -433,6 +439,8 @@ def _classes_in(folder: Path, *, alone: bool) -> list[str]:
 def format_duration(seconds: float) -> str:
     """Return a span as a person says it: ``0.3 s``, ``42 s``, ``3 min 20 s``, ``12 h 36 min``, ``107 days``."""
     if seconds < 9.95:
+        if seconds < 0.05:
+            return "under 0.1 s"
         return f"{seconds:.1f} s"
     whole = round(seconds)
     if whole < 60:

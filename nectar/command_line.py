@@ -82,13 +82,26 @@ experiments and settings; `nectar COMMAND --help` says what a command does.
 """
 
 
-_MEANT = {"list": "runs", "ls": "runs", "train": "run", "evaluate": "score", "plot": "report"}
+_MEANT = {
+    "create": "ca",
+    "init": "ca",
+    "list": "runs",
+    "ls": "runs",
+    "train": "run",
+    "evaluate": "score",
+    "plot": "report",
+}
 """Commands as people call them elsewhere."""
 
 
 _SEEDS = "`nectar compare METHOD --seeds N` runs it over seeds."
 _LATEST = "the newest is listed first, and `latest` names it, as in `nectar report latest`."
+_FLOWERS = (
+    "it is an option of `flwr run`. Settings are words here, such as rounds=3 federation.sites=5."
+)
 _NO_OPTIONS = {
+    **dict.fromkeys(("--federation", "--federation-config", "--run-config", "--stream"), _FLOWERS),
+    "--delete": "records are removed by `nectar runs --remove`.",
     "--latex": "every comparison writes table.tex beside table.md, so leave it out.",
     **dict.fromkeys(("--repeat", "--repeats", "--seeds", "--runs"), _SEEDS),
     **dict.fromkeys(("--last", "--latest"), _LATEST),

@@ -35,7 +35,7 @@ from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from server_app.site_figures import at_sites, in_words, spread
 from server_app.synthetic_sets import save_sets
-from strategies.exchange.replies import Outcome, PrivacyBudgetUsage
+from strategies.exchange.replies import Outcome, PrivacyBudgetUsage, reasons_in_words
 from strategies.exchange.roll_call import some_of
 from strategies.federated import Federated
 from strategies.round import RoundResult, SitesFigures
@@ -312,9 +312,9 @@ def require_an_update(lines: Sequence[Mapping[str, Any]]) -> None:
     rounds = [line for line in lines if line["round"]]
     asked = [line for line in rounds if line["accepted"] or line["rejected"]]
     if asked and not any(line["accepted"] for line in asked):
-        reasons = "; ".join(f"{site}: {why}" for site, why in asked[-1]["rejected"].items())
         raise FederationError(
-            f"none of {len(asked)} rounds had a reply that could be used, and nothing was learned ({reasons})"
+            f"none of {len(asked)} rounds had a reply that could be used, and nothing was learned "
+            f"({reasons_in_words(asked[-1]['rejected'])})"
         )
     if rounds and not any(line.get(UPDATED, True) for line in rounds):
         raise FederationError(
@@ -333,7 +333,7 @@ def warn_no_progress(lines: Sequence[Mapping[str, Any]], rates: str) -> str:
     Parameters
     ----------
     rates : str
-        The learning rates, as they are typed.
+        From what to what the learning rates may be lowered.
     """
     judged = [line for line in lines if line.get("test") and line["test"]["loss"] is not None]
     if len(judged) < 2 or judged[0]["round"]:

@@ -41,7 +41,7 @@ from common.wire.weights import Weights
 from strategies.base import LEARNED, Instruction, State, Strategy
 from strategies.central import Central
 from strategies.exchange.judging import Clipping
-from strategies.exchange.replies import Upload
+from strategies.exchange.replies import Upload, reasons_in_words
 from strategies.exchange.rules import Rule, form_rule
 from strategies.image_sources import SOURCES, ImageSource
 from strategies.one_time_payloads import OneTimePayloads
@@ -305,8 +305,7 @@ class Fedssyn(Strategy):
         self._gathering = False
 
     def _why(self) -> str:
-        reasons = [f"{site}: {why}" for site, why in self.outcome.rejected.items()]
-        return "; ".join(reasons) or "they were away"
+        return reasons_in_words(self.outcome.rejected) or "they were away"
 
     # ---- what is told and kept ------------------------------------------------------------------------
 

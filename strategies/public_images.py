@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from common.data.loading import load
+from common.data.published.catalogue import NAMES
 from common.division import Division
 from common.draws.seeding import generator
 from common.errors import ConfigError
@@ -40,13 +41,18 @@ def public_images(run: Run) -> Tensor:
         found = _of_file(Path(asked.images), run.info)
     else:
         config = run.config
-        other = load(asked.images, config.data_dir, config.images, config.data, config.seed)
+        form = None if asked.images in NAMES else config.images  # the run's own folders' form
+        other = load(asked.images, config.data_dir, form, config.data, config.seed)
         found = _of_split(other.train, other.info)
     if not len(found) or found.shape[1:] != run.info.shape:
+        advice = "set data.validation above 0 with data.validation_at=server"
+        if len(found):
+            form_of_it = f"images.channels={found.shape[1]} images.size={found.shape[-1]}"
+            advice = f"bring pictures of your own to that form ({form_of_it})"
         raise ConfigError(
             f"distil.images={asked.images} gives {len(found)} images of shape {tuple(found.shape[1:])} where some of "
-            f"{run.info.shape} are needed: set data.validation above 0 with data.validation_at=server, or name noise, "
-            "a data set of the same shape, or a synthetic.npz of one"
+            f"{run.info.shape} are needed: {advice}, or name noise, a data set of the same shape, or a "
+            "synthetic.npz of one"
         )
     return found[torch.randperm(len(found), generator=draws)[: asked.count]]
 

@@ -153,6 +153,8 @@ class Rounds:
         clock.lap("evaluate")
 
         # Record: the line, the pictures and the checkpoint are the callbacks'.
+        if failed := strategy.outcome.rejected:
+            strategy.members.note_alike(f"round {server_round}", failed, strategy.outcome.accepted)
         down, up = _by_name(traffic, names)
         result = RoundResult(
             server_round,
@@ -206,6 +208,9 @@ class Rounds:
         for site in self._strategy.sites:
             if reason := asked.outcome.unevaluated.get(site.name):
                 self._strategy.members.require_memory(site, reason)
+        if failed := asked.outcome.unevaluated:
+            what = f"evaluation of round {asked.server_round}"
+            self._strategy.members.note_alike(what, failed, asked.outcome.evaluated)
         passed = _by_name(traffic or Traffic(), asked.names)
         figures = SitesFigures(asked.server_round, mean, asked.outcome, *passed)
         for callback in self._figures_callbacks:

@@ -70,6 +70,7 @@ from strategies.exchange.replies import (
     any_failure_is_the_replys,
     matched,
     read_upload,
+    reasons_in_words,
     rejection_reason,
     require_records,
 )
@@ -526,10 +527,10 @@ class SecretSum:
         """Raise FederationError where fewer than the threshold are left."""
         now, left = self._sum, len([*sites])
         if left < now.threshold:
-            reasons = self._strategy.outcome.rejected.items()
+            reasons = reasons_in_words(self._strategy.outcome.rejected)
             raise self._failure(
                 f"{left} of {now.asked} sites are left {doing}, and {now.threshold} open it (federation.secret; "
-                f"{'; '.join(f'{site}: {why}' for site, why in reasons) or 'too few were asked'})"
+                f"{reasons or 'too few were asked'})"
             )
 
     def _failure(self, why: str) -> SumFailedError:

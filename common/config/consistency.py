@@ -38,7 +38,7 @@ FILE_KEY, SITES_KEY = "data.file", "images.sites"
 COLUMNS_KEY, TABLES_KEY = "data.columns", "data.sites"
 
 #: the settings of ``images`` that say how files of a folder are read
-_OF_FOLDERS = ("folder", "sites", "size", "channels", "bits", "page", "white", "group")
+_OF_FOLDERS = ("folder", "sites", "size", "channels", "bits", "page", "white", "black", "group")
 
 
 def check_federation(federation: FederationSettings) -> None:

@@ -104,11 +104,7 @@ def _close(word: str, choices: Iterable[str], likeness: float) -> list[str]:
     spelt, word = {fold(choice): choice for choice in choices}, fold(word)
     found = difflib.get_close_matches(word, spelt, n=3, cutoff=likeness)
     ratios = [difflib.SequenceMatcher(None, choice, word).ratio() for choice in found]
-    return [
-        spelt[choice]
-        for choice, ratio in zip(found, ratios, strict=True)
-        if ratio > ratios[0] - 0.04
-    ]
+    return [spelt[one] for one, like in zip(found, ratios, strict=True) if like > ratios[0] - 0.04]
 
 
 def fold(word: str) -> str:
@@ -121,19 +117,13 @@ _ELSEWHERE = {
     for meant, words in {
         "federation.sites": "sites clients numclients numsupernodes numpartitions",
         "federation.participation": "fractionfit fractiontrain",
-        "federation.min_replies": "minfitclients mintrainnodes",
         "rounds": "numrounds numserverrounds",
         "fedavg.epochs": "localepochs numepochs",
         "fedavg.local_optimizer": "optimizer",
         "batch": "batchsize",
         "lr": "learningrate",
-        "image_training.schedule": "scheduler",
-        "evaluation.patience": "earlystopping",
         "compute.device=cuda": "gpu gpus numgpus cuda",
         "track=mlflow or track=tensorboard": "wandb logger mlflow tensorboard",
-        "partition.kind=iid": "iid",
-        "partition.alpha": "dirichlet",
-        "privacy.epsilon": "dp",
     }.items()
     for word in words.split()
 }
@@ -143,10 +133,10 @@ _ELSEWHERE = {
 def nearest_key(key: str, known: Sequence[str], method: object = "") -> str | None:
     """Return the known key that a mistyped one was most likely meant as, or the words to type instead.
 
-    The same key in another spelling comes first, then what the word means in Flower or PyTorch, of the method's own
-    settings where there is one. A slip in the name is likelier than in the section, so names of the same section come
-    next, also those of which it is a word (``feddm.lr``: ``feddm.global_lr``); then the same name in another section;
-    then whatever looks alike. A key without a section may be of any, its method's first.
+    The same key in another spelling comes first, then what the word means in Flower or PyTorch. A slip in the name is
+    likelier than in the section, so its other names come next, also those of which it is a word (``feddm.lr``:
+    ``feddm.global_lr``); then the same name in another section; then whatever looks alike. Without a section a key may
+    be of any, its method's first.
     """
     section, _, name = key.replace(":", ".").rpartition(".")
     home, meant = section or method, _ELSEWHERE.get(fold(name), name)
@@ -166,9 +156,8 @@ def nearest_key(key: str, known: Sequence[str], method: object = "") -> str | No
     return likely[0] if likely else closest_word(key, known, 0.65)
 
 
-def not_a_setting(key: str, where: str, known: Sequence[str], method: str) -> str:
+def not_a_setting(key: str, where: str, guess: str | None, method: str) -> str:
     """Describe a key that does not exist: which one was meant, or where all are listed."""
-    guess = nearest_key(key, known, method)
     if guess is None:
         return f"{key} {where_phrase(where)} is not a setting: `nectar config --help` lists all."
     what = "lacks its section" if guess.endswith(f".{key}") else "is not a setting"

@@ -111,6 +111,11 @@ def load(run_config: Mapping[str, Any], *, policy: ImportPolicy | None = None) -
     read = read_sections(leaves, own)
     model = read.method.shaped(cast(ModelSettings, read.shared["model"]))
     privacy = cast(PrivacySettings, read.shared["privacy"])
+    typed = leaves.get("privacy.epsilon")
+    if typed and not privacy.epsilon and typed.where == COMMAND_LINE and RESOLVED not in given:
+        raise ConfigError(
+            "privacy.epsilon=0 would take endless noise, and means no privacy here: give one above 0, or leave it out."
+        )
     # What `nectar` submits names the noise; of what `flwr run` does the sites plan the same as the server.
     if privacy.epsilon and (policy is None or RESOLVED not in given):
         from common.config.privacy_plan import planned_privacy  # seconds of imports

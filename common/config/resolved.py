@@ -192,15 +192,16 @@ class Config:
 
     @property
     def learning_rates(self) -> str:
-        """The learning rates of the run's methods as they are typed; not a server's that takes the mean."""
+        """From what to what the rates in use may be lowered, as they are typed; not a server's that takes the mean."""
         stated = [
             (f"{section}.{name}", value)
             for section, settings in self.sections().items()
             for name, value in settings.model_dump().items()
-            if name == "lr" or name.endswith("_lr")
+            if (name == "lr" or name.endswith("_lr"))
+            and (name != "global_lr" or getattr(settings, "global_models", True))
         ]
         return ", ".join(
-            f"{key}={value:g}"
+            f"{key} from {value:g} to {float(f'{value / 3:.1g}'):g}"
             for key, value in stated
             if not (key.endswith(".server_lr") and value == 1)
         )

@@ -17,6 +17,7 @@ from common.config.keys import (
     Leaf,
     closest_word,
     fail,
+    nearest_key,
     not_a_setting,
     show,
     unknown,
@@ -243,13 +244,9 @@ def unknown_problems(leaves: Mapping[str, Leaf], own: Method | None = None) -> l
                 f"{key} {where_phrase(leaf.where)} can only be given by itself: {key}=..."
             )
             continue
-        if old := RENAMED.get(key):
-            problems.append(
-                f"{key} {where_phrase(leaf.where)} is not a setting: did you mean {old}?"
-            )
-        else:
-            method = _chosen_section(leaves, own)
-            problems.append(not_a_setting(key, leaf.where, known_keys(own), method))
+        method, known = _chosen_section(leaves, own), known_keys(own)
+        guess = RENAMED.get(key) or nearest_key(key, known, method)
+        problems.append(not_a_setting(key, leaf.where, guess, method))
     return problems
 
 
@@ -264,7 +261,8 @@ def refuse_unknown_keys(
                 f"{key} {where_phrase(COMMAND_LINE)} is a section of settings: write one of them, such as {inside[0]}."
             )
         method = _chosen_section(leaves, own)
-        raise ConfigError(not_a_setting(key, COMMAND_LINE, [*TYPED_KEYS, *known], method))
+        guess = nearest_key(key, [*TYPED_KEYS, *known], method)
+        raise ConfigError(not_a_setting(key, COMMAND_LINE, guess, method))
 
 
 def _is_known(key: str, own: Method | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Hashable
 from pathlib import Path
@@ -18,6 +19,8 @@ from common.samples.dataset import Dataset, DatasetInfo, array_digest, combined_
 from common.settings.images import ImagesSettings
 from common.settings.sections import DataSettings, kind_of
 from common.storage.limits import ANYWHERE, Bounds
+
+log = logging.getLogger("flwr")
 
 _loaded: dict[Hashable, Dataset] = {}
 _forgotten: list[int] = []
@@ -138,7 +141,9 @@ def times_forgotten() -> int:
 def _once(key: Hashable, read: Callable[[], Dataset]) -> Dataset:
     with _lock:
         if key not in _loaded:
-            _loaded[key] = read()
+            _loaded[key] = found = read()
+            if found.info.name not in NAMES and found.narrow:
+                log.warning("%s: %s", found.info.name, found.narrow)
         return _loaded[key]
 
 

@@ -194,6 +194,27 @@ class Dataset:
     skipped: tuple[Skipped, ...] = ()
     store: Path | None = None
 
+    @property
+    def narrow(self) -> str:
+        """What to do where images' values span less than an eighth of their range; nothing where they do not."""
+        low, high, top = math.inf, -math.inf, self.info.scale
+        for split in (self.train, self.test) if self.info.has_images else ():
+            for at in range(0, len(split), 256):
+                piece = split.images[at : at + 256]
+                low, high = min(low, float(piece.min())), max(high, float(piece.max()))
+                if high - low >= top / 8:
+                    return ""
+        if low >= high:
+            return ""
+        black, white = (round(65535 * end / top) for end in (low, high))
+        levels = f"images.white={2 ** max(1, white - 128).bit_length() - 1}"
+        if black > 2**12:  # half a step of 8 bits is 128 of 16 bits'
+            levels = f"images.black={black - 128} images.white={min(white + 128, 65535)}"
+        return (
+            f"values are {low:g} to {high:g} of {top:g}, less than an eighth of the range: where a device fills few of "
+            f"16 bits, set {levels}, or as its makers say"
+        )
+
 
 def array_digest(array: NDArray[np.generic]) -> str:
     """Return the SHA-256 of an array's dtype, shape and values, however it is stored."""

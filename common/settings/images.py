@@ -97,6 +97,13 @@ class ImagesSettings(Section):
         ge=0,
         le=65535,
     )
+    black: int = setting(
+        0,
+        "the value that is black in 16-bit greyscale files, such as 31744 where 32768 was added to a CT's values; a "
+        "public constant below white, as that is",
+        ge=0,
+        le=65534,
+    )
     group: str = setting(
         "",
         "which pictures belong together, as those of one patient: no test, validation, hold-out or partition divides "

@@ -17,6 +17,9 @@ from common.wire.weights import Weights, WeightsSpec
 #: what the part of a bundle is called that is a model; a payload that is one has no name
 _MODEL = ("", "weights", "inner")
 
+#: how a server is told of an exception at a site whose text it does not get
+EXCEPTION = "the device raised"
+
 
 def sends_updates(config: Config) -> bool:
     """Return whether sites send models as updates of a byte a number: by the run's setting, and as the method says."""

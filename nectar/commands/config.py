@@ -29,7 +29,7 @@ from nectar.records.outputs import with_recorded
 HELP = """\
 Prints the configuration that `nectar run` with the same words would use, as YAML. A comment says where a value was
 given; a value without one is the default of its settings class. `nectar config --help NAME` explains a method, a
-section, a setting or a package.module:NAME.
+section or a package.module:NAME.
 
 What it prints runs again as it is: `nectar config ... > my.yaml`, then `nectar run --config my.yaml`. A FILE of your
 own may state a few settings only; its `base: NAME` departs from an experiment.
@@ -154,25 +154,24 @@ def _explain(name: str) -> str:
         return _table(_first_line(RunSettings), "", [*describe(RunSettings), *_PATHS])
     classes = section_classes()
     if name not in classes:
-        return _explain_setting(name, classes)
-    return _table(_first_line(classes[name]), name, describe(classes[name]))
-
-
-def _explain_setting(name: str, classes: Mapping[str, type[Section]]) -> str:
-    """Explain a setting by its name, once for all sections that have the same one."""
-    homes: dict[Description, list[str]] = {}
-    for section, cls in classes.items():
-        for row in describe(cls):
-            if name in (row.name, f"{section}.{row.name}"):
-                homes.setdefault(row, []).append(section)
-    if not homes:
+        section, _, key = name.rpartition(".")
+        owner = classes.get(section)
+        rows = describe(owner) if owner else [] if section else [*describe(RunSettings), *_PATHS]
+        if found := [row for row in rows if row.name == key]:
+            return _table(f"a setting of {section or _RUN}", section, found)
+        if owner:
+            raise ConfigError(
+                f"{section} has no setting {key!r}: `nectar config --help {section}` lists those it has."
+            )
+        if homes := [section for section, cls in classes.items() if name in cls.model_fields]:
+            more = f" and {len(homes) - 4} more" if len(homes) > 4 else ""
+            raise ConfigError(
+                f"{name} is a setting of {', '.join(homes[:4])}{more}: `nectar config --help {homes[0]}` explains it."
+            )
         guess = closest_word(name, [_RUN, *classes], 0.65) or meant_by(name)
         hint = f", the nearest is {guess}" if guess else ""
         raise ConfigError(f"{name} is unknown{hint}: `nectar config --help` lists all.")
-    return "\n".join(
-        f"{_row(first, row, {})}\n      of {', '.join([first, *others])}"
-        for row, (first, *others) in homes.items()
-    )
+    return _table(_first_line(classes[name]), name, describe(classes[name]))
 
 
 def _table(title: str, section: str, rows: list[Description]) -> str:

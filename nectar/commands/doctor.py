@@ -92,6 +92,7 @@ def main(
         state=own_state,
         ca=ca,
         insecure=insecure,
+        named="dataset" in order.config.origin,
     )
     run = bool(settings or config_file or node_config or data)
     return 0 if show(_examine(patient, node_config, run=run or not (site and name))) else 1

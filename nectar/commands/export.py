@@ -83,7 +83,8 @@ def main(
     if site:
         kept, policy = kept_model(past.directory, site), past.import_policy
         folder = folder or past.directory / "export" / f"site-{site_slug(site)}"
-        done = export_of_site(kept, folder, formats=formats, policy=policy)
+        data = dict(past.provenance.get("data", {})).get("sha256", "")
+        done = export_of_site(kept, folder, formats=formats, policy=policy, data=data)
         print(f"the model of {site}'s own: {done.folder}")
         _end(done, past.config)
         return 0

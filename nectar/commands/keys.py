@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from common.errors import ConfigError
 from nectar.arguments import CaFile, Connection, argument, here, option
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
 
 HELP = """\
 Makes a federation's keys and certificates and registers its sites. No file is ever written over. ca.key never leaves
@@ -40,7 +44,7 @@ def ca(directory: _Directory, days: Annotated[int, _days_option("ten years")] = 
     print(f"wrote {place / 'ca.key'}: it signs server certificates; keep it, give it to nobody")
     print(f"wrote {place / 'ca.crt'}: every site and operator needs it")
     print(f"  {certificate_text(certificate)}")
-    return _warn(place)
+    return _warn(place, certificate, days)
 
 
 def server(
@@ -60,7 +64,7 @@ def server(
     print(f"wrote {place / 'server.key'}: for the server alone")
     print(f"wrote {place / 'server.pem'}")
     print(f"  {certificate_text(certificate)}")
-    return _warn(place)
+    return _warn(place, certificate, days)
 
 
 def node(
@@ -86,11 +90,11 @@ def kit(
     from common.sites import site_slug
     from nectar.operate.keys.kit import make_kit, spoken
 
-    target = here(output or f"{site_slug(site)}.kit")
-    certificate = make_kit(here(directory), site, address, target)
+    place, target = here(directory), here(output or f"{site_slug(site)}.kit")
+    certificate = make_kit(place, site, address, target)
     print(f"wrote {target}: send it to the site")
     print(f"read out over another way, as by telephone: {spoken(certificate)}")
-    return 0
+    return _warn(place, certificate)
 
 
 def show(directory: _Directory) -> int:
@@ -156,12 +160,23 @@ def unregister(
     return 0
 
 
-def _warn(directory: Path) -> int:
-    """Name a directory that was there already and is open to others: they could put keys of their own in it."""
-    from nectar.operate.keys.inventory import mode_problem
+def _warn(directory: Path, certificate: Certificate | None = None, days: int = 0) -> int:
+    """Name what is to be mended, of the directory and of the certificate's end.
+
+    Others could put keys of their own in a directory that was there already and is open to them.
+    """
+    from nectar.operate.keys.inventory import certificate_problem, mode_problem
 
     if problem := mode_problem(directory):
         print(f"note: {directory}: {problem}")
+    if certificate is not None:
+        end = certificate.not_valid_after_utc
+        if end - certificate.not_valid_before_utc < timedelta(days=days):
+            print(
+                f"note: it ends with its authority, on {end:%Y-%m-%d}, sooner than in {days} days"
+            )
+        if problem := certificate_problem(certificate)[0]:
+            print(f"note: the certificate {problem}")
     return 0
 
 

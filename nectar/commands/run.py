@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from logging import getLogger
+from logging import INFO, Formatter, LogRecord, getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -67,8 +66,7 @@ def main(
     from nectar.engines.preflight import check
     from nectar.engines.progress import Progress, progress_shown, rehearse
 
-    if not sys.stderr.isatty():
-        _log_without_colours()
+    _log_plainly()
     config = with_fitting_sites(config)
     check(config)
     estimate = rehearse(config)
@@ -97,8 +95,13 @@ def _note(directory: Path, to: Path | None) -> None:
         write_text(to, f"{directory}\n")
 
 
-def _log_without_colours() -> None:
-    """Keep Flower's colour codes out of a log file."""
+def _log_plainly() -> None:
+    """Have Flower's handler write lines without colour codes, and those that only inform without their level."""
     for handler in getLogger("flwr").handlers:
         if hasattr(handler, "colored"):
-            handler.colored = False
+            setattr(handler, "format", _plain)  # noqa: B010
+
+
+def _plain(record: LogRecord) -> str:
+    mark = "" if record.levelno == INFO else f"{record.levelname}: "
+    return f"{mark}{Formatter().format(record)}"

@@ -112,18 +112,27 @@ def init(
 ) -> int:
     """Set a site up from its kit: prove it, make the site's key here, check all; again as often as need be."""
     from common.sites import site_slug
-    from nectar.operate.keys.kit import NODE_CONFIG, open_kit
+    from nectar.operate.keys.authority import read_certificate
+    from nectar.operate.keys.inventory import certificate_problem
+    from nectar.operate.keys.kit import AUTHORITY, NODE_CONFIG, open_kit
 
     place = here(folder or site_slug(site))
     if data is None and not (place / NODE_CONFIG).exists():
         raise ConfigError(
             "nectar site init needs --data FOLDER: the site's own images, or its table."
         )
+    for what, path in (("kit", here(kit)), ("data", here(data or "."))):
+        if not path.exists():
+            raise ConfigError(
+                f"there is no {what} at {path}: nectar site init KIT SITE --data FOLDER"
+            )
     opened = open_kit(here(kit), site, fingerprint or _typed_fingerprint())
     print(
         f"this kit was made on {opened.made}: ask the operator whether a newer one has replaced it"
     )
     opened.install(place, str(here(data or ".")), str(here(state) if state else place / "state"))
+    if problem := certificate_problem(read_certificate(place / AUTHORITY))[0]:
+        print(f"the operator's {AUTHORITY} {problem.partition(':')[0]}: ask for a newer kit")
     keys = _own_key(place, opened.site)
     options = [
         *("--superlink", opened.server, "--root-certificates", str(place / "ca.crt")),
@@ -192,11 +201,9 @@ def _is_well(folder: Path, server: str) -> bool:
     from nectar.operate.doctor.node_config import read
     from nectar.operate.keys.kit import NODE_CONFIG
 
-    config = folder / NODE_CONFIG
-    data = Path(str(read(str(config)).get("data", "")))
-    classes = sorted(path.name for path in data.iterdir() if path.is_dir()) if data.is_dir() else []
-    settings = ["dataset=images", f"images.classes={','.join(classes)}"] if classes else []
-    keys, ca = str(folder / "keys"), str(folder / "ca.crt")
+    config, keys, ca = folder / NODE_CONFIG, str(folder / "keys"), str(folder / "ca.crt")
+    allowed = str(read(str(config)).get("allow-methods", "")).split()
+    settings = [f"method={allowed[0]}"] if allowed else []  # the run to come is one that may be
     return not doctor([server, *settings], site=True, keys=keys, node_config=str(config), ca=ca)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -78,7 +79,11 @@ def _lines(address: str, found: FederationStatus) -> list[str]:
     lines = [f"{address}: {online} of {len(found.sites)} sites online"]
     if found.sites:
         lines += ["", aligned([_HEAD, *map(_row, found.sites)], right=False)]
-    lines += ["", *map(_run, found.runs)] if found.runs else ["", "no run is going on"]
+    lines += (
+        ["", *(_run(run, found.sites) for run in found.runs)]
+        if found.runs
+        else ["", "no run is going on"]
+    )
     return lines
 
 
@@ -88,11 +93,16 @@ def _row(member: SiteStatus) -> tuple[str, ...]:
     return tuple(plain(text) or MISSING for text in told)
 
 
-def _run(run: RunStatus) -> str:
+def _run(run: RunStatus, sites: Sequence[SiteStatus]) -> str:
     begun = f"run {run.run}: {run.status} for {run.seconds / 60:.0f} min"
     if run.rounds:
         begun += f", round {run.reached} of {run.rounds} done"
-        begun += f", about {format_duration(run.left)} more after it" if run.left else ""
+        begun += f", about {format_duration(run.left)} more after it" if run.left >= 1 else ""
     where = f"; record {plain(run.record)}" if run.record else ""
     last = f"\n  {plain(run.last)}" if run.last else ""
-    return f"{begun}{where}{last}"
+    waits = "".join(
+        f"\n  {plain(one.site) or f'node {one.node}'} waits for approval: {plain(run.waiting[one.node])}"
+        for one in sites
+        if one.node in run.waiting
+    )
+    return f"{begun}{where}{last}{waits}"

@@ -155,7 +155,7 @@ def _draw_axis(results: GridResult, axis: Axis) -> None:
         [one for one in series if one.x],
         title=f"{capital(what)} after the last round",
         x_label=axis.key,
-        y_label=f"{what} (mean ± standard deviation)",
+        y_label=f"{what} (mean ± standard deviation)" if spreads.to_numpy().any() else what,
         log_x=min(x.values()) > 0 and max(x.values()) > _FAR_APART * min(x.values()),
     )
     _save(figure, results.directory / f"{measure}-{file_name(axis.key)}")

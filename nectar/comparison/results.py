@@ -32,7 +32,7 @@ from nectar.report.text import capital
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-_PIVOT = "{} after the last round, mean and sample standard deviation over the seeds."
+_OVER_SEEDS = ", mean and sample standard deviation over the seeds"
 
 #: rounds that a terminal shows; the Markdown has them all
 _SHOWN_ROUNDS = 10
@@ -109,11 +109,10 @@ class ComparisonResult(Results):
 
     def notes(self) -> list[str]:
         """Describe what the figures are, what their marks mean, and what was searched."""
-        notes = [
-            f"± is the sample standard deviation over the seeds; the {self.what} is that after the last round, never "
-            "the best so far."
-        ]
         rows = self.summary
+        several = bool(rows["spread"].notna().any())
+        notes = ["± is the sample standard deviation over the seeds."] * several
+        notes.append(f"The {self.what} is that after the last round, never the best so far.")
         whole, audited = rows["runs"].sum(), rows["audited"].sum()
         if audited:
             notes.append(
@@ -242,6 +241,11 @@ def shown_rounds(last: int, most: int) -> list[int]:
     return sorted({1 + round(i * (last - 1) / (most - 1)) for i in range(most)})
 
 
+def _pivot(what: str, header: tuple[str, ...], cells: tuple[tuple[str, ...], ...]) -> TextTable:
+    over = _OVER_SEEDS if any("±" in cell for row in cells for cell in row) else ""
+    return TextTable(f"{what} after the last round{over}.", header, cells)
+
+
 def _mean_and_spread(accuracy: float, deviation: float) -> str:
     return accuracy_text(accuracy) + (
         "" if math.isnan(deviation) else f" ± {accuracy_text(deviation)}"
@@ -328,7 +332,7 @@ class GridResult(Results):
             for label in means.index
         ]
         what = next((MEASURES[own.measure] for own in self.compared.values()), "accuracy")
-        return TextTable(_PIVOT.format(capital(what)), ("method", *means.columns), tuple(cells))
+        return _pivot(capital(what), ("method", *means.columns), tuple(cells))
 
     def tables(self, *, full: bool = False) -> list[TextTable]:
         """Return the table, in pieces that fit a terminal unless in full."""
@@ -449,7 +453,7 @@ class TableResult(Results):
         """Mean and spread of the accuracy, rows by columns."""
         rows = dict.fromkeys(label for own in self.columns.values() for label in own.summary.index)
         cells = tuple((row, *(_cell_of(own, row) for own in self.columns.values())) for row in rows)
-        return TextTable(_PIVOT.format("Accuracy"), ("method", *self.columns), cells)
+        return _pivot("Accuracy", ("method", *self.columns), cells)
 
     def latex_tables(self) -> list[TextTable]:
         """Return the tables for LaTeX, in pieces that fit a page."""

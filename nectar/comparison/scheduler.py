@@ -398,5 +398,6 @@ def progress(
         named.append(f"{len(jobs) - _NAMED} more")
     made = ended + sum(max(0, j.reached - j.before) / max(1, j.rounds) for j in jobs)
     left = waiting + sum(max(0, j.rounds - j.reached) / max(1, j.rounds) for j in jobs)
-    until = f", about {format_duration(seconds * left / made)} more" if made else ""
+    span = seconds * left / made if made else 0
+    until = f", about {format_duration(span)} more" if span >= 1 else ""
     return f"At work: {'; '.join(named) or 'nothing'}. {done}{until}."

@@ -151,8 +151,8 @@ def _split_name(text: str, variants: Sequence[Variant]) -> tuple[str, str]:
     hint = f", the nearest is {guess}" if guess else ""
     extra = "; it is not compared" if typed in METHODS else ""
     raise ConfigError(
-        f"--tune {text}: {typed!r} is neither a method nor a row of this comparison{extra}{hint}: there are "
-        f"{', '.join(sorted(names))}."
+        f"--tune {text}: {typed!r} is neither a method nor a row of this comparison{extra}{hint}: begin with "
+        f"{' or '.join(sorted(names))}, as in {min(names)}.lr=0.1,0.3."
     )
 
 

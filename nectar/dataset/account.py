@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -123,18 +122,12 @@ def describe_columns(dataset: Dataset) -> str:
 
 
 def _values(dataset: Dataset) -> list[tuple[str, str]]:
-    """Say between which stored values pictures lie, and what to do where they are nearly black."""
+    """Say between which stored values pictures lie."""
     parts = [split.images for split in (dataset.train, dataset.test) if len(split)]
     if not dataset.info.has_images or not parts:
         return []
     least, largest = min(part.min() for part in parts), max(part.max() for part in parts)
-    message = f"{least:g} to {largest:g} of {dataset.info.scale:g}"
-    share = (float(largest) - 0.5) / dataset.info.scale
-    if dataset.info.name in NAMES or not 0 < share < 1 / 8:
-        return [("values", message)]
-    white = 2 ** math.ceil(math.log2(share * 2**16)) - 1
-    advice = f"nearly black: where a device fills few of 16 bits, set images.white, such as images.white={white}"
-    return [("values", f"{message}, {advice}")]
+    return [("values", f"{least:g} to {largest:g} of {dataset.info.scale:g}")]
 
 
 def _owners(info: DatasetInfo, train: Split) -> str:
@@ -208,7 +201,8 @@ def describe_sites(division: Division, holdings: Holdings) -> str:
     ]
     table = report(holdings.counts, holdings.classes, division.run.info.unit, holdings.sites)
     head = f"{len(holdings.sites)} sites with folders of their own"
-    return "\n\n".join([*parts, "\n".join([head, table, *_unheld(division)])])
+    more = [*division.shared_groups, *_unheld(division)]
+    return "\n\n".join([*parts, "\n".join([head, table, *more])])
 
 
 def some_of_each_site(division: Division, each: int = 10) -> Dataset:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from logging import getLogger
 from pathlib import Path
 
 from common.config.resolved import Config
@@ -45,6 +46,8 @@ def _is_choosy(method: str) -> bool:
 def _look_at_sites(division: Division) -> None:
     """Read the folders of simulated sites, and what the server is to evaluate on."""
     _ = division.site_datasets
+    for sentence in division.shared_groups:
+        getLogger("flwr").warning("%s", sentence)
     if division.config.evaluation.on in ("server", "both"):
         _ = division.dataset
 

@@ -111,8 +111,8 @@ class Progress:
         if at_server:
             what = f"at the server{f', {100 * part:.0f} % done' if part else ''}"
         else:
-            done = f"{self._done + part:.1f}" if part else str(self._done)
-            what = f"{done} of {self._asked} sites"
+            share = f", {100 * (self._done + part) / self._asked:.0f} % done" if part else ""
+            what = f"{self._done} of {self._asked} sites{share}"
         left = self._seconds_left(part, at_server)
         if left is None:
             return f"round {self._round}/{self._rounds}: {what}"

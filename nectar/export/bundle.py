@@ -108,8 +108,11 @@ def export_of_site(
     *,
     formats: Sequence[str] = (),
     policy: ImportPolicy | None = None,
+    data: str = "",
 ) -> Export:
     """Write the model of a site's own that it judged last, ``kept`` at the site or in a simulation's record.
+
+    ``data`` is the checksum of the set that the simulation divided.
 
     Raises
     ------
@@ -128,7 +131,7 @@ def export_of_site(
     name = f"site-{site_slug(site)}-round-{server_round:03d}"
     folder = _free(Path(output or kept.with_name(name)))
     checkpoint = Checkpoint(server_round, weights, {})
-    origin = {"id": "", "site": site, "round": server_round, "outcome": "completed"}
+    origin = {"id": "", "site": site, "round": server_round, "outcome": "completed", "data": data}
     about = _about(run, {"test": None, "validation": None, "site": figures}, origin)
     return _written(folder, run, network_of(run, checkpoint), about, formats)
 
@@ -220,6 +223,7 @@ def _of_pictures(config: Config) -> dict[str, Any]:
     return {
         "page": config.images.page,
         "white": config.images.white,
+        "black": config.images.black,
         "pixels": "raw / scale, from 0 to 1",
     }
 

@@ -163,6 +163,11 @@ class Graphs:
         except Exception as error:  # whatever an exporter raises over somebody's model
             lines = str(error).strip().splitlines()
             reason = lines[0].strip() if lines else type(error).__name__
+            if "to be a constant" in str(error):
+                reason = (
+                    "its code makes the number of images in a batch a constant, as a loop over images, a comparison "
+                    "with x.shape[0] or a size written out does"
+                )
             raise ConfigError(f"the model cannot be written as {name} ({reason})") from None
         return check(name, self.network, self.info, read)
 

@@ -537,7 +537,7 @@ def with_runs_own(
         known |= {"images.size": side, "images.channels": channels}
         if exported.split:
             form = exported.split.images.model_dump(
-                include={"page", "white", "group"}, exclude_defaults=True
+                include={"page", "white", "black", "group"}, exclude_defaults=True
             )
             known |= {f"images.{key}": value for key, value in form.items()}
     typed = str(settings.get("set", ""))

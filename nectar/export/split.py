@@ -68,7 +68,7 @@ def form_of(given: Mapping[str, Any], **more: Any) -> ImagesSettings:
     """Return the form of a picture that ``given``, the input of a model.json, describes: what the decoder must know."""
     channels, side, _ = given["shape"]
     bits = 16 if given["scale"] > 255 else 8
-    kept = {key: given[key] for key in ("page", "white") if key in given}
+    kept = {key: given[key] for key in ("page", "white", "black") if key in given}
     return ImagesSettings.model_validate(
         {"size": side, "channels": channels, "bits": bits, **kept, **more}
     )

@@ -64,7 +64,8 @@ def facts_of(method: str, disclosed: Disclosure, given: Given) -> Facts | None:
     Returns
     -------
     Facts or None
-        None for a method that this release does not know, or that names no facts.
+        None for a method that this release does not know. One that names no facts has its strategy's name and its
+        settings' own words of what is sent.
 
     Raises
     ------
@@ -81,7 +82,9 @@ def facts_of(method: str, disclosed: Disclosure, given: Given) -> Facts | None:
     if stated is not None:
         return stated if isinstance(stated, Facts) else stated(disclosed, given)
     if not parts.facts:
-        return None
+        sent = f"Sites sent {disclosed.payload}, a function of private data: the method states no more of it."
+        carries = "" if disclosed.images else disclosed.payload
+        return Facts(parts.strategy.rpartition(":")[2], (), (sent,), carries, "images")
     found = load(parts.facts)(disclosed, given)
     if not isinstance(found, Facts):
         raise ConfigError(f"{parts.facts} must return nectar.report.facts.Facts, not {found!r}.")

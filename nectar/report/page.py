@@ -213,7 +213,9 @@ def side_by_side(views: Sequence[View]) -> ReportTable:
         )
     where = "test set" if of == "test" else "the sites' own data"
     what = MEASURES[measure]
-    head: list[Cell] = ["runs", what, "std over seeds", "rounds", "up in all"]
+    over = any(row[2] != MISSING for row in rows)
+    rows = rows if over else [[*row[:2], *row[3:]] for row in rows]
+    head: list[Cell] = ["runs", what, *["std over seeds"] * over, "rounds", "up in all"]
     caption = f"{capital(what)} after the last round, {where}"
     if len(by := dict.fromkeys(MEASURES[view.measure] for view in views)) > 1:
         caption += f"; the runs are judged by {' and '.join(by)}, which go into no column together"

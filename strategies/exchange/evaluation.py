@@ -32,6 +32,7 @@ from strategies.exchange.replies import (
     EVALUATION_RECORDS,
     Outcome,
     SiteEvaluation,
+    note_failure,
     read_evaluation,
     require_records,
 )
@@ -127,8 +128,8 @@ class EvaluationRequest:
         return figures
 
     def _leave_out(self, server_round: int, site: str, reason: str) -> None:
-        self.outcome.unevaluated[site] = reason
-        logger.warning("round %d: rejected the evaluation of %s: %s", server_round, site, reason)
+        what = f"round {server_round}: rejected the evaluation of"
+        note_failure(self.outcome.unevaluated, site, reason, what)
 
 
 class PiggybackEvaluation:

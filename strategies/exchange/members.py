@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from logging import getLogger
 
 from common.errors import FederationError
 from common.sites import SUPERLINK, Site, engine_of
-from common.specs.updates import DATA, MEMORY_LOST, OTHER_DATA, OTHER_ROUNDS, WENT_BACK
+from common.specs.updates import DATA, EXCEPTION, MEMORY_LOST, OTHER_DATA, OTHER_ROUNDS, WENT_BACK
 from strategies.exchange.evaluation import EvaluationRequest
 from strategies.exchange.judging import LengthHistory
-from strategies.exchange.replies import Outcome, PrivacyBudgetUsage, Upload
+from strategies.exchange.replies import Outcome, PrivacyBudgetUsage, Upload, reasons_in_words
 
 logger = getLogger("flwr")
 
@@ -83,6 +83,17 @@ class Members:
                 "the machines that simulate it do not share the run's record, in which that lies; name a folder that "
                 "all of them share (output-dir=/shared/runs), or simulate on one machine"
             )
+
+    def note_alike(self, what: str, failed: Mapping[str, str], well: Collection[str]) -> None:
+        """Log how many sites failed alike, if any did; stop a simulation all of whose sites raised the same error.
+
+        A further round would raise it again. Over real machines what sites send stops no run.
+        """
+        if len(reasons := {*failed.values()}) < len(failed):
+            logger.warning("%s: rejected %s", what, reasons_in_words(failed))
+        raised = len(reasons) == 1 and all(why.startswith(EXCEPTION) for why in reasons)
+        if raised and not well and engine_of(self.sites) != SUPERLINK:
+            raise FederationError(f"{what}: all {len(failed)} sites failed alike, {reasons.pop()}")
 
     def tell_memory(self, server_round: int, upload: Upload) -> None:
         """Log what a site says of its memory where that is not what this run's last round left."""

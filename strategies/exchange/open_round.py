@@ -39,7 +39,9 @@ from strategies.exchange.members import Members
 from strategies.exchange.replies import (
     Upload,
     matched,
+    note_failure,
     read_upload,
+    reasons_in_words,
     require_records,
 )
 from strategies.exchange.roll_call import listed
@@ -189,8 +191,8 @@ class OpenRound:
             prepared = strategy.prepare(self.number, self.weights, upload)
         except PayloadError as error:
             members.require_memory(site, str(error))
-            members.outcome.rejected[site.name] = str(error)
-            logger.warning("round %d: rejected %s: %s", self.number, site.name, error)
+            what = f"round {self.number}: rejected"
+            note_failure(members.outcome.rejected, site.name, str(error), what)
             return None
         members.outcome.accept(upload)
         members.tell_memory(self.number, prepared)
@@ -299,17 +301,18 @@ class OpenRound:
         valid, needed = len(outcome.accepted), self._strategy.quorum(len(self.sent))
         if valid >= needed:
             return
-        reasons = "; ".join(f"{site}: {why}" for site, why in outcome.rejected.items())
-        message = (
+        raise FederationError(
             f"round {self.number} has {valid} valid replies where federation.min_replies asks for {needed} "
-            f"({reasons or 'none was rejected'})"
+            f"({reasons_in_words(outcome.rejected) or 'none was rejected'}){self._divergence()}"
         )
-        if any(" finite" in why or "FloatingPoint" in why for why in outcome.rejected.values()):
-            rates = self._run.config.learning_rates
-            message += (
-                f": training diverges where numbers are not finite; lower a learning rate ({rates})"
-            )
-        raise FederationError(message)
+
+    def _divergence(self) -> str:
+        """Return what to do about numbers that are not finite, if sites were rejected for such."""
+        reasons = self._members.outcome.rejected.values()
+        if not any(" finite" in why or "FloatingPoint" in why for why in reasons):
+            return ""
+        rates = self._run.config.learning_rates
+        return f": training diverges where numbers are not finite; lower a learning rate ({rates})"
 
     def require_finite(self, weights: Weights) -> None:
         """Raise DivergedError where the new weights are no numbers."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -120,6 +121,22 @@ class Outcome:
         self.rejected[upload.site.name] = reason
         del self.floats[upload.site.name]
         self.shortened.pop(upload.site.name, None)
+
+
+def note_failure(failed: dict[str, str], site: str, why: str, what: str) -> None:
+    """Note why a site's reply counts for nothing; in the log only where it is no other site's reason too."""
+    if why not in failed.values():
+        logger.warning("%s %s: %s", what, site, why)
+    failed[site] = why
+
+
+def reasons_in_words(failed: Mapping[str, str]) -> str:
+    """Describe why sites failed, each reason once: who gave it first, and how many more."""
+    first = {why: site for site, why in reversed([*failed.items()])}
+    more = {
+        why: f" and {n - 1} more" if n > 1 else "" for why, n in Counter(failed.values()).items()
+    }
+    return "; ".join(f"{first[why]}{others}: {why}" for why, others in more.items())
 
 
 def rejection_reason(reply: Message) -> str:

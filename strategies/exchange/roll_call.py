@@ -400,11 +400,17 @@ class Gathering:
             answer = read_answer(node_id, reply, self._question)
             if isinstance(answer, Site):
                 self._known[node_id] = answer
-            elif isinstance(answer, SiteRefused):
+                continue
+            if isinstance(answer, SiteRefused):
                 self._refused[node_id] = str(answer)
-            elif self._failed.get(node_id) != str(answer):
-                self._failed[node_id] = str(answer)
-                logger.warning("%s", answer)
+                continue
+            if node_id not in self._names:
+                self._names = registered(self._grid)
+            name, number = self._names.get(node_id, ""), f"node {node_id}"
+            sentence = str(answer).replace(number, f"{name} ({number})" if name else number, 1)
+            if self._failed.get(node_id) != sentence:
+                self._failed[node_id] = sentence
+                logger.warning("%s", sentence)
 
     def _pending(self) -> bool:
         """Return whether a node that came with the others may still answer."""

@@ -235,8 +235,14 @@ def test_settings_that_cannot_hold_are_refused(text: str, said: str) -> None:
 
 
 def test_a_folder_for_a_data_set_that_is_none() -> None:
-    with pytest.raises(NectarError, match="dataset=digits is not a folder of images"):
-        Division(load_config({"dataset": "digits", "set": "images.folder=/x"})).run.info  # noqa: B018
+    for words, named in (
+        ("images.folder=/x", "images.folder"),
+        ("images.classes=a,b images.sites=/x,/y", "images.classes and images.sites"),
+    ):
+        with pytest.raises(
+            NectarError, match=f"dataset=digits is not a folder of images: leave {named} out"
+        ):
+            Division(load_config({"dataset": "digits", "set": words})).run.info  # noqa: B018
 
 
 def test_a_folder_implies_the_data_set_as_a_file_does(tmp_path: Path) -> None:

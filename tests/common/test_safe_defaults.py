@@ -95,6 +95,7 @@ def test_whatever_is_ones_own_begins_with_sizes_for_small_sets(form: str) -> Non
         60,
         "noise",
     )
+    assert config.image_training.lr == 0.003
     rival = load({"dataset": form, "method": "scaffold", "set": more}).settings.model_dump()
     assert (rival["lr"], rival["batch"]) == (0.1, 32)
     typed = load({"dataset": form, "rounds": 3, "set": f"{more} feddm.iterations=7"})

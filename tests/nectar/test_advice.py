@@ -56,6 +56,10 @@ def row(typed: str, said: str, then: str, *advises: str) -> Row:
 
 DEALT = "data federation.sites=400 partition.kind=iid partition.min_size=1 data.validation=0.5"
 FOLDER = "data images.size=8 images.channels=1 partition.kind=iid federation.sites=2 images.folder={here}"
+LONE = (
+    "run fedavg images.size=8 images.channels=1 rounds=1 evaluation.on=sites model.depth=2 images.classes=cat,dog "
+    "images.sites={here}"
+)
 TABLE = "config data.file=/x.csv data.label=y"
 ARRAYS = "config data.file=/x.npz"
 
@@ -67,11 +71,19 @@ ROWS = {
         "data partition.min_size=0 partition.alpha=100 federation.sites=100 partition.max_draws=9",
     ),
     "a site of two pictures": row(
-        "run fedavg images.sites={here}/two,{here}/plain images.size=8 images.channels=1 rounds=1 "
-        "data.site_holdout=0.2 evaluation.on=sites model.depth=2",
-        "too few for data.site_holdout=0.2; raise that, to .5",
-        "run fedavg images.sites={here}/two,{here}/plain images.size=8 images.channels=1 rounds=1 "
-        "data.site_holdout=0.5 evaluation.on=sites model.depth=2",
+        f"{LONE}/pair,{{here}}/plain data.site_holdout=0.2",
+        "its examples are too few for data.site_holdout=0.2; raise data.site_holdout, to .5",
+        f"{LONE}/pair,{{here}}/plain data.site_holdout=0.5",
+    ),
+    "a site of one picture": row(
+        f"{LONE}/one,{{here}}/plain data.site_holdout=0.2",
+        "its examples are too few for data.site_holdout=0.2; give it two of a class at least",
+        f"{LONE}/pair,{{here}}/plain data.site_holdout=0.5",
+    ),
+    "a site of one picture a class": row(
+        f"{LONE}/two,{{here}}/plain data.site_holdout=0.5",
+        "its examples are too few for data.site_holdout=0.5; give it two of a class at least",
+        f"{LONE}/pair,{{here}}/plain data.site_holdout=0.5",
     ),
     "arrays without a test part": row(
         "data data.file={here}/own.npz data.test_share=0 federation.sites=2 partition.kind=iid",
@@ -110,7 +122,7 @@ ROWS = {
     ),
     "images that leave the numbers": row(
         "run feddm feddm.image_lr=1e38 feddm.iterations=9 rounds=1 federation.sites=2",
-        "feddm.image_lr=1e+38)",
+        "feddm.image_lr from 1e+38 to 3e+37)",
         "run feddm feddm.image_lr=1 feddm.iterations=9 rounds=1 federation.sites=2",
     ),
     "list": row("list", "did you mean `nectar runs`?", "runs"),
@@ -360,6 +372,8 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("plain", ("cat", "dog"), 30),
         ("deep/data", ("cat", "dog"), 30),
         ("two", ("cat", "dog"), 1),
+        ("pair", ("cat",), 2),
+        ("one", ("cat",), 1),
         ("comma", ("cat", "dog, wet"), 30),
         ("flat", ("",), 8),
         ("tests", ("Control", "Test"), 30),
@@ -404,7 +418,7 @@ def test_what_is_said_to_type_helps(
     row = ROWS[name]
     message = row.said.format(here=here)
     code, told = typed(row.typed)
-    assert code == 2 or name == "a site of two pictures"  # where the other site has figures
+    assert code == 2 or name.startswith("a site of")  # where the other site has figures
     assert message in told
     assert "Traceback" not in told
     code, after = typed(row.then)

@@ -1,6 +1,7 @@
 """The command `nectar`: what it prints, its exit codes, and what it does without."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from common.errors import NectarError
 from common.methods import METHODS
 from common.settings.sections import RunSettings
 from nectar import cli, command_line
+from nectar.commands.run import _log_plainly
 
 
 def fake(monkeypatch: pytest.MonkeyPatch, main: Any, **more: Any) -> None:
@@ -87,6 +89,19 @@ def test_the_help_of_each_command_fits_80_columns_and_explains_every_option(
         assert all(option.help for option in one.params), one.name
 
 
+def test_a_run_writes_its_lines_as_they_are(capfd: pytest.CaptureFixture[str]) -> None:
+    """Each line of ours had "INFO :" before it, and in a terminal's log colours."""
+    logger = logging.getLogger("flwr")
+    for handler in [each for each in logger.handlers if hasattr(each, "colored")]:
+        handler.setStream(sys.stderr)  # type: ignore[attr-defined]
+    _log_plainly()
+    logger.info("round 1/2: accuracy 0.9")
+    logger.warning("round 1: rejected a: it is late")
+    assert capfd.readouterr().err == (
+        "round 1/2: accuracy 0.9\nWARNING: round 1: rejected a: it is late\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -102,7 +117,21 @@ def test_the_help_of_each_command_fits_80_columns_and_explains_every_option(
         ("fedavg", "there is no command 'fedavg': did you mean `nectar run fedavg`?"),
         ("Fed-Avg rounds=3", "did you mean `nectar run fedavg`?"),
         ("config --help fed-avg", "fed-avg is unknown, the nearest is fedavg: "),
+        ("config --help MNIST", "MNIST is unknown: `nectar config --help` lists all."),
+        ("config --help epochs", "epochs is a setting of image_training, fedavg, fedprox, "),
         ("config --help batch_size", "the nearest is image_training.batch: "),
+        ("config --help fedavg.nosuch", "fedavg has no setting 'nosuch': `nectar config --help fe"),
+        ("run fedavg privacy.epsilon=0", "means no privacy here: give one above 0"),
+        ("run fedavg --federation x", "it is an option of `flwr run`."),
+        ("run fedavg partition.alpha = 0.1", "without spaces around '='"),
+        ("run fedavg fedprox", "'fedprox' is another: `nectar compare` takes several."),
+        ("runs --delete x", "removed by `nectar runs --remove`"),
+        ("keys create", "did you mean `nectar keys ca`?"),
+        ("submit fedavg rounds=3", "'fedavg' is a method: the connection is named before it."),
+        ("submit 127.0.0.1:99999 --insecure", "a port is a number from 1 to 65535"),
+        ("submit https://a.org", "no https:// stands before the host"),
+        ("site init north no.kit --data .", "there is no kit at "),
+        ("compare fedavg --tune lr=0.1,0.3", "begin with fedavg, as in fedavg.lr=0.1,0.3."),
         ("run --dry-run --dry-run", "--dry-run is given twice: give it once."),
         ("run --config a --config=b", "--config is given twice: give it once."),
         ("run --config", "'--config' requires an argument"),
@@ -141,6 +170,13 @@ LINES = {
     "fetch": ["fetch", "lab", "latest"],
     "submit": ["submit", "lab"],
 }
+
+
+@pytest.mark.parametrize("key", ["privacy.epsilon", "fedavg.epochs", "rounds", "output-dir"])
+def test_the_help_of_a_setting_is_its_own(key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["config", "--help", key]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(f"  {key}=")]
+    assert len(lines) == 1
 
 
 @pytest.mark.parametrize("command", LINES)

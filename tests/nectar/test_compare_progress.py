@@ -34,6 +34,13 @@ def test_before_a_round_was_done_it_does_not_guess() -> None:
 
 
 @pytest.mark.extended
+def test_no_span_is_said_to_last_no_seconds() -> None:
+    """Runs whose rounds are all done were "about 0.0 s more"."""
+    jobs = [RunningJob("a, seed 0", 0, 20, 20)]
+    message = progress(jobs, "0 of 1 runs are done", ended=0, waiting=0, seconds=30.0)
+    assert message.endswith("(round 20 of 20). 0 of 1 runs are done.")
+
+
 def test_a_comparison_says_it(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,6 +65,4 @@ def test_a_comparison_says_it(
     monkeypatch.setattr(scheduling, "_EVERY", 0.0)
     words = ["fedavg", "rounds=2", "--seeds=1", f"output-dir={tmp_path / 'runs'}", *SMALL.split()]
     Comparison(parse(options_of(words)), say).carry_out()
-    assert message[1].startswith(
-        "At work: fedavg, seed 0 (round 1 of 2). 0 of 1 runs are done, about "
-    )
+    assert message[1].startswith("At work: fedavg, seed 0 (round 1 of 2). 0 of 1 runs are done")

@@ -86,6 +86,12 @@ def test_what_is_unfinished_counts_in_no_mean() -> None:
     assert flags_of(*runs) == ["", "?", "?"]
 
 
+def test_of_one_seed_no_deviation_is_spoken() -> None:
+    one, two = results_of({"a": [a_run(0.5)]}, 1), results_of({"a": [a_run(0.5), a_run(0.7)]}, 1)
+    assert not any("±" in note for note in one.notes())
+    assert any("±" in note for note in two.notes())
+
+
 def test_flags() -> None:
     runs = (a_run(0.1), a_run(0.9, rejected=1), a_run(0.91), a_run(0.92))
     assert flags_of(*runs) == ["*~", "!", "", ""]

@@ -28,6 +28,7 @@ from deployment import nectar
 from flwr.app import Context, RecordDict
 from flwr.proto.fleet_pb2 import ActivateNodeRequest
 from image_folders import CLASSES, paint, paint_split
+from places import ROOT
 
 from client_app.site import division_of
 from common.config.loading import load
@@ -36,6 +37,7 @@ from common.errors import FederationError
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event
 from common.privacy.ledger import LEDGER, Charge, Ledger
+from nectar.engines.flower.app import project
 from nectar.engines.flower.connection import Connection
 from nectar.operate.doctor import machine
 from nectar.operate.doctor.checks import Check, Patient, show
@@ -175,7 +177,7 @@ def test_all_is_well_at_a_site_behind_the_proxy(doctor: Doctor, keys: Path, tmp_
     assert {line.split()[0] for line in message.splitlines()} == {"ok"}
     assert "ok server the SuperLink answers sites here" in message
     assert "ok control api cannot be reached from here, as it should be" in message
-    assert f"ok flower there not told from here; it has to be {machine.minor(FLOWER)}.x" in message
+    assert "ok flower there not told from here; it has to be 1.41 or 1.42" in message
     assert f"ok state {tmp_path}/state: writable" in message
     assert "ok key hospital-a is registered at the server (SHA256:" in message
 
@@ -325,11 +327,28 @@ def test_a_clock_that_differs(doctor: Doctor, keys: Path, late: float, line: str
     assert re.search(line, message, re.MULTILINE)
 
 
-def test_another_flower_at_the_server(doctor: Doctor, keys: Path) -> None:
-    with serving(keys, version="1.40.2") as address:
-        code, message = doctor(address, "--ca", str(keys / "ca.crt"))
-    assert code == 1
-    assert f"fail flower there 1.40.2, and this machine has {machine.minor(FLOWER)}.x" in message
+@pytest.mark.parametrize("site", [False, True])
+@pytest.mark.parametrize("version", ["1.40.2", "1.41.0", "1.42.3", "1.43.0"])
+def test_another_flower_at_the_server(doctor: Doctor, keys: Path, version: str, site: bool) -> None:
+    """Both ends say the same of two that work together, and of one that is out of the range."""
+    with serving(keys, version=version) as address:
+        _, message = doctor(address, "--ca", str(keys / "ca.crt"), *["--site"] * site)
+    needs = "every machine of a federation needs 1.41 or 1.42"
+    assert f"ok flower {FLOWER}; {needs}" in message
+    taken = version.startswith(("1.41", "1.42"))
+    found = f"ok flower there {version}" if taken else f"fail flower there {version}, and {needs}"
+    assert found in message
+    assert ("fail flower" not in message) == taken
+
+
+def test_the_image_installs_the_flower_that_a_clone_locks() -> None:
+    """One of the range; the image's build reads the same line."""
+    locked = project()["tool"]["uv"]["constraint-dependencies"]
+    (flower,) = [one for one in locked if one.startswith("flwr==")]
+    assert machine.minor(flower.removeprefix("flwr==")) in machine.flowers_taken()
+    build = (ROOT / "docker" / "nectar" / "Dockerfile").read_text()
+    (pattern,) = re.findall('grep -o "(flwr==.*)" /app/pyproject.toml', build)
+    assert re.findall(pattern, (ROOT / "pyproject.toml").read_text()) == [flower]
 
 
 def test_no_tls(doctor: Doctor, keys: Path) -> None:

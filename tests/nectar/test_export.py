@@ -16,6 +16,7 @@ import pytest
 import torch
 from data_files import idx_bytes
 from federation import run
+from image_folders import CLASSES, paint_split
 from PIL import Image
 from places import ROOT
 from small import Small
@@ -327,6 +328,22 @@ def shortened(raw: Path, to: Path) -> None:
         content = (raw / f"t10k-{name}-ubyte").read_bytes()
         values = np.frombuffer(content, np.uint8, math.prod(shape), offset=4 + 4 * len(shape))
         (to / f"t10k-{name}-ubyte").write_bytes(idx_bytes(values.reshape(shape)))
+
+
+def test_a_site_s_own_model_of_a_divided_folder_is_exported_and_judged(
+    small: Small, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = paint_split(tmp_path / "pictures")
+    words = f"images.folder={folder} images.classes={CLASSES} images.size=8 ditto.epochs=1"
+    own = "data.site_holdout=0.2 evaluation.on=both"
+    record = run(small(method="ditto", rounds=1, dataset="images", set=f"{words} {own}"))
+    out = tmp_path / "own"
+    line = ["export", str(record.directory), "--site", "partition-0", "--output", str(out)]
+    assert main(line) == 0
+    model = ExportedModel.open(out)
+    assert (model.run["site"], model.split is not None) == ("partition-0", True)
+    assert main(["score", str(out), str(folder / "test")]) == 0
+    assert "15 images that the run held out" in capsys.readouterr().out
 
 
 @pytest.mark.long

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from small import SMALL
 
 from common.division import Division
 from common.errors import ConfigError
+from common.samples.dataset import DatasetInfo
 from nectar.cli import main
 from nectar.export import bundle, formats
 from nectar.export.bundle import Export, export, network_of
@@ -180,3 +182,25 @@ def test_a_format_without_its_packages_says_what_to_install(
     assert formats.read_formats("pt2") == ("pt2",)
     with pytest.raises(ConfigError, match="names 'onx': give pt2, onnx or both"):
         formats.read_formats("pt2,onx")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x = self.body(x).reshape(2, -1)",
+        "x = self.body(x) + torch.zeros(2, 8)",
+        "x = torch.stack([row for row in self.body(x)])",
+        "x = self.body(x) if x.shape[0] == 2 else self.body(x) * 1",
+    ],
+)
+def test_what_a_network_makes_constant_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    source = OWN.replace("return self.head(self.body(x))", f"{line}\n        return self.head(x)")
+    (tmp_path / "constant_networks.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "constant_networks", raising=False)
+    network = importlib.import_module("constant_networks").tiny((1, 8, 8), 10).eval()
+    info = DatasetInfo("own", (1, 8, 8), tuple("abcdefghij"), (0.5,), (0.5,), 255.0)
+    with pytest.raises(ConfigError, match="makes the number of images in a batch a constant"):
+        formats.Graphs(network, info).write("pt2", tmp_path)

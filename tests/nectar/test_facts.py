@@ -129,11 +129,16 @@ def test_a_flower_strategy_s_devices_are_fedavg_s() -> None:
     assert facts_of(ADAM, weights, nothing) == facts_of("fedavg", weights, nothing)
 
 
-def test_a_method_of_one_s_own_names_its_facts_or_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_of_one_s_own_names_its_facts_or_has_its_class_and_its_settings_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     own = Method("mine", "mine:Strategy", "mine:Client", "mine:Settings")
     monkeypatch.setattr("nectar.report.facts.resolve", lambda name: own)
     stated = Disclosure("weights", update=True)
-    assert facts_of("mine:METHOD", stated, nothing) is None
+    plain = facts_of("mine:METHOD", stated, nothing)
+    assert plain is not None
+    assert (plain.spoken, plain.carries) == ("Strategy", "weights")
+    assert plain.sent[0].startswith("Sites sent weights, a function of private data")
 
     own = replace(own, facts=f"{__name__}:own_facts")
     monkeypatch.setattr("nectar.report.facts.load", {f"{__name__}:own_facts": own_facts}.get)

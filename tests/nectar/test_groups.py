@@ -300,3 +300,41 @@ def test_a_score_of_the_pictures_finds_the_same_division(
     found = json.loads((tmp_path / "s.json").read_text())
     assert found["parts"]["held out"]["accuracy"] == pytest.approx(line["test"]["accuracy"])
     assert sum(part["images"] for part in found["parts"].values()) == 48
+
+
+# ---- at two sites --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["pictures", "tables"])
+@pytest.mark.parametrize("shared", [0, 1, 3])
+def test_a_patient_at_two_simulated_sites_is_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture,
+    form: str, shared: int,
+) -> None:  # fmt: skip
+    rng = np.random.default_rng(0)
+    own = {site: [f"{site}{i}" for i in range(6 - shared)] for site in ("north", "south")}
+    patients = {site: [*names, *(f"both{i}" for i in range(shared))] for site, names in own.items()}
+    for site, names in patients.items():
+        if form == "tables":
+            rows = [f"{n},{rng.normal():.3f},{'ab'[i % 2]}" for i, n in enumerate(names * 4)]
+            (tmp_path / f"{site}.csv").write_text("\n".join(["patient,x,kind", *rows, ""]))
+            continue
+        for place, name in enumerate(names):
+            folder = tmp_path / site / "ab"[place % 2]
+            folder.mkdir(parents=True, exist_ok=True)
+            for number in range(4):
+                values = rng.integers(0, 255, (8, 8, 3), dtype=np.uint8)
+                Image.fromarray(values).save(folder / f"{name}_{number}.png")
+    words = ["images.classes=a,b", "evaluation.on=sites", "data.site_holdout=0.2"]
+    ending = ".csv" if form == "tables" else ""
+    places = ",".join(str(tmp_path / f"{site}{ending}") for site in patients)
+    if form == "tables":
+        words += [f"data.sites={places}", "data.columns=x", "data.label=kind", "data.group=patient"]
+    else:
+        words += [f"images.sites={places}", "images.size=8", "images.group={group}_*"]
+    sentence = f"{shared} of {12 - shared} groups have their name at more than one site"
+    assert main(["data", *words]) == 0
+    assert (sentence in capfd.readouterr().out) == bool(shared)
+    assert main(["run", "fedavg", "fedavg.epochs=1", "rounds=1", "model.width=4", *words]) == 0
+    assert (sentence in caplog.text) == bool(shared)
+    assert "both0" not in caplog.text

@@ -207,6 +207,124 @@ def test_a_site_is_set_up_twice_and_its_key_stays(
     assert "cores = 1" in config.read_text()
 
 
+def said_of(data: Path, kit: Path, keys: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return the line of the check of the data as a site that has ``data`` is set up."""
+    site = ["--folder", str(kit.parent / "site"), "--fingerprint", fingerprint(keys)]
+    main(["site", "init", str(kit), "north", "--data", str(data), *site])
+    captured = capsys.readouterr()
+    (line,) = re.findall(r"^\w+ +data .*$", captured.out, re.M) or [captured.err]
+    return " ".join(line.split()).replace(str(data), "HERE")
+
+
+@pytest.mark.parametrize(
+    ("red", "blue", "also", "line"),
+    [
+        ("red", "", (), "ok data HERE: 3 images in 1 class (red 3)"),
+        ("red", "blue", (".cache/x",), "ok data HERE: 5 images in 2 classes (blue 2, red 3)"),
+        ("red", "", (".cache/x", "__MACOSX"), "ok data HERE: 3 images in 1 class (red 3)"),
+        (
+            "train/red",
+            "train/blue",
+            ("test/red",),
+            "ok data HERE: 5 images in 2 classes (blue 2, red 3)",
+        ),
+        ("red", "blue", ("notes",), "warn data HERE: 5 images in 3 classes (blue 2, red 3)"),
+        ("a b", "O'Brien", (), "ok data HERE: 5 images in 2 classes (O'Brien 2, a b 3)"),
+    ],
+)
+def test_a_site_s_folder_is_looked_at_as_a_run_would(
+    kit: Path,
+    keys: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    red: str,
+    blue: str,
+    also: tuple[str, ...],
+    line: str,
+) -> None:
+    """Any folders that some run's classes fit, whatever systems leave beside them."""
+    for name, colour, count in ((red, "red", 3), (blue, "blue", 2)):
+        if name:
+            paint(tmp_path / "made", colour, count)
+            (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "made" / colour).rename(tmp_path / "data" / name)
+    for name in also:
+        (tmp_path / "data" / name).mkdir(parents=True)
+    said = said_of(tmp_path / "data", kit, keys, capsys)
+    assert said.startswith(f"{line}; the run's classes decide")
+    assert ("does not list notes refuses the empty folder" in said) == ("notes" in also)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "age,sex,label\n1,f,a\n2,,b\n",
+            "ok data HERE: 2 rows of age, sex, label; the run's columns",
+        ),
+        ("age;label\n1;a\n", "fail data HERE is not a .csv file with commas"),
+        ("age,label\n1,a\n2\n", "fail data HERE is not a .csv file with commas"),
+        ("", "fail data HERE is not a .csv file with commas"),
+        ("age,name\n1,\xff\n", "fail data HERE is not a table in UTF-8"),
+        (None, "nectar: there is no data at HERE: nectar site init KIT SITE --data FOLDER"),
+    ],
+)
+def test_a_site_s_table_is_looked_at(
+    kit: Path,
+    keys: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    text: str | None,
+    line: str,
+) -> None:
+    if text is not None:
+        (tmp_path / "site.csv").write_bytes(text.encode("latin-1"))
+    assert said_of(tmp_path / "site.csv", kit, keys, capsys).startswith(line)
+
+
+def test_a_site_that_allows_one_method_is_not_held_against_another(
+    kit: Path, keys: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paint(tmp_path / "images", "red", 3)
+    said_of(tmp_path / "images", kit, keys, capsys)
+    config = tmp_path / "site" / "node-config.toml"
+    text = config.read_text().replace(
+        "# allow-methods = 'feddm fedavg'", "allow-methods = 'fedavg'"
+    )
+    config.write_text(text)
+    words = ["site", "init", str(kit), "north", "--folder", str(tmp_path / "site")]
+    main([*words, "--fingerprint", fingerprint(keys)])
+    assert re.search("^ok +node config ", capsys.readouterr().out, re.M)
+
+
+def test_certificates_that_end_soon_are_named_when_made_and_when_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys, kit = tmp_path / "keys", tmp_path / "north.kit"
+    soon = r"expires on \d{4}-\d\d-\d\d, in 0 days"
+    makes = {
+        ("ca", str(keys), "--days", "1"): soon,
+        (
+            "server",
+            str(keys),
+            "fl.example.org",
+        ): "it ends with its authority, on .* sooner than in 397 days",
+        ("kit", str(keys), "north", SERVER, "--output", str(kit)): soon,
+    }
+    for words, note in makes.items():
+        assert main(["keys", *words]) == 0
+        assert re.search(f"^note: .*{note}", capsys.readouterr().out, re.M)
+    paint(tmp_path / "images", "red", 1)
+    site = ["--folder", str(tmp_path / "site"), "--fingerprint", fingerprint(keys)]
+    main(["site", "init", str(kit), "north", "--data", str(tmp_path / "images"), *site])
+    assert re.search(
+        f"^the operator's ca.crt {soon}: ask for a newer kit", capsys.readouterr().out, re.M
+    )
+    make_authority(tmp_path / "lasting")
+    assert main(["keys", "server", str(tmp_path / "lasting"), "fl.example.org"]) == 0
+    assert "note: " not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("place", ["plain", "a b", "O'Brien", 'say "x"', "100% $HOME", "ü\\n"])
 def test_any_path_fills_a_kit_in(keys: Path, tmp_path: Path, place: str) -> None:
     """The node config is TOML again, and the unit's words are the paths again, as systemd reads them."""

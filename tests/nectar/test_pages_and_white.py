@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from data_files import forget_loaded
 from numpy.typing import NDArray
 from PIL import Image, TiffImagePlugin
 
+from common.data.folders.decode import Unreadable, read_image
+from common.settings.images import ImagesSettings
 from nectar.cli import main
 
 SIDE = 12
@@ -140,7 +143,7 @@ def test_white_is_zero_at_16_bits_as_at_8(tmp_path: Path, order: str) -> None:
 
 
 def test_12_bits_are_dark_until_one_says_what_is_white(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """`nectar data` says which setting to type, and what is typed then gives the values of the full range."""
 
@@ -151,17 +154,95 @@ def test_12_bits_are_dark_until_one_says_what_is_white(
     place = folder(tmp_path / "set", twelve, ending="png")
     words = [f"images.folder={place}"]
     assert main(["data", *FORM, *words]) == 0
-    message = " ".join(capfd.readouterr().out.split())
-    assert "values 0 to 16 of 255, nearly black" in message
+    message = caplog.text
+    assert "values are 0 to 16 of 255, less than an eighth of the range" in message
     assert "images.white=4095" in message
+    caplog.clear()
     assert main(["data", *FORM, *words, "images.bits=16"]) == 0
-    assert "images.white=4095" in capfd.readouterr().out
+    assert "images.white=4095" in caplog.text
+    caplog.clear()
     assert main(["data", *FORM, *words, "images.white=4095"]) == 0
-    bright = " ".join(capfd.readouterr().out.split())
-    assert "of 255 checksum" in bright
-    assert "nearly black" not in bright
+    bright = caplog.text
+    assert "eighth" not in bright
     assert accuracy([*words, "images.white=4095"], tmp_path) == 1.0
     record = (tmp_path / "note").read_text().strip()
     assert main(["export", record, "--output", str(tmp_path / "out")]) == 0
     assert main(["score", str(tmp_path / "out"), str(place), "--json", str(tmp_path / "s")]) == 0
     assert json.loads((tmp_path / "s").read_text())["accuracy"] == 1.0
+
+
+# ---- levels in few of the bits -------------------------------------------------------------------
+
+OFFSET = 32768
+
+
+def scan(path: Path) -> None:
+    """Write values of a CT, -1000 to 1000, to which 32768 was added."""
+    values = plane(path.parent.name, int(path.stem), 2000) - 1000 + OFFSET
+    Image.fromarray(values.astype(np.uint16)).save(path)
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_levels_in_the_middle_of_the_range_are_warned_of_until_black_and_white_are_stated(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, bits: int
+) -> None:
+    place = folder(tmp_path / "set", scan, ending="png")
+    words = [f"images.folder={place}", f"images.bits={bits}"]
+    assert main(["data", *FORM, *words]) == 0
+    message = caplog.text
+    assert "less than an eighth of the range" in message
+    advice = re.findall(r"images\.(black|white)=(\d+)", message)
+    stated = {name: int(value) for name, value in advice}
+    assert OFFSET - 1500 < stated["black"] <= OFFSET - 1000
+    assert OFFSET + 999 <= stated["white"] < OFFSET + 1500
+    caplog.clear()
+    typed = [*words, *(f"images.{name}={value}" for name, value in stated.items())]
+    assert accuracy(typed, tmp_path) == 1.0
+    assert "eighth" not in caplog.text
+    record = (tmp_path / "note").read_text().strip()
+    assert main(["export", record, "--output", str(tmp_path / "out")]) == 0
+    assert main(["score", str(tmp_path / "out"), str(place), "--json", str(tmp_path / "s")]) == 0
+    assert json.loads((tmp_path / "s").read_text())["accuracy"] == 1.0
+
+
+def test_so_of_a_run_and_of_arrays_and_not_of_a_published_set(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = folder(tmp_path / "set", scan, ending="png")
+    accuracy([f"images.folder={place}"], tmp_path)
+    assert "values are 124 to 131 of 255, less than an eighth" in caplog.text
+    images = np.full((40, 12, 12), 100, np.uint8)
+    images[::2, :6] += 12
+    np.savez(tmp_path / "a.npz", train_images=images, train_labels=np.arange(40) % 2)
+    assert main(["data", f"data.file={tmp_path / 'a.npz'}", "federation.sites=2"]) == 0
+    assert "values are 100 to 112 of 255, less than an eighth" in caplog.text
+    caplog.clear()
+    assert main(["data"]) == 0
+    assert "eighth" not in caplog.text
+
+
+def test_what_is_black_scales_and_clips_and_turns_a_negative(tmp_path: Path) -> None:
+    def read(path: Path, **form: int) -> list[int]:
+        settings = ImagesSettings(size=2, channels=1, bits=16, **form)
+        found: list[int] = read_image(path, settings).ravel().tolist()
+        return found
+
+    values = np.array([[900, 1000], [2000, 3000]], np.uint16)
+    Image.fromarray(values).save(tmp_path / "a.png")
+    assert read(tmp_path / "a.png") == [900, 1000, 2000, 3000]
+    assert read(tmp_path / "a.png", black=1000, white=2000) == [0, 0, 65535, 65535]
+    assert read(tmp_path / "a.png", black=1000, white=3000) == [0, 0, 32768, 65535]
+    with pytest.raises(Unreadable, match=r"its white is 1000, not above images.black=2000"):
+        read(tmp_path / "a.png", black=2000, white=1000)
+
+
+def test_a_camera_s_mpo_is_read_by_its_ending(tmp_path: Path) -> None:
+    def camera(path: Path) -> None:
+        first, second = (
+            Image.fromarray(plane(kind, int(path.stem), 255).astype(np.uint8))
+            for kind in (path.parent.name, "a")
+        )
+        first.save(path, format="MPO", save_all=True, append_images=[second])
+
+    place = folder(tmp_path / "set", camera, ending="mpo")
+    assert accuracy([f"images.folder={place}"], tmp_path) == 1.0

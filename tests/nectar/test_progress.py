@@ -196,7 +196,7 @@ def test_the_line_follows_the_estimate_and_then_what_was_measured() -> None:
     progress.step("worker 1", 5, 10)
     progress.step("worker 2", 5, 10)
     assert progress.line() == (
-        "round 1/5: 1.0 of 4 sites; the round takes 35 s more, the run 3 min 35 s"
+        "round 1/5: 0 of 4 sites, 25 % done; the round takes 35 s more, the run 3 min 35 s"
     )
     clock.now = 40.0
     progress(4, 4)
@@ -228,7 +228,8 @@ def test_a_run_that_goes_on_counts_from_where_it_was() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(0.04, "0.0 s"), (9.9, "9.9 s"), (9.96, "10 s"), (59.6, "1 min"), (200, "3 min 20 s"), (1230, "20 min"),
+    [(0.04, "under 0.1 s"), (0.06, "0.1 s"),
+     (9.9, "9.9 s"), (9.96, "10 s"), (59.6, "1 min"), (200, "3 min 20 s"), (1230, "20 min"),
      (3600, "1 h"), (45360, "12 h 36 min"), (9.24e6, "107 days")],
 )  # fmt: skip
 def test_spans_are_said_as_people_say_them(seconds: float, said: str) -> None:

@@ -171,6 +171,69 @@ def test_a_site_that_is_online_and_does_not_answer_is_said_to_be_silent(
     assert "1 of 2 sites are there after 60 of 300 s" in message
 
 
+WAITS = "is not approved yet: its owner is asked until 2026-11-28 20:00 UTC"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"WARNING :   the north (node 11) {WAITS}",
+        f"WARNING :   node 11 {WAITS}",
+        f"WARNING :   node 11 is left out: node 11 {WAITS}",
+        f"WARNING :   left out: north (node 11) {WAITS}",
+    ],
+)
+def test_a_site_that_waits_for_its_owner_is_named_with_the_reason(
+    flower: Callable[..., Flower], capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    flower(NODES[:2], [RUNNING], f"{line}\n{'x' * 9}\n")
+    assert nectar("status", "lab", "--insecure") == 1
+    message = capsys.readouterr().out
+    assert "7    waits for approval  11" in message
+    assert "node 11 waits for approval: its owner is asked until 2026-11-28 20:00 UTC" in message
+    joined = 'nectar-sites {"nodes": {"the-north": "11"}}'
+    flower(NODES[:2], [RUNNING], f"{line}\n{joined}\n")
+    assert nectar("status", "lab", "--insecure") == 1
+    assert "waits for approval" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "said", ["\x1b[2J\x1b[31m red", "a" * 5000, "\u202eback", "node 12 is not approved yet: lies"]
+)
+def test_what_a_waiting_site_says_is_short_and_steers_nothing(
+    flower: Callable[..., Flower], capsys: pytest.CaptureFixture[str], said: str
+) -> None:
+    """It is another machine's text: cut, escaped, and of that site alone."""
+    flower(NODES[:2], [RUNNING], f"WARNING :   node 11 is not approved yet: {said}\n")
+    assert nectar("status", "lab", "--insecure") == 1
+    waits = [line for line in capsys.readouterr().out.splitlines() if "waits for approval:" in line]
+    assert len(waits) == 1
+    assert waits[0].isprintable()
+    assert len(waits[0]) < 260
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        f"(node 12) {WAITS}",
+        f"node 12 {WAITS}",
+        f"x (node 12) {WAITS}",
+        f"WARNING :   node 12 {WAITS}",
+    ],
+)
+def test_no_site_says_of_another_that_it_waits(
+    flower: Callable[..., Flower], capsys: pytest.CaptureFixture[str], said: str
+) -> None:
+    lines = [
+        f"WARNING :   round 3: rejected south: {said}",
+        f"WARNING :   node 11 failed the roll call: {said}",
+        f"INFO :      1 of 2 sites are there after 60 of 300 s (a; node 11 failed the roll call: {said})",
+    ]
+    flower(NODES[:2], [RUNNING], "\n".join(lines) + "\n")
+    assert nectar("status", "lab", "--insecure") == 1
+    assert "waits for approval" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -173,7 +173,7 @@ def test_what_is_allowed_passes(path, source):
 def test_scaffolds_strategy_reaches_few_files_and_lines() -> None:
     files, lines = closure("strategies.scaffold")
     assert files <= 72  # fewer, larger files: one that is reached counts whole
-    assert lines <= 12_500
+    assert lines <= 12_600
 
 
 def test_no_strategy_but_central_reaches_a_reader_of_data_sets() -> None:

@@ -15,8 +15,10 @@ from small import Small
 
 import server_app.app
 import strategies.fedavg
+from common.config.loading import load
 from common.errors import FederationError
 from common.wire.weights import Weights
+from nectar.arguments import parse_arguments
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 
@@ -63,7 +65,7 @@ def test_weights_that_are_not_finite_end_the_run_and_touch_no_checkpoint(
     assert "round 2's update made the weight" in str(error.value)
     line = f"nectar run resume={record.directory}"
     assert f"all up to round 1 is safe in it, and `{line}` goes on" in str(error.value)
-    assert "needs a lower learning rate (fedavg.lr=0.3)" in str(error.value)
+    assert "needs a lower learning rate (fedavg.lr from 0.3 to 0.1)" in str(error.value)
     assert same(Checkpoint.load(record.last), Checkpoint.load(good.last))
     assert [line["round"] for line in record.metrics()] == [0, 1]
     outcome = json.loads((record.directory / "provenance.json").read_text())["outcome"]
@@ -94,7 +96,9 @@ def test_a_round_of_replies_that_are_not_numbers_names_the_learning_rates(small:
         FederationError, match=r"0 valid replies .* lower a learning rate \((.*)\)"
     ) as message:
         run(small(method="fedprox", rounds=1, set=words))
-    assert str(message.value).endswith("(fedprox.lr=1e+30, fedprox.server_lr=0.5)")
+    assert str(message.value).endswith(
+        "(fedprox.lr from 1e+30 to 3e+29, fedprox.server_lr from 0.5 to 0.2)"
+    )
 
 
 def test_a_run_that_learns_nothing_has_a_line(
@@ -109,7 +113,7 @@ def test_a_run_that_learns_nothing_has_a_line(
         f"the run has learned nothing: after round 2 the test loss is {last['loss']:.4f}, before training it was "
         f"{first['loss']:.4f}"
     ) in caplog.text
-    assert caplog.text.count("try a lower learning rate (fedavg.lr=30)") == 1
+    assert caplog.text.count("try a lower learning rate (fedavg.lr from 30 to 10)") == 1
 
 
 def test_a_run_that_is_interrupted_says_what_is_safe_and_how_it_goes_on(
@@ -130,3 +134,33 @@ def test_a_run_that_is_interrupted_says_what_is_safe_and_how_it_goes_on(
         newest = max(Path(config["output-dir"]).iterdir(), key=lambda path: path.stat().st_ctime)
         line = f"nectar {command} resume={newest}"
         assert f"interrupted: all up to round 1 is safe in it, and `{line}` goes on" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("words", "rates"),
+    [
+        ("fedavg fedavg.lr=0.1", "fedavg.lr from 0.1 to 0.03"),
+        (
+            "feddm images.folder=/x images.classes=a,b image_training.lr=0.03",
+            "image_training.lr from 0.03 to 0.01, feddm.image_lr from 10 to 3",
+        ),
+        (
+            "feddm feddm.global_models=mlp",
+            "image_training.lr from 0.05 to 0.02, feddm.global_lr from 0.01 to 0.003, feddm.image_lr from 10 to 3",
+        ),
+        (
+            "fedavg fedavg.server_lr=0.5",
+            "fedavg.lr from 0.3 to 0.1, fedavg.server_lr from 0.5 to 0.2",
+        ),
+    ],
+)
+def test_rates_are_named_with_what_they_are_lowered_to_and_typed_so(words: str, rates: str) -> None:
+    config = load(dict(parse_arguments(words.split())))
+    assert config.learning_rates == rates
+    lower = {one.partition(" from ")[0]: one.rpartition(" ")[2] for one in rates.split(", ")}
+    kept = [word for word in words.split() if word.partition("=")[0] not in lower]
+    typed = [f"{key}={value}" for key, value in lower.items()]
+    lowered = load(dict(parse_arguments([*kept, *typed]))).learning_rates
+    assert [one.partition(" to ")[0] for one in lowered.split(", ")] == [
+        f"{key} from {value}" for key, value in lower.items()
+    ]

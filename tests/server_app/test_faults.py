@@ -15,11 +15,16 @@ from flwr.clientapp import ClientApp
 from small import Small
 from tampering import nan, with_arrays
 
+import client_app.device
+import client_app.fedavg
 import client_app.feddm
 from common.errors import FederationError
+from common.sites import IN_PROCESS, RAY, SUPERLINK, Site
+from common.specs.updates import EXCEPTION
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from nectar.engines.local_grid import LocalGrid
+from strategies.exchange.members import Members
 from strategies.feddm import FedDM
 
 
@@ -117,6 +122,55 @@ def test_a_device_that_raises_gives_its_type_and_a_number_but_not_its_words(
     record = run(small(rounds=1))
     reason = record.metrics()[1]["rejected"]["partition-0"]
     assert re.fullmatch(r"the device raised ValueError \(incident [0-9a-f]{8} in its log\)", reason)
+
+
+def explodes(*_: Any) -> Any:
+    raise ValueError("patient 4711 has label 3")
+
+
+def test_sites_that_fail_alike_are_said_once_and_stop_a_simulation(
+    small: Small, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ten sites gave ten tracebacks, ten warnings and ten reasons, and one whose judging failed ran to its end."""
+    monkeypatch.setattr(client_app.device.DeviceClient, "judged", explodes)
+    config = small(method="fedavg", rounds=3, set="evaluation.on=sites data.site_holdout=0.2")
+    with pytest.raises(
+        FederationError, match=r"^evaluation of round 1: all 3 sites failed alike, the device"
+    ):
+        run(config)
+    assert caplog.text.count("Traceback") == 1
+    assert caplog.text.count("rejected the evaluation of") == 1
+    assert (
+        "evaluation of round 1: rejected partition-0 and 2 more: the device raised" in caplog.text
+    )
+
+
+def test_the_reasons_of_a_stopped_run_are_each_said_once(
+    small: Small, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(client_app.fedavg, "train_locally", explodes)
+    with pytest.raises(
+        FederationError, match=r"\(partition-0 and 2 more: the device raised ValueError \("
+    ):
+        run(small(method="fedavg"))
+    assert caplog.text.count("Traceback") == 1
+
+
+@pytest.mark.parametrize("engine", [SUPERLINK, RAY, IN_PROCESS])
+def test_only_a_simulation_is_stopped_by_what_all_its_sites_raise(engine: str) -> None:
+    """One SuperNode of its own makes it a federation, which no site's words stop."""
+    engines = [RAY, engine, RAY]
+    sites = [Site(str(i), i, 5, engine=of) for i, of in enumerate(engines)]
+    members = Members(3, sites=sites)
+    failed = dict.fromkeys("012", f"{EXCEPTION} ValueError (incident 0a00ce26 in its log)")
+    for harmless in ({"0": failed["0"], "1": "else"}, dict.fromkeys("012", "no reply within 6 s")):
+        members.note_alike("round 2", harmless, {})
+    members.note_alike("round 2", failed, {"3": {}})
+    if engine == SUPERLINK:
+        members.note_alike("round 2", failed, {})
+        return
+    with pytest.raises(FederationError, match="round 2: all 3 sites failed alike"):
+        members.note_alike("round 2", failed, {})
 
 
 def test_a_device_that_never_answers_is_given_up_at_the_deadline(small: Small) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from federation import TamperedGrid, run, same_end
+from image_folders import CLASSES, paint_split
 from small import Small
 from tampering import with_part
 from torch import Tensor
@@ -331,6 +332,32 @@ def test_noise_other_sets_and_exports(small: Small, tmp_path: Path) -> None:
     assert public_images(made(small, "fedmd", f"distil.images={path}")).shape == (12, 1, 8, 8)
     same = public_images(made(small, "fedmd", "distil.images=digits"))
     assert len(same) == 12
+
+
+@pytest.mark.parametrize("method", ["feddf", "fedmd"])
+@pytest.mark.parametrize("places", ["folder", "sites", "elsewhere"])
+def test_a_named_set_is_public_to_folders_of_pictures(
+    small: Small, tmp_path: Path, method: str, places: str
+) -> None:
+    """One that is divided, each simulated site's own, and real sites', of which a run's settings name the classes."""
+    folder = paint_split(tmp_path / "pictures")
+    named = {
+        "folder": f"images.folder={folder}",
+        "sites": f"images.sites={folder},{paint_split(tmp_path / 'more')} evaluation.on=none",
+        "elsewhere": "evaluation.on=none",
+    }
+    words = f"images.classes={CLASSES} images.size=8 images.channels=1 distil.images=digits"
+    config = small(
+        method=method, rounds=1, dataset="images", set=f"{words} {named[places]} distil.count=30"
+    )
+    other = public_images(made(small, method, "distil.images=digits distil.count=30"))
+    assert torch.equal(public_images(Division(load(config)).run), other)
+    if places == "folder":
+        assert run(config).metrics()[1]["test"]["accuracy"] >= 0
+    with pytest.raises(
+        ConfigError, match=r"distil.images=digits .* \(images.channels=1 images.size=8\)"
+    ):
+        public_images(Division(load({**config, "set": f"{config['set']} images.size=12"})).run)
 
 
 @pytest.mark.parametrize(

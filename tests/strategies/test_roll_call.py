@@ -298,3 +298,33 @@ def test_of_many_that_are_there_twenty_are_named(small: Small) -> None:
         "partition-20 and 19 more; online and busy or not answering: partition-0 (node" in message
     )
     assert "partition-21" not in message
+
+
+class Unapproved(Looked):
+    """The nodes in ``silent`` answer that their owners have not approved the run."""
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        sent = {message.metadata.message_id: message for message in self.pushed}
+        error = Error(code=roll_call.AWAITS_OWNER, reason="its owner is\nasked until 20:00 UTC")
+        return [
+            Message(error, reply_to=sent[reply.metadata.reply_to_message_id])
+            if reply.metadata.src_node_id in self._silent
+            else reply
+            for reply in PromptGrid.pull_messages(self, message_ids)
+        ]
+
+
+@pytest.mark.usefixtures("clock")
+def test_who_waits_for_an_owner_is_named_in_the_log_by_one_look_at_the_nodes(
+    small: Small, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = small(method="fedavg", set=f"federation.sites={NODES} partition.kind=iid")
+    grid = Unapproved(client_app, NODES, config, silent=30)
+    question = Question(0, held_out=False, max_examples=10**6)
+    wait_for_sites(grid, NODES, question, deadline=0.5, min_replies=1)
+    waits = [line for line in caplog.messages if line.startswith("partition-")]
+    assert waits[0] == (
+        "partition-0 (node 1000) is not approved yet: its owner is asked until 20:00 UTC"
+    )
+    assert len(waits) == 30
+    assert grid.looks <= 2

@@ -272,7 +272,7 @@ def test_a_run_that_learned_nothing_looks_to_what_was_rejected_first(
     run(config(tmp_path, words, rounds=2), TamperedGrid, tampers={1: NAN})
     (message,) = (r.getMessage() for r in caplog.records if "learned nothing" in r.getMessage())
     rejections = message.index("see to the replies that 2 of 2 rounds rejected (partition-1: the ")
-    assert rejections < message.index("then try a lower learning rate (fedavg.lr=30)")
+    assert rejections < message.index("then try a lower learning rate (fedavg.lr from 30 to 10)")
 
 
 def test_lengths_are_kept_by_architecture_and_part(tmp_path: Path) -> None:

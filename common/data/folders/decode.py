@@ -16,7 +16,7 @@ from PIL import Image, ImageOps, TiffImagePlugin, UnidentifiedImageError
 from common.settings.images import ImagesSettings
 
 #: endings of files that are read, and the formats that their contents may have (the MPO of some cameras is a JPEG)
-ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".mpo")
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")
 
 HEIF_ENDINGS = (".heic", ".heif")
@@ -64,9 +64,10 @@ def read_image(
     """Decode a file to [C, size, size], uint8 or (``bits=16``) uint16; of an animation the first frame.
 
     The image is turned as its EXIF orientation says; what is transparent is seen on white. Grey is repeated for
-    three channels, colour becomes ITU-R 601 luma for one. A 16-bit greyscale file is scaled by ``settings.white``, else
-    by the range of its bits, whatever values it holds. One that would be decoded to more than ``most_pixels`` is not
-    used, nor is a TIFF file of several pages unless ``settings.page`` says which.
+    three channels, colour becomes ITU-R 601 luma for one. A 16-bit greyscale file is scaled from
+    ``settings.black`` to ``settings.white``, or to the end of its bits' range, whatever values it holds. One that would
+    be decoded to more than ``most_pixels`` is not used, nor is a TIFF file of several pages unless
+    ``settings.page`` says which.
 
     Raises
     ------
@@ -185,10 +186,14 @@ def _upright(image: Image.Image, settings: ImagesSettings) -> Image.Image:
     if not (image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG")):
         raise Unreadable(f"values of type {values.dtype}, whose range is not known")
     white = settings.white or 2 ** _tag(image, _BITS, 16) - 1
-    values = values.astype(np.float32).clip(0, white)
+    black = settings.black
+    if black >= white:
+        raise Unreadable(f"its white is {white}, not above images.black={black}")
+    values = values.astype(np.float32).clip(black, white) - black
     if _tag(image, _PHOTOMETRIC, 1) == 0:  # white is zero, which Pillow turns round at 8 bits alone
-        values = white - values
-    return Image.fromarray(values if white == _TOP[16] else values * np.float32(_TOP[16] / white))
+        values = white - black - values
+    scale = np.float32(_TOP[16] / (white - black))
+    return Image.fromarray(values if scale == 1 else values * scale)
 
 
 def on_white(image: Image.Image) -> Image.Image:

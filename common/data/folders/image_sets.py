@@ -139,7 +139,9 @@ def _no_images(folder: Path) -> DataError:
 
 def _form(settings: ImagesSettings) -> dict[str, object]:
     form = settings.model_dump(include={"classes", "size", "channels", "bits"})
-    return form | settings.model_dump(include={"page", "white", "group"}, exclude_defaults=True)
+    return form | settings.model_dump(
+        include={"page", "white", "black", "group"}, exclude_defaults=True
+    )
 
 
 def _store_name(folder: Path, role: str, settings: ImagesSettings) -> str:

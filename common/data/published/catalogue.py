@@ -101,10 +101,13 @@ def describe(name: str, images: ImagesSettings | None = None) -> DatasetInfo:
         for a data set that is none, or lacks its class list.
     """
     if name in _KNOWN:
-        if images is not None and (images.folder or images.classes or images.sites):
+        keys = [
+            f"images.{key}" for key in ("folder", "classes", "sites") if getattr(images, key, "")
+        ]
+        if keys:
             raise DataError(
-                f"dataset={name} is not a folder of images: leave images.folder, images.classes and images.sites out, "
-                "or choose dataset=images for folders of your own"
+                f"dataset={name} is not a folder of images: leave {' and '.join(keys)} out, or choose dataset=images "
+                "for folders of your own"
             )
         return _KNOWN[name]
     if kind_of(name):

@@ -238,6 +238,7 @@ _RETRY_SECONDS = 2.0
 _READINGS = 3
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_INFORMS = re.compile(r"^(?:\x1b\[\d+m)?INFO (?:\x1b\[0m)?: {0,7}")
 _LEVEL = r"(?:\(\w+ pid=\d+\) )?(?:INFO|WARNING)\s*:\s*"
 
 # Whole lines, never parts of one, and none at the level of an error: a line that is not known to
@@ -308,6 +309,7 @@ class Screen:
         if is_marked(line):
             return
         if self._verbose or (self._noise.shows(line) and not self._explained):
+            line = _INFORMS.sub("", line)
             self._out.write(line if self._out.isatty() else plain(line))
             self._out.flush()
 

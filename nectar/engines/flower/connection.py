@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from common.config.keys import closest_word
 from common.config.text import from_home
+from common.methods import METHODS
 from nectar.engines.flower.client import Client, LaunchError, scripts_directory
 
 if TYPE_CHECKING:
@@ -211,6 +212,10 @@ def connect(word: str, ca: str | None = None, *, insecure: bool = False) -> Iter
         with tempfile.TemporaryDirectory(prefix="nectar-connection-") as home:
             yield _unnamed(word, ca, insecure, Path(home))
         return
+    if ":" in word:
+        raise LaunchError(
+            f"{word} is not HOST:PORT: no https:// stands before the host, and a port is a number from 1 to 65535."
+        )
     if ca is not None:
         raise LaunchError(
             f"--ca goes with HOST:PORT; the connection {word!r} states its own root-certificates."
@@ -259,6 +264,8 @@ def _named(name: str, insecure: bool) -> Connection:
     except (OSError, ValueError) as error:
         raise LaunchError(f"Flower's configuration {file} cannot be read: {error}") from None
     known = [key for key, value in content.items() if isinstance(value, dict)]
+    if name not in known and name in METHODS:
+        raise LaunchError(f"{name!r} is a method: the connection is named before it.")
     if name not in known:
         guess = closest_word(name, known)
         hint = f"did you mean {guess}? " if guess else ""

@@ -19,6 +19,15 @@ _SECONDS = 120.0
 #: Flower's word for a node that may not come back, and its beginning of those for a run that is over
 _GONE, _OVER = "unregistered", "finished"
 
+#: the server's line about a site whose owner has not approved a run: at its beginning, which no site writes
+_WAITS = re.compile(
+    r"(?:WARNING\s*:\s+)?(?:(?:node \d+ is )?left out: )?"
+    r"(?:[^():]{1,64} \()?node (?P<node>\d+)\)? is not approved yet: (?P<said>.*)"
+)
+
+#: characters of what a site says that are shown
+_SAID = 200
+
 #: runs whose logs are read at most; each is a process
 _READ = 4
 
@@ -45,6 +54,8 @@ class RunStatus:
         Who takes part: from the site's name to its node's number.
     silent : tuple of str
         The numbers of nodes that are online and have not answered the roll call.
+    waiting : dict of str to str
+        The numbers of nodes whose owners have not approved it, and what their sites say of that.
     last : str
         The last line of its log.
     figures : dict
@@ -62,6 +73,7 @@ class RunStatus:
     record: str = ""
     nodes: Mapping[str, str] | None = None
     silent: tuple[str, ...] = ()
+    waiting: dict[str, str] = field(default_factory=dict)
     last: str = ""
     figures: Mapping[str, Any] = field(default_factory=dict)
 
@@ -69,7 +81,7 @@ class RunStatus:
         """Read one more line of the log."""
         text = plain(line).strip()
         if found := marked_content(text, "sites"):
-            self.nodes, self.silent = dict(found.get("nodes", {})), ()
+            self.nodes, self.silent, self.waiting = dict(found.get("nodes", {})), (), {}
         elif found := marked_content(text, "record"):
             self.record = self.record or str(found.get("directory", ""))
         elif found := marked_content(text, "round"):
@@ -79,6 +91,8 @@ class RunStatus:
             self.left = left if isinstance(left, float) and math.isfinite(left) else 0.0
         elif silent := silent_in(text):
             self.silent = silent
+        if waits := _WAITS.match(text):
+            self.waiting[waits["node"]] = waits["said"][:_SAID]
         if text and not is_marked(text):
             self.last = text
 
@@ -100,7 +114,8 @@ class SiteStatus:
     run : str
         The run in which it takes part; empty for none.
     work : str
-        What is known of its part in that run: ``round N``, the one that goes on, ``silent``, ``roll call``, or nothing.
+        What is known of its part in that run: ``round N``, the one that goes on, ``waits for approval``,
+        ``silent``, ``roll call``, or nothing.
     """
 
     site: str
@@ -178,6 +193,8 @@ def _members(
 
 def _work(node: str, runs: list[RunStatus]) -> tuple[str, str]:
     for run in runs:
+        if node in run.waiting:
+            return run.run, "waits for approval"
         if node in run.silent:
             return run.run, "silent"
         if node in (run.nodes or {}).values():

@@ -102,7 +102,7 @@ def breaking_silence(
             with suppress(LaunchError):
                 if silent:
                     sentence = _sentence(connection, run, reading, message - began)
-                elif reading.left:
+                elif _until(reading):
                     sentence = f"({message - began:.0f} s{_until(reading)})"
                 else:
                     continue
@@ -134,6 +134,6 @@ def _sentence(connection: Connection, run: str, reading: RunStatus, seconds: flo
 
 
 def _until(reading: RunStatus) -> str:
-    if not reading.left:
+    if reading.left < 1:
         return ""
     return f"; about {format_duration(reading.left)} more after round {reading.reached} of {reading.rounds}"

@@ -35,6 +35,8 @@ class Patient:
         The connection, by name or address.
     node : mapping
         The site's node config.
+    named : bool
+        Whether the run to come says what it learns from.
     """
 
     config: Config
@@ -47,6 +49,7 @@ class Patient:
     ca: str | None = None
     insecure: bool = False
     node: Mapping[str, Any] = field(default_factory=dict)
+    named: bool = True
 
 
 Found = Iterator[tuple[Level, str]]

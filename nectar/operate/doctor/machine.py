@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import csv
 import logging
 import math
 import os
 import platform
 import re
+import shlex
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
+from common.config.loading import load
 from common.config.resolved import Config
 from common.data.published.files import DownloadSource
 from common.data.published.sources import SOURCES
@@ -26,12 +30,14 @@ from common.privacy.accounting import epsilon
 from common.privacy.ledger import Ledger, LedgerTip
 from common.samples.dataset import Dataset
 from common.secret.cohort import stated
-from common.settings.sections import kind_of
+from common.settings.sections import FOLDERS, TABLE_ENDING, kind_of
 from nectar.dataset.account import own
+from nectar.dataset.class_folders import class_folders
 from nectar.engines.cores import available_cores
 from nectar.engines.flower.app import project
 from nectar.engines.flower.client import LaunchError
 from nectar.operate.doctor.checks import Found, Level, Patient
+from nectar.report.text import plural
 
 _PYTHON = ((3, 11), (3, 15))
 _ROOM_FAILS, _ROOM_WARNS = 100_000_000, 2_000_000_000
@@ -55,11 +61,11 @@ def secret_sum(patient: Patient) -> Found:
 
 
 def flower(patient: Patient) -> Found:
-    """Look at the version of Flower, which must share major.minor on all machines."""
+    """Look at the version of Flower; those that Nectar takes work with each other."""
     found = metadata.version("flwr")
     wanted = flowers_taken()
     if minor(found) in wanted:
-        yield "ok", f"{found}; every machine of a federation needs {minor(found)}.x"
+        yield "ok", f"{found}; every machine of a federation needs {' or '.join(wanted)}"
     else:
         yield (
             "fail",
@@ -178,7 +184,7 @@ def data(patient: Patient) -> Found:
     """
     config = patient.config
     if patient.data is not None:
-        yield _folder(config, patient.data)
+        yield _folder(config, patient.data) if patient.named else _own(patient.data)
         return
     if not patient.site and config.evaluation.on not in ("server", "both"):
         return
@@ -192,14 +198,56 @@ def data(patient: Patient) -> Found:
 
 def _folder(config: Config, path: Path) -> tuple[Level, str]:
     """Read a site's own folder of images, or table, as the site itself would."""
+    dataset, counts = _held(config, path)
+    text = f"{path}: {len(dataset.train):,} {dataset.info.unit} ({_named(counts)})"
+    return _with_skipped(text, dataset, "nectar data --folder")
+
+
+def _own(path: Path) -> tuple[Level, str]:
+    """Read a site's own folder so, or look at its table, where the run that names classes or columns is not known."""
+    if path.is_file():
+        return _table(path)
+    names = class_folders(path)
+    if not names:
+        what = "holds no folder a class" if path.is_dir() else "is not there"
+        return "fail", f"{path} {what}: name the one that holds <class>/*, or a .csv file"
+    listed = [*names, f"not {names[0]}"] if len(names) == 1 else names  # a run has two at least
+    word = shlex.quote(f"images.classes={','.join(listed)}")
+    dataset, counts = _held(load({"dataset": FOLDERS, "set": word}), path)
+    kinds = f"{plural(len(names), 'class', 'classes')} ({_named(counts)})"
+    text = f"{path}: {len(dataset.train):,} images in {kinds}; the run's classes decide"
+    if empty := [name for name in names if not counts[name]]:
+        return (
+            "warn",
+            f"{text}, and one that does not list {', '.join(empty)} refuses the empty folder",
+        )
+    return _with_skipped(text, dataset, "nectar data --folder")
+
+
+def _held(config: Config, path: Path) -> tuple[Dataset, dict[str, int]]:
     with tempfile.TemporaryDirectory() as keep, quiet():
         dataset = Division(config).site_dataset(path, Path(keep))
-        counts = own("", dataset).counts[0]
-    held = ", ".join(
-        f"{name} {count}" for name, count in zip(dataset.info.classes, counts, strict=True) if count
-    )
-    text = f"{path}: {len(dataset.train):,} {dataset.info.unit} ({held})"
-    return _with_skipped(text, dataset, "nectar data --folder")
+        counts = own("", dataset).counts[0].tolist()
+    return dataset, dict(zip(dataset.info.classes, counts, strict=True))
+
+
+def _named(counts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items() if count)
+
+
+def _table(path: Path) -> tuple[Level, str]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            lines = filter(None, csv.reader(file, strict=True))
+            head = next(lines, [])
+            lengths = Counter(map(len, lines))
+    except (OSError, ValueError, csv.Error) as error:
+        return "fail", f"{path} is not a table in UTF-8 with commas between its cells ({error})"
+    rows, even = lengths.total(), {*lengths} == {len(head)}
+    if path.suffix != TABLE_ENDING or len(head) < 2 or not even:
+        needs = "a first line with two names at least, then rows of as many cells"
+        return "fail", f"{path} is not a .csv file with commas between its cells: it needs {needs}"
+    return "ok", f"{path}: {rows:,} rows of {', '.join(head)}; the run's columns and classes decide"
 
 
 def _shared(config: Config) -> tuple[Level, str]:
