@@ -278,6 +278,13 @@ def test_of_a_secret_sum_the_total_is_attacked_and_no_sites_own(small: Small, no
     assert abs(area - 0.5) < 4 * error if noise else area > 0.5 + 4 * error
 
 
+def test_where_no_site_was_asked_there_are_no_sums_to_attack(small: Small) -> None:
+    words = "federation.sites=3 data.images=130 ridge.width=33 ridge.alone=on"
+    content = audit_record(run(small(method="ridge", rounds=1, set=words)).directory)
+    assert set(content["all"]["attacks"]) == {"loss, last model"}
+    assert sums.SUMS_NOTE not in content["notes"]
+
+
 def test_noise_hides_who_was_summed_and_class_sums_alone_are_attacked_alone(small: Small) -> None:
     words = "federation.sites=3 data.images=130 ridge.width=33 partition.alpha=100"
     noisy = audit_record(

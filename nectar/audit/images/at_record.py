@@ -128,10 +128,10 @@ def audit_record(directory: Path, policy: ImportPolicy | None = None) -> dict[st
         "controls": {name: len(part) for name, part in controls.items()},
     }
     by_sums = {}
-    if past.config.method == "ridge":
+    if past.config.method == "ridge" and not division.run.settings(RidgeSettings).alone:
         by_sums = dict(scores_of_sums(division.run, checkpoint, evidence, members))
         notes += [TOTAL_NOTE if past.config.secret else SUMS_NOTE, POOL_NOTE]
-        notes += [REFIT_NOTE] * division.run.settings(RidgeSettings).refit
+        notes += [REFIT_NOTE] * (past.config.rounds > 1)
     if past.config.method == "fedmd":
         by_sums = dict(_by_logits(division.run, checkpoint, evidence))
         notes.append(_LOGITS if by_sums else _NO_LOGITS)
