@@ -334,7 +334,7 @@ def test_natural_skips_an_owner_of_whom_nothing_is_left() -> None:
     owners = np.array([7, 0, 7, 4])
     parts = partition(np.zeros(4, int), 3, PartitionSettings(kind="natural"), 0, owners)
     assert [part.tolist() for part in parts] == [[1], [3], [0, 2]]
-    with pytest.raises(DataError, match=r"has 3 owners .* for 4 clients; set .* to 3 or less"):
+    with pytest.raises(DataError, match=r"has 3 owners .* for 4 sites; set .* to 3 or less"):
         partition(np.zeros(4, int), 4, PartitionSettings(kind="natural"), 0, owners)
 
 

@@ -343,7 +343,8 @@ def test_a_named_set_is_public_to_folders_of_pictures(
     folder = paint_split(tmp_path / "pictures")
     named = {
         "folder": f"images.folder={folder}",
-        "sites": f"images.sites={folder},{paint_split(tmp_path / 'more')} evaluation.on=none",
+        "sites": f"images.sites={folder},{paint_split(tmp_path / 'more')} federation.sites=2 "
+        "evaluation.on=none",
         "elsewhere": "evaluation.on=none",
     }
     words = f"images.classes={CLASSES} images.size=8 images.channels=1 distil.images=digits"
