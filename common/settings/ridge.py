@@ -67,6 +67,7 @@ class RidgeSettings(Settings):
         False,
         "no site is asked: the solution of the server's labelled examples (data.validation), which is as far as they "
         "go without a federation",
+        later=True,
     )
     student: str = setting(
         "",
