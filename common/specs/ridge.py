@@ -69,6 +69,10 @@ def check(run: Run) -> RidgeSettings:
             "ridge.refit=on sums the embedding of a convnet that the server trained, and keeps no site's sums: set "
             "ridge.student=convnet and ridge.keep=none"
         )
+    if settings.refit and settings.features == "deep":
+        raise ConfigError(
+            "ridge.refit=on has the axes of ridge.features=random and a network's embedding: leave deep out"
+        )
     named = JOINT if settings.refit else settings.student or "ridge"
     for key, own in (("name", named), ("start", ""), ("projection", 0)):
         if (value := getattr(config.model, key)) != own:

@@ -232,6 +232,7 @@ def test_each_of_two_noisy_rounds_is_charged(tmp_path: Path) -> None:
     ("more", "said"),
     [
         (REFIT | {"rounds": 3}, "set rounds=1"),
+        (REFIT | {"ridge.features": "deep"}, "leave deep out"),
         (QUICK | {"rounds": 2}, "set rounds=1"),
         (REFIT | {"ridge.student": "mlp"}, r"set ridge\.student=convnet"),
         (QUICK | {"ridge.axes": "server"}, "drawn axes"),
