@@ -351,6 +351,7 @@ QUOTED = {
     "dataset=package.module:callable": "a function that the user has to write first",
     "dtype=str": "of numpy, in a script",
     "index=False": "of pandas, in a script",
+    "privacy.epsilon=0": "what was typed, not what is advised",
     "train_images=...": "of numpy.savez",
     "train_labels=...": "of numpy.savez",
 }

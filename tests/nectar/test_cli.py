@@ -89,11 +89,13 @@ def test_the_help_of_each_command_fits_80_columns_and_explains_every_option(
         assert all(option.help for option in one.params), one.name
 
 
-def test_a_run_writes_its_lines_as_they_are(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_run_writes_its_lines_as_they_are(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each line of ours had "INFO :" before it, and in a terminal's log colours."""
     logger = logging.getLogger("flwr")
     for handler in [each for each in logger.handlers if hasattr(each, "colored")]:
-        handler.setStream(sys.stderr)  # type: ignore[attr-defined]
+        monkeypatch.setattr(handler, "stream", sys.stderr)
     _log_plainly()
     logger.info("round 1/2: accuracy 0.9")
     logger.warning("round 1: rejected a: it is late")
