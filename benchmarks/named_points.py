@@ -28,7 +28,7 @@ _RIGHT = 0.28
 
 @dataclass(frozen=True)
 class Point:
-    """A mark with its name; ``low`` and ``high`` end the bar through it."""
+    """A mark with its name, or with none; ``low`` and ``high`` end the bar through it."""
 
     name: str
     kind: str
@@ -88,6 +88,8 @@ def _name(axes: Axes, points: Sequence[Point]) -> None:
     taken = [Bbox([mark - 3 * per_point, mark + 3 * per_point]) for mark in marks]
     taken += [text.get_window_extent() for text in axes.texts]
     for point, mark in sorted(zip(points, marks, strict=True), key=lambda pair: -pair[0].y):
+        if not point.name:
+            continue
         text = axes.text(point.x, point.y, point.name, fontsize=_LETTERS)
         size = np.array(text.get_window_extent().size)
         text.remove()

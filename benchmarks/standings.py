@@ -4,7 +4,7 @@
 the directory that ``nectar compare`` wrote, instead of what the file had of the same row and seed; then it writes
 the tables between the marks of ``NAME.md`` and the plots into ``docs/images``. Without a comparison it only writes.
 
-A page called ``leaderboard`` has a row a method instead: what was searched, epsilon, whether real data is sent.
+A page called ``leaderboard`` has one ranking a data set instead.
 
 ``python -m benchmarks.standings --worth COMPARISON...`` takes up the runs of ``nectar compare table=worth`` instead, a
 column's directory each, into the curve by which every page, and a report, say what an accuracy is worth.
@@ -21,10 +21,9 @@ import shlex
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from benchmarks.named_points import Point, chart
@@ -36,7 +35,7 @@ from nectar.comparison.paper_table import read_paper_table
 from nectar.records.record import RunRecord
 from nectar.report.page import COLOURS
 from nectar.report.privacy import guarantee
-from nectar.report.tables import FILE, curve_of, network_label, worth
+from nectar.report.tables import FILE, curve_of, worth
 from nectar.report.view import View
 
 BEGIN, END = "<!-- standings: written by benchmarks/standings.py -->", "<!-- /standings -->"
@@ -60,7 +59,7 @@ class Run:
     epsilon : float
         The largest of a site's, where all that is sent is covered.
     labelled : str
-        Labelled images at the server, by which it learned or was judged; with a dagger where settings were chosen so.
+        Labelled images at the server, from which it learned; with a dagger those by which settings were chosen.
     method, chosen, real : str
         The method; the settings that a search chose; whether real examples are sent, in a word. On a leaderboard alone.
     commit, date, hardware : str
@@ -256,61 +255,61 @@ def tables(runs: Sequence[Run]) -> str:
     return "\n\n".join(parts)
 
 
-def ranked(rows: Mapping[str, Sequence[Run]]) -> dict[tuple[int, ...], list[str]]:
-    """Return the rows by the seeds that they ran on, the best first: another seed is another division of the data.
+def ranked(rows: Mapping[str, Sequence[Run]]) -> list[str]:
+    """Return the rows, the best first."""
+    return sorted(rows, key=lambda row: -_mean(rows[row], "accuracy"))
 
-    A row of fewer seeds stands with those that ran on these and more.
-    """
-    seeds_of = {row: frozenset(run.seed for run in own) for row, own in rows.items()}
-    sets = set(seeds_of.values())
-    largest = {seeds for seeds in sets if not any(seeds < other for other in sets)}
-    found: dict[tuple[int, ...], list[str]] = {}
-    for seeds in sorted(largest, key=sorted):
-        own = [row for row, ran in seeds_of.items() if ran <= seeds]
-        found[tuple(sorted(seeds))] = sorted(own, key=lambda row: -_mean(rows[row], "accuracy"))
+
+def front(rows: Mapping[str, Sequence[Run]]) -> set[str]:
+    """Return the rows that no other equals with fewer bytes: those that a plot names."""
+    found, best = set[str](), 0.0
+    for row in sorted(ranked(rows), key=lambda row: _mean(rows[row], "up")):
+        if _mean(rows[row], "accuracy") > best:
+            found.add(row)
+            best = _mean(rows[row], "accuracy")
     return found
 
 
-def numbered(rows: Mapping[str, Sequence[Run]]) -> dict[str, int]:
-    """Return each row's number in the group's tables, by which its plot names it."""
-    every = [row for own in ranked(rows).values() for row in own]
-    return {row: place for place, row in enumerate(every, 1)}
-
-
 def _board(group: str, rows: Mapping[str, Sequence[Run]]) -> str:
-    """Return a group of a leaderboard: its plot, a table a set of seeds, and of which code it is."""
+    """Return a group of a leaderboard: its plot, its table, and of which code it is."""
     runs = [run for own in rows.values() for run in own]
     plot = f"![Test accuracy against megabytes sent, {group}](../images/leaderboard-{_file(group)}.svg)"
-    numbers = numbered(rows)
-    tables_ = [
-        f"Seeds {', '.join(map(str, seeds))}:\n\n"
-        + _ranking(group, {row: rows[row] for row in own}, numbers)
-        for seeds, own in ranked(rows).items()
-    ]
     of = {name: sorted({getattr(run, name) for run in runs}) for name in ABOUT[3:]}
+    seeds = sorted({run.seed for run in runs})
     measured = (
-        f"Code of {', '.join(of['commit'])}; {', '.join(of['date'])}; {', '.join(of['hardware'])}."
+        f"Seeds {', '.join(map(str, seeds))}. Code of {', '.join(of['commit'])}; {', '.join(of['date'])}; "
+        f"{', '.join(of['hardware'])}."
     )
-    return "\n\n".join([f"## {group}", plot, *tables_, measured])
+    return "\n\n".join([f"## {group}", plot, _ranking(group, rows), measured])
 
 
-def _ranking(group: str, rows: Mapping[str, Sequence[Run]], numbers: Mapping[str, int]) -> str:
-    head = ("#", *_HEAD, "searched", "MB up", "site seconds", "epsilon", "real data")
-    body = [
-        (
-            str(numbers[row]),
-            row if row == own[0].method else f"{row} (`{own[0].method}`)",
-            _accuracy(own, digits=3),
-            *_worth(group, own),
-            own[0].chosen or _NOTHING,
-            f"{_mean(own, 'up'):.3g}",
-            _seconds(own),
-            "none" if math.isnan(epsilon := _mean(own, "epsilon")) else f"{epsilon:.3g}",
-            own[0].real,
+def _ranking(group: str, rows: Mapping[str, Sequence[Run]]) -> str:
+    head = ("row", "accuracy", "worth", "MB up", "the server's labels", "members found")
+    seeds = {run.seed for own in rows.values() for run in own}
+    body = []
+    for row in ranked(rows):
+        own = rows[row]
+        ran = {run.seed for run in own}
+        name = row if row == own[0].method else f"{row} (`{own[0].method}`)"
+        worth_, labelled_ = _worth(group, own)
+        body.append(
+            (
+                name + ("" if ran == seeds else f", seed {', '.join(map(str, sorted(ran)))}"),
+                _accuracy(own, digits=3),
+                worth_,
+                f"{_mean(own, 'up'):.3g}",
+                use_of(labelled_),
+                _found(own),
+            )
         )
-        for row, own in rows.items()
-    ]
     return "\n".join("| " + " | ".join(line) + " |" for line in (head, ("---",) * len(head), *body))
+
+
+def use_of(labelled_: str) -> str:
+    """Return in words what labelled images at the server were for."""
+    if labelled_ in ("", "0", _NOTHING):
+        return "none"
+    return "for settings" if labelled_.endswith("†") else f"{labelled_}, to learn from"
 
 
 def _file(group: str) -> str:
@@ -330,13 +329,12 @@ def _accuracy(own: Sequence[Run], digits: int = 4) -> str:
 
 def _worth(group: str, own: Sequence[Run]) -> tuple[str, str]:
     """Return how many labelled images at the server a row is worth, and how many it had there."""
-    where = ("digits", "convnet 2x32") if group == "digits" else ("cifar10", "convnet 3x32")
-    curve = {} if group.startswith(_UNMEASURED) else curve_of(*where)
+    name = "digits" if group == "digits" else "cifar10"
+    curve = {} if group.startswith(_UNMEASURED) else curve_of(name)
     return worth(_mean(own, "accuracy"), curve) or _NOTHING, own[0].labelled or _NOTHING
 
 
 def _line(group: str, row: str, own: Sequence[Run]) -> tuple[str, ...]:
-    found, alarms = _mean(own, "found"), _mean(own, "alarms")
     return (
         row,
         _accuracy(own),
@@ -344,8 +342,13 @@ def _line(group: str, row: str, own: Sequence[Run]) -> tuple[str, ...]:
         "  ".join(f"{run.accuracy:.4f}" for run in own),
         f"{_mean(own, 'up'):.3g}",
         _seconds(own),
-        _NOTHING if math.isnan(found) else f"{100 * found:.1f} % ({100 * alarms:.1f})",
+        _found(own),
     )
+
+
+def _found(own: Sequence[Run]) -> str:
+    found, alarms = _mean(own, "found"), _mean(own, "alarms")
+    return _NOTHING if math.isnan(found) else f"{100 * found:.1f} % ({100 * alarms:.1f})"
 
 
 def _by_row(runs: Sequence[Run]) -> dict[str, dict[str, list[Run]]]:
@@ -372,7 +375,7 @@ def draw(runs: Sequence[Run], images: Path, name: str) -> None:
         for group, rows in groups.items():
             own = {row: its for row, its in rows.items() if its[0].method not in BOUNDS}
             levels = {row: _mean(its, "accuracy") for row, its in rows.items() if row not in own}
-            _plot(PLOTS[0], own, images / f"{name}-{_file(group)}.svg", levels, numbered(rows))
+            _plot(PLOTS[0], own, images / f"{name}-{_file(group)}.svg", levels, front(own))
         return
     every = {
         f"{group}\0{row}": own
@@ -389,11 +392,11 @@ def _plot(
     rows: Mapping[str, Sequence[Run]],
     to: Path,
     levels: Mapping[str, float],
-    numbers: Mapping[str, int] = MappingProxyType({}),
+    named: Collection[str] | None = None,
 ) -> None:
     points = [
         Point(
-            str(numbers.get(row, row.rpartition("\0")[2])),
+            row.rpartition("\0")[2] if named is None or row in named else "",
             _KINDS.get(own[0].real, own[0].group),
             x * plot.scale,
             _mean(own, "accuracy"),
@@ -423,14 +426,14 @@ def curve_csv(comparisons: Iterable[Path]) -> str:
     """Return worth.csv with the runs of ``comparisons`` instead of what it had of the same images and seed."""
     with FILE.open(newline="") as file:
         head, *old = csv.reader(file)
-    found = {tuple(line[:4]): line[4] for line in old}
+    found = {tuple(line[:3]): line[3] for line in old}
     for comparison in comparisons:
         with (comparison / "table.csv").open(newline="") as file:
             for line in csv.DictReader(file):
                 config = RunRecord.open(Path(line["record"])).config
-                place = (config.dataset, network_label(config.model), line["variant"], line["seed"])
+                place = (config.dataset, line["variant"], line["seed"])
                 found[place] = f"{float(line['accuracy']):.4f}"
-    order = lambda place: (*place[:2], int(place[2]), int(place[3]))  # noqa: E731
+    order = lambda place: (place[0], int(place[1]), int(place[2]))  # noqa: E731
     return csv_text(head, ((*place, found[place]) for place in sorted(found, key=order)))
 
 

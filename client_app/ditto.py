@@ -18,7 +18,7 @@ class DittoClient(DeviceClient):
         shared, _ = train_locally(self, w)
         ended = Weights.of(shared, w.codec)
         settings, own = self.settings(DittoSettings), self.judged(w)
-        longer = settings.model_copy(update={"epochs": settings.own_epochs})
+        longer = settings.model_copy(update={"epochs": settings.own_epochs or settings.epochs})
         pull, purpose = pulled(self, w, settings.pull), "local-training of the own model"
         train_aside(self, own, longer, purpose, local=pull)
         self.remember(Weights.of(own).tensors)

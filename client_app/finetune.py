@@ -15,6 +15,6 @@ class FinetuneClient(FedAvgClient):
     def judged(self, w: Weights) -> Classifier:
         """Return the shared model, trained on from ``w`` on the site's own images."""
         settings, model = self.settings(FinetuneSettings), self.model(w)
-        tuning = settings.model_copy(update={"epochs": settings.tuning_epochs})
+        tuning = settings.model_copy(update={"epochs": settings.tuning_epochs or settings.epochs})
         train_aside(self, model, tuning, "fine-tuning")
         return model

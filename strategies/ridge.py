@@ -32,6 +32,7 @@ from strategies.taught import taught
 from synth.ridge_regression import (
     Curve,
     Sums,
+    chance_error,
     coding_error,
     joined,
     penalty_of_noise,
@@ -43,11 +44,16 @@ from synth.ridge_regression import (
 logger = getLogger("flwr")
 
 _LATE = "federation.newcomers"
+_LEAST_ERROR = 1e-3
+"""The least squared error of a score that is believed, however well the sums are explained."""
 TOTAL, _ROWS, _SITES, _FORGOTTEN = "total", "rows", "sites", "forgotten"
 
 
 class Ridge(Strategy):
     """w = (A + lambda I)^-1 B of the sums of all sites, and of the server's own examples where they join.
+
+    Scores s = w' x estimate a one-hot y. With one error e of each number, y ~ N(s, e I), class c has the probability
+    softmax(s / e)_c: the model's logits are s / e, e by generalised cross-validation, under noise that of a guess.
 
     Raises
     ------
@@ -162,10 +168,11 @@ class Ridge(Strategy):
             assert self._total is not None
             solution = self._solved(self._total)
         model = copy.deepcopy(summing.model)
-        _fill(model.head, solution)
         if self._second is not None or not self.settings.student or self._own is None:
+            _fill(model.head, solution / self._told["error"])
             return Weights.of(model, weights.codec)
         self._told["trained_on"] = len(self._own)
+        _fill(model.head, solution)
         student = taught(self.run.with_model(STUDENT), server_round, model, self._own)
         return self._joint(solution, student, self._own) if self.settings.refit else student
 
@@ -182,7 +189,7 @@ class Ridge(Strategy):
         assert self._own is not None
         self._told["trained_on"] = len(self._own)
         sums = summing.sums(self._own).scaled(summing.rows.by)
-        return sums.solved(self._penalty(Curve.of(sums, len(self._own)).least()))
+        return self._least_squares(sums, len(self._own))
 
     @torch.no_grad()
     def _joint(self, solution: Tensor, student: Weights, own: Samples) -> Weights:
@@ -195,7 +202,7 @@ class Ridge(Strategy):
         model.mean.copy_(seen.mean(0))
         model.deviation.copy_(seen.std(0).clamp_min(1e-3))
         none = solution.new_zeros(len(model.mean), solution.shape[1])
-        _fill(model.head, torch.cat([solution[:-1], none, solution[-1:]]))
+        _fill(model.head, torch.cat([solution[:-1], none, solution[-1:]]) / self._told["error"])
         return Weights.of(model)
 
     def _solved(self, total: Sums) -> Tensor:
@@ -206,6 +213,7 @@ class Ridge(Strategy):
             own, self._told["trained_on"] = summing.sums(self._own), len(self._own)
         deviation, count = summing.deviation(len(self._rows)), summing.count(total)
         sums = total.scaled(torch.ones_like(rows.by))
+        self._told["error"] = chance_error(sums.products.shape[1])
         if own is not None and deviation:
             return joined(own, sums.products, count, deviation) / rows.by[:, None]
         if own is not None:
@@ -220,8 +228,15 @@ class Ridge(Strategy):
         if summing.both and not rows.whole:
             shares = torch.tensor([*self._rows.values()]) / count
             sums = sums.mended(coding_error(shares, summing.d))
-        sums = sums.scaled(rows.by)
-        return sums.solved(self._penalty(Curve.of(sums, count).least()))
+        return self._least_squares(sums.scaled(rows.by), count)
+
+    def _least_squares(self, sums: Sums, rows: float) -> Tensor:
+        """Return the solution of sums without noise, and have told the squared error of a score on a new example."""
+        curve, classes = Curve.of(sums, rows), sums.products.shape[1]
+        penalty = self._penalty(curve.least())
+        found = float(curve.score(torch.tensor(penalty, dtype=torch.float64))) / classes
+        self._told["error"] = min(max(found, _LEAST_ERROR), chance_error(classes))
+        return sums.solved(penalty)
 
     def _epsilons(self, inside: int) -> dict[str, float]:
         """Return what a total of so many sites costs by the shares of noise that are really inside.

@@ -232,6 +232,11 @@ class Curve:
         return float(10**best)
 
 
+def chance_error(classes: int) -> float:
+    """Return the mean squared error of a number of y where each class is taken to be as likely."""
+    return 1 / classes - 1 / classes**2
+
+
 def penalty_of_noise(deviation: float, d: int) -> float:
     """Return the length of the noise in A, about sigma sqrt(2 d), where each number of `triangle` has sigma's."""
     return deviation * math.sqrt(2 * d)
@@ -275,7 +280,7 @@ def joined(public: Sums, noisy: Tensor, rows: float, deviation: float) -> Tensor
     label = float(curve.score(torch.tensor(penalty, dtype=torch.float64))) / classes
     values, vectors = torch.linalg.eigh(public.squares / seen)
     energy = rows * values.clamp_min(0)
-    unlike = max(1 / classes - 1 / classes**2 - label, 0.0)
+    unlike = max(chance_error(classes) - label, 0.0)
     weight = energy / (label * energy + deviation**2 + rows * energy * unlike / seen).clamp_min(
         1e-300
     )

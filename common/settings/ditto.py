@@ -17,7 +17,11 @@ class DittoSettings(FedAvgSettings):
         1.0, "strength of the pull of a site's own model to the shared one", symbol="lambda", ge=0
     )
     own_epochs: int = setting(
-        1, "passes that train a site's own model a round", symbol="s", ge=1, amount="epochs"
+        0,
+        "passes that train a site's own model a round; 0: as many as train the shared one",
+        symbol="s",
+        ge=0,
+        amount="epochs",
     )
 
     @classmethod

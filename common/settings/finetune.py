@@ -14,9 +14,9 @@ class FinetuneSettings(FedAvgSettings):
     trains_alone: ClassVar[bool] = True
 
     tuning_epochs: int = setting(
-        1,
-        "passes over a site's own images that tune the shared model for it",
-        ge=1,
+        0,
+        "passes over a site's own images that tune the shared model for it; 0: as many as it trains a round",
+        ge=0,
         amount="epochs",
     )
 

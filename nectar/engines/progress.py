@@ -269,6 +269,8 @@ def rehearse(config: Config, clock: Clock = time.perf_counter) -> Estimate | Non
     """
     if is_import_path(config.method) or is_import_path(config.model.name) or config.resume:
         return None
+    if getattr(config.settings, "refit", False):  # its first question is the server's whole training
+        return None
     with tempfile.TemporaryDirectory() as scratch, _unheard():
         config = replace(config, output_dir=Path(scratch), resume="")
         try:

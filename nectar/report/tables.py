@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from common.settings.sections import MEASURES, ModelSettings
+from common.settings.sections import MEASURES
 from common.sites import IN_PROCESS, RAY
 from nectar.audit.images import examining as outcome
 from nectar.records.record import over_classes
@@ -87,10 +87,8 @@ def summary_lines(view: View) -> list[tuple[str, str]]:
         pairs.append(("best on validation", message))
     last = accuracy(view.lines[-1]) if view.lines else None
     if view.config is not None and is_number(last):
-        images = worth(
-            number(last), curve_of(view.config.dataset, network_label(view.config.model))
-        )
-        message = f"{images} labelled images at the server, which asks no site (method=server)"
+        images = worth(number(last), curve_of(view.config.dataset))
+        message = f"{images} labelled images at a server that asks no site"
         pairs += [("worth", message)] if images else []
     up, down = (size(total(by_site(view, way))) for way in ("up", "down"))
     return [*pairs, ("sent", f"{up} up, {down} down")]
@@ -364,18 +362,13 @@ Curve = Mapping[int, float]
 """Mean accuracy by the number of labelled images, ascending."""
 
 
-def network_label(model: ModelSettings) -> str:
-    """Return what a curve calls a model."""
-    return f"{model.name} {model.depth}x{model.width}"
-
-
 @cache
-def curve_of(dataset: str, model: str) -> Curve:
-    """Return the measured curve of a data set and model; empty if there is none."""
+def curve_of(dataset: str) -> Curve:
+    """Return what a server that asks nobody reaches, by labelled images; empty if it was not measured."""
     found: dict[int, list[float]] = {}
     with FILE.open(newline="", encoding="utf-8") as file:
         for line in csv.DictReader(file):
-            if (line["dataset"], line["model"]) == (dataset, model):
+            if line["dataset"] == dataset:
                 found.setdefault(int(line["images"]), []).append(float(line["accuracy"]))
     return {images: fmean(found[images]) for images in sorted(found)}
 

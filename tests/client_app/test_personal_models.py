@@ -163,14 +163,17 @@ def test_fedbn_keeps_the_layers_that_normalise(tmp_path: Path) -> None:
     assert not any(name.startswith("norm") for name in sent.tensors)
 
 
-def test_dittos_own_model_is_pulled_to_the_shared_one_and_never_sent(tmp_path: Path) -> None:
-    site = Site(tmp_path, "ditto", "ditto.pull=0.7 ditto.own_epochs=3")
+@pytest.mark.parametrize(("words", "epochs"), [(" ditto.own_epochs=3", 3), ("", EPOCHS)])
+def test_dittos_own_model_is_pulled_to_the_shared_one_and_never_sent(
+    tmp_path: Path, words: str, epochs: int
+) -> None:
+    site = Site(tmp_path, "ditto", f"ditto.pull=0.7{words}")
     given, own = site.start(), Small2()
     for number in (1, 2):
         shared = Small2()
         shared.load_state_dict(given.tensors)
         descend(shared, site, ALL, EPOCHS)
-        descend(own, site, ALL, 3, given, 0.7)
+        descend(own, site, ALL, epochs, given, 0.7)
         sent = site.fit(given, number)
         assert close(sent, shared, ALL)
         assert close(site.judged(given, number), own, ALL)
@@ -211,11 +214,14 @@ def test_a_method_in_whose_words_it_is_an_update_leaves_a_part_too() -> None:
         check_statistics(model, EvaluationSettings(on="none"), "own", Disclosure("images"))
 
 
-def test_what_is_judged_is_tuned_first_and_fedavgs_site_sends_what_it_did(tmp_path: Path) -> None:
-    site = Site(tmp_path, "finetune", "finetune.tuning_epochs=3")
+@pytest.mark.parametrize(("words", "epochs"), [("finetune.tuning_epochs=3", 3), ("", EPOCHS)])
+def test_what_is_judged_is_tuned_first_and_fedavgs_site_sends_what_it_did(
+    tmp_path: Path, words: str, epochs: int
+) -> None:
+    site = Site(tmp_path, "finetune", words)
     given, tuned, plain = site.start(), Small2(), Small2()
     descend(plain, site, ALL, EPOCHS)
-    descend(tuned, site, ALL, 3)
+    descend(tuned, site, ALL, epochs)
     assert close(site.fit(given, 1), plain, ALL)
     assert close(site.judged(given, 1), tuned, ALL)
 

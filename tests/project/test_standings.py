@@ -21,12 +21,11 @@ from benchmarks.standings import (
     curve_csv,
     draw,
     merged,
-    numbered,
     page,
-    ranked,
     read,
     sends_real,
     taken_up,
+    use_of,
 )
 from common.config.loading import load
 from common.errors import ConfigError
@@ -34,7 +33,7 @@ from nectar.arguments import parse_arguments
 from nectar.records.record import RunRecord
 from nectar.report.tables import FILE, curve_of, worth
 
-of_cifar10 = partial(worth, curve=curve_of("cifar10", "convnet 3x32"))
+of_cifar10 = partial(worth, curve=curve_of("cifar10"))
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 
@@ -129,29 +128,32 @@ def test_a_leaderboard_has_a_row_a_method_the_best_first_and_its_own_columns(
     ]
     text = page(f"{BEGIN}{END}", runs)
     rows = [line for line in text.splitlines() if line.startswith("| ")][2:]
-    of_digits = partial(worth, curve=curve_of("digits", "convnet 2x32"))
-    assert rows[0] == f"| 1 | scaffold | 0.900 | {of_digits(0.9)} | – | – | 2 | – | 3 | no |"
-    cells = f"0.600&nbsp;±&nbsp;0.141 | {of_digits(0.6)} | 144 † | lr=0.3"
-    assert rows[1] == f"| 2 | tuned (`fedavg`) | {cells} | 2 | – | none | no |"
-    assert "Code of c; 2026-01-02; h." in text
+    of_digits = partial(worth, curve=curve_of("digits"))
+    assert rows[0] == f"| scaffold, seed 0 | 0.900 | {of_digits(0.9)} | 2 | none | – |"
+    cells = f"0.600&nbsp;±&nbsp;0.141 | {of_digits(0.6)} | 2 | for settings | –"
+    assert rows[1] == f"| tuned (`fedavg`) | {cells} |"
+    assert "Seeds 0, 1. Code of c; 2026-01-02; h." in text
     (tmp_path / "leaderboard.csv").write_text(as_csv(runs))
     assert page(text, read(tmp_path / "leaderboard.csv")) == text
     draw(runs, tmp_path, "leaderboard")
     plot = (tmp_path / "leaderboard-digits.svg").read_text()
-    assert ">1<" in plot
-    assert "scaffold" not in plot  # its number in the table stands for it
+    assert ">scaffold<" in plot
+    assert ">tuned<" not in plot  # as many bytes for less
     assert ">local<" in plot
 
 
-def test_rows_on_other_seeds_have_a_table_of_their_own() -> None:
-    """One on a part of the seeds stands with those on all of them; numbers go on from table to table."""
-    ran = {"a": (0, 1), "b": (3, 4), "c": (0, 1), "d": (3,)}
-    rows = {
-        row: [Run("digits", row, seed, place / 10, 1.0, method=row) for seed in seeds]
-        for place, (row, seeds) in enumerate(ran.items())
-    }
-    assert ranked(rows) == {(0, 1): ["c", "a"], (3, 4): ["d", "b"]}
-    assert numbered(rows) == {"c": 1, "a": 2, "d": 3, "b": 4}
+@pytest.mark.parametrize(
+    ("labelled", "said"),
+    [
+        ("", "none"),
+        ("0", "none"),
+        ("144", "144, to learn from"),
+        ("500 †", "for settings"),
+        ("0 †", "for settings"),
+    ],
+)
+def test_what_the_servers_labels_were_for_is_said(labelled: str, said: str) -> None:
+    assert use_of(labelled) == said
 
 
 def test_what_a_leaderboard_says_of_a_run_is_its_records(tmp_path: Path) -> None:
@@ -203,15 +205,14 @@ def test_the_curve_takes_up_a_comparison_of_numbers_of_images(tmp_path: Path) ->
         settings = {"method": "server", "rounds": 1, "output-dir": str(tmp_path)}
         record = run(settings | {"set": f"{words}{2 * images}"})
         assert record.metrics()[1]["notes"]["trained_on"] == images
-        lines.append(f"{images},0,true,0.{images},{record.directory}")
+        lines.append(f"{images},9,true,0.{images},{record.directory}")
     (tmp_path / "table.csv").write_text("\n".join(lines))
     head, *old = FILE.read_text().splitlines()
     written = curve_csv([tmp_path]).splitlines()
     assert written[0] == head
     assert set(old) <= set(written)
-    new = [line for line in written[1:] if line not in old]
-    assert new == [line for line in new if line.startswith("digits,convnet 2x8,")]
-    assert [line.split(",")[2:] for line in new] == [["20", "0", "0.2000"], ["100", "0", "0.1000"]]
+    new = [line.split(",")[1:] for line in written[1:] if line not in old]
+    assert new == [["20", "9", "0.2000"], ["100", "9", "0.1000"]]
 
 
 def test_the_plots_have_the_rows_that_have_the_figure(tmp_path: Path) -> None:
