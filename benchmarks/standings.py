@@ -95,8 +95,11 @@ _KINDS = {
 }
 """What a leaderboard's colours tell: what is sent; other plots tell the groups apart."""
 
-BOUNDS = ("central", "local", "server")
-"""Methods that a plot shows as lines: all data in one place, no exchange, the server's own images."""
+BOUNDS = ("central", "local", "server", "the server alone")
+"""Rows that a plot shows as lines: all data in one place, no exchange, the server's own images."""
+
+_MARGIN = 0.01
+"""How much more accurate a row of more bytes is that a plot names."""
 
 _HEAD = ("row", "accuracy", "worth", "labels at the server")
 
@@ -260,13 +263,13 @@ def ranked(rows: Mapping[str, Sequence[Run]]) -> list[str]:
     return sorted(rows, key=lambda row: -_mean(rows[row], "accuracy"))
 
 
-def front(rows: Mapping[str, Sequence[Run]]) -> set[str]:
-    """Return the rows that no other equals with fewer bytes: those that a plot names."""
-    found, best = set[str](), 0.0
+def named(rows: Mapping[str, Sequence[Run]]) -> set[str]:
+    """Return the rows that a plot names: a point or more above all with fewer bytes, or a method as it is."""
+    found, best = {row for row in rows if row == rows[row][0].method}, 0.0
     for row in sorted(ranked(rows), key=lambda row: _mean(rows[row], "up")):
-        if _mean(rows[row], "accuracy") > best:
+        if (mean := _mean(rows[row], "accuracy")) >= best + _MARGIN:
             found.add(row)
-            best = _mean(rows[row], "accuracy")
+            best = mean
     return found
 
 
@@ -373,9 +376,9 @@ def draw(runs: Sequence[Run], images: Path, name: str) -> None:
     groups = _by_row(runs)
     if is_board(runs):
         for group, rows in groups.items():
-            own = {row: its for row, its in rows.items() if its[0].method not in BOUNDS}
+            own = {row: its for row, its in rows.items() if row not in BOUNDS}
             levels = {row: _mean(its, "accuracy") for row, its in rows.items() if row not in own}
-            _plot(PLOTS[0], own, images / f"{name}-{_file(group)}.svg", levels, front(own))
+            _plot(PLOTS[0], own, images / f"{name}-{_file(group)}.svg", levels, named(own))
         return
     every = {
         f"{group}\0{row}": own
@@ -392,11 +395,11 @@ def _plot(
     rows: Mapping[str, Sequence[Run]],
     to: Path,
     levels: Mapping[str, float],
-    named: Collection[str] | None = None,
+    shown: Collection[str] | None = None,
 ) -> None:
     points = [
         Point(
-            row.rpartition("\0")[2] if named is None or row in named else "",
+            row.rpartition("\0")[2] if shown is None or row in shown else "",
             _KINDS.get(own[0].real, own[0].group),
             x * plot.scale,
             _mean(own, "accuracy"),
@@ -431,7 +434,8 @@ def curve_csv(comparisons: Iterable[Path]) -> str:
         with (comparison / "table.csv").open(newline="") as file:
             for line in csv.DictReader(file):
                 config = RunRecord.open(Path(line["record"])).config
-                place = (config.dataset, line["variant"], line["seed"])
+                images = line["variant"].partition(" ")[0]
+                place = (config.dataset, images, line["seed"])
                 found[place] = f"{float(line['accuracy']):.4f}"
     order = lambda place: (place[0], int(place[1]), int(place[2]))  # noqa: E731
     return csv_text(head, ((*place, found[place]) for place in sorted(found, key=order)))

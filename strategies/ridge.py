@@ -189,7 +189,10 @@ class Ridge(Strategy):
         assert self._own is not None
         self._told["trained_on"] = len(self._own)
         sums = summing.sums(self._own).scaled(summing.rows.by)
-        return self._least_squares(sums, len(self._own))
+        solution = self._least_squares(sums, len(self._own))
+        if summing is self._second:  # whose network has learned these very examples
+            self._told["error"] = chance_error(solution.shape[1])
+        return solution
 
     @torch.no_grad()
     def _joint(self, solution: Tensor, student: Weights, own: Samples) -> Weights:

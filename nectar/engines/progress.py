@@ -21,6 +21,7 @@ from common.division import Division
 from common.learning.compute import use_threads, watched
 from common.learning.start import starting_weights
 from common.settings.generation import GenerationSettings
+from common.settings.ridge import RidgeSettings
 from common.settings.surrogate import UnionTrainingSettings
 from common.sites import Site
 from nectar.arguments import format_duration
@@ -269,8 +270,8 @@ def rehearse(config: Config, clock: Clock = time.perf_counter) -> Estimate | Non
     """
     if is_import_path(config.method) or is_import_path(config.model.name) or config.resume:
         return None
-    if getattr(config.settings, "refit", False):  # its first question is the server's whole training
-        return None
+    if isinstance(config.settings, RidgeSettings) and config.settings.refit:
+        return None  # the first question is the server's whole training
     with tempfile.TemporaryDirectory() as scratch, _unheard():
         config = replace(config, output_dir=Path(scratch), resume="")
         try:

@@ -138,7 +138,7 @@ def test_a_leaderboard_has_a_row_a_method_the_best_first_and_its_own_columns(
     draw(runs, tmp_path, "leaderboard")
     plot = (tmp_path / "leaderboard-digits.svg").read_text()
     assert ">scaffold<" in plot
-    assert ">tuned<" not in plot  # as many bytes for less
+    assert ">tuned<" not in plot  # no method's name, and as many bytes for less
     assert ">local<" in plot
 
 

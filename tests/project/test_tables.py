@@ -624,7 +624,16 @@ def test_dsprites_has_the_papers_twelve_sites_and_generator(end: str) -> None:
 
 TABLES = {name: read_paper_table(name) for name in names(TABLE)}
 PAPERS = {name: table for name, table in TABLES.items() if table.printed}
-OURS = {"controls", "digits", "distilled", "few-labels", "flowers160", "leaderboard", "relatives", "worth"}
+OURS = {
+    "controls",
+    "digits",
+    "distilled",
+    "few-labels",
+    "flowers160",
+    "leaderboard",
+    "relatives",
+    "worth",
+}
 
 
 @pytest.mark.parametrize("name", TABLES)
