@@ -1,4 +1,4 @@
-"""What results are held against: the best server that asks nobody, and models judged on two views of an image.
+"""What results are held against: the best server that asks no site, and models judged on two views of an image.
 
 ``python -m benchmarks.controls choose [WORD...]`` scores what a server can do with its own labelled images alone by
 five-fold cross-validation within them: the settings are those of ``nectar run WORD...``. The test images are not read.
@@ -102,7 +102,7 @@ def mirrored(record: Path) -> float:
 
 
 def main() -> int:
-    """Print what is asked for; return 0."""
+    """Print the scores as CSV; return 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.controls", description=__doc__)
     parser.add_argument("what", choices=("choose", "mirror"))
     parser.add_argument("words", nargs="*", help="settings, or comparisons")

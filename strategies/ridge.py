@@ -45,7 +45,7 @@ logger = getLogger("flwr")
 
 _LATE = "federation.newcomers"
 _LEAST_ERROR = 1e-3
-"""The least squared error of a score that is believed, however well the sums are explained."""
+"""The least squared error of a score that is accepted, however well the sums are explained."""
 TOTAL, _ROWS, _SITES, _FORGOTTEN = "total", "rows", "sites", "forgotten"
 
 
@@ -234,7 +234,7 @@ class Ridge(Strategy):
         return self._least_squares(sums.scaled(rows.by), count)
 
     def _least_squares(self, sums: Sums, rows: float) -> Tensor:
-        """Return the solution of sums without noise, and have told the squared error of a score on a new example."""
+        """Return the solution of sums without noise, and note the squared error of a score on a new example."""
         curve, classes = Curve.of(sums, rows), sums.products.shape[1]
         penalty = self._penalty(curve.least())
         found = float(curve.score(torch.tensor(penalty, dtype=torch.float64))) / classes
@@ -257,7 +257,7 @@ class Ridge(Strategy):
         }
 
     def _penalty(self, chosen: float) -> float:
-        """Return lambda, the one that was chosen unless another is set, and have it told."""
+        """Return lambda, the one that was chosen unless another is set, and note it."""
         penalty = chosen if self.settings.lam == "gcv" else float(self.settings.lam)
         self._told["penalty"] = penalty
         return penalty

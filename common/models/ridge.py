@@ -143,12 +143,8 @@ class Axes:
         """Return the axes of features of which others' stand behind these."""
         every = (self, *others)
         offset, spread = (torch.cat([getattr(a, n) for a in every]) for n in ("offset", "spread"))
-        return Axes(_block_diagonal([a.axes for a in every]), offset, spread)
-
-
-def _block_diagonal(blocks: list[Tensor]) -> Tensor:
-    matrix: Tensor = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]
-    return matrix
+        blocks = torch.block_diag(*[a.axes for a in every])  # type: ignore[no-untyped-call]
+        return Axes(blocks, offset, spread)
 
 
 class RidgeModel(Classifier):

@@ -270,8 +270,8 @@ def rehearse(config: Config, clock: Clock = time.perf_counter) -> Estimate | Non
     """
     if is_import_path(config.method) or is_import_path(config.model.name) or config.resume:
         return None
-    if isinstance(config.settings, RidgeSettings) and config.settings.refit:
-        return None  # the first question is the server's whole training
+    if isinstance(config.settings, RidgeSettings) and config.settings.refit and config.rounds == 1:
+        return None  # the server trains its network before it asks
     with tempfile.TemporaryDirectory() as scratch, _unheard():
         config = replace(config, output_dir=Path(scratch), resume="")
         try:

@@ -239,8 +239,7 @@ _SHORTEST_LOOK, _LONGEST_LOOK, _SHARE = 0.2, 5.0, 0.1
 #: seconds behind which a node that is online is asked once more: one that was started again has lost the question
 _AGAIN = 90.0
 
-#: seconds that a node beyond those counted on is waited for when they are there: an idle site starts the process that
-#: answers only when it is asked
+#: seconds that a node beyond those counted on is waited for: an idle site starts its process when a message comes
 _GRACE = 30.0
 
 
