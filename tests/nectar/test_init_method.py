@@ -75,5 +75,5 @@ def test_tables_are_found_by_their_words(capsys: pytest.CaptureFixture[str]) -> 
         listing().count("\n") > listing("FedDM").count("\n") > listing("feddm", "mnist").count("\n")
     )
     assert "feddm-2" in listing("feddm-2")
-    assert main(["tables", "cifar10", "nobody"]) == 2
-    assert "no table has 'cifar10' and 'nobody'" in capsys.readouterr().err
+    assert main(["tables", "cifar10", "nosuchtable"]) == 2
+    assert "no table has 'cifar10' and 'nosuchtable'" in capsys.readouterr().err
