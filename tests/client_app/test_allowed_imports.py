@@ -21,6 +21,11 @@ from common.sites import Site as Member
 from nectar.engines.local_grid import LocalGrid
 from strategies.exchange.roll_call import Question, SiteRefused, ask_nodes
 
+pytestmark = pytest.mark.promise(
+    "A site is the master of its own machine",
+    "Nothing is imported that the site did not allow",
+)
+
 PARTS = """
 from torch import nn
 from common.methods import Method

@@ -17,6 +17,11 @@ from tampering import away_from_start
 from client_app import local_training
 from common.learning.task import Classification
 
+pytestmark = pytest.mark.promise(
+    "Absurd figures, and the roll call",
+    "A step under `class_weights` is no longer than its longest example's",
+)
+
 ONE_IN = (20, 100, 1000)
 
 

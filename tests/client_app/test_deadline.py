@@ -29,6 +29,11 @@ from common.specs.updates import SECONDS_LEFT
 from nectar.engines.local_grid import LocalGrid
 from strategies.exchange.inbox import exchange
 
+pytestmark = pytest.mark.promise(
+    "A federation in operation",
+    "A site stops computing when its round is over",
+)
+
 ENDLESS = [
     ("fedavg", "fedavg.epochs=100000"),
     ("feddm", "feddm.iterations=100000"),

@@ -18,6 +18,12 @@ from common.division import Division
 from common.errors import REASON_LENGTH, ConfigError
 from common.wire.weights import Weights
 
+pytestmark = pytest.mark.promise(
+    "Absurd figures, and the roll call",
+    "Sequences of hostile rounds ruin nothing that stays; hostile instructions end in a sentence",
+    also="`tests/helpers/fuzzing_rounds.py`, `tests/helpers/fuzzing_site.py`",
+)
+
 SOME = [
     next((False, case) for case in CASES if case[0] == "fedavg"),
     next((False, case) for case in CASES if case[0] == "feddpms"),

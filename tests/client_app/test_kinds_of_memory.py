@@ -15,6 +15,11 @@ from common.config.loading import load
 from nectar.records.outputs import with_recorded
 from server_app.record import Record
 
+pytestmark = pytest.mark.promise(
+    "Records",
+    "Nothing learned without noise reaches a private run, and no run deletes another's memory",
+)
+
 RECORD = "20260101-000000-victim-digits-seed0-abcdef"
 ONE = "federation.sites=1"
 PRIVATE = "privacy.noise_multiplier=1 privacy.examples=200"

@@ -29,6 +29,11 @@ from common.samples.inputs import Samples
 from nectar.engines.local_grid import LocalGrid
 from server_app.app import serve
 
+pytestmark = pytest.mark.promise(
+    "Records",
+    "Of no mechanism is an instruction charged that can be refused without an example",
+)
+
 VAULT = "secret-sum"
 
 #: rounds until each phase of a method has been asked for

@@ -15,7 +15,14 @@ from small import Small
 from client_app.app import NO_LOG, for_the_owner_alone
 from common.errors import FederationError
 
-pytestmark = pytest.mark.usefixtures("fresh_data")
+pytestmark = [
+    pytest.mark.usefixtures("fresh_data"),
+    pytest.mark.promise(
+        "A site is the master of its own machine",
+        "What left has a line in the site's own log, in a place that no server chooses, for the "
+        "site's user alone; what cannot be noted does not leave",
+    ),
+]
 
 
 HOSTILE = [

@@ -24,6 +24,11 @@ from common.wire.synthetic_images import images_of, levels_of
 from nectar.engines.local_grid import LocalGrid
 from server_app.record import Record
 
+pytestmark = pytest.mark.promise(
+    "Records",
+    "What a site's owner left of its images is used, and is what the owner was shown",
+)
+
 ONE = "federation.sites=1 data.images=200"
 NOISE = "feddm.start=noise feddm.warm=on feddm.iterations=2"
 DIFFUSION = (

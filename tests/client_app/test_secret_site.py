@@ -38,6 +38,12 @@ from common.secret.crypto import (
     weights_of,
 )
 
+pytestmark = pytest.mark.promise(
+    "Absurd figures, and the roll call",
+    "One site's lie ends no run under a secret sum, or stops it after two rounds, as [a "
+    "table](secret-sum.md#what-one-site-can-do) says; forged accusations open no vector",
+)
+
 MASKS_NO_SECOND = "masks no second one"
 
 

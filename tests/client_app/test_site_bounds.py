@@ -25,6 +25,19 @@ from common.methods import METHODS, settings_class
 from common.settings.base import setting
 from common.settings.section import amounts
 
+pytestmark = [
+    pytest.mark.promise(
+        "A site is the master of its own machine",
+        "No folder outside `data-root` is read, by links either; a site with `data` opens nothing "
+        "that a run names; nothing is written where a run says, or downloaded unless allowed",
+    ),
+    pytest.mark.promise(
+        "A site is the master of its own machine",
+        "What the node config refuses is refused at the roll call and at every instruction; a typo "
+        "in it refuses every run; the server learns no path",
+    ),
+]
+
 IMAGES = f"images.classes={CLASSES} images.size=8 model.depth=2"
 OWN_NET = """
 from torch import nn

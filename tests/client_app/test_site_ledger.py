@@ -20,7 +20,14 @@ from common.privacy.events import Event
 from common.privacy.ledger import LEDGER, Ledger, LedgerTip, PrivacyReport
 from nectar.operate.privacy_plan import rounds_left
 
-pytestmark = pytest.mark.usefixtures("fresh_data")
+pytestmark = [
+    pytest.mark.usefixtures("fresh_data"),
+    pytest.mark.promise(
+        "A site is the master of its own machine",
+        "Epsilon is never under-counted, over kills, retries and all runs; no run passes the "
+        "budget; with one, runs that are not private are refused",
+    ),
+]
 
 
 METHOD = "private_method:METHOD"
@@ -242,6 +249,10 @@ def test_a_site_that_lost_its_state_is_refused_too(site: Callable[..., Site], sm
 # ---- what stays at the site ---------------------------------------------------------------------------
 
 
+@pytest.mark.promise(
+    "A site is the master of its own machine",
+    "In a private run no count, time or figure leaves beside the mechanism",
+)
 def test_no_count_no_time_and_no_figure_of_private_data_leaves(site: Callable[..., Site]) -> None:
     reply = site().train("train")
     (record,) = reply.content.metric_records.values()

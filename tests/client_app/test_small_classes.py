@@ -18,6 +18,12 @@ from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
 from nectar.records.record import RunRecord
 from server_app.record import Record
 
+pytestmark = pytest.mark.promise(
+    "What leaves a site is not a private image",
+    "A site refuses to start a small class from its own images; no image is sent twice; from "
+    "noise, the number sent tells nothing",
+)
+
 #: four sites of which most have a few images of some class
 FEW = "partition.alpha=0.05 partition.min_size=1 federation.sites=4 data.images=120 feddm.ipc=9 real.ipc=9"
 

@@ -18,6 +18,11 @@ from common.errors import FederationError
 from common.privacy.ledger import LEDGER, Ledger
 from common.samples.inputs import Samples
 
+pytestmark = pytest.mark.promise(
+    "Records",
+    "A private phase that cannot end in the round's time is not charged",
+)
+
 
 def config(small: Small, name: str, steps: int) -> dict[str, Any]:
     method, text, length = (CHARGED | {"drawn": GENERATOR})[name]

@@ -13,6 +13,11 @@ from common.errors import ConfigError
 from common.methods import METHODS, Method
 from common.settings.feddm import FedDMSettings
 
+pytestmark = pytest.mark.promise(
+    "What leaves a site is not a private image",
+    "A setting that would send something past the noise is refused before a run",
+)
+
 ASKED = "privacy.noise_multiplier=1"
 PUBLIC = f"{ASKED} privacy.counts=public"
 

@@ -18,6 +18,11 @@ from common.data.folders.folder import _candidates
 from common.errors import DataError
 from common.settings.images import ImagesSettings
 
+pytestmark = pytest.mark.promise(
+    "A site is the master of its own machine",
+    "A picture that would take over a quarter of the memory is left out and named",
+)
+
 
 def decode(path: Path, **values: object) -> NDArray[np.generic]:
     return read_image(path, ImagesSettings.model_validate({"size": 2, **values}))

@@ -19,6 +19,11 @@ from common.wire.image_codecs import find, is_picture
 from common.wire.jpeg import Sheet
 from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec, images_of, levels_of
 
+pytestmark = pytest.mark.promise(
+    "What comes over the wire",
+    "A picture that is not a plain JPEG of the expected sides reaches no decoder",
+)
+
 MEAN, STD = (0.5, 0.25, 0.1), (0.25, 0.5, 0.2)
 SPEC = SyntheticImagesSpec((3, 12, 9), classes=4, ipc=3, mean=MEAN, std=STD)
 

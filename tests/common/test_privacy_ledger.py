@@ -20,6 +20,12 @@ from common.privacy import ledger as ledger_module
 from common.privacy.events import Event
 from common.privacy.ledger import HEAD_FILE, LEDGER, Charge, Ledger, LedgerError, LedgerTip
 
+pytestmark = pytest.mark.promise(
+    "A site is the master of its own machine",
+    "Epsilon is never under-counted, over kills, retries and all runs; no run passes the "
+    "budget; with one, runs that are not private are refused",
+)
+
 EVENT = Event("dp-sgd", 1.1, 0.05, 30)
 
 
@@ -72,6 +78,11 @@ def test_who_asks_sees_what_stands_there_and_can_refuse(tmp_path: Path) -> None:
 # ---- edited, shortened, put back ----------------------------------------------------------------------
 
 
+@pytest.mark.promise(
+    "A site is the master of its own machine",
+    "An edited, shortened or restored ledger lets nothing out. Ledger and server restored "
+    "alike: not noticed",
+)
 def test_every_flipped_byte_is_seen(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     add(ledger, 1, 2)

@@ -14,6 +14,12 @@ from common.errors import ConfigError
 from common.settings.feddm import FedDMSettings
 from common.settings.sections import PUBLIC
 
+pytestmark = pytest.mark.promise(
+    "What leaves a site is not a private image",
+    "On somebody's own pictures FedDM starts from noise; originals leave only with "
+    "`data.send_originals=on`",
+)
+
 OWN = (
     {"dataset": "images", "set": "images.classes=a,b images.folder=/x"},
     {"dataset": "images", "set": "images.classes=a,b images.sites=/x,/y federation.sites=2"},

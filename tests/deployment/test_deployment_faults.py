@@ -37,6 +37,12 @@ from server_app.app import make_strategy, serve
 from server_app.loop import update_membership
 from server_app.record import Record
 
+pytestmark = pytest.mark.promise(
+    "A fault at any step",
+    "No round is lost or doubled, the site is taken back, and all figures equal those of one "
+    "process that missed the same replies",
+)
+
 WARM = f"{SMALL} feddm.start=noise feddm.warm=on"
 HELD = {
     "east": {"green": 9, "blue": 6},

@@ -20,7 +20,14 @@ from client_app.app import app as client_app
 from common.config.loading import load
 from server_app.app import serve
 
-pytestmark = pytest.mark.faults
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.promise(
+        "A fault at any step",
+        "No round is lost or doubled, the site is taken back, and all figures equal those of one "
+        "process that missed the same replies",
+    ),
+]
 
 
 @pytest.mark.parametrize(("fault", "step"), itertools.product(FAULTS, STEPS))

@@ -18,7 +18,14 @@ from frail import Frail
 from places import ROOT
 from small import SMALL
 
-pytestmark = [pytest.mark.extended, pytest.mark.faults]
+pytestmark = [
+    pytest.mark.extended,
+    pytest.mark.faults,
+    pytest.mark.promise(
+        "A fault at any step",
+        "Twenty `nectar submit` in a row, one in five failing, leave nothing behind",
+    ),
+]
 
 SIMULATED = 30
 SUBMITTED = 20

@@ -19,6 +19,12 @@ from small import Small
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 
+pytestmark = pytest.mark.promise(
+    "A fault at any step",
+    "FedGEN, DENSE and FedDM have the numbers of one process; a site killed while it trains a "
+    "generator makes the same images",
+)
+
 NODES = {f"partition-{i}": f"partition-id={i} num-partitions=3" for i in range(3)}
 PATIENT = "evaluation.on=server federation.join_deadline=600"
 VAE = "model.name=vae model.depth=1 model.embedding=6 fedvae.epochs=1 feddpms.smallest=1 feddpms.copies=4"

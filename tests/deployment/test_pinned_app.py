@@ -12,7 +12,13 @@ from deployment import ROOT
 
 from nectar.engines.flower.app import app_folder
 
-pytestmark = pytest.mark.extended
+pytestmark = [
+    pytest.mark.extended,
+    pytest.mark.promise(
+        "A federation in operation",
+        "`nectar site --pin BUNDLE.fab` runs one app, and nothing else",
+    ),
+]
 
 #: what a fork does with the bundles that come, told in lines: which app is loaded, under a name that climbs
 PROBE = """

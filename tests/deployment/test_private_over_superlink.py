@@ -26,7 +26,15 @@ from common.privacy.events import Event
 from common.privacy.ledger import HEAD_FILE, LEDGER, Ledger, Lines
 from server_app.record import Record
 
-pytestmark = [pytest.mark.extended, pytest.mark.long]
+pytestmark = [
+    pytest.mark.extended,
+    pytest.mark.long,
+    pytest.mark.promise(
+        "A site is the master of its own machine",
+        "Epsilon is never under-counted, over kills, retries and all runs; no run passes the "
+        "budget; with one, runs that are not private are refused",
+    ),
+]
 
 DELTA = 1e-5
 PRIVATE = "privacy.noise_multiplier=1 privacy.counts=public evaluation.on=server"

@@ -32,6 +32,11 @@ from tests.mechanisms.published import PublishedReleases
 from tests.mechanisms.run import main
 from tests.mechanisms.targets import TARGETS
 
+pytestmark = pytest.mark.promise(
+    "What leaves a site is not a private image",
+    "An attack on each mechanism finds each of eight planted bugs",
+)
+
 DELTA = 1e-5
 MECHANISMS: tuple[Mechanism, ...] = ("gradient", "feature")
 FEW = 12_000

@@ -43,6 +43,11 @@ from nectar.operate.doctor import machine
 from nectar.operate.doctor.checks import Check, Patient, show
 from nectar.operate.keys.authority import make_authority, make_nodes, make_server, read_public
 
+pytestmark = pytest.mark.promise(
+    "A federation in operation",
+    "`nectar doctor --site` fails on an unregistered key, and disturbs no SuperNode",
+)
+
 FLOWER = metadata.version("flwr")
 
 

@@ -29,6 +29,12 @@ from nectar.engines.pool.pool import WorkerPool
 from nectar.records.outputs import with_recorded
 from server_app.record import Record
 
+pytestmark = pytest.mark.promise(
+    "Records",
+    "A pool gives the numbers of one process, to the bit; a dead worker costs its site that "
+    "round; nothing is left or printed after",
+)
+
 VAE = "model.name=vae model.depth=1 model.embedding=6 fedvae.preliminary_rounds=1 fedvae.epochs=1"
 
 #: what makes a method's run one of a moment, or reach what it does later

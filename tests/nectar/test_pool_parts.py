@@ -26,6 +26,12 @@ from nectar.engines.pool import grid
 from nectar.engines.pool.grid import Forecast, most_processes
 from nectar.engines.pool.pool import Receiver, Sender
 
+pytestmark = pytest.mark.promise(
+    "Records",
+    "A pool gives the numbers of one process, to the bit; a dead worker costs its site that "
+    "round; nothing is left or printed after",
+)
+
 
 @pytest.fixture
 def ends() -> Iterator[tuple[Sender, Receiver, Connection]]:

@@ -18,6 +18,11 @@ from nectar.api import open_record
 from nectar.cli import main
 from nectar.records.record_imports import import_policy_of, note_parts
 
+pytestmark = pytest.mark.promise(
+    "A site is the master of its own machine",
+    "`report`, `export` and `score` import nothing that the command line did not name",
+)
+
 PARTS = """
 from torch import nn
 def net(shape, classes):

@@ -22,6 +22,12 @@ from nectar.operate.keys.authority import (
 )
 from nectar.operate.keys.registry import LIST, register, revoked, unregister
 
+pytestmark = pytest.mark.promise(
+    "A federation in operation",
+    "A revoked site keeps no other down, and no restore brings it back",
+    also="`docker/rehearsal`",
+)
+
 
 def test_one_site_that_cannot_be_registered_keeps_no_other_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -26,6 +26,11 @@ from waiting import until
 from nectar.cli import main as nectar
 from nectar.engines.site.place import Place
 
+pytestmark = pytest.mark.promise(
+    "A federation in operation",
+    "A site's program leaves nothing when killed, and ends its work within seconds of `flwr stop`",
+)
+
 #: the site's program around a SuperNode that is a shell script, and a ClientApp and imports that are pieces of Python
 DRIVER = """
 import os, sys

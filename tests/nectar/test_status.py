@@ -28,6 +28,11 @@ from server_app.app import _Rounds
 from server_app.app import app as server_app
 from server_app.run_directory import RunDirectory
 
+pytestmark = pytest.mark.promise(
+    "Records",
+    "Who waits for approval is named by the server's own line alone",
+)
+
 
 def node(number: str, status: str, **times: str) -> dict[str, str]:
     """Give an entry of Flower's list."""

@@ -14,6 +14,11 @@ from nectar.engines.site.clientapp import Fleet
 from nectar.engines.site.turned_away import MARK, exit_code
 from nectar.operate.doctor.keys import _told
 
+pytestmark = pytest.mark.promise(
+    "A federation in operation",
+    "A revoked site keeps no other down, and no restore brings it back",
+)
+
 UNKNOWN, KNOWN, SILENT = False, True, None
 
 STAYED, STARTED = 0, 1

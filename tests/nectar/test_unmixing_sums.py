@@ -20,6 +20,13 @@ from nectar.audit.images.attacks import COUNTED, FITTED, MEMBER, Scored, figures
 from nectar.audit.images.unmixing_sums import Pool, _bounded
 from synth.ridge_regression import Sums, unpacked
 
+pytestmark = pytest.mark.promise(
+    "What leaves a site is not a private image",
+    "The audit of sums names the members in its pool from a site's sums, a total, a secret "
+    "total, whole numbers and int8; of a pool without a member, or under much noise, no more "
+    "than false alarms",
+)
+
 MEMBERS = 360
 PLAIN, HELD = "unmixing", "unmixing, 0 to 1"
 HALF, HALF_HELD = f"{PLAIN}, half of the members known", f"{HELD}, half of the members known"

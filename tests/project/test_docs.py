@@ -21,6 +21,7 @@ from typed_commands import commands, require_accepted
 from common.errors import ConfigError, NectarError
 from nectar.cli import main
 from nectar.command_line import SUMMARIES
+from tests import promises
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
@@ -244,30 +245,12 @@ def test_every_method_that_sends_something_has_a_row() -> None:
     assert {f"`{method}`" for method in believed.METHODS} - named == {"`central`", "`server`"}
 
 
-# ---- the page of promises: every row names a test that is there, or a command that is ----------------
+# ---- the page of promises: its rows are the marks of the tests ---------------------------------------
 
 
-PROMISES = (ROOT / "docs" / "promised.md").read_text(encoding="utf-8")
-PROMISES_HEAD = "| promise | shown by |"
-PROMISES_ROWS = [
-    line
-    for line in PROMISES.splitlines()
-    if line.startswith("| ") and line != PROMISES_HEAD and not line.startswith("|---")
-]
-
-
-@pytest.mark.parametrize("row", PROMISES_ROWS)
-def test_a_promise_names_what_shows_it(row: str) -> None:
-    *_, shown_by, _ = re.split(r"(?<!\\)\|", row)
-    named = re.findall(r"`([^`]+)`", shown_by)
-    assert named, "the row names no test and no command"
-    for name in named:
-        path, _, test = name.partition("::")
-        if not path.startswith("tests/"):
-            continue
-        assert (ROOT / path).is_file(), path
-        if test:
-            assert re.search(rf"def {re.escape(test)}\b", (ROOT / path).read_text("utf-8")), name
+def test_promises_are_those_of_the_marks() -> None:
+    text = promises.PAGE.read_text(encoding="utf-8")
+    assert text == promises.page(text), "run `python -m tests.promises`"
 
 
 # ---- the README's commands: they are what CI runs, and name only what exists -------------------------

@@ -23,6 +23,11 @@ from server_app.record import Record
 from synth import copies
 from synth.copies import nearest_distances
 
+pytestmark = pytest.mark.promise(
+    "What leaves a site is not a private image",
+    "Log, record and report say first how many sent images are copies",
+)
+
 
 def site(count: int = 30) -> tuple[Samples, torch.Tensor]:
     """Return digits of noise, as raw values that a site keeps, and as a model gets them."""

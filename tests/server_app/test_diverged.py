@@ -22,6 +22,11 @@ from nectar.arguments import parse_arguments
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 
+pytestmark = pytest.mark.promise(
+    "Absurd figures, and the roll call",
+    "Weights that are not finite touch no checkpoint, and stop the run",
+)
+
 
 def diverging(monkeypatch: pytest.MonkeyPatch, *rounds: int) -> None:
     """Let the test loss be NaN after ``rounds``, with weights that are finite."""

@@ -27,6 +27,11 @@ from nectar.engines.local_grid import LocalGrid
 from strategies.exchange.members import Members
 from strategies.feddm import FedDM
 
+pytestmark = pytest.mark.promise(
+    "Records",
+    "An error that all sites raise alike stops a simulation; what real sites send stops no run",
+)
+
 
 def garbage(arrays: list[np.ndarray]) -> list[np.ndarray]:
     return [np.frombuffer(b"\x00\xff garbage", np.uint8), np.zeros(3)]

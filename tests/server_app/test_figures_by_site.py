@@ -17,6 +17,11 @@ import client_app.fedavg
 from nectar.records.record import RunRecord
 from strategies.exchange.judging import absurd_losses
 
+pytestmark = pytest.mark.promise(
+    "Absurd figures, and the roll call",
+    "A site's evaluation counts the images it said it holds out, with a possible loss",
+)
+
 AT_SITES = "evaluation.on=sites data.site_holdout=0.2"
 
 #: what partition-1 makes of the loss and the count that it found, and what is said to that

@@ -21,6 +21,11 @@ from nectar.records.outputs import with_recorded
 from nectar.records.run_list import runs_below
 from server_app.record import Record
 
+pytestmark = pytest.mark.promise(
+    "Records",
+    "A full or read-only disk is one sentence with the last safe round",
+)
+
 WARM = "feddm.start=noise feddm.warm=on"
 
 

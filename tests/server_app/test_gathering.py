@@ -21,6 +21,11 @@ from nectar.engines.local_grid import LocalGrid
 from strategies.exchange import roll_call as gathering
 from strategies.exchange.roll_call import Question, wait_for_sites
 
+pytestmark = pytest.mark.promise(
+    "A federation in operation",
+    "A busy site delays no other; a silent one is named once a minute",
+)
+
 
 class Busy(PromptGrid):
     """Three nodes, of which the last does not answer until it is free, and the second may come late."""

@@ -22,6 +22,12 @@ from common.privacy.events import Event
 from common.privacy.ledger import PrivacyReport
 from nectar.engines.local_grid import LocalGrid
 
+pytestmark = pytest.mark.promise(
+    "What comes over the wire",
+    "A reply that Flower cannot put together, that is too large, or that answers for another "
+    "site is refused. A header that claims 4 TB allocates nothing",
+)
+
 
 def saved(array: np.ndarray[Any, Any], *, pickles: bool = False) -> bytes:
     buffer = io.BytesIO()

@@ -22,6 +22,11 @@ from nectar.records.outputs import with_recorded
 from nectar.records.run_list import runs_below
 from server_app.record import Record
 
+pytestmark = pytest.mark.promise(
+    "Records",
+    "A run killed at any write goes on to the numbers of an unbroken one",
+)
+
 
 def config(output: Path) -> dict[str, Any]:
     settings = f"{SMALL} feddm.start=noise feddm.warm=on"

@@ -19,6 +19,11 @@ from server_app.app import make_strategy, with_nodes_there_are
 from server_app.loop import update_membership
 from strategies.base import Strategy
 
+pytestmark = pytest.mark.promise(
+    "A federation in operation",
+    "A registered site joins late only with `federation.newcomers=any`",
+)
+
 QUICK = FederationSettings(join_deadline=0.1, round_deadline=5.0)
 
 

@@ -30,6 +30,12 @@ from server_app.app import serve
 from server_app.record import Record
 from server_app.recorder import FILE, seen
 
+pytestmark = pytest.mark.promise(
+    "A site is the master of its own machine",
+    "An edited, shortened or restored ledger lets nothing out. Ledger and server restored "
+    "alike: not noticed",
+)
+
 METHOD = "private_method:METHOD"
 
 

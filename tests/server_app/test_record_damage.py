@@ -23,6 +23,11 @@ from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from server_app.writer import Writer
 
+pytestmark = pytest.mark.promise(
+    "Records",
+    "A damaged record is refused by file, line and round, and stays as it is",
+)
+
 ROUNDS = 4
 
 Damage = Callable[[Path], object]

@@ -22,6 +22,11 @@ from nectar.records.record import RunRecord
 from server_app.record import Record
 from server_app.writer import Writer
 
+pytestmark = pytest.mark.promise(
+    "Records",
+    "A record has one writer; `nectar runs` says `killed` of a run that died",
+)
+
 #: a process that opens a record to write it, says so, and holds it until its input ends
 HOLD = """
 import sys

@@ -21,6 +21,11 @@ from nectar.records.outputs import with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 
+pytestmark = pytest.mark.promise(
+    "Records",
+    "A run killed at any write goes on to the numbers of an unbroken one",
+)
+
 WARM = "feddm.start=noise feddm.warm=on"
 
 FEDGEN = "fedgen.hidden=8 fedgen.noise=4 fedgen.generator_steps=3 fedgen.generator_batch=16"

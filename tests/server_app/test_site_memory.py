@@ -17,6 +17,11 @@ from common.errors import FederationError
 from nectar.records.outputs import with_recorded
 from server_app.record import Record
 
+pytestmark = pytest.mark.promise(
+    "Records",
+    "A site goes on from the work that the server last took; otherwise it refuses",
+)
+
 WARM = "feddm.start=noise feddm.warm=on"
 
 

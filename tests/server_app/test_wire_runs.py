@@ -23,6 +23,11 @@ from common.wire.weights import Weights
 from nectar.engines.local_grid import LocalGrid
 from strategies.exchange import replies
 
+pytestmark = pytest.mark.promise(
+    "What comes over the wire",
+    "No byte of a site's picture reaches another site: it is decoded and encoded again",
+)
+
 # ---- pictures -----------------------------------------------------------------------------------------
 
 

@@ -29,6 +29,11 @@ from common.wire.weights import Weights
 from synth.distribution_matching import Extra
 from synth.private_release import Gaussian
 
+pytestmark = pytest.mark.promise(
+    "What leaves a site is not a private image",
+    "Each release is charged before it is drawn",
+)
+
 PUBLIC = "privacy.counts=public"
 MECHANISMS = ("gradient", "feature")
 

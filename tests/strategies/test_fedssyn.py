@@ -30,6 +30,12 @@ from common.wire.synthetic_images import Pixels
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 
+pytestmark = pytest.mark.promise(
+    "A fault at any step",
+    "FedGEN, DENSE and FedDM have the numbers of one process; a site killed while it trains a "
+    "generator makes the same images",
+)
+
 #: a generator that is trained in a moment and draws nothing that anybody would know
 TINY = (
     "data.images=200 fedssyn.width=2 fedssyn.multipliers=1 fedssyn.blocks=1 fedssyn.attention= fedssyn.epochs=2 "

@@ -31,6 +31,11 @@ from server_app.record import Record
 from strategies.exchange.instructions import weights_from
 from strategies.foreign import ForeignStrategy
 
+pytestmark = pytest.mark.promise(
+    "Records",
+    "Each Flower strategy runs or is refused at once",
+)
+
 HERE = __name__
 PATH = "flwr.serverapp.strategy"
 DOCS = Path(__file__).parents[2] / "docs" / "own-parts.md"

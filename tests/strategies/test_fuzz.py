@@ -19,6 +19,12 @@ from common.wire.weights import Weights
 from strategies.exchange import judging
 from strategies.exchange import open_round as exchange
 
+pytestmark = pytest.mark.promise(
+    "What comes over the wire",
+    "Damaged payloads are a `PayloadError` or what their spec says",
+    also="`python tests/helpers/fuzzing.py --payloads 100000 --seed 0`",
+)
+
 
 def test_damaged_payloads_of_every_kind_are_refused_or_what_their_spec_says() -> None:
     tally = fuzzing.fuzz(0, 600, seed=1)

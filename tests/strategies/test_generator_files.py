@@ -26,6 +26,11 @@ from synth.generators.latents import FeatureSpace
 from synth.generators.style import Form, encoded, start
 from synth.generators.stylegan_xl import StyleganXL
 
+pytestmark = pytest.mark.promise(
+    "Records",
+    "A generator's pickle opens at the server alone, with `feddgm.unpickle=on` and its SHA-256",
+)
+
 TINY = (
     "data.images=200 model.depth=2 feddgm.epochs=2 feddgm.ipc=2 feddgm.iterations=3 feddgm.inner_epochs=3 "
     "feddgm.global_epochs=2 feddgm.surrogate_epochs=2 feddgm.global_models=mlp "

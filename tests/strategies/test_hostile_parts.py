@@ -29,6 +29,11 @@ from strategies.exchange.rules import Rule, require_valid
 from strategies.fedavg import FedAvg
 from strategies.sparse import SparseAverage
 
+pytestmark = pytest.mark.promise(
+    "Absurd figures, and the roll call",
+    "Parts that no honest site has leave nothing in a checkpoint",
+)
+
 HOSTILE = "partition-1"
 
 #: a federation of five in which FedAvg learns

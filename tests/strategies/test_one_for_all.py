@@ -21,6 +21,11 @@ from nectar.engines.local_run import run_here
 from server_app.app import make_strategy
 from strategies.exchange.roll_call import Attendance, Question, wait_for_sites
 
+pytestmark = pytest.mark.promise(
+    "Absurd figures, and the roll call",
+    "A real site speaks for itself alone",
+)
+
 Config = Mapping[str, Any]
 
 EACH, ALL = "query.roll_call", "query.partitions"

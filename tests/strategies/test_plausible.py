@@ -28,6 +28,12 @@ from strategies.exchange.judging import (
 )
 from strategies.exchange.replies import Upload, read_upload
 
+pytestmark = pytest.mark.promise(
+    "Absurd figures, and the roll call",
+    "An update of 1e20, or with which the model gives no finite numbers, is rejected; the "
+    "bounds change no number of an honest run",
+)
+
 SETTINGS = "fedsynth.rate=5 fedsynth.iterations=2 fedsynth.steps=2 fedsynth.real_batch=32"
 
 

@@ -20,6 +20,12 @@ from nectar.engines.local_grid import LocalGrid
 from strategies.exchange import roll_call
 from strategies.exchange.roll_call import Question, wait_for_sites
 
+pytestmark = pytest.mark.promise(
+    "Absurd figures, and the roll call",
+    "A site with impossible counts, no folder, no answer, a wrong partition or a name in use "
+    "(then both) is left out, with its reason",
+)
+
 #: no site of these tests is worth waiting for
 QUICK = "federation.join_deadline=0.3"
 Answer = Callable[[Message, Message], Message]

@@ -20,6 +20,11 @@ from synth import private_release
 from synth.beta_vae import auto_encoding_loss, sampled
 from synth.private_release import Gaussian, clipped_sum, example_gradients, noisy_mean
 
+pytestmark = pytest.mark.promise(
+    "What leaves a site is not a private image",
+    "One image or example moves a sum by the clip at most (exchanged: twice)",
+)
+
 IMAGE, TEXT, CLASSES, N = (2, 16, 16), (6,), 5, 7
 
 

@@ -20,6 +20,11 @@ from synth.distribution_matching import features
 from synth.private_matching import Mechanism, PoissonClasses, rows_see_each_other
 from synth.private_release import Contributions, Gaussian, noisy_gradients, noisy_means
 
+pytestmark = pytest.mark.promise(
+    "What leaves a site is not a private image",
+    "One image or example moves a sum by the clip at most (exchanged: twice)",
+)
+
 LABELS = torch.tensor([2, 0, 0, 4, 2, 0, 2, 0, 0])
 IPC = 3
 MECHANISMS: tuple[Mechanism, ...] = ("gradient", "feature")
