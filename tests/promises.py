@@ -69,9 +69,10 @@ def page(text: str) -> str:
             rf"(^## {re.escape(section)}\n(?:(?!## ).*\n)*?)\| promise .*\n(?:\|.*\n)*",
             re.MULTILINE,
         )
-        text, found = heading.subn(lambda match, t=table: match[1] + HEAD + t, text)
-        if not found:
+        found = heading.search(text)
+        if found is None:
             raise ValueError(f"{PAGE.name} has no section {section!r} with a table")
+        text = text[: found.end(1)] + HEAD + table + text[found.end() :]
     return text
 
 
