@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from import_closure import Sources
+from import_graph import reached
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from places import ROOT
@@ -43,6 +43,13 @@ def named() -> set[str]:
     return {path.partition(":")[0] for path in (*methods, foreign, *models, *codecs)}
 
 
+def needed() -> set[Path]:
+    """Return the files of the modules that the apps and the registries reach."""
+    modules = reached([*APPS, *named()])
+    places = [ROOT / module.replace(".", "/") for module in modules]
+    return {p / "__init__.py" if p.is_dir() else p.with_suffix(".py") for p in places}
+
+
 def build(app: Path, folder: Path) -> Path:
     """Return the bundle of an app, built in ``folder``."""
     folder.mkdir(exist_ok=True)
@@ -58,16 +65,14 @@ def build(app: Path, folder: Path) -> Path:
 
 
 def test_every_file_of_code_is_imported_by_one_of_the_apps() -> None:
-    needed = Sources(ROOT).closure([*APPS, *named()], windows=True)
-    idle = {path for path in carried() if path.suffix == ".py"} - set(needed.values())
+    idle = {path for path in carried() if path.suffix == ".py"} - needed()
     assert sorted(path.relative_to(ROOT).as_posix() for path in idle) == [], (
         "move to nectar/ what only a person uses"
     )
 
 
 def test_every_file_that_the_apps_import_travels() -> None:
-    needed = Sources(ROOT).closure([*APPS, *named()], windows=True)
-    assert set(needed.values()) <= carried()
+    assert needed() <= carried()
 
 
 @pytest.mark.extended
