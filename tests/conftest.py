@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,19 @@ def _mark_by_measure(items: list[pytest.Item]) -> None:
                 item.add_marker(tier)
 
 
+def _mark_sweeps(items: list[pytest.Item]) -> None:
+    """Of a test that is marked ``sweep(n)`` leave the first n rows as they are, and mark the others ``extended``."""
+    rows = Counter[str]()
+    for item in items:
+        sweep = item.get_closest_marker("sweep")
+        if sweep is None or _tier(item):
+            continue
+        name = item.nodeid.partition("[")[0]
+        rows[name] += 1
+        if rows[name] > (sweep.args[0] if sweep.args else 1):
+            item.add_marker("extended")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is marked ``extended``, ``faults`` or ``long`` unless the command line speaks of it.
 
@@ -167,6 +181,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     there is none.
     """
     _mark_by_measure(items)
+    _mark_sweeps(items)
     if not torch.cuda.is_available():
         without = pytest.mark.skip(reason="torch finds no GPU here")
         for item in items:

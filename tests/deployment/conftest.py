@@ -1,4 +1,4 @@
-"""What the federations' tests share: a story that mostly waits, told beside others."""
+"""What the federations' tests share: one federation that nobody kills, and stories of faults that mostly wait."""
 
 from __future__ import annotations
 
@@ -7,18 +7,25 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 
 import pytest
+from deployment import Secured
 from frail import nobody_waits_on
 from phases import Row, story
+
+SITES = {f"partition-{i}": f"partition-id={i} num-partitions=3" for i in range(3)}
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """A SuperLink with TLS and three sites with keys, for all that neither kills nor revokes one of them."""
+    with Secured(tmp_path_factory.mktemp("lab"), SITES) as federation:
+        yield federation
 
 
 @pytest.fixture(scope="session")
 def rows(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[tuple[str, str], Future[Row]]]:
-    """The stories of the rows that were asked for, three at a time: they mostly wait for Flower's heartbeats.
-
-    Whoever has as long to wait asks for them first, so that they are told meanwhile.
-    """
+    """The stories of the rows that were asked for, three at a time: they mostly wait for Flower's heartbeats."""
     asked = dict.fromkeys(
         (item.callspec.params["fault"], item.callspec.params["step"])
         for item in request.session.items

@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -28,8 +28,6 @@ pytestmark = [
         "`nectar doctor --site` fails on an unregistered key, and disturbs no SuperNode",
     ),
 ]
-
-SITES = {f"partition-{i}": f"partition-id={i} num-partitions=3" for i in range(3)}
 
 PYTHON = [sys.executable, "-m", "nectar.cli"]
 
@@ -53,21 +51,20 @@ class Done:
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
-    """One start for all of this file: keys, SuperLink, three SuperNodes, a run of two rounds brought home."""
+def done(lab: Secured, tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """A run of two rounds that was submitted and brought home."""
     directory = tmp_path_factory.mktemp("tls")
-    with Secured(directory, SITES) as federation:
-        words = [
-            *("submit", federation.address, "--ca", str(federation.keys / "ca.crt")),
-            *("--output", str(directory / "home"), f"output-dir={directory}/runs", "rounds=2"),
-        ]
-        message = directory / "said"
-        with message.open("w") as out:
-            command = [*PYTHON, *words, *SMALL.split()]
-            code = subprocess.run(command, stdout=out, stderr=out, timeout=6 * PATIENCE).returncode
-        assert code == 0, message.read_text()
-        records = [the_record(directory / name) for name in ("runs", "home")]
-        yield Done(federation, message.read_text(), *records)
+    words = [
+        *("submit", lab.address, "--ca", str(lab.keys / "ca.crt")),
+        *("--output", str(directory / "home"), f"output-dir={directory}/runs", "rounds=2"),
+    ]
+    message = directory / "said"
+    with message.open("w") as out:
+        command = [*PYTHON, *words, *SMALL.split()]
+        code = subprocess.run(command, stdout=out, stderr=out, timeout=6 * PATIENCE).returncode
+    assert code == 0, message.read_text()
+    records = [the_record(directory / name) for name in ("runs", "home")]
+    return Done(lab, message.read_text(), *records)
 
 
 def the_record(directory: Path) -> Record:
@@ -81,41 +78,8 @@ def test_the_numbers_are_those_of_this_process(done: Done, tmp_path: Path) -> No
     assert numbers(done.home) == numbers(here)
     last = numbers(done.home)[-1]
     assert last["round"] == 2
-    assert set(last["bytes"]["up"]) == set(SITES)
+    assert set(last["bytes"]["up"]) == set(done.federation.sites)
     assert all(count > 0 for way in ("up", "down") for count in last["bytes"][way].values())
-
-
-FEDSYNTH = (
-    "federation.sites=3 partition.alpha=1.0 model.name=mlp model.width=200 fedsynth.iterations=4 "
-    "fedsynth.steps=3 fedsynth.rate=30 fedsynth.learn_step=on fedsynth.real_batch=64 fedsynth.epochs=1 "
-    "fedsynth.batch=64"
-)
-
-
-@pytest.mark.long
-def test_fedsynths_numbers_are_those_of_this_process(done: Done, tmp_path: Path) -> None:
-    """The server replays each site's steps: what comes of that must not depend on whose process did it."""
-    federation, words = done.federation, ["method=fedsynth", "rounds=2", *FEDSYNTH.split()]
-    there, home = tmp_path / "there", tmp_path / "home"
-    command = [*PYTHON, "submit", federation.address, *done.ca, "--output", str(home)]
-    finished = subprocess.run(
-        [*command, f"output-dir={there}", *words],
-        capture_output=True,
-        text=True,
-        timeout=6 * PATIENCE,
-    )
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    keys = {"output-dir": str(tmp_path / "here"), "rounds": 2, "method": "fedsynth"}
-    here = run({**keys, "set": FEDSYNTH})
-    lines = numbers(the_record(home))
-    assert lines == numbers(here)
-    assert [line["round"] for line in lines] == [0, 1, 2]
-    for line in lines[1:]:
-        assert set(line["devices"]) == set(line["accepted"]) == set(SITES)
-        assert all(0 < abs(figures["cosine"]) <= 1 for figures in line["devices"].values())
-        sent = line["bytes"]["up"]
-        assert all(0 < sent[site] < line["bytes"]["down"][site] / 10 for site in SITES)
-    assert lines[1]["devices"] != lines[2]["devices"], "the batches are drawn afresh in each round"
 
 
 def test_the_record_came_home_whole(done: Done) -> None:
@@ -220,7 +184,7 @@ def test_who_is_turned_away_and_with_which_words(
 ) -> None:
     options = how(done, tmp_path)
     node = done.federation.supernode(
-        "stranger", log=how.__name__, config=SITES["partition-0"], **options
+        "stranger", log=how.__name__, config="partition-id=0 num-partitions=3", **options
     )
     assert node.wait(PATIENCE) == 1
     log = " ".join(done.federation.log(how.__name__).split())
@@ -232,20 +196,25 @@ def test_a_sites_new_key_takes_the_old_ones_place(
     done: Done, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The site makes a pair, the new half is registered, the old one unregistered: its SuperNode ends, for good."""
-    federation, name = done.federation, "partition-2"
-    assert nectar("keys", "node", str(tmp_path / "new"), name) == 0
-    new, old = tmp_path / "new" / "nodes" / name, federation.keys / "nodes" / name
-    address, ca = federation.address, done.ca
-    assert nectar("keys", "register", address, f"{new}.pub", *ca) == 0
-    federation.supernode(name, log="rotated", key=new)
+    federation, name, ca = done.federation, "visitor", done.ca
+    address, config = federation.address, "partition-id=0 num-partitions=1"
+    old, new = (tmp_path / which / "nodes" / name for which in ("old", "new"))
+    for key in (old, new):
+        assert nectar("keys", "node", str(key.parents[1]), name) == 0
+        assert nectar("keys", "register", address, f"{key}.pub", *ca) == 0
+    before = federation.supernode(name, key=old, config=config)
+    until(lambda: "SuperNode ID" in federation.log(f"node-{name}"))
+    rotated = federation.supernode(name, log="rotated", key=new, config=config)
     until(lambda: "SuperNode ID" in federation.log("rotated"))
     assert nectar("keys", "unregister", address, f"{old}.pub", *ca) == 0
-    assert federation.supernodes[2].wait(PATIENCE) == 0
+    assert before.wait(PATIENCE) == 0
     message = federation.log(f"node-{name}")
     assert f"the server {address} does not know this site's key (SHA256:" in message
-    again = federation.supernode(name, log="old-key", key=old)
+    again = federation.supernode(name, log="old-key", key=old, config=config)
     assert again.wait(PATIENCE) == 1
     assert NOT_THIS_KEY in " ".join(federation.log("old-key").split())
     capsys.readouterr()
     assert nectar("keys", "register", address, f"{old}.pub", *ca) == 2
     assert "was unregistered, and Flower takes no key twice" in capsys.readouterr().err
+    assert nectar("keys", "unregister", address, f"{new}.pub", *ca) == 0
+    assert rotated.wait(PATIENCE) is not None

@@ -1,109 +1,192 @@
-"""One command, three engines, the same numbers: this process, Ray, and a real SuperLink with SuperNodes."""
+"""One command, the same numbers: in this process, on Ray, and over a real SuperLink with SuperNodes."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
-from deployment import Deployment
-from federation import SilentGrid, numbers, run, words_of
-from frail import until
+from deployment import Deployment, Secured
+from federation import numbers, run, same_end, words_of
 from places import HELPERS
 from small import Small
 
 from common.config.loading import load
 from nectar.cli import main as nectar
-from nectar.engines.simulation.workspace import marked_processes
 from nectar.records.outputs import with_recorded
 from server_app.record import Record
 
-pytestmark = pytest.mark.extended
+FEDSSYN = (
+    "A fault at any step",
+    (
+        "FedGEN, DENSE and FedDM have the numbers of one process; a site killed while it trains a "
+        "generator makes the same images"
+    ),
+)
+SUPERLINK, RAY = "superlink", "ray"
+PUBLIC = "image_training.epochs=3"
 
-WARM = "feddm.start=noise feddm.warm=on"
+
+class Case(NamedTuple):
+    """A run, and the engines that carry it out in CI; ``also`` names those that do by hand alone."""
+
+    words: str
+    rounds: int = 2
+    engines: tuple[str, ...] = ()
+    also: tuple[str, ...] = (SUPERLINK,)
+
+
+CASES = {
+    "feddm": Case("", engines=(SUPERLINK,), also=(RAY,)),
+    "scaffold": Case("scaffold.option=I", engines=(SUPERLINK,)),
+    "server": Case("", engines=(SUPERLINK,)),
+    "local": Case("data.validation_at=sites", engines=(SUPERLINK,)),
+    "fedavg remembers what int8 cut": Case("wire.weights=int8 wire.error_feedback=on"),
+    "feddm as pictures": Case("wire.images=jpeg:60 feddm.side=half"),
+    "feddm two models": Case("feddm.global_models=mlp,convnet feddm.global_epochs=3"),
+    "fedmix": Case("fedmix.mean_of=5", 3),
+    "feddpms shares and helps": Case(
+        "model.name=vae model.depth=1 model.embedding=6 fedvae.epochs=1 feddpms.smallest=1 feddpms.copies=4 "
+        "fedvae.preliminary_rounds=1 feddpms.mechanism=paper",
+        3,
+    ),
+    "fedgen": Case("fedgen.epochs=2 fedgen.generator_steps=5"),
+    "dense": Case(
+        "dense.epochs=2 dense.distil=every dense.server_iterations=2 dense.generator_steps=2 "
+        "dense.generator_batch=8"
+    ),
+    "fedaf": Case("fedaf.iterations=3 fedaf.local_epochs=1"),
+    "feddf": Case(f"feddf.epochs=2 {PUBLIC}", 3),
+    "fedmd": Case(f"fedmd.epochs=2 {PUBLIC} distil.images=noise", 3),
+    "ridge refit": Case(
+        "ridge.width=33 ridge.student=convnet ridge.refit=on model.depth=1 model.width=4 image_training.steps=20 "
+        "image_training.ball=0"
+    ),
+    "fedssyn distilled": Case(
+        "fedssyn.source=distilled fedssyn.start_from_images=on fedssyn.inner=scaffold wire.images=uint8",
+        3,
+        also=(SUPERLINK, RAY),
+    ),
+    "fedper": Case("fedper.epochs=1 fedper.batch=64"),
+    "ditto": Case("ditto.epochs=1 ditto.batch=64"),
+    "finetune": Case("finetune.epochs=1 finetune.batch=64"),
+    "fedsynth": Case(
+        "model.name=mlp model.width=200 fedsynth.iterations=4 fedsynth.steps=3 fedsynth.rate=30 "
+        "fedsynth.learn_step=on fedsynth.real_batch=64 fedsynth.epochs=1 fedsynth.batch=64"
+    ),
+}
+
+
+def rows(engine: str) -> list[Any]:
+    """Return the cases that ``engine`` carries out, each in its tier."""
+    return [
+        pytest.param(name, marks=[] if name == "feddm" else pytest.mark.extended)
+        for name, case in CASES.items()
+        if engine in case.engines
+    ] + [
+        pytest.param(name, marks=pytest.mark.long)
+        for name, case in CASES.items()
+        if engine in case.also
+    ]
+
+
+@pytest.fixture
+def config_of(small: Small) -> Callable[[str], dict[str, Any]]:
+    """Return a case's run config."""
+
+    def make(name: str) -> dict[str, Any]:
+        case, method = CASES[name], name.partition(" ")[0]
+        return small(method=method, rounds=case.rounds, set=case.words)
+
+    return make
 
 
 def the_record(directory: Path) -> Record:
-    (found,) = directory.iterdir()
+    (found,) = (each for each in directory.iterdir() if not each.name.startswith("."))
     return Record(found)
 
 
-@pytest.mark.long
-def test_ray_gives_the_numbers_of_this_process_though_its_server_is_killed_and_leaves_no_token(
-    small: Small, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def over(federation: Deployment, config: dict[str, Any], output: Path) -> Record:
+    """Submit a run to a federation, and return its record once it has completed."""
+    run_id = federation.submit(config | {"output-dir": str(output)})
+    assert federation.wait(run_id) == "finished:completed", federation.server_log(run_id)
+    return the_record(output)
+
+
+@pytest.mark.promise(*FEDSSYN)
+@pytest.mark.parametrize("name", rows(SUPERLINK))
+def test_a_superlink_gives_the_numbers_of_this_process(
+    lab: Secured, config_of: Callable[[str], dict[str, Any]], tmp_path: Path, name: str
 ) -> None:
-    """kill -9 in round 3 of 4; the wrapper says so, and what continues equals an unbroken run in this process.
-
-    The devices, which remember what SCAFFOLD's do and what their updates fell short by, stay in that round until there
-    is a file. Flower's processes have
-    their tokens among their words.
-    """
-    gate = tmp_path / "gate"
-    gate.mkdir()
-    monkeypatch.setenv("PYTHONPATH", str(HELPERS))
-    odd = (
-        f"odd.does=stay odd.at=3 odd.folder={gate} odd.epochs=1 compute.workers=2 "
-        "wire.weights=int8 wire.error_feedback=on"
-    )
-    config = small(method="odd_devices:METHOD", rounds=4, set=odd)
-    (gate / "go").touch()
-    whole = run(config)
-    for name in ("there", "go"):
-        (gate / name).unlink()
-    words = words_of(config | {"output-dir": str(tmp_path / "ray")})
-    command = [sys.executable, "-m", "nectar.cli", "simulate", *words]
-    with subprocess.Popen(command) as wrapper:
-        until((gate / "there").exists, "round 3", while_runs=wrapper)
-        record = the_record(tmp_path / "ray")
-        (server,) = [p for p in marked_by(wrapper.pid) if "flwr-simulation" in command_line(p)]
-        os.kill(server, signal.SIGKILL)
-        assert wrapper.wait(400) == 1
-    assert len(record.metrics()) == 3
-    (gate / "go").touch()
-    assert nectar(["simulate", f"resume={record.directory}"]) == 0
-    assert numbers(record) == numbers(whole)
-    message = capfd.readouterr().out
-    provenance = json.loads((record.directory / "provenance.json").read_text())
-    assert provenance["command"] == ["nectar", "simulate", *words]
-    assert nectar(["report", str(record.directory), "--allow-imports", "odd_devices"]) == 0
-    secret = re.compile(rb"[0-9a-f]{65,}|--token|PRIVATE KEY")
-    files = [path for path in record.directory.rglob("*") if path.is_file()]
-    assert not [path for path in files if secret.search(path.read_bytes())]
-    assert secret.search(message.encode()) is None
-    assert "nectar-record" not in message  # marked lines are for programs
-    assert f"the record is {record.directory}" in message
+    """Figures, bytes each way by site, floats, devices: all but the seconds."""
+    there, here = over(lab, config_of(name), tmp_path / "remote"), run(config_of(name))
+    assert numbers(there) == numbers(here)
+    assert same_end(there, here)
 
 
-@pytest.mark.long
-def test_images_shared_among_sites_and_what_is_learned_from_them_are_the_same_on_ray(
-    small: Small, tmp_path: Path
+@pytest.mark.parametrize("name", rows(RAY))
+def test_ray_gives_the_numbers_of_this_process(
+    config_of: Callable[[str], dict[str, Any]], tmp_path: Path, name: str
 ) -> None:
-    words = "fedssyn.source=distilled fedssyn.start_from_images=on fedssyn.inner=scaffold"
-    config = small(method="fedssyn", rounds=3, set=f"data.images=200 {words}")
+    config = config_of(name)
     assert nectar(["simulate", *words_of(config | {"output-dir": str(tmp_path / "ray")})]) == 0
     assert numbers(the_record(tmp_path / "ray")) == numbers(run(config))
 
 
-def marked_by(wrapper: int) -> list[int]:
-    """Return the processes that carry the mark of the simulation that ``wrapper`` started."""
-    name = f"nectar-simulation-{wrapper}-"
-    return [pid for pid, mark in marked_processes().items() if name in mark]
+def figures(record: Record) -> list[object]:
+    """Return what each round came to, but for bytes: masks' exchanges add to those, and a context's are others."""
+    return [{k: v for k, v in line.items() if k != "bytes"} for line in numbers(record)]
 
 
-def command_line(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+SECRET = (
+    "federation.sites=3 federation.secret=on federation.secret_colluders=0 evaluation.on=server"
+)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    ("method", "rounds", "words"), [("scaffold", 2, ""), ("ridge", 1, "ridge.width=9")]
+)
+def test_a_secret_sum_over_a_superlink_is_that_of_this_process_with_and_without_masks(
+    lab: Secured, small: Small, tmp_path: Path, method: str, rounds: int, words: str
+) -> None:
+    config = small(method=method, rounds=rounds, set=f"{SECRET} {words}")
+    plain = small(method=method, rounds=rounds, set=f"{SECRET.replace('=on', '=plain', 1)} {words}")
+    there = over(lab, config, tmp_path / "remote")
+    assert figures(there) == figures(run(config)) == figures(unmasked := run(plain))
+    assert same_end(there, unmasked)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("engine", ["simulate", pytest.param("run", marks=pytest.mark.long)])
+def test_a_secret_sum_on_ray_and_in_a_pool_is_that_of_this_process(
+    small: Small, tmp_path: Path, engine: str
+) -> None:
+    config = small(method="fedavg", rounds=2, set=f"{SECRET} compute.workers=2")
+    assert nectar([engine, *words_of(config | {"output-dir": str(tmp_path / "there")})]) == 0
+    assert figures(the_record(tmp_path / "there")) == figures(run(config))
+    assert not (tmp_path / "there" / ".secret-sum").exists()
+
+
+@pytest.mark.extended
+def test_named_nodes_give_the_numbers_of_the_partitions_that_they_hold(
+    small: Small, tmp_path: Path
+) -> None:
+    """Named backwards: draws, hold-outs and the order of sums go by the partition."""
+    nodes = [f"partition-id={i} num-partitions=3 site='{name}'" for i, name in enumerate("zya")]
+    settings = "masking.rate=2 data.site_holdout=0.2 evaluation.on=both"
+    config = small(method="masking", rounds=2, set=settings)
+    with Deployment(tmp_path, nodes=nodes) as federation:
+        there, here = over(federation, config, tmp_path / "remote").metrics(), run(config).metrics()
+    for judged in ("test", "sites"):
+        assert [line[judged] for line in there] == [line[judged] for line in here]
 
 
 @pytest.mark.long
-def test_a_server_that_raises_ends_with_a_failure_and_its_reason(
+def test_on_ray_a_server_that_raises_ends_with_a_failure_and_its_reason(
     small: Small, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     config = small(set="feddm.image_lr=1e30") | {"output-dir": str(tmp_path / "ray")}
@@ -116,44 +199,22 @@ def test_a_server_that_raises_ends_with_a_failure_and_its_reason(
 
 
 @pytest.mark.long
-def test_a_frozen_supernode_is_given_up_at_the_deadline_and_the_round_goes_on(
-    small: Small, tmp_path: Path
+def test_on_ray_a_record_names_its_command_and_holds_no_token(
+    small: Small, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same outcome, in the same words, as a Grid that withholds the reply in this process."""
-    settings = f"{WARM} federation.round_deadline=25 evaluation.on=server"
-    config = small(rounds=200, set=settings) | {"output-dir": str(tmp_path / "remote")}
-    with Deployment(tmp_path, nodes=3) as federation:
-        federation.submit(config)
-        record = wait_for(tmp_path / "remote", lambda line: line["round"] == 1)
-        federation.stop_node(2)
-        wait_for(tmp_path / "remote", frozen)
-    lines = numbers(record)
-    last = next(line["round"] for line in lines if frozen(line))
-    lines = lines[: last + 1]
-    # Flower's own heartbeat gives a frozen node up later, between 44 and 67 seconds
-    assert lines[last]["rejected"]["partition-2"] == "no reply within 25 s"
-    local = numbers(run(small(rounds=last, set=WARM), SilentGrid, silent=[2], from_round=last))
-    for there, here in zip(lines, local, strict=True):
-        same = ("accepted", "test", "validation", "floats_up", "devices")
-        assert {k: there[k] for k in same} == {k: here[k] for k in same}
-        for way in ("down", "up"):
-            sent = {site: there["bytes"][way][site] for site in there["accepted"]}
-            assert sent == {site: here["bytes"][way][site] for site in here["accepted"]}
-
-
-def frozen(line: dict[str, Any]) -> bool:
-    return "partition-2" in line.get("rejected", {})
-
-
-def wait_for(directory: Path, found: Callable[[dict[str, Any]], bool]) -> Record:
-    """Wait for a round's line in the record below ``directory``."""
-    end = time.monotonic() + 400
-    while time.monotonic() < end:
-        records = [Record(d) for d in directory.glob("*")]
-        if records and any(map(found, records[0].metrics())):
-            return records[0]
-        time.sleep(0.2)
-    raise TimeoutError("the round was not recorded")
+    """Flower's processes have their tokens among their words."""
+    monkeypatch.setenv("PYTHONPATH", str(HELPERS))
+    words = words_of(small(set="compute.workers=2") | {"output-dir": str(tmp_path / "ray")})
+    assert nectar(["simulate", *words]) == 0
+    record, message = the_record(tmp_path / "ray"), capfd.readouterr().out
+    provenance = json.loads((record.directory / "provenance.json").read_text())
+    assert provenance["command"] == ["nectar", "simulate", *words]
+    secret = re.compile(rb"[0-9a-f]{65,}|--token|PRIVATE KEY")
+    files = [path for path in record.directory.rglob("*") if path.is_file()]
+    assert not [path for path in files if secret.search(path.read_bytes())]
+    assert secret.search(message.encode()) is None
+    assert "nectar-record" not in message  # marked lines are for programs
+    assert f"the record is {record.directory}" in message
 
 
 def test_resume_takes_the_recorded_configuration(small: Small) -> None:

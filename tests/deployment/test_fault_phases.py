@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from data_files import forget_loaded
 from federation import MissingGrid, numbers
-from phases import FAULTS, SENTENCES, SITES, STEPS, STRUCK, Row, config_of
+from phases import FAULTS, SENTENCES, SITES, STEPS, STRUCK, WITHIN, Row, config_of
 
 from client_app.app import app as client_app
 from common.config.loading import load
@@ -30,7 +30,10 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize(("fault", "step"), itertools.product(FAULTS, STEPS))
+@pytest.mark.parametrize(
+    ("fault", "step"),
+    [*itertools.product(FAULTS, STEPS), *WITHIN],
+)
 def test_a_run_goes_on_without_the_struck_site_and_takes_it_back(
     rows: dict[tuple[str, str], Future[Row]],
     fault: str,

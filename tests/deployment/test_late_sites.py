@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from deployment import Deployment
 from frail import until
@@ -43,6 +44,7 @@ def head(run: RecordedRun) -> torch.Tensor:
     return run.checkpoint().model("")["head.weight"]
 
 
+@pytest.mark.extended
 def test_one_joins_late_and_one_is_forgotten_as_if_it_had_never_been_there(tmp_path: Path) -> None:
     folders = draw(tmp_path)
     nodes = [f"site='{site}' data='{folder}'" for site, folder in folders.items()]

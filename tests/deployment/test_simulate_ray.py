@@ -134,6 +134,7 @@ def leftovers(owner: int) -> list[str]:
     return found + [str(path) for path in Path("/tmp").glob(f"{name}*")]
 
 
+@pytest.mark.extended
 def test_a_completed_run_exits_with_0_and_leaves_nothing(app: Path, tmp_path: Path) -> None:
     with wrapper(app, "ok", tmp_path / "home") as process:
         assert process.wait(400) == 0, (tmp_path / "log").read_text()

@@ -33,6 +33,7 @@ SENTENCES = {
     "the node is unavailable",
     "the node went away while it sent its reply",
     "the device's process stopped responding",
+    "this site's state cannot be written (File exists): make room for it there",
 }
 
 
@@ -61,6 +62,9 @@ STEPS = {
     "idle": Step("between two rounds", 3, "pull-messages"),
 }
 FAULTS = ("kill -9", "SIGSTOP", "cut")
+
+#: what befalls what a site runs and keeps, and when
+WITHIN = (("its ClientApp dies", "working"), ("its state is a file", "fetched"))
 
 
 class Trigger:
@@ -174,6 +178,18 @@ def means(
 ) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
     """Return how each fault is brought about, and how it is mended; to mend twice is to mend once."""
     killed: list[str] = []
+    moved: list[Path] = []
+
+    def replace_state() -> None:
+        (place,) = (federation.directory / "state").glob(f"2*/{STRUCK}")
+        moved.append(place.rename(place.with_name(f"{STRUCK}.away")))
+        place.touch()
+
+    def put_back_state() -> None:
+        while moved:
+            away = moved.pop()
+            (place := away.with_suffix("")).unlink()
+            away.rename(place)
 
     def kill() -> None:
         federation.kill(STRUCK)
@@ -187,4 +203,9 @@ def means(
         "kill -9": (kill, start_again),
         "SIGSTOP": (lambda: federation.freeze(STRUCK), lambda: federation.thaw(STRUCK)),
         "cut": (relay.cut, relay.heal),
+        "its ClientApp dies": (
+            lambda: federation.kill_app(STRUCK, "flwr-clientapp"),
+            lambda: None,
+        ),
+        "its state is a file": (replace_state, put_back_state),
     }
