@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Self
+from typing import Any
 
 import pytest
-from deployment import ROOT, Deployment, free_port, nectar
+from deployment import ROOT, Secured, free_port, nectar
 from federation import numbers, run
 from small import Small
 
@@ -42,71 +42,26 @@ LIST_RUNS = "/v1/control/list-runs"
 PROTOBUF = "Content-Type: application/protobuf\r\nAccept: application/protobuf\r\n"
 
 
-class Proxied(Deployment):
+class Proxied(Secured):
     """A SuperLink with TLS and authentication, the proxy, and SuperNodes that know the proxy alone."""
 
     def __init__(self, directory: Path, nodes: int) -> None:
-        super().__init__(directory, nodes)
+        sites = {f"partition-{i}": f"partition-id={i} num-partitions={nodes}" for i in range(nodes)}
+        super().__init__(directory, sites)
         self.proxy_port = free_port()
-        self.keys = directory / "keys"
 
     @property
     def superlink_port(self) -> int:
         return self._port
 
-    def __enter__(self) -> Self:
-        sites = [f"partition-{i}" for i in range(len(self.nodes))]
-        assert nectar("keys", "ca", str(self.keys)) == 0
-        assert nectar("keys", "server", str(self.keys)) == 0
-        assert nectar("keys", "node", str(self.keys), *sites) == 0
-        ca = str(self.keys / "ca.crt")
-        try:
-            self._start_superlink()
-            self._start_proxy()
-            public = [str(self.keys / "nodes" / f"{site}.pub") for site in sites]
-            words = [
-                "keys",
-                "register",
-                f"127.0.0.1:{self._port}",
-                *public,
-                "--ca",
-                ca,
-                "--wait",
-                "120",
-            ]
-            assert nectar(*words) == 0
-            for site, config in zip(sites, self.nodes, strict=True):
-                self._spawn(
-                    site,
-                    *self.program,
-                    *("--superlink", f"127.0.0.1:{self.proxy_port}"),
-                    *("--root-certificates", ca),
-                    *("--auth-supernode-private-key", str(self.keys / "nodes" / site)),
-                    *("--port", str(free_port())),
-                    *("--node-config", f"{config} state-dir='{self.directory}/state'"),
-                )
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
+    def start_nodes(self) -> None:
+        """Start the proxy first."""
+        self._start_proxy()
+        super().start_nodes()
 
-    def _start_superlink(self) -> None:
-        self._spawn(
-            "superlink",
-            "flower-superlink",
-            "--disable-runtime-dependency-installation",
-            "--enable-supernode-auth",
-            *("--port", str(self._port)),
-            *("--ssl-ca-certfile", str(self.keys / "ca.crt")),
-            *("--ssl-certfile", str(self.keys / "server.pem")),
-            *("--ssl-keyfile", str(self.keys / "server.key")),
-        )
-        home = self.directory / "cli"
-        home.mkdir()
-        (home / "config.toml").write_text(
-            f'[superlink]\ndefault = "lab"\n[superlink.lab]\naddress = "127.0.0.1:{self._port}"\n'
-            f'root-certificates = "{self.keys}/ca.crt"\n'
-        )
+    def supernode(self, site: str, **options: Any) -> subprocess.Popen[bytes]:
+        """Start a SuperNode that knows the proxy."""
+        return super().supernode(site, **options, address=f"127.0.0.1:{self.proxy_port}")
 
     def _start_proxy(self) -> None:
         run_directory = self.directory / "nginx"
@@ -118,7 +73,7 @@ class Proxied(Deployment):
             "PROXY_KEYS": str(self.keys),
             "PROXY_RUN": str(run_directory),
         }
-        with self.log("proxy").open("wb") as log:
+        with (self.directory / "proxy.log").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-I", str(ROOT / "docker" / "proxy" / "start.py")],
                 env=os.environ | settings,
@@ -128,13 +83,9 @@ class Proxied(Deployment):
             )
         self._started.append(process)
 
-    def log(self, name: str) -> Path:
-        """Return the file that a process writes its log to."""
-        return self.directory / f"{name}.log"
-
     def asked_of_superlink(self) -> list[str]:
         """Return the request lines in the SuperLink's own log."""
-        lines = self.log("superlink").read_text(errors="replace").splitlines()
+        lines = self.log("superlink").splitlines()
         return [line.split('"')[1] for line in lines if line.count('"') == 2 and "HTTP/1" in line]
 
 
@@ -199,7 +150,7 @@ def test_a_round_through_the_proxy_gives_the_numbers_of_this_process(
     assert federation.wait(identity, 600) == "finished:completed"
     (directory,) = there.iterdir()
     assert numbers(Record(directory)) == numbers(here)
-    assert "refused" not in federation.log("proxy").read_text()
+    assert "refused" not in federation.log("proxy")
 
 
 def test_the_operator_reaches_what_sites_must_not(federation: Proxied) -> None:
@@ -322,7 +273,7 @@ def test_what_was_tried_never_got_to_the_superlink(federation: Proxied) -> None:
     for target in (LIST_RUNS, "/v1/fleet/../control/list-runs", "/v1/%63ontrol/list-runs"):
         ask(federation, federation.proxy_port, post(target))
     refusal = f'refused: "POST {LIST_RUNS} HTTP/1.1" 404'
-    wait_for(lambda: refusal in federation.log("proxy").read_text(), "the proxy's log")
+    wait_for(lambda: refusal in federation.log("proxy"), "the proxy's log")
     time.sleep(1)
     news = federation.asked_of_superlink()[len(before) :]
     assert [line for line in news if not line.startswith("POST /v1/fleet/")] == []
@@ -355,8 +306,6 @@ def test_a_superlink_that_says_500_is_one_that_is_asked_again() -> None:
     directory.chmod(0o755)
     proxied = Proxied(directory, 0)
     try:
-        assert nectar("keys", "ca", str(proxied.keys)) == 0
-        assert nectar("keys", "server", str(proxied.keys)) == 0
         with answering(proxied.keys, proxied.superlink_port):
             proxied._start_proxy()
             wait_for(lambda: reached(proxied.proxy_port), "the proxy")

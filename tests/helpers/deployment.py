@@ -47,27 +47,50 @@ class Deployment:
         self._port = free_port()
 
     def __enter__(self) -> Self:
-        self._spawn(
-            "superlink",
-            "flower-superlink",
-            "--insecure",
-            "--disable-runtime-dependency-installation",
-            "--port",
-            str(self._port),
-        )
         home = self.directory / "cli"
         home.mkdir()
         (home / "config.toml").write_text(
-            f'[superlink]\ndefault = "lab"\n[superlink.lab]\naddress = "127.0.0.1:{self._port}"\ninsecure = true\n'
+            f'[superlink]\ndefault = "lab"\n[superlink.lab]\naddress = "{self.address}"\n{self.trust}\n'
         )
         try:
-            self._wait_for_port()
-        except TimeoutError:
+            self.start_superlink()
+            self.start_nodes()
+        except BaseException:
             self.__exit__(None, None, None)
             raise
+        return self
+
+    @property
+    def address(self) -> str:
+        """The SuperLink's."""
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def trust(self) -> str:
+        """How Flower's command line trusts it."""
+        return "insecure = true"
+
+    @property
+    def superlink_options(self) -> Sequence[str]:
+        """How the SuperLink is started."""
+        return ("--insecure",)
+
+    def start_superlink(self) -> subprocess.Popen[bytes]:
+        """Start the SuperLink, and wait until it listens."""
+        options = ("--disable-runtime-dependency-installation", "--port", str(self._port))
+        process = self._spawn("superlink", "flower-superlink", *options, *self.superlink_options)
+        end = time.monotonic() + 300
+        while time.monotonic() < end:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self._port)) == 0:
+                    return process
+            time.sleep(0.2)
+        raise TimeoutError("the SuperLink did not open its port")
+
+    def start_nodes(self) -> None:
+        """Start all SuperNodes."""
         for config in self.nodes:
             self.join(config)
-        return self
 
     def __exit__(
         self,
@@ -97,18 +120,20 @@ class Deployment:
 
     def join(self, config: str) -> None:
         """Start one more SuperNode, with its own part of its node config."""
-        node = self._spawn(
-            f"node-{len(self.supernodes)}",
-            *self.program,
-            "--insecure",
-            "--superlink",
-            f"127.0.0.1:{self._port}",
-            "--port",
-            str(free_port()),
-            "--node-config",
-            f"{config} state-dir='{self.directory}/state'",
+        self.supernodes.append(self._node(f"node-{len(self.supernodes)}", config, "--insecure"))
+
+    def _node(
+        self, name: str, config: str, *options: str, program: Sequence[str] = (), address: str = ""
+    ) -> subprocess.Popen[bytes]:
+        state = "" if "state-dir=" in config else f" state-dir='{self.directory}/state'"
+        return self._spawn(
+            name,
+            *(program or self.program),
+            *("--superlink", address or self.address),
+            *("--port", str(free_port())),
+            *("--node-config", f"{config}{state}"),
+            *options,
         )
-        self.supernodes.append(node)
 
     def submit(self, run_config: Mapping[str, Any]) -> str:
         """Start a run and return its id."""
@@ -190,15 +215,6 @@ class Deployment:
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
         }
 
-    def _wait_for_port(self) -> None:
-        end = time.monotonic() + 300
-        while time.monotonic() < end:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self._port)) == 0:
-                    return
-            time.sleep(0.2)
-        raise TimeoutError("the SuperLink did not open its port")
-
 
 class Secured(Deployment):
     """The same with TLS and node authentication, its keys made and its sites registered by `nectar keys`.
@@ -215,41 +231,32 @@ class Secured(Deployment):
         super().__init__(directory, list(nodes.values()))
         self.sites = dict(nodes)
         self.keys = directory / "keys"
-        self.address = f"127.0.0.1:{self._port}"
-
-    def __enter__(self) -> Self:
-        for words in (
-            ["ca", str(self.keys)],
-            ["server", str(self.keys), "superlink.test"],
-            ["node", str(self.keys), *self.sites],
-        ):
+        self.ca = str(self.keys / "ca.crt")
+        for words in (["ca", str(self.keys)], ["server", str(self.keys), "superlink.test"]):
             assert nectar("keys", *words) == 0
-        home = self.directory / "cli"
-        home.mkdir()
-        (home / "config.toml").write_text(
-            f'[superlink]\n[superlink.lab]\naddress = "{self.address}"\nroot-certificates = "{self.keys}/ca.crt"\n'
-        )
-        try:
-            self._start()
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
+        if self.sites:
+            assert nectar("keys", "node", str(self.keys), *self.sites) == 0
 
-    def _start(self) -> None:
-        self._spawn(
-            "superlink",
-            "flower-superlink",
-            *("--ssl-ca-certfile", str(self.keys / "ca.crt")),
+    @property
+    def trust(self) -> str:
+        """How Flower's command line trusts it."""
+        return f'root-certificates = "{self.ca}"'
+
+    @property
+    def superlink_options(self) -> Sequence[str]:
+        """How the SuperLink is started."""
+        return (
+            "--enable-supernode-auth",
+            *("--ssl-ca-certfile", self.ca),
             *("--ssl-certfile", str(self.keys / "server.pem")),
             *("--ssl-keyfile", str(self.keys / "server.key")),
-            "--enable-supernode-auth",
-            "--disable-runtime-dependency-installation",
-            *("--port", str(self._port)),
             *("--database", str(self.directory / "superlink.db")),
         )
+
+    def start_nodes(self) -> None:
+        """Register the sites' keys, and start all SuperNodes."""
         public = [str(self.keys / "nodes" / f"{site}.pub") for site in self.sites]
-        register = ["keys", "register", self.address, *public, "--ca", str(self.keys / "ca.crt")]
+        register = ["keys", "register", self.address, *public, "--ca", self.ca]
         assert nectar(*register, "--wait", "120") == 0
         for site in self.sites:
             self.supernodes.append(self.supernode(site))
@@ -262,20 +269,18 @@ class Secured(Deployment):
         key: Path | str | None = "own",
         ca: Path | None = None,
         config: str = "",
+        address: str = "",
     ) -> subprocess.Popen[bytes]:
         """Start a SuperNode; ``key=None`` gives it none, a ``log`` makes it one of Flower's alone."""
         own = self.keys / "nodes" / site if key == "own" else key
-        trust = ["--root-certificates", str(ca or self.keys / "ca.crt")]
         pair = [] if own is None else ["--auth-supernode-private-key", str(own)]
-        settings = f"{config or self.sites[site]} state-dir='{self.directory}/state'"
-        return self._spawn(
+        return self._node(
             log or f"node-{site}",
-            *(PLAIN if log else self.program),
-            *("--superlink", self.address),
-            *trust,
+            config or self.sites[site],
+            *("--root-certificates", str(ca or self.ca)),
             *pair,
-            *("--port", str(free_port())),
-            *("--node-config", settings),
+            program=PLAIN if log else (),
+            address=address,
         )
 
     def log(self, name: str) -> str:

@@ -9,11 +9,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from deployment import ROOT, Deployment, free_port, signal_session
+from deployment import ROOT, Deployment, signal_session
 
 from server_app.record import Record
 
@@ -39,49 +39,30 @@ class Frail(Deployment):
         #: where a site reaches the SuperLink, if not at its own port
         self.ports: dict[str, int] = {}
 
-    def __enter__(self) -> Self:
-        home = self.directory / "cli"
-        home.mkdir()
-        (home / "config.toml").write_text(
-            f'[superlink]\ndefault = "lab"\n[superlink.lab]\naddress = "127.0.0.1:{self._port}"\ninsecure = true\n'
-        )
-        try:
-            self.start_superlink()
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        return self
-
     @property
     def port(self) -> int:
         """The SuperLink's."""
         return self._port
 
-    def start_superlink(self) -> None:
-        """Start the SuperLink, on its database if there is one."""
-        self.running["superlink"] = self._spawn(
-            "superlink",
-            "flower-superlink",
-            "--insecure",
-            "--disable-runtime-dependency-installation",
-            *("--port", str(self._port)),
-            *("--database", str(self.directory / "superlink.db")),
-        )
-        self._wait_for_port()
+    @property
+    def superlink_options(self) -> Sequence[str]:
+        """How the SuperLink is started: on its database if there is one."""
+        return ("--insecure", "--database", str(self.directory / "superlink.db"))
+
+    def start_superlink(self) -> subprocess.Popen[bytes]:
+        """Start the SuperLink, again too."""
+        self.running["superlink"] = super().start_superlink()
+        return self.running["superlink"]
+
+    def start_nodes(self) -> None:
+        """Leave that to the test."""
 
     def start(self, *sites: str) -> None:
         """Start the SuperNodes of ``sites``."""
         for site in sites:
-            own = self.configs[site]
-            shared = "" if "state-dir=" in own else f" state-dir='{self.directory}/state'"
-            self.running[site] = self._spawn(
-                site,
-                *self.program,
-                "--insecure",
-                *("--superlink", f"127.0.0.1:{self.ports.get(site, self._port)}"),
-                *("--port", str(free_port())),
-                *("--node-config", f"{own}{shared}"),
-            )
+            address = f"127.0.0.1:{self.ports.get(site, self._port)}"
+            node = self._node(site, self.configs[site], "--insecure", address=address)
+            self.running[site] = node
 
     def kill(self, part: str) -> None:
         """Kill a part with its process group, as a machine that loses its power would."""
