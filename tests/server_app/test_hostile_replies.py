@@ -94,23 +94,33 @@ def test_the_same_in_a_sites_evaluation(small: Small) -> None:
 
 
 class Impostor(ObjectGrid):
-    """The second device's reply says that it answers what the first was asked."""
+    """The second device's reply says that it answers what the first was asked, or that it is the first's."""
 
-    first = ""
+    def __init__(self, *args: Any, lie: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._lie = lie
+        self._first: dict[str, Any] = {}
 
     def _carried(self, reply: Message) -> Message:
+        about = reply.metadata.__dict__
         if reply.metadata.message_type == "train":
-            if not self.first:
-                self.first = reply.metadata.reply_to_message_id
-            elif reply.metadata.src_node_id == self.get_node_ids()[1]:
-                reply.metadata.__dict__["_reply_to_message_id"] = self.first
+            self._first = self._first or dict(about)
+            if reply.metadata.src_node_id == self.get_node_ids()[1]:
+                about[self._lie] = self._first[self._lie]
         return super()._carried(reply)
 
 
-def test_no_site_answers_in_the_place_of_another(small: Small) -> None:
-    line = run(small(method="fedavg", rounds=1), Impostor, edits={}).metrics()[1]
+@pytest.mark.parametrize(
+    ("lie", "said"),
+    [
+        ("_reply_to_message_id", "answers another message"),
+        ("_src_node_id", "comes from another node"),
+    ],
+)
+def test_no_site_answers_in_the_place_of_another(small: Small, lie: str, said: str) -> None:
+    line = run(small(method="fedavg", rounds=1), Impostor, edits={}, lie=lie).metrics()[1]
     assert line["accepted"] == ["partition-0", "partition-2"]
-    assert line["rejected"] == {"partition-1": "the reply says that it answers another message"}
+    assert line["rejected"] == {"partition-1": f"the reply says that it {said}"}
 
 
 # ---- what is put together, and is not what was asked for ------------------------------------------------
