@@ -14,9 +14,12 @@ from phases import Row, story
 SITES = {f"partition-{i}": f"partition-id={i} num-partitions=3" for i in range(3)}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """A SuperLink with TLS and three sites with keys, for all that neither kills nor revokes one of them."""
+    """A SuperLink with TLS and three sites with keys, for all of a file that neither kills nor revokes one of them.
+
+    Not for the session: looking for work costs its processes half of a core.
+    """
     with Secured(tmp_path_factory.mktemp("lab"), SITES) as federation:
         yield federation
 
