@@ -218,6 +218,8 @@ def open_store(folder: Path, fingerprint: str) -> Stored:
         record = json.loads(content)
         schema, source, expected = record["schema"], record["source"], record["sha256"]
         names = [*ARRAYS, OWNERS] if OWNERS in expected else ARRAYS
+        if len(expected) != len(names):
+            raise ValueError(f"its record has checksums of {len(expected)} arrays")
         arrays = [
             np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False))
             for name in names

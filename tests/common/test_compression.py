@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from damaging import Arrays
 from federation import numbers, run
 from hypothesis import given
 from hypothesis import strategies as st
 from small import Small
+from tampering import Arrays
 
 from common.errors import PayloadError
 from common.wire.compression import COMPRESSIONS, Compression, arrivals, compress
@@ -93,6 +93,7 @@ def test_another_compression_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
             SyntheticImages.decode([arrays[0], as_bytes(spoilt), arrays[2]], IMAGES)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("method", ["feddm", "fedavg", "flwr.serverapp.strategy:FedAdam"])
 @pytest.mark.parametrize("codec", ["float32", "uint8"])
 def test_a_compressed_run_has_the_same_numbers_and_fewer_bytes(

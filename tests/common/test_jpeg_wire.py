@@ -7,11 +7,11 @@ import io
 import numpy as np
 import pytest
 import torch
-from damaging import with_header
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from spoilt_pictures import OF_COLOUR, SPOILT, opened, saved, with_sides
+from tampering import with_header
 from torch.testing import assert_close
 
 from common.errors import PayloadError

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from damaging import Damage
 from hypothesis import given
 from hypothesis import strategies as st
+from tampering import Damage
 
 from common.errors import PayloadError
 from common.wire.codec import MAX_ARRAY_HEADER_BYTES

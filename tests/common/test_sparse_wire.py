@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from damaging import Damage, with_header
 from hypothesis import given
 from hypothesis import strategies as st
+from tampering import Damage, with_header
 
 from common.errors import PayloadError
 from common.wire.top_k_update import (

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from damaging import with_header
 from hypothesis import given
 from hypothesis import strategies as st
+from tampering import with_header
 
 from common.errors import PayloadError
 from common.wire import codec as npy

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from damaging import Arrays, with_header
 from fuzzing import KINDS, Kind, faults
+from tampering import Arrays, with_header
 
 from common.errors import REASON_LENGTH, PayloadError
 from common.wire import codec as npy
