@@ -59,6 +59,7 @@ from common.secret.crypto import (
 from common.secret.summand import by_counts, event_of, form_of, spec_of
 from common.sites import is_site_name, site_slug
 from common.specs.updates import model_in
+from common.storage.files import read_regular
 from common.wire.codec import Payload, Spec
 from common.wire.tensors import Tensors, TensorsSpec
 from common.wire.weights import Weights
@@ -105,7 +106,7 @@ class Vault:
         text: Any = None
         try:
             if self._path is not None:
-                text = self._path.read_text(encoding="utf-8")
+                text = read_regular(self._path)
             elif isinstance(kept := self._context.state.get(self._key), ConfigRecord):
                 text = kept["kept"]
             state: State = {"live": None, "opened": {}} if text is None else json.loads(text)

@@ -83,6 +83,8 @@ def _files_are_named(config: pytest.Config) -> bool:
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Run files that are named in this process: three of them import torch for longer than a file takes."""
     typed = config.invocation_params.args
+    if config.option.accept:  # one process writes the golden files
+        config.option.numprocesses = 0
     if _files_are_named(config) and not any(re.match("-n|--numproc", word) for word in typed):
         config.option.numprocesses = 0
 
@@ -101,6 +103,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--write-reached", metavar="FILE", help="add the names of tests that had a model"
     )
     group.addoption("--only-reached", metavar="FILE", help="run only the tests that FILE names")
+    parser.addoption(
+        "--accept", action="store_true", help="write what is said now into the golden files"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -12,9 +12,13 @@ import json
 import logging
 import os
 import shutil
+import struct
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +34,12 @@ STORE_FOLDER = "nectar-store"
 SCHEMA = 1
 ARRAYS = ("train-images", "train-labels", "test-images", "test-labels")
 OWNERS = "train-owners"
+UNREADABLE = (
+    *(OSError, ValueError, KeyError, TypeError, EOFError, SyntaxError, TokenError, RuntimeError),
+    *(OverflowError, MemoryError, struct.error, zlib.error, zipfile.BadZipFile),
+)
+"""What NumPy's reading, or JSON's, raises of a file that is damaged: it evaluates an array's header as Python."""
+
 # Longer than a download over a slow line; a process that dies gives its lock up at once.
 LOCK_SECONDS = 3600.0
 
@@ -208,6 +218,8 @@ def open_store(folder: Path, fingerprint: str) -> Stored:
         record = json.loads(content)
         schema, source, expected = record["schema"], record["source"], record["sha256"]
         names = [*ARRAYS, OWNERS] if OWNERS in expected else ARRAYS
+        if len(expected) != len(names):
+            raise ValueError(f"its record has checksums of {len(expected)} arrays")
         arrays = [
             np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False))
             for name in names
@@ -219,7 +231,7 @@ def open_store(folder: Path, fingerprint: str) -> Stored:
         )
         about = dict(record.get("about", {}))
         train, test = Split(*arrays[:2], *arrays[4:]), Split(*arrays[2:4])
-    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+    except UNREADABLE as error:
         raise _Unusable(f"the store {folder} is damaged ({error})") from error
     if schema != SCHEMA or source != fingerprint:
         raise _Unusable(f"the store {folder} was made from other files or by another version")

@@ -61,6 +61,7 @@ def load(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         If it cannot be read, is no such file, or a byte of it has changed since it was written.
     """
     try:
+        _require_file(path)
         with safe_open(path, framework="pt") as file:
             head = dict(file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -79,6 +80,7 @@ def load(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
 def meta_of(path: Path) -> dict[str, Any]:
     """Return a file's description without its tensors, so without the checksum; TensorFileError if unreadable."""
     try:
+        _require_file(path)
         with safe_open(path, framework="pt") as file:
             head = dict(file.metadata() or {})
         meta = json.loads(head.get(_CHECKED, f" {head.get(_PLAIN, '{}')}").partition(" ")[2])
@@ -87,6 +89,12 @@ def meta_of(path: Path) -> dict[str, Any]:
     if not isinstance(meta, dict):
         raise TensorFileError("its description is not a table")
     return meta
+
+
+def _require_file(path: Path) -> None:
+    """OSError of a pipe, at which safetensors would wait for ever."""
+    if path.exists() and not path.is_file():
+        raise OSError("it is not a regular file")
 
 
 def unreadable_reason(error: Exception) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from federation import resumed, run, same_end
+from federation import run
 from small import Small
 from tiny import TinyRun, tiny_run
 from torch import Tensor, nn
@@ -185,12 +185,6 @@ def test_one_site_alone_has_the_same_numbers_either_way(small: Small) -> None:
         assert averaged.get("devices") == local.get("devices")
     assert 0.5 < one[-1]["sites"]["accuracy"] < 1
     assert one[-1]["floats_up"] == other[-1]["floats_up"] + 2 * 4
-
-
-def test_a_run_that_continues_has_the_weights_of_an_unbroken_one(small: Small) -> None:
-    words = f"{AT_SITES} model.norm=batch model.depth=1 model.width=4"
-    whole, begun = (run(small(method="fedavg", rounds=r, set=words)) for r in (3, 1))
-    assert same_end(whole, resumed(begun, 3))
 
 
 @pytest.mark.parametrize(

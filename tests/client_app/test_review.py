@@ -242,21 +242,6 @@ def test_a_command_that_is_not_there_lets_nothing_through(tmp_path: Path) -> Non
         kept(Review(tmp_path, ("/nowhere/at/all",)), pixels())
 
 
-@pytest.mark.parametrize(
-    ("node", "said"),
-    [
-        ({"review-dir": "relative"}, "relative"),
-        ({"review-command": "look"}, "no review-dir"),
-        ({"review-dir": "/somewhere", "review-seconds": "soon"}, "whole number"),
-        ({"review-dirs": "/somewhere"}, "did you mean review-dir"),
-    ],
-)
-def test_a_slip_in_the_node_config_is_refused_at_the_roll_call(
-    small: Small, node: dict[str, Any], said: str
-) -> None:
-    assert said in Site(small(method="real"), **node).refusal()
-
-
 def vars_of(config: dict[str, Any]) -> tuple[Any, Any]:
     info = Division(load(config)).run.info
     return info.mean, info.std

@@ -145,23 +145,6 @@ def test_a_run_that_is_not_private_is_beyond_it_too(small: Small, tmp_path: Path
     assert "method=fedavg" in message
 
 
-@pytest.mark.parametrize(
-    ("node", "said"),
-    [
-        ({"privacy-epsilon": 0}, "privacy-epsilon=0: give a number above 0"),
-        ({"privacy-epsilon": "3"}, "give a number above 0"),
-        ({"privacy-epsilon": True}, "give a number above 0"),
-        ({"privacy-epsilon": 3, "privacy-delta": 1}, "give a number above 0 and below 1"),
-        ({"privacy-delta": 1e-6}, "no privacy-epsilon, so that it bounds nothing"),
-        ({"privacy-epsilom": 3}, "did you mean privacy-epsilon?"),
-    ],
-)
-def test_a_budget_that_is_none_refuses_every_run(
-    site: Callable[..., Site], node: dict[str, Any], said: str
-) -> None:
-    assert said in site(**node).refusal()
-
-
 def test_a_budget_without_a_place_for_its_ledger_refuses_every_run(small: Small) -> None:
     message = Site(small(method="fedavg"), **{"privacy-epsilon": 3}).refusal()
     assert "names no state-dir, where the ledger of it lies" in message

@@ -26,19 +26,6 @@ def images() -> SyntheticImages:
     return SyntheticImages(torch.rand(3, 1, 2, 2), torch.tensor([0, 0, 2]))
 
 
-@pytest.mark.parametrize("compression", ["none", "zlib"])
-def test_parts_come_back_as_they_went(compression: str) -> None:
-    sent = Bundle({"weights": weights(), "images": images()})
-    arrays = sent.encode(compression)
-    found = Bundle.decode(arrays, BOTH)
-    assert list(found.parts) == ["weights", "images"]
-    assert torch.equal(found.part("weights", Weights).tensors["a"], torch.tensor([1.0, -2.0]))
-    pictures = sent.part("images", SyntheticImages)
-    assert torch.equal(found.part("images", SyntheticImages).images, pictures.images)
-    assert found.floats == 5 + 12
-    assert sum(a.nbytes for a in arrays) < BOTH.max_bytes
-
-
 def test_an_optional_part_may_be_missing_and_another_may_not() -> None:
     assert list(Bundle.decode(Bundle({"weights": weights()}).encode(), BOTH).parts) == ["weights"]
     with pytest.raises(PayloadError, match="holds images where weights, images were expected"):

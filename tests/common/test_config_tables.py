@@ -9,7 +9,6 @@ import pytest
 from common.config import layers as layers_module
 from common.config.loading import load
 from common.config.tables import experiment_names, is_experiment
-from common.errors import ConfigError
 
 
 @pytest.fixture
@@ -21,12 +20,6 @@ def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "dataset" / "mnist.yaml").write_text("seed: 1\nrounds: 1")
     monkeypatch.setattr(layers_module, "CONF", tmp_path)
     return tmp_path / "table"
-
-
-def sentence(**run_config: str) -> str:
-    with pytest.raises(ConfigError) as caught:
-        load(run_config)
-    return str(caught.value)
 
 
 GRID = """
@@ -106,7 +99,6 @@ def test_a_cell_has_a_small_variant_where_what_it_departs_from_has_one(conf: Pat
     (conf / "a.yaml").write_text("name: a\nsmall: {}")
     (conf / "b.yaml").write_text("name: b\ncolumns: [{x: {base: a}, y: {}}]")
     assert experiment_names() == ["a", "a-small", "b-x", "b-x-small", "b-y"]
-    assert sentence(experiment="b-y-small").startswith("experiment='b-y-small' on the command line")
 
 
 def test_the_same_run_written_with_a_base_or_without_is_the_same_run(conf: Path) -> None:
@@ -116,34 +108,3 @@ def test_the_same_run_written_with_a_base_or_without_is_the_same_run(conf: Path)
     based, plain = load({"experiment": "b"}), load({"experiment": "c"})
     assert based.digest() == plain.digest()
     assert load(based.to_run_config()) == based
-
-
-@pytest.mark.parametrize("base", ["e", "f"])
-def test_a_base_that_leads_back_is_a_sentence(conf: Path, base: str) -> None:
-    (conf / "e.yaml").write_text(f"name: e\nbase: {base}")
-    (conf / "f.yaml").write_text("name: f\nbase: e")
-    place = "f" if base == "f" else "e"
-    message = f"base in conf/table/{place}.yaml leads back to e: remove one base."
-    assert sentence(experiment="e") == message
-
-
-def test_a_base_that_does_not_exist_is_answered_with_the_nearest(conf: Path) -> None:
-    (conf / "e.yaml").write_text("name: e\nbase: fine-run")
-    (conf / "fine.yaml").write_text("name: fine-run2")
-    message = sentence(experiment="e")
-    assert message.startswith("experiment='fine-run' in conf/table/e.yaml is unknown")
-    assert "the nearest is fine-run2" in message
-
-
-def test_a_mistake_in_a_base_is_reported_with_the_bases_file(conf: Path) -> None:
-    (conf / "a.yaml").write_text("name: a\nbase: {feddm.icp: 3}")
-    (conf / "b.yaml").write_text("name: b\nbase: a")
-    assert sentence(experiment="b").startswith("feddm.icp in conf/table/a.yaml is not a setting")
-
-
-def test_only_a_table_has_a_base(conf: Path) -> None:
-    (conf / "a.yaml").write_text("name: a")
-    assert "base" in sentence(base="a")
-    assert "base on the command line is not a setting" in sentence(set="base=a")
-    (conf.parent / "dataset" / "digits.yaml").write_text("base: a")
-    assert "base in conf/dataset/digits.yaml is not a setting" in sentence()

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from common.config.loading import load as configured
 from common.data.division.stratify import subset, validation_split
-from common.data.loading import load
 from common.division import Division
 from common.errors import DataError
 
@@ -32,13 +31,6 @@ def test_cut_is_disjoint_and_stratified(labels: np.ndarray, share: float, seed: 
     assert (totals - cut)[totals > 0].min() >= 1
     if totals[totals > 0].min() > 2:
         assert len(held) == round(share * len(labels))
-
-
-def test_digits_share_by_class(tmp_path: Path) -> None:
-    labels = load("digits", tmp_path).train.labels
-    _, held = validation_split(labels, 0.1, 3)
-    assert len(held) == 144
-    assert set(np.bincount(labels[held])) == {14, 15}
 
 
 def test_share_depends_on_the_seed_alone() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ from data_files import forget_loaded, small_mnist, write_source
 from places import ROOT
 
 from common.data.loading import load
-from common.data.store import ARRAYS, Contents, shared_store
+from common.data.store import Contents, shared_store
 from common.errors import DataError
 from common.samples.dataset import Split
 
@@ -52,31 +51,6 @@ def test_second_use_maps_what_the_first_wrote(tmp_path: Path) -> None:
     for split in (first.train, second.train, second.test):
         assert _is_mapped(split.images, tmp_path / "small")
         assert not split.images.flags.writeable
-
-
-@pytest.mark.parametrize("array", ARRAYS)
-@pytest.mark.parametrize("damage", ["flip", "truncate", "remove"])
-def test_damaged_array_is_noticed_and_rebuilt(tmp_path: Path, array: str, damage: str) -> None:
-    good = shared_store("small", [tmp_path], "source 1", _splits).checksum
-    path = tmp_path / "small" / f"{array}.npy"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    if damage == "remove":
-        path.unlink()
-    else:
-        path.write_bytes(content[:-1] if damage == "truncate" else content)
-    assert shared_store("small", [tmp_path], "source 1", _splits).checksum == good
-    assert shared_store("small", [tmp_path], "source 1", _never).checksum == good
-
-
-@pytest.mark.parametrize(
-    "record", [b"", b"\xff\xfe", b"[]", b"{}", b'{"schema": 1, "source": "source 1", "sha256": {}}']
-)
-def test_damaged_record_is_rebuilt(tmp_path: Path, record: bytes) -> None:
-    good = shared_store("small", [tmp_path], "source 1", _splits).checksum
-    (tmp_path / "small/store.json").write_bytes(record)
-    assert shared_store("small", [tmp_path], "source 1", _splits).checksum == good
-    assert json.loads((tmp_path / "small/store.json").read_text())["source"] == "source 1"
 
 
 def test_damaged_store_without_its_source_is_an_error_that_names_both(tmp_path: Path) -> None:

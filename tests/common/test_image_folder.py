@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from data_files import forget_loaded
-from image_folders import CLASSES, COLOURS, paint, paint_split
+from image_folders import CLASSES, paint, paint_split
 
 from common.config.loading import load as load_config
-from common.data.folders import image_sets
 from common.data.loading import load, load_site
 from common.data.published.catalogue import describe
 from common.division import Division
@@ -60,33 +59,6 @@ def test_the_test_split_may_be_called_otherwise(tmp_path: Path, name: str) -> No
     paint_split(tmp_path / "set", train=1, test=1)
     (tmp_path / "set/test").rename(tmp_path / "set" / name)
     assert len(read(tmp_path).test) == 3
-
-
-def test_it_is_decoded_once_for_all_processes_and_again_when_a_file_changes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    folder = paint_split(tmp_path / "set", train=2, test=1)
-    first = read(tmp_path)
-    decoded: list[Path] = []
-    decode = image_sets.read_image
-
-    def noting(path: Path, images: ImagesSettings, most_pixels: int) -> object:
-        decoded.append(path)
-        return decode(path, images, most_pixels)
-
-    monkeypatch.setattr(image_sets, "read_image", noting)
-    second = again(monkeypatch, tmp_path)
-    assert (decoded, second.checksum) == ([], first.checksum)
-    assert isinstance(second.train.images.base, np.memmap)
-    assert second.store is not None
-    assert second.store.parent == tmp_path / "nectar-store"
-    again(monkeypatch, tmp_path, size=4)
-    assert len(decoded) == 9
-    assert again(monkeypatch, tmp_path).checksum == first.checksum, "sizes have stores of their own"
-    assert len(decoded) == 9
-    paint(folder / "train", "red", 1, seed=7)
-    assert again(monkeypatch, tmp_path).checksum != first.checksum
-    assert len(decoded) == 18
 
 
 def test_the_store_is_no_more_open_than_the_folder(tmp_path: Path) -> None:
@@ -265,28 +237,6 @@ def test_the_digest_knows_the_images_and_not_how_many_bad_ones_are_borne() -> No
     for other in ("images.size=64", "images.classes=b,a", "images.mean=0.4", "images.folder=/x"):
         assert resolve(other).config.digest() != digest
     assert "images" not in load_config({}).sections(), "no part of a run that has no folder"
-
-
-def test_a_run_config_that_states_it_resolves_to_it() -> None:
-    config = resolve("images.mean=0.25 images.std=0.1,0.2,0.3 images.folder='/a b/c'").config
-    assert load_config(config.to_run_config()).images == config.images
-    assert config.images.folder == "/a b/c"
-
-
-def test_evaluation_on_the_server_needs_a_test_split(tmp_path: Path) -> None:
-    for name in COLOURS:
-        paint(tmp_path / "set/train", name, 2)
-    text = (
-        f"images.folder={tmp_path / 'set'} images.classes={CLASSES} images.size=8 data.test_share=0"
-    )
-    keys = {"dataset": "images", "data-dir": str(tmp_path)}
-    with pytest.raises(DataError, match=r"evaluation.on=server needs test images"):
-        Division(load_config({**keys, "set": text})).dataset  # noqa: B018
-    run = Division(load_config({**keys, "set": f"{text} evaluation.on=none"})).run
-    assert (len(Division(run.config).dataset.train), len(Division(run.config).dataset.test)) == (
-        6,
-        0,
-    )
 
 
 # --- a site's own folder

@@ -29,32 +29,6 @@ def read(folder: Path, text: str = "", seed: int = 0) -> Dataset:
     return Division(load_config({"dataset": "images", "seed": seed, "set": text})).dataset
 
 
-def marks(dataset: Dataset) -> tuple[set[bytes], set[bytes]]:
-    """Return the images of both splits, each as what tells it from any other."""
-    train, test = (
-        {image.tobytes() for image in np.asarray(split.images)}
-        for split in (dataset.train, dataset.test)
-    )
-    return train, test
-
-
-@pytest.mark.parametrize("below", [".", "train"])
-def test_a_test_split_is_held_out_by_the_seed(tmp_path: Path, below: str) -> None:
-    for name in COLOURS:
-        paint(tmp_path / "set" / below, name, 10)
-    first = read(tmp_path / "set")
-    assert np.bincount(first.train.labels).tolist() == [8, 8, 8]
-    assert np.bincount(first.test.labels).tolist() == [2, 2, 2]
-    train, test = marks(first)
-    assert (len(train), len(test), train & test) == (24, 6, set())
-    assert isinstance(first.test.images.base, np.memmap)
-    other = marks(read(tmp_path / "set", seed=1))
-    assert other[1] != test
-    assert other[0] | other[1] == train | test
-    third = read(tmp_path / "set", "data.test_share=0.4")
-    assert np.bincount(third.test.labels).tolist() == [4, 4, 4]
-
-
 def test_a_folder_with_a_test_split_keeps_it(tmp_path: Path) -> None:
     paint_split(tmp_path / "set", train=10, test=4)
     dataset = read(tmp_path / "set")

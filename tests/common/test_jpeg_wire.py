@@ -7,11 +7,11 @@ import io
 import numpy as np
 import pytest
 import torch
-from damaging import with_header
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from spoilt_pictures import OF_COLOUR, SPOILT, opened, saved, with_sides
+from tampering import with_header
 from torch.testing import assert_close
 
 from common.errors import PayloadError
@@ -234,13 +234,9 @@ def test_a_picture_of_other_sides_than_the_spec_says_is_refused(sides: tuple[int
         (lambda a: [*a[:2], np.zeros(13, np.uint8)], "13 synthetic images were sent where 1 to 12"),
         (lambda a: [*a[:2], np.zeros(0, np.uint8)], "0 synthetic images"),
         (lambda a: [*a[:2], a[2][0]], "0 synthetic images"),
-        (lambda a: [a[0], a[1].astype(np.int16), a[2]], "a JPEG file of at most"),
-        (lambda a: [a[0], a[1][None], a[2]], "a JPEG file of at most"),
         (lambda a: [a[0], np.zeros(10**6, np.uint8), a[2]], "a JPEG file of at most"),
         (lambda a: with_header(a, codec="jpeg:96"), "codec 'jpeg:96'"),
-        (lambda a: with_header(a, codec=["jpeg:60"]), "codec"),
         (lambda a: with_header(a, codec="uint8"), "uint8 of shape"),
-        (lambda a: a[:2], "1 arrays where 2"),
     ],
 )
 def test_a_payload_that_is_not_as_agreed_is_refused(spoil, said: str) -> None:  # type: ignore[no-untyped-def]

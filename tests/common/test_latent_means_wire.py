@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import math
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from damaging import Damage, with_header
 from hypothesis import given
 from hypothesis import strategies as st
+from tampering import Damage
 
 from common.errors import PayloadError
 from common.wire.codec import MAX_ARRAY_HEADER_BYTES
@@ -74,40 +72,15 @@ def test_the_most_that_may_come_is_what_is_made_room_for() -> None:
     assert more.tensors[VECTORS].shape == (15, 4)
 
 
-def test_equal_vectors_compress() -> None:
-    flat = latent_means(torch.full((6, 200), 0.5), torch.tensor([0, 0, 0, 3, 3, 3]))
-    sizes = [sum(a.nbytes for a in flat.encode(how)) for how in ("none", "zlib")]
-    assert sizes[1] < sizes[0] / 10
-    assert torch.equal(
-        Tensors.decode(flat.encode("zlib"), latent_means_spec(200, 5, each=3, kinds=2))[VECTORS],
-        flat[VECTORS],
-    )
-
-
 DAMAGES: list[tuple[Damage, str]] = [
-    (lambda a: a[:2], "'latent-means' holds 1 arrays where 2 were expected"),
-    (lambda a: [*a, a[2]], "3 arrays where 2"),
     (lambda a: [a[0], a[1][:, :3], a[2]], r"\(4, 3\) where float32 of shape \(n, 4\)"),
-    (lambda a: [a[0], a[1].reshape(2, 2, 4), a[2]], r"of shape \(2, 2, 4\) where"),
-    (lambda a: [a[0], a[1].reshape(-1), a[2]], r"of shape \(16,\) where"),
-    (lambda a: [a[0], a[1].astype(np.float64), a[2]], "is float64 of shape"),
-    (lambda a: [a[0], a[1].astype(np.float16), a[2]], "is float16 of shape"),
-    (lambda a: [a[0], a[1].astype(">f4"), a[2]], "byte order"),
-    (lambda a: [a[0], np.full_like(a[1], np.nan), a[2]], "16 of 16 values that are not finite"),
-    (lambda a: [a[0], np.full_like(a[1], -np.inf), a[2]], "not finite"),
     (lambda a: [a[0], a[1][:3], a[2]], r"labels is uint8 of shape \(4,\) where integers of .*3,"),
-    (lambda a: [a[0], a[1], a[2].astype(np.float32)], "labels is float32"),
-    (lambda a: [a[0], a[1], a[2].astype(np.bool_)], "labels is bool"),
-    (lambda a: [a[0], a[1], a[2][:, None]], r"labels is uint8 of shape \(4, 1\)"),
     (lambda a: [a[0], a[1], np.full(4, 5, np.uint8)], "a label is 5 where 0 to 4 are allowed"),
     (lambda a: [a[0], a[1], np.array([-1, 0, 0, 1])], "a label is -1 where"),
     (lambda a: [a[0], a[1], np.full(4, 2**63 + 1, np.uint64)], "a label is 9223372036854775809"),
     (lambda a: [a[0], np.tile(a[1], (2, 1)), np.tile(a[2], 2)], r"\(8, 4\) where .*n at most 6"),
     (lambda a: [a[0], a[1], np.array([1, 1, 1, 1])], "4 latent means of one class .* at most 3"),
     (lambda a: [a[0], a[1], np.array([0, 1, 2, 2])], "of 3 classes were sent where at most 2"),
-    (lambda a: with_header(a, codec="uint8"), "codec 'uint8', allowed are float32, float16"),
-    (lambda a: with_header(a, kind="weights"), "'weights' where a 'latent-means' was expected"),
-    (lambda a: with_header(a, version=99), "has version 99"),
 ]
 
 
@@ -117,27 +90,6 @@ def test_damaged_means_are_refused_by_name(damage: Damage, said: str) -> None:
     assert Tensors.decode(arrays, SPEC).floats == 16
     with pytest.raises(PayloadError, match=said):
         Tensors.decode(damage(arrays), SPEC)
-
-
-def test_a_claim_of_a_terabyte_is_refused_before_it_is_expanded() -> None:
-    arrays = latent_means(torch.zeros(6, 4), torch.tensor([0, 0, 0, 1, 1, 1])).encode("zlib")
-    entries = json.loads(arrays[0].tobytes())["arrays"]
-    claimed = with_header(arrays, arrays=[["float32", [2**36, 4]], *entries[1:]])
-    with pytest.raises(PayloadError, match=r"\(68719476736, 4\) where .* at most 6"):
-        Tensors.decode(claimed, SPEC)
-
-
-@pytest.mark.parametrize("codec", ["float32", "float16"])
-def test_means_that_are_not_finite_do_not_leave(codec: str) -> None:
-    sent = made([0, 1], codec=codec)
-    sent[VECTORS][1, 2] = math.nan
-    with pytest.raises(PayloadError, match="the set of latent means holds 1 of 8 values"):
-        sent.encode()
-
-
-def test_means_beyond_half_precision_do_not_leave() -> None:
-    with pytest.raises(PayloadError, match="65504"):
-        latent_means(torch.full((1, 4), 1e5), torch.tensor([0]), "float16").encode()
 
 
 # ---- lists of classes ---------------------------------------------------------------------------------
@@ -153,18 +105,13 @@ def test_a_list_comes_back_in_its_order(classes: list[int], compression: str) ->
 
 
 LIST_DAMAGES: list[tuple[Damage, str]] = [
-    (lambda a: a[:1], "'class-list' holds 0 arrays where 1 were expected"),
-    (lambda a: [*a, a[1]], "2 arrays where 1"),
     (
         lambda a: [a[0], np.array([0, 1, 2, 3])],
         r"\(4,\) where integers of shape \(n,\), n at most 3",
     ),
-    (lambda a: [a[0], a[1][None]], r"is uint8 of shape \(1, 3\)"),
-    (lambda a: [a[0], a[1].astype(np.float32)], "is float32"),
     (lambda a: [a[0], np.array([0, 5])], "a label is 5 where 0 to 4"),
     (lambda a: [a[0], np.array([-2])], "a label is -2"),
     (lambda a: [a[0], np.array([2, 4, 2])], "names 2 twice"),
-    (lambda a: with_header(a, kind="weights"), "a 'class-list' was expected"),
 ]
 
 

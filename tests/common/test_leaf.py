@@ -142,22 +142,6 @@ def test_reddit2k_knows_the_beginning_of_the_vocabulary(tmp_path: Path) -> None:
     assert load("reddit", tmp_path).train.images[0].tolist()[:3] == [1999, 2, 2000]
 
 
-def test_the_store_keeps_the_owners_and_notices_their_damage(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    write_femnist(tmp_path)
-    first = load("femnist", tmp_path)
-    owners = tmp_path / "nectar-store/femnist/train-owners.npy"
-    for content in (None, owners.read_bytes()[:-1] + b"\1", b""):
-        if content is not None:
-            owners.write_bytes(content)
-        forget_loaded(monkeypatch)
-        again = load("femnist", tmp_path)
-        assert again.checksum == first.checksum
-        assert again.train.owners is not None
-        assert again.train.owners.tolist() == [1, 1, 0]
-
-
 def test_the_checksum_goes_by_content_and_the_store_by_the_files(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -408,6 +392,7 @@ def test_reddits_own_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert places / tokens == pytest.approx(0.982, abs=0.0005)
 
 
+@pytest.mark.long
 @pytest.mark.extended
 def test_reddits_ids_fall_with_frequency_so_reddit2k_has_the_most_frequent(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -69,6 +69,7 @@ def test_torchvisions_names_and_shapes_from_64_pixels_on_but_for_the_last_layer(
     }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("side", [20, 64])
 @pytest.mark.parametrize("norm", ["instance", "group", "batch"])
 @torch.no_grad()
@@ -256,15 +257,8 @@ def test_the_smallest_images_that_a_resnet_takes_decide_its_output(
 FEW = "data.images=60 feddm.real_batch=4 feddm.iterations=1 image_training.epochs=1 evaluation.batch=400"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "model.name=logistic",
-        "model.name=vit model.depth=1",
-        "model.name=resnet18 model.norm=group",
-        "model.name=vgg11",
-    ],
-)
+@pytest.mark.extended
+@pytest.mark.parametrize("words", ["model.name=logistic", "model.name=vit model.depth=1"])
 def test_a_round_of_feddm(small: Small, words: str) -> None:
     lines = run(small(method="feddm", rounds=1, set=f"{FEW} {words}")).metrics()
     first, last = (line["test"]["loss"] for line in lines)

@@ -23,7 +23,6 @@ from common.data.loading import load
 from common.data.user import reading
 from common.division import Division
 from common.errors import ConfigError, DataError, NectarError
-from common.samples.dataset import Dataset
 from common.samples.inputs import samples
 from common.settings.sections import kind_of, module_of
 from nectar.cli import main
@@ -137,52 +136,6 @@ def test_classes_and_constants_are_the_sets_unless_the_run_states_others(tmp_pat
         tmp_path, found, "images.mean=0.1,0.2,0.3 images.std=1 images.classes=x,y,z"
     ).run.info
     assert (info.classes, info.mean, info.std) == (tuple("xyz"), (0.1, 0.2, 0.3), (1.0,) * 3)
-
-
-def test_without_a_test_part_a_stratified_share_is_held_out_by_the_seed(tmp_path: Path) -> None:
-    found = arrays(60, test=0)
-    for i, image in enumerate(found["train_images"]):
-        image[:] = i
-    cuts = []
-    for seed in (0, 0, 1):
-        data = saved(tmp_path, found, "data.test_share=0.3", seed=seed).dataset
-        assert np.bincount(data.test.labels).tolist() == [6, 6, 6]
-        cuts.append(data.test.images[:, 0, 0, 0].tolist())
-        held = {*cuts[-1], *data.train.images[:, 0, 0, 0].tolist()}
-        assert held == set(range(60)), "nothing is lost and nothing is in both"
-    assert cuts[0] == cuts[1] != cuts[2]
-    whole = saved(tmp_path, found, "data.test_share=0 evaluation.on=none").dataset
-    assert (len(whole.train), len(whole.test)) == (60, 0)
-    with pytest.raises(DataError, match=r"own.npz has none.*data.test_share"):
-        saved(tmp_path, found, "data.test_share=0").dataset  # noqa: B018
-
-
-def test_it_is_read_once_for_all_processes_privately_and_again_when_it_changes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    calls: list[Path] = []
-    read = reading.read_npz
-
-    def noting(path: Path) -> Any:
-        calls.append(path)
-        return read(path)
-
-    monkeypatch.setattr(reading, "read_npz", noting)
-
-    def data(found: Found) -> Dataset:
-        forget_loaded(monkeypatch)
-        return saved(tmp_path, found).dataset
-
-    first, second = data(arrays()), data(arrays())
-    assert (len(calls), first.checksum) == (1, second.checksum)
-    assert isinstance(second.train.images.base, np.memmap)
-    assert second.store is not None
-    assert second.store.parent == tmp_path / "data/nectar-store"
-    assert second.store.stat().st_mode & 0o777 == 0o700
-    changed = arrays()
-    changed["train_images"][0] += 1
-    assert data(changed).checksum != first.checksum
-    assert len(calls) == 2
 
 
 @pytest.mark.parametrize(

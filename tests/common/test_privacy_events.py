@@ -45,8 +45,8 @@ def test_one_sample_costs_no_less_than_the_closed_form(s: float, rate: float, de
     assert found.value <= 1.03 * truth + found.rdp / 100 + 1e-3
 
 
-@pytest.mark.parametrize("rates", [(0.2, 0.2), (0.05, 0.6)])
-@pytest.mark.parametrize("s", [0.7, 1.5, 5.0])
+@pytest.mark.extended
+@pytest.mark.parametrize(("s", "rates"), [(0.7, (0.05, 0.6)), (5.0, (0.2, 0.2))])
 def test_two_samples_cost_no_less_than_the_integral(s: float, rates: tuple[float, float]) -> None:
     truth = two_samples(s, rates, DELTA)
     found = epsilon([Event("a", s, rates[0]), Event("b", s, rates[1])], DELTA)
@@ -55,7 +55,8 @@ def test_two_samples_cost_no_less_than_the_integral(s: float, rates: tuple[float
 
 
 @pytest.mark.parametrize(
-    ("s", "rate", "steps"), [(1.1, 0.01, 1000), (0.8, 0.2, 30), (6.0, 0.05, 5000)]
+    ("s", "rate", "steps"),
+    [(1.1, 0.01, 1000), (0.8, 0.2, 30), (6.0, 0.05, 5000), (1.0, 1.0, 10), (5.0, 1.0, 300)],
 )
 def test_steps_cost_what_opacus_says(s: float, rate: float, steps: int) -> None:
     from opacus.accountants import PRVAccountant, RDPAccountant
@@ -65,30 +66,7 @@ def test_steps_cost_what_opacus_says(s: float, rate: float, steps: int) -> None:
         accountant.history = [(s, rate, steps)]
         theirs = accountant.get_epsilon(DELTA)
         assert ours == pytest.approx(theirs, rel=0.011, abs=0.011)
-    assert found.value == found.prv < found.rdp
-
-
-def test_a_run_of_opacus_own_engine_costs_what_its_accountant_says() -> None:
-    """Sixty images in batches of six for two epochs: the engine draws 20 Poisson samples at a rate of 0.1."""
-    from opacus import PrivacyEngine
-
-    model, data = torch.nn.Linear(2, 2), torch.utils.data.TensorDataset(torch.zeros(60, 2))
-    engine = PrivacyEngine(accountant="rdp")
-    model, optimizer, loader = engine.make_private(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        data_loader=torch.utils.data.DataLoader(data, batch_size=6),
-        noise_multiplier=1.3,
-        max_grad_norm=1.0,
-    )
-    for _ in range(2):
-        for (batch,) in loader:
-            optimizer.zero_grad()
-            model(batch).square().sum().backward()
-            optimizer.step()
-    found = epsilon([Event("dp-sgd", 1.3, 0.1, 20)], DELTA)
-    assert engine.accountant.history == [(1.3, 0.1, 20)]
-    assert found.rdp == pytest.approx(engine.get_epsilon(DELTA), rel=1e-3)
+    assert found.value == found.prv <= found.rdp
 
 
 def test_samples_beside_releases_of_all_the_data() -> None:

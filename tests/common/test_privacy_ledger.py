@@ -8,9 +8,7 @@ import json
 import multiprocessing
 import os
 import shutil
-import signal
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -76,23 +74,6 @@ def test_who_asks_sees_what_stands_there_and_can_refuse(tmp_path: Path) -> None:
 
 
 # ---- edited, shortened, put back ----------------------------------------------------------------------
-
-
-@pytest.mark.promise(
-    "A site is the master of its own machine",
-    "An edited, shortened or restored ledger lets nothing out. Ledger and server restored "
-    "alike: not noticed",
-)
-def test_every_flipped_byte_is_seen(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
-    add(ledger, 1, 2)
-    whole = (tmp_path / LEDGER).read_bytes()
-    for place in range(len(whole)):
-        (tmp_path / LEDGER).write_bytes(
-            whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
-        )
-        with pytest.raises(LedgerError, match="put back the newest copy of both"):
-            ledger.read()
 
 
 def _edit(line: str) -> str:
@@ -171,39 +152,6 @@ def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
 
 
 # ---- killed, and two at once --------------------------------------------------------------------------
-
-
-def _dies(*_: Any) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _killed_at(directory: str, step: str) -> None:
-    if step == "half a line":
-        write = os.write
-        ledger_module._write = lambda file, line: (write(file, line[:50]), _dies())  # type: ignore[assignment]
-    elif step == "before the head":
-        ledger_module.write_json = _dies  # type: ignore[assignment]
-    else:
-        ledger_module._sync = _dies
-    add(Ledger(Path(directory)), 2)
-
-
-@pytest.mark.parametrize(
-    ("step", "counted"), [("half a line", 1), ("before the head", 2), ("behind the head", 2)]
-)
-def test_one_that_is_killed_at_it_goes_on(tmp_path: Path, step: str, counted: int) -> None:
-    """Nothing is drawn before ``append`` returns: a line that is whole counts, half a line was never relied on."""
-    ledger = Ledger(tmp_path)
-    add(ledger, 1)
-    process = multiprocessing.get_context("fork").Process(
-        target=_killed_at, args=(str(tmp_path), step)
-    )
-    process.start()
-    process.join(60)
-    assert process.exitcode == -signal.SIGKILL
-    assert [one.round for one in ledger.read().charges] == [1, 2][:counted]
-    add(ledger, 7)
-    assert [one.round for one in ledger.read().charges] == [*[1, 2][:counted], 7]
 
 
 def _adds(directory: str) -> None:
@@ -308,31 +256,3 @@ def test_a_directory_that_cannot_be_written_is_a_sentence(
 def test_what_is_no_head(wrong: object) -> None:
     with pytest.raises(ValueError, match="not a head"):
         LedgerTip.read(wrong)
-
-
-@pytest.mark.parametrize("name", [LEDGER, HEAD_FILE])
-def test_a_pipe_in_the_place_of_a_file_holds_up_nobody(tmp_path: Path, name: str) -> None:
-    """Who opened it waited for a writer for ever, with every later run of the site."""
-    add(Ledger(tmp_path), 1)
-    (tmp_path / name).unlink()
-    os.mkfifo(tmp_path / name)
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        message = [pool.submit(_refusal, tmp_path, asked) for asked in ("read", "append")]
-        try:
-            for one in message:
-                assert "privacy ledger" in one.result(timeout=60)
-        finally:
-            for process in list(pool._processes.values()):
-                process.kill()
-
-
-def _refusal(directory: Path, asked: str) -> str:
-    ledger = Ledger(directory)
-    try:
-        if asked == "read":
-            ledger.read()
-        else:
-            add(ledger, 2)
-    except LedgerError as error:
-        return str(error)
-    return "no refusal"

@@ -46,6 +46,7 @@ def test_the_public_sets_are_those_known_by_name() -> None:
     assert set(PUBLIC) == set(NAMES)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("own", OWN)
 def test_on_ones_own_pictures_feddm_begins_with_noise_even_in_a_papers_row(
     own: dict[str, str],

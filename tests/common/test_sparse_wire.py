@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from damaging import Damage, with_header
 from hypothesis import given
 from hypothesis import strategies as st
+from tampering import Damage, with_header
 
 from common.errors import PayloadError
 from common.wire.top_k_update import (
@@ -102,47 +102,18 @@ def test_a_half_masked_update_halves_the_bytes_and_rounds_once() -> None:
     assert torch.equal(got.values, full.values.half().float())
 
 
-def test_a_number_beyond_half_precision_does_not_leave() -> None:
-    spec = MaskedUpdateSpec(2, 1.0)
-    with pytest.raises(PayloadError, match="65504"):
-        MaskedUpdate.of(torch.tensor([1e5, 0.0]), spec, 1, "float16").encode()
-    with pytest.raises(PayloadError, match="65504"):
-        TopKUpdate.of(torch.tensor([1e5, 0.0]), TopKUpdateSpec(2, 1), "float16").encode()
-
-
-def test_a_number_that_is_not_finite_does_not_leave() -> None:
-    broken = torch.tensor([math.nan, 1.0])
-    with pytest.raises(PayloadError, match="not finite"):
-        MaskedUpdate.of(broken, MaskedUpdateSpec(2, 1.0), 1).encode()
-    with pytest.raises(PayloadError, match="not finite"):
-        TopKUpdate.of(broken, TopKUpdateSpec(2, 1)).encode()
-
-
 MASKED = MaskedUpdateSpec(300, 3.0)
 
 
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda a: a[:1], "0 arrays where 1"),
-        (lambda a: [*a, a[1]], "2 arrays where 1"),
-        (lambda a: [a[0], a[1][:-1]], "kept values is float32 of shape"),
-        (lambda a: [a[0], np.append(a[1], a[1][:1])], "kept values is float32 of shape"),
-        (lambda a: [a[0], a[1].reshape(-1, 1)], "of shape"),
-        (lambda a: [a[0], a[1].astype(np.float64)], "float64"),
-        (lambda a: [a[0], a[1].astype(np.float16)], "float16"),
-        (lambda a: [a[0], a[1].astype(">f4")], "byte order"),
-        (lambda a: [a[0], a[1] * np.float32(np.nan)], "not finite"),
-        (lambda a: [a[0], np.full_like(a[1], np.inf)], "not finite"),
         (lambda a: [a[0], np.full_like(a[1], 3e38)], "times the rate"),
         (lambda a: with_header(a, seed=2**63), "63 bits"),
-        (lambda a: with_header(a, seed=10**400), "63 bits"),
         (lambda a: with_header(a, seed=-1), "63 bits"),
         (lambda a: with_header(a, seed=True), "63 bits"),
         (lambda a: with_header(a, seed=1.0), "63 bits"),
         (lambda a: with_header(a, seed=None), "63 bits"),
-        (lambda a: with_header(a, codec="uint8"), "allowed are float32, float16"),
-        (lambda a: with_header(a, kind="weights"), "'weights' where"),
     ],
 )
 def test_damaged_masked_updates_are_refused_by_name(damage: Damage, said: str) -> None:
@@ -309,14 +280,6 @@ def coded(places: list[int], total: int = 300) -> np.ndarray[Any, Any]:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda a: a[:2], "1 arrays where 2"),
-        (lambda a: [a[0], a[1][:-1], a[2]], r"\(19,\) where float32 of shape \(20,\)"),
-        (lambda a: [a[0], a[1].astype(np.float64), a[2]], "float64"),
-        (lambda a: [a[0], a[1].astype(">f4"), a[2]], "byte order"),
-        (lambda a: [a[0], np.full_like(a[1], np.nan), a[2]], "not finite"),
-        (lambda a: [a[0], np.full_like(a[1], -np.inf), a[2]], "not finite"),
-        (lambda a: [a[0], a[1], a[2][:-1]], "code of their places is uint8"),
-        (lambda a: [a[0], a[1], a[2].astype(np.int64)], "code of their places is int64"),
         (lambda a: [a[0], a[1], np.zeros_like(a[2])], "0 places where 20"),
         (lambda a: [a[0], a[1], np.full_like(a[2], 255)], "places where 20"),
         (lambda a: [a[0], a[1], coded([*range(19), 18])], "do not ascend"),
@@ -334,7 +297,6 @@ def test_damaged_top_k_updates_are_refused_by_name(damage: Damage, said: str) ->
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda code: code[:-1], "code of their places is uint8"),
         (lambda code: np.zeros_like(code), "0 places where 200"),
         (lambda code: np.full_like(code, 255), "304 places where 200"),
         (lambda code: np.append(code[:-1], code[-1] ^ 1), "201 places where 200"),

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from damaging import Damage, with_header
 from hypothesis import given
 from hypothesis import strategies as st
+from tampering import Damage, with_header
 
 from common.errors import PayloadError
-from common.models import build
 from common.wire.synthetic_batches import SyntheticBatches, SyntheticBatchesSpec
-from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
-from common.wire.weights import Weights, WeightsSpec
 
 SOFT = SyntheticBatchesSpec(3, 2, (1, 4, 5), (), 7, trained=True, learned_step=True, max_step=10.0)
 HARD = replace(SOFT, trained=False, learned_step=False)
@@ -47,32 +42,6 @@ def same(one: SyntheticBatches, other: SyntheticBatches) -> bool:
         and torch.equal(one.labels, other.labels)
         and (steps == (None, None) or torch.equal(*steps))  # type: ignore[arg-type]
     )
-
-
-@given(
-    m=st.integers(1, 4),
-    b=st.integers(1, 4),
-    shape=st.sampled_from([(1, 2, 2), (3, 4, 1), (10, 3)]),
-    classes=st.integers(1, 300),
-    trained=st.booleans(),
-    learned=st.booleans(),
-    compression=st.sampled_from(["none", "zlib"]),
-    seed=st.integers(0, 99),
-)
-def test_float32_batches_come_back_to_the_bit(
-    m: int,
-    b: int,
-    shape: tuple[int, ...],
-    classes: int,
-    trained: bool,
-    learned: bool,
-    compression: str,
-    seed: int,
-) -> None:
-    targets = (10,) if len(shape) == 2 and not trained else ()
-    spec = SyntheticBatchesSpec(m, b, shape, targets, classes, trained, learned, 1.0)
-    sent = made(spec, seed=seed)
-    assert same(SyntheticBatches.decode(sent.encode(compression), spec), sent)
 
 
 def test_labels_and_step_count_as_floats_only_where_they_are_trained() -> None:
@@ -138,18 +107,6 @@ def test_batches_of_one_value_survive_a_byte_a_value() -> None:
 
 
 DAMAGES: list[tuple[Damage, str]] = [
-    (lambda a: a[:-1], "2 arrays where 3"),
-    (lambda a: [*a, a[3]], "4 arrays where 3"),
-    (
-        lambda a: [a[0], a[1][:2], *a[2:]],
-        r"\(2, 2, 1, 4, 5\) where float32 of shape \(3, 2, 1, 4, 5\)",
-    ),
-    (lambda a: [a[0], a[1][:, :1], *a[2:]], r"of shape \(3, 1, 1, 4, 5\)"),
-    (lambda a: [a[0], a[1].reshape(3, 2, 1, 5, 4), *a[2:]], "of shape"),
-    (lambda a: [a[0], a[1].astype(np.float64), *a[2:]], "float64"),
-    (lambda a: [a[0], a[1].astype(np.float16), *a[2:]], "float16"),
-    (lambda a: [a[0], np.full_like(a[1], np.nan), *a[2:]], "120 of 120 values that are not finite"),
-    (lambda a: [a[0], a[1], np.full_like(a[2], np.inf), a[3]], "logits holds 42"),
     (lambda a: [a[0], a[1], a[2][..., :6], a[3]], "label logits is float32 of shape"),
     (lambda a: [a[0], a[1], np.zeros((3, 2), np.uint8), a[3]], "label logits is uint8"),
     (
@@ -158,11 +115,6 @@ DAMAGES: list[tuple[Damage, str]] = [
     ),
     (lambda a: [*a[:3], np.array(-1.0, np.float32)], "step size is -1"),
     (lambda a: [*a[:3], np.array(11.0, np.float32)], "step size is 11"),
-    (lambda a: [*a[:3], np.array(np.nan, np.float32)], "not finite"),
-    (lambda a: [*a[:3], np.array([1.0], np.float32)], r"step size is float32 of shape \(1,\)"),
-    (lambda a: [*a[:3], np.array(1.0)], "step size is float64"),
-    (lambda a: [a[0], a[1].astype(">f4"), *a[2:]], "byte order"),
-    (lambda a: [*a[:3], a[3].astype(">f4")], "byte order"),
 ]
 
 
@@ -202,29 +154,10 @@ def test_a_step_size_that_nobody_asked_for_is_refused() -> None:
         SyntheticBatches.decode(made(SOFT).encode(), replace(SOFT, learned_step=False))
 
 
-@pytest.mark.parametrize(
-    "bounds", [None, [[0, 0, 0]], [[0, 0], [1, 1]], [[0] * 3, [1, 1, math.inf]], [["a"] * 3] * 2]
-)
-def test_bytes_without_a_usable_range_are_refused(bounds: object) -> None:
-    arrays = made(HARD, "uint8").encode()
-    with pytest.raises(PayloadError, match="range of 3"):
-        SyntheticBatches.decode(with_header(arrays, range=bounds), HARD)
-
-
 def test_a_range_beyond_float32_is_refused() -> None:
     arrays = made(HARD, "uint8").encode()
     with pytest.raises(PayloadError, match="not finite"):
         SyntheticBatches.decode(with_header(arrays, range=[[0] * 3, [1e300] * 3]), HARD)
-
-
-@pytest.mark.parametrize("codec", ["float32", "float16", "uint8"])
-def test_batches_that_are_not_finite_do_not_leave(codec: str) -> None:
-    sent = made(SOFT, codec)
-    sent.inputs[0, 0, 0, 0, 0] = math.nan
-    with pytest.raises(PayloadError, match="1 of 120 values"):
-        sent.encode()
-    with pytest.raises(PayloadError, match="not finite"):
-        replace(made(SOFT, codec), step_size=torch.tensor(math.inf)).encode()
 
 
 def test_logits_beyond_half_precision_do_not_leave() -> None:
@@ -232,27 +165,3 @@ def test_logits_beyond_half_precision_do_not_leave() -> None:
     sent.labels[0] = 1e5
     with pytest.raises(PayloadError, match="65504"):
         sent.encode()
-
-
-def test_a_compressed_bomb_is_not_expanded() -> None:
-    """The header claims a terabyte: the claim is compared with what is expected before a byte is expanded."""
-    arrays = SyntheticBatches(torch.zeros(3, 2, 1, 4, 5), made(HARD).labels).encode("zlib")
-    claims = json.loads(arrays[0].tobytes())["arrays"]
-    forged = with_header(arrays, arrays=[["float32", [2**38]], *claims[1:]])
-    with pytest.raises(PayloadError, match="of shape"):
-        SyntheticBatches.decode(forged, HARD)
-
-
-@pytest.mark.parametrize("which", ["weights", "images"])
-def test_the_other_payloads_refuse_the_other_byte_order_too(which: str) -> None:
-    if which == "weights":
-        model = build("convnet", (1, 8, 8), 10, depth=1, width=4)
-        arrays = Weights.of(model).encode()
-        arrays[1] = arrays[1].astype(">f4")
-        with pytest.raises(PayloadError, match=">f4 byte order"):
-            Weights.decode(arrays, WeightsSpec.of(model))
-    else:
-        arrays = SyntheticImages(torch.zeros(2, 1, 4, 4), torch.tensor([0, 1])).encode()
-        arrays[1] = arrays[1].astype(">f4")
-        with pytest.raises(PayloadError, match=">f4 byte order"):
-            SyntheticImages.decode(arrays, SyntheticImagesSpec((1, 4, 4), 2, 1))

@@ -19,13 +19,6 @@ from nectar.cli import main as nectar
 from nectar.records.outputs import with_recorded
 from server_app.record import Record
 
-FEDSSYN = (
-    "A fault at any step",
-    (
-        "FedGEN, DENSE and FedDM have the numbers of one process; a site killed while it trains a "
-        "generator makes the same images"
-    ),
-)
 SUPERLINK, RAY = "superlink", "ray"
 PUBLIC = "image_training.epochs=3"
 
@@ -116,7 +109,11 @@ def over(federation: Deployment, config: dict[str, Any], output: Path) -> Record
     return the_record(output)
 
 
-@pytest.mark.promise(*FEDSSYN)
+@pytest.mark.promise(
+    "A fault at any step",
+    "FedGEN, DENSE and FedDM have the numbers of one process; a site killed while it trains a "
+    "generator makes the same images",
+)
 @pytest.mark.parametrize("name", rows(SUPERLINK))
 def test_a_superlink_gives_the_numbers_of_this_process(
     lab: Secured, config_of: Callable[[str], dict[str, Any]], tmp_path: Path, name: str

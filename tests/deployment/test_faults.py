@@ -54,21 +54,6 @@ WARM = "feddm.start=noise feddm.warm=on"
 #: what Flower says of a run whose ServerApp was lost; the latter if that heard of its SuperLink's death first
 LOST = ("No heartbeat received from the task\n", "Task failed with unknown error.\n")
 
-NUMBERS_STAY = (
-    "A fault at any step",
-    (
-        "No round is lost or doubled, the site is taken back, and all figures equal those of one "
-        "process that missed the same replies"
-    ),
-)
-FEDSSYN_STAYS = (
-    "A fault at any step",
-    (
-        "FedGEN, DENSE and FedDM have the numbers of one process; a site killed while it trains a "
-        "generator makes the same images"
-    ),
-)
-
 
 def the_record(directory: Path) -> Record:
     (found,) = (each for each in directory.iterdir() if not each.name.startswith("."))
@@ -111,8 +96,11 @@ def kill_superlink(federation: Frail) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.promise(*FEDSSYN_STAYS)
-@pytest.mark.promise(*NUMBERS_STAY)
+@pytest.mark.promise(
+    "A fault at any step",
+    "No round is lost or doubled, the site is taken back, and all figures equal those of one "
+    "process that missed the same replies",
+)
 @pytest.mark.parametrize(
     ("method", "settings", "rounds", "struck", "fault"),
     [
@@ -206,7 +194,11 @@ FEDSSYN = (
 
 
 @pytest.mark.long
-@pytest.mark.promise(*FEDSSYN_STAYS)
+@pytest.mark.promise(
+    "A fault at any step",
+    "FedGEN, DENSE and FedDM have the numbers of one process; a site killed while it trains a "
+    "generator makes the same images",
+)
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_site_of_fedssyn_killed_in_round_1_makes_the_same_images(
     small: Small, tmp_path: Path, killed: bool

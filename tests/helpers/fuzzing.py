@@ -32,7 +32,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from damaging import Arrays
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -40,6 +39,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from fuzzing_rounds import CASES, command
 from inflating import Edit, content, deflated, inflated, npz, of_kind, parts
+from spoiling import pick
+from tampering import Arrays
 from travelling import travelling
 
 from common.code.fingerprint import source_fingerprint
@@ -399,10 +400,6 @@ _DTYPES = (
 _VALUES = (np.nan, np.inf, -np.inf, 1e38, -1e38, 1e-40, 65504.0, -1.0, 255.0, 2.0**31, 2.0**62)
 
 
-def _pick(draw: Draw, items: Sequence[Any]) -> Any:
-    return items[int(draw.integers(len(items)))]
-
-
 def _flipped(draw: Draw, data: bytes) -> bytes:
     """Return ``data`` with some bits flipped, cut short, doubled, or with other bytes in it."""
     changed = bytearray(data)
@@ -427,7 +424,7 @@ def _other_values(draw: Draw, array: np.ndarray[Any, Any]) -> np.ndarray[Any, An
     if changed.size:
         where = draw.integers(changed.size, size=int(draw.integers(1, 4)))
         with np.errstate(all="ignore"):
-            changed[where] = np.array(_pick(draw, _VALUES)).astype(array.dtype)
+            changed[where] = np.array(pick(draw, _VALUES)).astype(array.dtype)
     return changed.reshape(array.shape)
 
 
@@ -450,7 +447,7 @@ def _other_shape(draw: Draw, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any
 
 
 def _other_dtype(draw: Draw, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    other = _pick(draw, _DTYPES)
+    other = pick(draw, _DTYPES)
     with np.errstate(all="ignore"):
         try:
             return array.astype(other)
@@ -479,7 +476,7 @@ def _other_header(draw: Draw, head: np.ndarray[Any, Any]) -> np.ndarray[Any, Any
         return np.frombuffer(b"[" * int(draw.integers(1, 60_000)), np.uint8)
     try:
         fields = json.loads(text)
-        key = _pick(draw, list(fields))
+        key = pick(draw, list(fields))
         if choice == 2:
             del fields[key]
         elif choice <= 5 and isinstance(fields.get("arrays"), list) and fields["arrays"]:
@@ -487,7 +484,7 @@ def _other_header(draw: Draw, head: np.ndarray[Any, Any]) -> np.ndarray[Any, Any
         elif choice <= 5 and isinstance(fields.get("parts"), list) and fields["parts"]:
             fields["parts"][int(draw.integers(len(fields["parts"])))] = _part(draw, fields["parts"])
         else:
-            fields[key] = _pick(draw, _ODD)
+            fields[key] = pick(draw, _ODD)
         return np.frombuffer(json.dumps(fields).encode(), np.uint8)
     except (ValueError, TypeError, AttributeError, RecursionError):
         return np.frombuffer(_flipped(draw, text), np.uint8)
@@ -495,18 +492,18 @@ def _other_header(draw: Draw, head: np.ndarray[Any, Any]) -> np.ndarray[Any, Any
 
 def _entry(draw: Draw) -> Any:
     lengths = [0, 1, 2, 3, 4, 9, 10**6, 10**9, 2**63, 10**30, -1, True, 1.5]
-    shape = [_pick(draw, lengths) for _ in range(int(draw.integers(6)))]
-    return _pick(
-        draw, [[_pick(draw, _DTYPES), shape], ["float32", shape], ["float32", [0] * 5000], *_ODD]
+    shape = [pick(draw, lengths) for _ in range(int(draw.integers(6)))]
+    return pick(
+        draw, [[pick(draw, _DTYPES), shape], ["float32", shape], ["float32", [0] * 5000], *_ODD]
     )
 
 
 def _part(draw: Draw, parts: list[Any]) -> Any:
     """Return another entry of a bundle's header."""
-    known = _pick(draw, parts)
+    known = pick(draw, parts)
     name = known[0] if isinstance(known, list) and known else "weights"
     counts = [0, 1, 2, -1, 10**9, 10**30, 1.5, "1", None, float("inf"), True, [1]]
-    return _pick(draw, [[name, _pick(draw, counts)], ["other", 1], known, *_ODD])
+    return pick(draw, [[name, pick(draw, counts)], ["other", 1], known, *_ODD])
 
 
 def damaged(draw: Draw, arrays: Arrays) -> Arrays:
@@ -515,18 +512,18 @@ def damaged(draw: Draw, arrays: Arrays) -> Arrays:
     i = int(draw.integers(len(changed))) if changed else 0
     choice = int(draw.integers(12))
     if not changed or choice == 0:
-        return [*changed, np.zeros(int(draw.integers(5)), _pick(draw, _DTYPES[:3]))]
+        return [*changed, np.zeros(int(draw.integers(5)), pick(draw, _DTYPES[:3]))]
     if choice == 1:
         del changed[i]
     elif choice == 2:
-        changed.insert(i, _pick(draw, changed))
+        changed.insert(i, pick(draw, changed))
     elif choice == 3:
         changed.reverse()
     elif choice == 4:
         changed[i] = _BOMB
     elif choice <= 7:
         heads = [j for j, array in enumerate(changed) if _is_header(array)] or [0]
-        at = _pick(draw, heads)
+        at = pick(draw, heads)
         changed[at] = _other_header(draw, changed[at])
     else:
         change = (_other_values, _other_shape, _other_dtype, _other_bytes)[choice - 8]
@@ -551,10 +548,8 @@ def _npy(draw: Draw, data: bytes) -> bytes:
         case 2:
             return b"\x80\x04N."
         case 3 | 4:
-            head = (
-                f"{{'descr': {_pick(draw, types)}, 'fortran_order': {_pick(draw, [True, False])}, "
-            )
-            text = f"{head}'shape': {_pick(draw, shapes)}, }}\n".encode()
+            head = f"{{'descr': {pick(draw, types)}, 'fortran_order': {pick(draw, [True, False])}, "
+            text = f"{head}'shape': {pick(draw, shapes)}, }}\n".encode()
             return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + data[-40:]
         case 5:
             return data[:8] + _flipped(draw, data[8:200]) + data[200:]
@@ -570,12 +565,12 @@ def _other_array(draw: Draw, array: Array) -> Array:
         "data": array.data,
     }
     odd: dict[str, Any] = {
-        "dtype": _pick(draw, _DTYPES),
+        "dtype": pick(draw, _DTYPES),
         "shape": (2**62,) * 3,
-        "stype": _pick(draw, ["", "pickle", "numpy.ndarray"]),
+        "stype": pick(draw, ["", "pickle", "numpy.ndarray"]),
         "data": _npy(draw, array.data),
     }
-    key = "data" if draw.random() < 0.7 else _pick(draw, list(described))
+    key = "data" if draw.random() < 0.7 else pick(draw, list(described))
     return Array(**{**described, key: odd[key]})
 
 
@@ -583,7 +578,7 @@ def _other_arrays(draw: Draw, record: ArrayRecord) -> ArrayRecord:
     items = dict(record)
     if not items or draw.random() < 0.05:
         return ArrayRecord()
-    name = _pick(draw, list(items))
+    name = pick(draw, list(items))
     if draw.random() < 0.1:
         return ArrayRecord({f"{name}-{i}": items[name] for i in range(300)})
     return ArrayRecord({**items, name: _other_array(draw, items[name])})
@@ -595,11 +590,11 @@ def _other_figures(draw: Draw, record: MetricRecord) -> MetricRecord:
         *([], [1.0] * 500, [1, 2, 3], [float("nan")]),
     ]
     names = [*record, "num-examples", "", "x" * 70, "\x1b[31m", "a\nb", "né", "loss", "x" * 300_000]
-    changed = {**record, _pick(draw, names): _pick(draw, odd)}
+    changed = {**record, pick(draw, names): pick(draw, odd)}
     if draw.random() < 0.2:
         changed |= {f"f{i}": 1.0 for i in range(int(draw.integers(100)))}
     if changed and draw.random() < 0.1:
-        del changed[_pick(draw, list(changed))]
+        del changed[pick(draw, list(changed))]
     return MetricRecord(changed)
 
 
@@ -628,11 +623,11 @@ def _privacy(draw: Draw) -> ConfigRecord:
             [],
         ]
         texts = ["", "x" * 500, "\x1b[2J", "replace-one", "add-remove", float("inf"), float("nan")]
-        event[_pick(draw, [*event, "more"])] = _pick(draw, [*numbers, *texts])
+        event[pick(draw, [*event, "more"])] = pick(draw, [*numbers, *texts])
     if draw.random() < 0.3:
-        head = _pick(draw, ["x", "[" * 50_000, "{}", '{"length": 1e400, "sha256": "x"}', [1]])
-        fields[_pick(draw, [LEDGER_TIP, "whole", "seeded", "events", "more"])] = head
-    events = json.dumps([event] * _pick(draw, [0, 1, 1, 2, 64, 65, 1000]))
+        head = pick(draw, ["x", "[" * 50_000, "{}", '{"length": 1e400, "sha256": "x"}', [1]])
+        fields[pick(draw, [LEDGER_TIP, "whole", "seeded", "events", "more"])] = head
+    events = json.dumps([event] * pick(draw, [0, 1, 1, 2, 64, 65, 1000]))
     return ConfigRecord({"events": events, **fields})
 
 
@@ -642,14 +637,14 @@ def other_records(draw: Draw, records: RecordDict) -> RecordDict:
     match int(draw.integers(10)):
         case 0:
             names = ["more", "arrays", "metrics", "about", RECORD, EVALUATION, TRAINING_FAILED, ""]
-            changed[_pick(draw, names)] = _pick(
+            changed[pick(draw, names)] = pick(
                 draw,
                 [
                     ArrayRecord(),
                     MetricRecord({"a": 1}),
                     ConfigRecord({"s": "", "l": [], "b": b"x"}),
                     ConfigRecord(
-                        {REASON: _pick(draw, ["", "x" * 2000, "\x1b[2J\n", [1], b"x", 1.5])}
+                        {REASON: pick(draw, ["", "x" * 2000, "\x1b[2J\n", [1], b"x", 1.5])}
                     ),
                     ConfigRecord({"s": "x" * 300_000}),
                     ConfigRecord({f"k{i}": [float("nan")] * 1000 for i in range(40)}),
@@ -660,7 +655,7 @@ def other_records(draw: Draw, records: RecordDict) -> RecordDict:
         case 9:
             changed |= {f"more-{i}": ConfigRecord() for i in range(int(draw.integers(1, 12)))}
         case 1 if changed:
-            del changed[_pick(draw, list(changed))]
+            del changed[pick(draw, list(changed))]
         case 2 | 3 if "metrics" in changed and isinstance(changed["metrics"], MetricRecord):
             changed["metrics"] = _other_figures(draw, changed["metrics"])
         case _ if isinstance(changed.get("arrays"), ArrayRecord):
@@ -675,10 +670,10 @@ _OBJECTS = ("Message", "RecordDict", "ArrayRecord", "MetricRecord", "Array", "Ar
 
 def other_objects(draw: Draw, objects: dict[str, bytes]) -> None:
     """Change a stored reply's objects in place."""
-    found = of_kind(objects, _pick(draw, _OBJECTS))
+    found = of_kind(objects, pick(draw, _OBJECTS))
     if not found:
         return
-    name = _pick(draw, found)
+    name = pick(draw, found)
     try:
         kind, children, body = parts(objects[name])
     except ValueError:  # it has been damaged already
@@ -690,16 +685,16 @@ def other_objects(draw: Draw, objects: dict[str, bytes]) -> None:
     elif choice == 1:
         objects[name] = _flipped(draw, objects[name])
     elif choice == 2:
-        objects[name] = objects[_pick(draw, list(objects))]
+        objects[name] = objects[pick(draw, list(objects))]
     elif choice == 3:
         objects[name] = content(
-            _pick(draw, [*_OBJECTS, "ConfigRecord", "CustomDataClass", ""]), body, children
+            pick(draw, [*_OBJECTS, "ConfigRecord", "CustomDataClass", ""]), body, children
         )
     elif choice == 4:
-        more = [*children, *children[:1], _pick(draw, list(objects))]
+        more = [*children, *children[:1], pick(draw, list(objects))]
         objects[name] = content(kind, body, more if draw.random() < 0.5 else children[1:])
     elif choice == 5:
-        objects[name] = content(kind, _pick(draw, [b"[" * 100_000, b"{}", b"[]", b"null", b"1"]))
+        objects[name] = content(kind, pick(draw, [b"[" * 100_000, b"{}", b"[]", b"null", b"1"]))
     elif choice == 6 and kind == "Array":
         objects[name] = content(kind, _numbered(draw, body), children)
     elif choice == 7 and kind == "ArrayChunk":
@@ -711,7 +706,7 @@ def other_objects(draw: Draw, objects: dict[str, bytes]) -> None:
 def _numbered(draw: Draw, body: bytes) -> bytes:
     try:
         described = json.loads(body)
-        described["arraychunk_ids"] = _pick(
+        described["arraychunk_ids"] = pick(
             draw,
             [[0] * 200_000, [0] * int(draw.integers(9)), [-1], [9], ["0"], [True], None, {}, [1.0]],
         )
@@ -803,7 +798,7 @@ class Fuzzer:
     def case(self, number: int) -> None:
         """Do one case."""
         draw = np.random.default_rng([self.seed, number])
-        kind, damages = _pick(draw, self._kinds), int(draw.integers(4))
+        kind, damages = pick(draw, self._kinds), int(draw.integers(4))
         way = _COMES[number % len(_COMES)]
         self._case = f"case {number} ({kind.name}, {way}, {damages} damages)"
         read: Callable[[], None] = getattr(self, f"_{way}")(draw, kind, damages)
@@ -917,9 +912,9 @@ class Fuzzer:
         sizes = {"num-examples": 7, "num-partitions": 2, "class-counts": [3, 4], "num-held-out": 1}
         told: dict[str, Any] = {"about": ConfigRecord(about), "sizes": MetricRecord(sizes)}
         for _ in range(damages):
-            name = _pick(draw, ["about", "sizes", "more"])
+            name = pick(draw, ["about", "sizes", "more"])
             fields = dict(told.get(name, {}))
-            fields[_pick(draw, [*fields, "more"])] = _pick(draw, _TOLD[name])
+            fields[pick(draw, [*fields, "more"])] = pick(draw, _TOLD[name])
             kept = {k: v for k, v in fields.items() if draw.random() > 0.03}
             told[name] = _RECORDS[name](kept)
         question = Question(2, True, 1000)

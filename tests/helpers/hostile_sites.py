@@ -1,7 +1,6 @@
 """What one hostile site of five does to a run: each part of its reply spoiled, in one round, in two, and in all.
 
     python tests/helpers/hostile_sites.py --output table.csv [--only 1/3] [--seconds 550] [METHOD ...]
-    python tests/helpers/hostile_sites.py --output hostile.csv --join before.csv after.csv
 
 A site's honest reply is taken apart as it leaves the site, one part of it is spoiled, and it is put together again. The
 parts are those that the site sends in an honest run. Rows that the table has already are not run again.
@@ -11,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import logging
 import math
 import sys
@@ -24,8 +22,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from damaging import Arrays
 from flwr.app import ArrayRecord, Message, MetricRecord
+from tampering import Arrays, Part, with_header
 
 sys.path.append(str(Path(__file__).parents[2]))
 
@@ -134,30 +132,6 @@ def settings_of(name: str, output: str, rounds: int = ROUNDS, more: str = "") ->
 
 # ---- a reply, taken apart -----------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class Leaf:
-    """A part of a payload that is no bundle: its path, its header, and where its arrays lie among all."""
-
-    path: str
-    header: Mapping[str, Any]
-    first: int
-    count: int
-
-
-def leaves(arrays: Arrays, path: str = "", at: int = 0, end: int | None = None) -> Iterator[Leaf]:
-    """Yield the parts of a payload."""
-    header = json.loads(arrays[at].tobytes())
-    end = len(arrays) if end is None else end
-    if header["kind"] != "bundle":
-        yield Leaf(path, header, at + 1, end - at - 1)
-        return
-    at += 1
-    for name, count in header["parts"]:
-        yield from leaves(arrays, f"{path}/{name}".lstrip("/"), at, at + count)
-        at += count
-
-
 NAMES = {
     "synthetic-images": ("images", "labels"),
     "synthetic-batches": ("inputs", "labels", "step"),
@@ -169,22 +143,27 @@ NAMES = {
 }
 
 
-def targets(arrays: Arrays) -> dict[str, list[int]]:
-    """Return what can be spoiled, by name: the arrays of numbers of each part."""
-    found: dict[str, list[int]] = {}
-    for leaf in leaves(arrays):
-        kind, places = leaf.header["kind"], range(leaf.first, leaf.first + leaf.count)
-        if kind == "weights":
-            found[leaf.path or "weights"] = [i for i in places if arrays[i].dtype.kind == "f"]
-        for name, i in zip(NAMES.get(kind, ()), places, strict=False):
-            if arrays[i].dtype.kind == "f" or kind == "pixels":
-                found[f"{leaf.path}/{name}".lstrip("/")] = [i]
-    return {name: places for name, places in found.items() if places}
+def targets(payload: Part) -> dict[str, tuple[Part, list[int]]]:
+    """Return what can be spoiled, by name: parts, and the places of their arrays of numbers."""
+    found = {}
+    for path, leaf in payload.named():
+        floats = [i for i, array in enumerate(leaf.arrays) if array.dtype.kind == "f"]
+        if leaf.kind == "weights":
+            found[path or "weights"] = (leaf, floats)
+        for i, name in enumerate(NAMES.get(leaf.kind, ())[: len(leaf.arrays)]):
+            if i in floats or leaf.kind == "pixels":
+                found[f"{path}/{name}".lstrip("/")] = (leaf, [i])
+    return {name: target for name, target in found.items() if target[1]}
 
 
-def arrays_of(message: Message) -> Arrays:
-    """Return the arrays of a reply or an instruction."""
-    return next(iter(message.content.array_records.values())).to_numpy_ndarrays()
+def sent_in(reply: Message) -> list[str]:
+    """Return the names of what a reply has that can be spoiled."""
+    return [*targets(payload_of(reply)), *(f"figure {key}" for key in figures_of(reply))]
+
+
+def payload_of(message: Message) -> Part:
+    """Return the payload of a reply or an instruction."""
+    return Part.of(next(iter(message.content.array_records.values())).to_numpy_ndarrays())
 
 
 def figures_of(reply: Message) -> MetricRecord:
@@ -244,33 +223,25 @@ def spoil(part: str, attack: Attack, instruction: Message, reply: Message) -> No
         figures[name] = attack.figure(told)
         return
     (name,) = reply.content.array_records
-    arrays = arrays_of(reply)
-    places = targets(arrays)[part]
-    bases = _bases(part, [arrays[i] for i in places], instruction)
+    payload = payload_of(reply)
+    leaf, places = targets(payload)[part]
+    bases = _bases(part, [leaf.arrays[i] for i in places], instruction)
     for i, base in zip(places, bases, strict=True):
-        arrays[i] = attack.on(arrays[i], base).reshape(arrays[i].shape)
-    if arrays[places[0]].dtype == np.float16 and attack.value == 1e30:
-        _as_float32(arrays, places, attack)
-    reply.content[name] = ArrayRecord(arrays)
+        leaf.arrays[i] = attack.on(leaf.arrays[i], base).reshape(leaf.arrays[i].shape)
+    if leaf.arrays[places[0]].dtype == np.float16 and attack.value == 1e30:  # which float32 fits
+        (leaf.head,) = with_header([leaf.head], codec="float32")
+        for i in places:
+            leaf.arrays[i] = np.full(leaf.arrays[i].shape, attack.value, np.float32)
+    reply.content[name] = ArrayRecord(payload.encode())
 
 
 def _bases(part: str, spoiled: Arrays, instruction: Message) -> Sequence[Any]:
     """Return what weights began as: the weights of the instruction of the same shapes."""
     if part.split("/")[-1] in ("weights", "inner"):
-        sent = arrays_of(instruction)
-        for places in targets(sent).values():
-            if [sent[i].shape for i in places] == [a.shape for a in spoiled]:
-                return [sent[i].astype(np.float64) for i in places]
+        for leaf, places in targets(payload_of(instruction)).values():
+            if [leaf.arrays[i].shape for i in places] == [a.shape for a in spoiled]:
+                return [leaf.arrays[i].astype(np.float64) for i in places]
     return [0.0] * len(spoiled)
-
-
-def _as_float32(arrays: Arrays, places: Sequence[int], attack: Attack) -> None:
-    """Say that a part travels as float32, which 1e30 fits."""
-    (leaf,) = (f for f in leaves(arrays) if f.first <= places[0] < f.first + f.count)
-    header = {**leaf.header, "codec": "float32"}
-    arrays[leaf.first - 1] = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
-    for i in places:
-        arrays[i] = np.full(arrays[i].shape, attack.value, np.float32)
 
 
 # ---- runs ---------------------------------------------------------------------------------------------
@@ -351,7 +322,7 @@ def parts_of(config: dict[str, Any]) -> Ended:
     seen: dict[str, list[int]] = {}
 
     def note(server_round: int, _: Message, reply: Message) -> None:
-        for name in [*targets(arrays_of(reply)), *(f"figure {key}" for key in figures_of(reply))]:
+        for name in sent_in(reply):
             seen.setdefault(name, []).append(server_round)
 
     ended = carried_out(config, note)
@@ -364,8 +335,7 @@ def during(part: str, attack: Attack, times: int, first: int) -> Tamper:
     done: list[int] = []
 
     def tamper(server_round: int, instruction: Message, reply: Message) -> None:
-        there = {*targets(arrays_of(reply)), *(f"figure {key}" for key in figures_of(reply))}
-        if server_round >= first and part in there and len(done) < times:
+        if server_round >= first and part in sent_in(reply) and len(done) < times:
             done.append(server_round)
             spoil(part, attack, instruction, reply)
 
@@ -424,19 +394,6 @@ def _told(ended: Ended, honest: str) -> dict[str, str]:
     return {**told, "resumed": ended.resumed, "honest": honest}
 
 
-def join(output: Path, before: Path, after: Path) -> None:
-    """Write both tables as one."""
-    key, own = COLUMNS[:4], COLUMNS[4:-1]
-    old, new = ({tuple(r[k] for k in key): r for r in _read(path)} for path in (before, after))
-    both = [f"{when}: {column}" for when in ("before", "after") for column in own]
-    with output.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*key, *both, "honest accuracy"])
-        for at, row in new.items():
-            then = [old.get(at, {}).get(column, "") for column in own]
-            writer.writerow([*at, *then, *(row[column] for column in own), row["honest"]])
-
-
 def _read(path: Path) -> list[dict[str, str]]:
     if not path.exists():
         return []
@@ -453,11 +410,7 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=math.inf, help="begin no run after so many"
     )
-    parser.add_argument("--join", type=Path, nargs=2, metavar=("BEFORE", "AFTER"))
     asked = parser.parse_args()
-    if asked.join:
-        join(asked.output, *asked.join)
-        return
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     torch.set_num_threads(1)
     began, (k, n) = time.monotonic(), map(int, asked.only.split("/"))

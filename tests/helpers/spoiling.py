@@ -8,65 +8,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from tampering import Array, Part
 
 from common.specs.updates import EVALUATION
-from common.wire.bundle import Bundle
 
 Draw = np.random.Generator
-Array = np.ndarray[Any, Any]
-
-
-@dataclass
-class Part:
-    """A payload as it travels: a header, and arrays or, of a bundle, parts by name."""
-
-    head: Array
-    arrays: list[Array] = field(default_factory=list)
-    parts: dict[str, Part] | None = None
-
-    @classmethod
-    def of(cls, arrays: list[Array]) -> Part:
-        """Read the frames."""
-        fields = json.loads(arrays[0].tobytes())
-        if fields["kind"] != Bundle.kind:
-            return cls(arrays[0], arrays[1:])
-        parts, start = {}, 1
-        for name, count in fields["parts"]:
-            parts[name] = cls.of(arrays[start : start + count])
-            start += count
-        return cls(arrays[0], parts=parts)
-
-    def encode(self) -> list[Array]:
-        """Return the arrays, with headers that fit them."""
-        if self.parts is None:
-            return [self.head, *self.arrays]
-        each = {name: part.encode() for name, part in self.parts.items()}
-        head = Bundle.head({name: len(arrays) for name, arrays in each.items()})
-        return [head, *(array for arrays in each.values() for array in arrays)]
-
-    def leaves(self) -> Iterator[Part]:
-        """Yield the parts that are not bundles."""
-        if self.parts is None:
-            yield self
-        for part in (self.parts or {}).values():
-            yield from part.leaves()
-
-    def bundles(self) -> Iterator[Part]:
-        """Yield the bundles, the outermost first."""
-        if self.parts is not None:
-            yield self
-        for part in (self.parts or {}).values():
-            yield from part.bundles()
-
-    def copy(self) -> Part:
-        """Return one whose arrays can be changed."""
-        return Part.of([array.copy() for array in self.encode()])
 
 
 def pick(draw: Draw, items: Any) -> Any:
@@ -183,7 +134,7 @@ class Hostile:
     def _values(self, sent: Part, asked: Part) -> Part:
         """Change the arrays of a part, all of them alike or a single one."""
         leaf, change = pick(self._draw, list(sent.leaves())), pick(self._draw, _CHANGES)
-        self._note(f"{change.__name__.lstrip('_')} of {_kind(leaf)}")
+        self._note(f"{change.__name__.lstrip('_')} of {leaf.kind}")
         one = int(self._draw.integers(max(1, len(leaf.arrays))))
         whole = self._draw.random() < 0.6
         state = self._draw.bit_generator.state
@@ -315,9 +266,5 @@ _WAYS = (
 )
 
 
-def _kind(leaf: Part) -> str:
-    return str(json.loads(leaf.head.tobytes())["kind"])
-
-
 def _form(leaf: Part) -> tuple[Any, ...]:
-    return _kind(leaf), *(array.shape for array in leaf.arrays)
+    return leaf.kind, *(array.shape for array in leaf.arrays)

@@ -61,7 +61,8 @@ def shown(releases: Releases, repeats: int = FEW) -> Audit:
     "name",
     [
         pytest.param(
-            name, marks=[pytest.mark.long] * (name.endswith("-sampled") or name == "feddm-feature")
+            name,
+            marks=[pytest.mark.long] * (name.endswith("-sampled") or name.startswith("feddm-")),
         )
         for name, target in TARGETS.items()
         if target.ours
@@ -168,6 +169,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("bug", PLANTED)
 def test_a_planted_bug_shows_more_than_the_claim(bug: str, mechanism: Mechanism) -> None:

@@ -11,26 +11,10 @@ from exact_epsilon import gaussian as exact_gaussian
 from torch import Tensor
 
 from client_app.draws import Draws
-from common.methods import METHODS
-from tests.mechanisms.phases import PHASES, PLACES, audit_phase, exact_epsilon
+from tests.mechanisms.phases import audit_phase, exact_epsilon
 from tests.mechanisms.run import main
 
 DELTA = 1e-5
-
-
-@pytest.mark.filterwarnings("ignore:.*performance drop")
-@pytest.mark.parametrize("name", PHASES)
-def test_one_example_more_moves_what_a_phase_releases_by_the_clip(name: str) -> None:
-    """And by no less: else it was not attacked. An exchange is an example out and another in, up to 2 C apart."""
-    found = audit_phase(name, DELTA)
-    assert found.holds, found
-    least = 0.3 if PHASES[name].exchanged else PHASES[name].least
-    assert all(found.clips[place] >= least for place in PLACES), found
-
-
-def test_every_private_method_is_audited() -> None:
-    private = {name for name, method in METHODS.items() if method.private}
-    assert {phase.method for phase in PHASES.values()} == private
 
 
 class OneAfterTheOther:

@@ -242,25 +242,6 @@ def test_the_installed_nectar_answers_from_a_process_of_its_own(node: dict[str, 
     assert question.lines[-1] == "hash      d"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["99"],
-        ["99", "0" * 16],
-        ["99", "../../x" * 3],
-        ["fedagv"],
-        ["ab" * 31],
-        ["fedavg", "0" * 16],
-    ],
-)
-def test_a_word_on_nothing_is_refused(
-    node: dict[str, Any], words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path(node["state-dir"], FOLDER).mkdir()
-    assert word(node, *words) == 2
-    assert words[0] in capsys.readouterr().err
-
-
 def test_a_site_under_flowers_own_program_takes_part_in_nothing(node: dict[str, Any]) -> None:
     site = Site(settings(), **node)
     assert "which `nectar site` alone keeps" in site.refusal()

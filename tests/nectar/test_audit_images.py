@@ -21,7 +21,7 @@ from torch import Tensor
 
 from client_app.owner.review import Look, Review
 from common.division import Division
-from common.errors import ConfigError, FederationError
+from common.errors import ConfigError
 from common.samples.dataset import DatasetInfo
 from common.samples.inputs import Samples
 from common.samples.inputs import samples as dataset_samples
@@ -320,49 +320,6 @@ def test_the_leverages_of_all_who_were_summed_have_the_rows_length_as_their_mean
 
 
 # ---- what cannot be audited -----------------------------------------------------------------------------------
-
-
-def test_a_record_whose_data_are_gone_is_refused_in_a_sentence(
-    small: Small, capsys: pytest.CaptureFixture[str]
-) -> None:
-    record = run(small(method="fedavg", rounds=1))
-    provenance = record.directory / "provenance.json"
-    stated = json.loads(provenance.read_text("utf-8"))
-    stated["data"]["sha256"] = "0" * 64
-    provenance.write_text(json.dumps(stated), encoding="utf-8")
-    assert main(["audit", "images", str(record.directory)]) == 2
-    message = capsys.readouterr().err
-    assert message.count("\n") == 1
-    assert "is another one today" in message
-
-
-def test_a_run_without_a_finished_round_is_refused(small: Small) -> None:
-    record = run(small(method="fedavg", rounds=1))
-    record.last.unlink()
-    with pytest.raises(FederationError, match="stopped before its first round"):
-        audit_record(record.directory)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["images"], "one record or a site's review folder"),
-        (["images", "a", "b"], "one record or a site's review folder"),
-        (["images", "nowhere"], "is not a run's record"),
-        (["images", "a", "--others", "b"], "--others goes with --data"),
-        (["dp-sgd", "--json"], "takes the word images"),
-    ],
-)
-def test_wrong_words_are_refused(
-    words: list[str],
-    said: str,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["audit", *words]) == 2
-    assert said in capsys.readouterr().err
 
 
 def test_text_has_no_images_to_audit(asked: Any) -> None:

@@ -37,29 +37,6 @@ def test_config_prints_the_resolved_configuration(capsys: pytest.CaptureFixture[
     assert "  lr: 0.5  # the command line" in lines
 
 
-def test_an_error_is_its_sentences_on_stderr_and_exit_code_2(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert cli.main(["config", "feddm.icp=3", "rounds=two"]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.splitlines() == [
-        "nectar: feddm.icp on the command line is not a setting: did you mean feddm.ipc?",
-        "nectar: rounds='two' on the command line must be a whole number, at least 1.",
-    ]
-
-
-def test_an_unknown_command_is_answered_with_the_nearest(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert cli.main(["confg"]) == 2
-    assert capsys.readouterr().err == (
-        "nectar: there is no command 'confg': did you mean `nectar config`?\n"
-    )
-    assert cli.main(["qqqqq"]) == 2
-    assert "nectar --help" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
 def test_the_overview_lists_every_command_with_its_summary(
     words: list[str], capsys: pytest.CaptureFixture[str]
@@ -104,54 +81,6 @@ def test_a_run_writes_its_lines_as_they_are(
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("run --rounds 3", "settings are words: did you mean rounds=...?"),
-        ("run --lr=3", "settings are words: did you mean image_training.lr=...?"),
-        ("run lr=0.1", "lacks its section: did you mean image_training.lr?"),
-        ("run fedprox lr=0.1", "lacks its section: did you mean fedprox.lr?"),
-        ("runs --jsn", "option --jsn is unknown: did you mean --json?"),
-        ("run --repeat 3", "`nectar compare METHOD --seeds N` runs it over seeds."),
-        ("runs --last", "the newest is listed first, and `latest` names it"),
-        ("run fedavg --batch-size 3", "settings are words: did you mean fedavg.batch=...?"),
-        ("run --gpu", "settings are words: did you mean compute.device=cuda?"),
-        ("fedavg", "there is no command 'fedavg': did you mean `nectar run fedavg`?"),
-        ("Fed-Avg rounds=3", "did you mean `nectar run fedavg`?"),
-        ("config --help fed-avg", "fed-avg is unknown, the nearest is fedavg: "),
-        ("config --help MNIST", "MNIST is unknown: `nectar config --help` lists all."),
-        ("config --help epochs", "epochs is a setting of image_training, fedavg, fedprox, "),
-        ("config --help batch_size", "the nearest is image_training.batch: "),
-        ("config --help fedavg.nosuch", "fedavg has no setting 'nosuch': `nectar config --help fe"),
-        ("run fedavg privacy.epsilon=0", "means no privacy here: give one above 0"),
-        ("run fedavg --federation x", "it is an option of `flwr run`."),
-        ("run fedavg partition.alpha = 0.1", "without spaces around '='"),
-        ("run fedavg fedprox", "'fedprox' is another: `nectar compare` takes several."),
-        ("runs --delete x", "removed by `nectar runs --remove`"),
-        ("keys create", "did you mean `nectar keys ca`?"),
-        ("submit fedavg rounds=3", "'fedavg' is a method: the connection is named before it."),
-        ("submit 127.0.0.1:99999 --insecure", "a port is a number from 1 to 65535"),
-        ("submit https://a.org", "no https:// stands before the host"),
-        ("site init north no.kit --data .", "there is no kit at "),
-        ("compare fedavg --tune lr=0.1,0.3", "begin with fedavg, as in fedavg.lr=0.1,0.3."),
-        ("run --dry-run --dry-run", "--dry-run is given twice: give it once."),
-        ("run --config a --config=b", "--config is given twice: give it once."),
-        ("run --config", "'--config' requires an argument"),
-        ("keys cu", "there is no command 'cu': did you mean `nectar keys ca`?"),
-        ("run feddm-cifar1", "is unknown, the nearest are feddm-cifar10, "),
-    ],
-)
-def test_a_slip_is_answered_with_the_one_word_that_was_meant(
-    words: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(words.split()) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert said in err
-    assert err.count("\n") == 1
-    assert len(err) < 250
-
-
 def test_a_shell_is_told_what_completes_a_word() -> None:
     asked = {"_NECTAR_COMPLETE": "complete_bash", "COMP_WORDS": "nectar run partition.al"}
     done = subprocess.run(
@@ -165,48 +94,11 @@ def test_a_shell_is_told_what_completes_a_word() -> None:
     assert done.stdout.strip() == "partition.alpha="
 
 
-LINES = {
-    "report": ["report", "gone"],
-    "export": ["export", "gone"],
-    "compare": ["compare", "feddm"],
-    "fetch": ["fetch", "lab", "latest"],
-    "submit": ["submit", "lab"],
-}
-
-
 @pytest.mark.parametrize("key", ["privacy.epsilon", "fedavg.epochs", "rounds", "output-dir"])
 def test_the_help_of_a_setting_is_its_own(key: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["config", "--help", key]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(f"  {key}=")]
     assert len(lines) == 1
-
-
-@pytest.mark.parametrize("command", LINES)
-def test_an_output_that_cannot_be_is_refused_before_any_work(
-    command: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """The record and the connection that the lines name are not there: nobody has looked for them yet."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").write_text("mine")
-    bad = {
-        "": "--output='' names nothing: give it ",
-        "file/new": f"lies below {tmp_path / 'file'}, which is a file: name another one.",
-        "file": "--output=file is a file, and a folder is needed: name another one.",
-    }
-    if command == "report":
-        gone = "lies in a directory that is not there: make"
-        bad = {"": bad[""], "gone/new.html": gone, "file": "must name an HTML file"}
-    elif command == "export":
-        bad["file"] = "file is there already and is left as it is"
-    for place, message in bad.items():
-        assert cli.main([*LINES[command], f"--output={place}"]) == 2
-        out, err = capsys.readouterr()
-        assert (out, err.count("\n")) == ("", 1)
-        assert message in err
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -294,13 +186,6 @@ def test_help_of_an_import_path_lists_its_arguments(capsys: pytest.CaptureFixtur
     assert "  strategy.q=0.1\n" in out
 
 
-def test_help_of_an_unknown_name_is_answered_with_the_nearest(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert cli.main(["config", "--help", "partion"]) == 2
-    assert "the nearest is partition" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("words", [["--help"], ["config"], ["config", "--help", "feddm"]])
 def test_config_needs_no_torch_no_flower_no_ray(words: list[str], tmp_path: Path) -> None:
     code = (
@@ -325,31 +210,6 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
 
 
 # ---- what cannot work is one sentence and exit code 2, before a federation is started ----------------
-
-
-WORDS = [
-    (["model.depth=5"], "a ConvNet of depth 5 cannot be built for images of 8x8"),
-    (["partition.min_size=500"], "set partition.min_size to 129 or less"),
-    (["compute.device=cuda:99", "compute.client_gpus=0.1"], "this machine offers"),
-    (["method=flwr.serverapp.strategy:FedAdamm"], "FedAdam"),
-    (["dataset=reddit2k", "method=feddm"], "method=feddm takes images, a table, series, and"),
-    (["dataset=reddit2k", "method=real", "data-dir=/nowhere"], "and reddit2k is text"),
-    (["resume="], "resume= names no record"),
-]
-
-
-@pytest.mark.parametrize("command", ["run", "simulate"])
-@pytest.mark.parametrize(("words", "said"), WORDS)
-def test_refused_in_a_sentence_and_nothing_is_left(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], command: str, words: list[str], said: str
-) -> None:
-    output = tmp_path / "runs"
-    assert cli.main([command, f"output-dir={output}", *words]) == 2
-    error = capfd.readouterr().err
-    assert error.startswith("nectar: ")
-    assert said in error
-    assert "Traceback" not in error
-    assert not output.exists()
 
 
 def test_a_log_that_is_no_terminal_has_no_colours(

@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 from comparing import a_run, options_of, results_of
 from federation import run
+from golden import assert_file
+from places import ROOT
 from small import SMALL, Small
 
 import nectar
 from common.config.loading import load
 from common.config.resolved import Config
 from common.config.text import parse_set
-from common.errors import ConfigError, DataError
 from nectar.arguments import format_duration
 from nectar.cli import main
 from nectar.comparison import dry_run
@@ -32,7 +33,9 @@ from nectar.comparison.request import Axis, Cell, CompareOptions, ComparisonRequ
 from nectar.comparison.results import ComparisonResult, GridResult, TableResult
 from nectar.comparison.tables import Results, TextTable
 from nectar.engines.progress import Estimate
+from server_app.record import Record
 
+GOLDEN = ROOT / "tests" / "golden"
 ALPHA, SETS = Axis("partition.alpha", ("0.1", "1")), Axis("dataset", ("digits", "mnist"))
 
 
@@ -68,41 +71,6 @@ def test_each_combination_is_a_comparison_and_the_last_axis_is_fastest() -> None
     assert first.words(first.variants[1], 4) == [
         *("rounds=3", "partition.alpha=0.1", "dataset=digits", "method=fedavg", "seed=4")
     ]
-
-
-@pytest.mark.parametrize(
-    ("word", "sentence"),
-    [
-        ("--grid=seed=0,1", "no grid goes over seed; --seeds repeats each run"),
-        ("--grid=method=feddm,fedavg", "no grid goes over method; methods are the rows"),
-        ("--grid=output_dir=/a,/b", "no grid goes over output-dir; all runs share it"),
-        ("--grid=alpha=0.1,1", "alpha is not a setting: did you mean partition.alpha?"),
-        ("--grid=rounds", "write KEY=v1,v2"),
-        ("--grid=rounds=1,,2", "a value is missing"),
-        ("--grid=rounds=1,1", "a value stands twice"),
-        ("--grid=rounds=1,2 rounds=3", "rounds is given twice"),
-        ("--grid=rounds=1,2 mine=feddm:rounds=3", "'mine' sets rounds itself, which --grid goes over"),
-        ("--grid=rounds=1,2 --grid=rounds=3", "--grid names rounds twice"),
-        ("--grid=feddm.ipc=1,2 --grid=real.ipc=1,2", "--grid names two settings called ipc"),
-        ("--grid=partition.min_size=5,6 --tune=feddm.rounds=1,2", "rounds is not a setting of a method's"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_meant_is_one_sentence(word: str, sentence: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=sentence.replace("?", r"\?")):
-        grid(tmp_path, "feddm", *word.split()) if "tune" in word else request(
-            "feddm", *word.split()
-        )
-
-
-def test_a_table_has_columns_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", "table=feddm-2", "--grid", "rounds=1,2"]) == 2
-    assert "table= has columns of its own" in capsys.readouterr().err
-
-
-def test_a_value_that_no_cell_can_have_is_refused_before_any_work(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^lr=-1: fedavg\.lr=-1 .* above 0"):
-        grid(tmp_path, "fedavg", "--grid=fedavg.lr=1,-1")
-    assert not (tmp_path / "runs").exists()
 
 
 def test_a_row_may_have_its_own_data_set_and_rounds() -> None:
@@ -175,11 +143,6 @@ def test_a_cell_that_cannot_be_had_costs_that_cell_alone(small: Small, tmp_path:
     }  # fmt: skip
 
 
-def test_if_no_cell_can_be_had_it_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError):
-        grid(tmp_path, "fedavg", "--grid=partition.min_size=1000,2000")
-
-
 @pytest.mark.extended
 def test_a_run_that_fails_costs_its_cell_alone(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -225,28 +188,11 @@ FOUR = {
 }
 
 
-def test_the_pivot_for_latex_has_a_line_of_heads_for_each_axis_and_the_best_in_bold() -> None:
-    found = [line for line in results(FOUR).latex().splitlines() if not line.startswith("%")]
-    assert found == [
-        "",
-        r"\begin{table}[htbp]",
-        r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
-        r"\caption{Accuracy after the last round, mean and sample standard deviation over the seeds.}",
-        r"\medskip",
-        r"\sbox0{%",
-        r"\begin{tabular}{lrrrr}",
-        r"\toprule",
-        r" & \multicolumn{2}{c}{alpha=0.1} & \multicolumn{2}{c}{alpha=1} \\",
-        r"\cmidrule(lr){2-3} \cmidrule(lr){4-5}",
-        r"method & dataset=digits & dataset=mnist & dataset=digits & dataset=mnist \\",
-        r"\midrule",
-        r"a\_b & \textbf{0.6000 $\pm$ 0.1414} & 0.5000 $\pm$ 0.0000 & \textbf{0.5000} & \textbf{0.5000} \\",
-        r"100\% & 0.2500 $\pm$ 0.0000 & \textbf{0.7500 $\pm$ 0.0000} & \textbf{0.5000} & 0.2500 \\",
-        r"\bottomrule",
-        r"\end{tabular}",
-        r"}\ifdim\wd0>\linewidth\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi",
-        r"\end{table}",
-    ]
+def test_the_pivot_for_latex_has_a_line_of_heads_for_each_axis_and_the_best_in_bold(
+    pytestconfig: pytest.Config,
+) -> None:
+    text = "".join(each.latex() for each in (results(FOUR), paper_of(24), paper_of(0)))
+    assert_file(pytestconfig, GOLDEN / "pivot.tex", text)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -312,13 +258,10 @@ def paper_of(numbers: int) -> TableResult:
     return TableResult("t", "nectar compare table=t", Path("out"), paper, False, ours)
 
 
-def test_a_table_without_printed_numbers_is_rows_by_columns() -> None:
+def test_a_table_without_printed_numbers_is_rows_by_columns(pytestconfig: pytest.Config) -> None:
+    """The last column has rows of its own, and a terminal 120 columns."""
     found = paper_of(0)
-    assert "| row 0 | 0.6500 ± 0.0707? |" in found.markdown()
-    assert "| row 1 | 0.6500 ± 0.0707? |" in found.markdown()
-    assert "| – |\n| row 1 |" in found.markdown(), "the last column does not have it"
-    assert found.markdown().count("0.2500 |") == 1
-    assert "? at least one seed: not run" in found.table
+    assert_file(pytestconfig, GOLDEN / "paper.md", found.markdown())
     assert max(map(len, found.table.splitlines())) <= 120
     heads = [line for line in found.table.splitlines() if line.startswith("method ")]
     assert " ".join(heads).split().count("cifar10-alpha3") == 1
@@ -334,14 +277,14 @@ def test_a_wide_pivot_comes_in_pieces_of_120_columns() -> None:
 # -- a dry run ----------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("_no_children")
-def test_a_dry_run_says_what_is_there_and_estimates_the_rest(
-    small: Small,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """One step is timed for all runs of a row: what comes of it is five seconds a run here."""
+@pytest.fixture
+def planned(
+    small: Small, monkeypatch: pytest.MonkeyPatch, _no_children: None
+) -> tuple[Record, list[str], list[str]]:
+    """Return a record, the words of comparisons that find it, and which methods' steps are timed for the rest.
+
+    One step is timed for all runs of a row: what comes of it is five seconds a run here.
+    """
     timed: list[str] = []
 
     def rehearse(config: Config) -> Estimate:
@@ -350,44 +293,45 @@ def test_a_dry_run_says_what_is_there_and_estimates_the_rest(
 
     monkeypatch.setattr(dry_run, "rehearse", rehearse)
     record = run(small(method="fedavg", rounds=2, set="partition.min_size=5"))
+    words = f"fedavg real output-dir={record.directory.parent} rounds=2 --seeds 2 --jobs 1 {SMALL}"
+    return record, words.split(), timed
+
+
+def test_a_dry_run_says_what_is_there_and_estimates_the_rest(
+    planned: tuple[Record, list[str], list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    record, words, timed = planned
     spent = sum(
         v for line in record.metrics()[1:] for v in line["seconds"].values() if isinstance(v, float)
     )
-    runs = record.directory.parent
-    before = {path: path.stat().st_mtime_ns for path in runs.rglob("*")}
-    words = [
-        "fedavg",
-        "real",
-        f"output-dir={runs}",
-        "rounds=2",
-        "--seeds",
-        "2",
-        "--jobs",
-        "1",
-        *SMALL.split(),
-    ]
+    before = {path: path.stat().st_mtime_ns for path in record.directory.parent.rglob("*")}
     assert main(["compare", *words, "--grid", "partition.min_size=5,6", "--dry-run"]) == 0
     message = capsys.readouterr().out
-    assert f"min_size=5: fedavg, seed 0: there ({record.id})" in message
-    assert f"min_size=6: fedavg, seed 1: to be run, about {format_duration(spent)}" in message
-    assert "min_size=5: real, seed 1: to be run, about 5.0 s" in message
-    assert "Cell min_size=6, 2 of 2." in message
-    assert "Cell min_size=5: 3 runs to be made, about " in message
-    assert "8 runs, 1 of them there already." in message
-    assert f"About {format_duration(20 + 3 * spent)} of computing: 3 by records of such" in message
-    assert "4 by timing a step." in message
+    for line in (
+        f"min_size=5: fedavg, seed 0: there ({record.id})",
+        f"min_size=6: fedavg, seed 1: to be run, about {format_duration(spent)}",
+        "min_size=5: real, seed 1: to be run, about 5.0 s",
+        "8 runs, 1 of them there already.",
+        f"About {format_duration(20 + 3 * spent)} of computing: 3 by records of such",
+    ):
+        assert line in message
     assert timed == ["real"], "no step of what was measured, and one of four runs alike"
-    assert "The records of 3 take about" in message
-    assert {path: path.stat().st_mtime_ns for path in runs.rglob("*")} == before
+    after = {path: path.stat().st_mtime_ns for path in record.directory.parent.rglob("*")}
+    assert after == before
+
+
+def test_a_dry_run_counts_what_a_search_tries_and_goes_on_with_no_other_division(
+    planned: tuple[Record, list[str], list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    record, words, _ = planned
     record.note(outcome="interrupted")
     assert main(["compare", *words, "--dry-run"]) == 0
     assert f"goes on ({record.id})" not in capsys.readouterr().out, "another division's"
-    words += ["--tune", "real.ipc=1,2,3", "--tune-seeds=1"]
-    assert main(["compare", *words, "--dry-run"]) == 0
+    searched = ["--tune", "real.ipc=1,2,3", "--tune-seeds=1"]
+    assert main(["compare", *words, *searched, "--dry-run"]) == 0
     message = capsys.readouterr().out
     assert "search for real: 3 runs, 0 of them there, about 5.0 s each" in message
     assert "7 runs, 0 of them there already." in message
-    assert "Cell" not in message
 
 
 def test_runs_that_take_as_long_are_timed_once() -> None:

@@ -233,40 +233,6 @@ def test_words_of_ones_own_go_to_every_column(tiny: None) -> None:
     assert columns_of(["table=t", "wide"])["wide"].options.target == 0.01, "the table's own"
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (
-            "table=feddm2",
-            "table='feddm2' is unknown, the nearest is feddm-2: `nectar config --help` lists all.",
-        ),
-        (
-            "table=feddm-2 mnst",
-            "'mnst' is neither a row nor a column of table=feddm-2, the nearest is mnist.",
-        ),
-        (
-            "table=feddm-2 fedavgg",
-            "'fedavgg' is neither a row nor a column of table=feddm-2, the nearest is fedavg.",
-        ),
-        (
-            "table=feddm-4 xyzzy",
-            "'xyzzy' is neither a row nor a column of table=feddm-4: rows are feddm; columns are rho3, rho5, rho10.",
-        ),
-        ("table=relatives --small", "table=relatives has no small variants: leave out --small."),
-        ("table=feddm-2 table=feddm-4", "two tables, feddm-2 and feddm-4: name one."),
-        ("table=feddm-2 mnist lr=3", "lr on the command line lacks its section"),
-        ("table=feddm-2 mnist --smal", "option --smal is unknown: did you mean --small?"),
-    ],
-)
-def test_what_cannot_be_meant_is_one_sentence(
-    words: str, sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["compare", *words.split()]) == 2
-    message = capsys.readouterr().err
-    assert message.startswith(f"nectar: {sentence}")
-    assert message.count("\n") == 1
-
-
 def test_a_column_that_cannot_be_divided_is_left_out_and_counted(
     tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -334,13 +300,6 @@ def test_without_a_validation_split_the_last_round_is_reported_and_no_round_is_t
     assert result.columns["deep"].accuracies == {"fedavg": {0: last["test"]["accuracy"]}}
     assert not (record.directory / "checkpoint" / "best.safetensors").exists()
     assert "the last one is reported" in result.table
-
-
-@pytest.mark.parametrize("word", ["yes", "1"])
-def test_refit_is_on_or_off(word: str, tiny: None, capsys: pytest.CaptureFixture[str]) -> None:
-    change("base: {rounds: 2, ", REFIT.replace("on", word, 1))
-    assert main(["compare", "table=t"]) == 2
-    assert "refit in conf/table/t.yaml must be on or off, not " in capsys.readouterr().err
 
 
 def test_rounds_that_make_images_are_counted_apart(tiny: None, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from small import SMALL, Small
 
 from common.code.fingerprint import PACKAGES
 from common.config.code_fingerprint import code_fingerprint
-from common.errors import ConfigError, FederationError
+from common.errors import FederationError
 from nectar.cli import main
 from nectar.comparison import scheduler as scheduling
 from nectar.comparison.comparison import Comparison
@@ -198,16 +198,6 @@ def test_a_save_stops_the_rows_whose_code_it_changed_and_no_other(
         "its source has changed: give the same command again" in scheduler.failures["topk, seed 0"]
     )
     assert "no such run" in scheduler.failures["scaffold, seed 0"]
-
-
-def test_two_rows_that_are_one_run_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"'real' and 'real:redraw=off' resolve to the same"):
-        compare(tmp_path, "real", "real:redraw=off")
-
-
-def test_a_search_needs_a_validation_set(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"set data\.validation above 0"):
-        compare(tmp_path, "fedavg", "--tune", "fedavg.lr=0.1,1", "data.validation=0")
 
 
 def test_a_search_chooses_on_its_own_seeds_by_validation(small: Small, tmp_path: Path) -> None:

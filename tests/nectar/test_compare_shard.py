@@ -33,11 +33,6 @@ def test_each_run_is_in_one_shard_and_none_has_two_more_than_another(of: int) ->
     assert max(map(len, shards)) - min(map(len, shards)) <= 1
 
 
-def test_rows_that_are_searched_are_not_divided() -> None:
-    with pytest.raises(ConfigError, match="without --only"):
-        shard(comparison("fedavg.lr=0.1,0.3"), 1, 2)
-
-
 def test_a_printed_line_is_one_runs_command(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["compare", "a row=fedavg:lr=0.1", "feddyn", "--seeds", "2"]
     assert cli.main([*words, "--print"]) == 0
@@ -61,12 +56,6 @@ def test_a_shard_is_read_or_refused_in_a_sentence(text: str) -> None:
     else:
         with pytest.raises(ConfigError, match="write K/N"):
             parse_shard(text)
-
-
-@pytest.mark.parametrize("text", ["0/3", "4/3", "1/0", "1/3/5", "-1/3", "1/3\n", "\u0661/3"])
-def test_a_shard_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="write K/N"):
-        parse_shard(text)
 
 
 @pytest.mark.extended

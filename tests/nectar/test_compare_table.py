@@ -10,7 +10,7 @@ import pytest
 from comparing import a_run, results_of
 
 from common.config.loading import load
-from nectar.comparison.frame import csv_of, default_target, frames, is_outlier
+from nectar.comparison.frame import default_target, frames, is_outlier
 from nectar.comparison.paper_table import Printed
 from nectar.comparison.request import Axis, Variant
 from nectar.comparison.results import _accuracy, shown_rounds
@@ -110,54 +110,6 @@ def test_only_seconds_of_runs_made_alone_are_shown() -> None:
     assert math.isnan(row_of(a_run(0.9, alone=False))["seconds_devices"])
 
 
-def test_without_a_run_there_are_tables_all_the_same() -> None:
-    """Nothing was run: every figure is missing, and the files have their heads."""
-    results = results_of({"a": [None], "b": [None]})
-    assert "| a | – | –? |" in results.markdown()
-    assert "| b | – | – | – | – | – | – | – | – |" in results.markdown()
-    assert csv_of(results.by_round).startswith("variant,seed,round,")
-
-
-def test_no_cell_of_a_file_begins_a_formula() -> None:
-    """Counts stay whole, truth values are small, what is missing is empty."""
-    text = csv_of(results_of({"=x": [a_run(0.5, 0.7), None]}).by_run)
-    head, first, second = (line.split(",") for line in text.splitlines())
-    assert (first[0], second[0]) == ("'=x", "'=x")
-    found = dict(zip(head, second, strict=True))
-    assert (found["completed"], found["accuracy"], found["rejected"]) == ("false", "", "")
-    assert dict(zip(head, first, strict=True))["rounds_to_target"] == "2"
-
-
-def test_the_tables_say_it() -> None:
-    rows = {
-        "a": [a_run(0.5, 0.7), a_run(0.8, 0.9)],
-        "b|c": [a_run(0.2, 0.3, alone=False), None],
-    }
-    text = results_of(rows).markdown()
-    assert "| a | 0.8000 ± 0.1414 | 0.7000  0.9000 |" in text
-    assert "| b\\|c | 0.3000 | 0.3000  –? |" in text
-    assert "| a | 1.5 (1 of 2) |" not in text
-    assert "| a | 1 (1 of 2) | 1.1 kB | 100 B | 100 B | 1 kB | 2.2 kB | 4 s | 1 s |" in text
-    assert "| b\\|c | – (0 of 1) | – | – | 100 B | 1 kB | 2.2 kB | – | – |" in text
-    assert "| a | 0.6500 | 0.8000 |" in text
-    assert "2 of 3. `--alone`" in text
-
-
-def test_what_an_audit_found_stands_beside_accuracy() -> None:
-    audited = replace(a_run(0.5, 0.7), found=0.05, false_alarms=0.01)
-    other = replace(audited, found=0.03)
-    text = results_of({"a": [audited, other], "b": [a_run(0.2, 0.3), None]}).markdown()
-    assert "| method | accuracy | found (alarms) |" in text
-    assert "| a | 0.7000 ± 0.0000 | 4.0 % (1.0) |" in text
-    assert "| b | 0.3000 | – |" in text
-    assert "runs that were audited, 2 of 3." in text
-    assert "≥" not in text
-    in_part = results_of({"a": [audited, replace(other, audited_in_part=True)]}).markdown()
-    assert "| ≥ 4.0 % (1.0) |" in in_part
-    assert "- ≥: the records do not keep" in in_part
-    assert "found" not in results_of({"a": [a_run(0.2, 0.3)]}).markdown().lower()
-
-
 def test_a_terminal_has_120_columns() -> None:
     runs = [a_run(*([0.5] * 30)) for _ in range(20)]
     label = "a method with a label that is longer than any table is wide, " * 2
@@ -188,7 +140,4 @@ def test_the_best_mean_on_validation_is_chosen_and_its_edge_told() -> None:
     assert choice.edges == []
     edge = choose(search, trials | {search.grid()[4]: (0.8, 0.8)}, "see their logs")
     assert edge.edges == ["fedavg.lr=1"]
-    text = results_of({"a": [a_run(0.5, 0.7)]}, choices=(edge,)).markdown()
-    assert "fedavg.lr=0.3 fedavg.weighting=counts: 0.6500" in text
-    assert "fedavg.lr=1 lies at the edge" in text
     assert accuracy_text(math.nan) == "–"

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from common.errors import ConfigError
 from nectar.comparison.request import Cell, CompareOptions, Variant, parse, read_variant
 from nectar.comparison.tuning import Search, searches_of
 
@@ -66,54 +65,6 @@ def test_what_all_rows_share_is_no_row(word: str) -> None:
     assert read_variant(word) is None
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ([], "name methods"),
-        (["feddmm"], "'feddmm' is neither a method nor an experiment, the nearest is feddm"),
-        (["feddm", "digit-alpha001"], "the nearest is digits-alpha001"),
-        (["x=fedavgg"], "'fedavgg' in 'x=fedavgg' is not a method, the nearest is fedavg"),
-        (["fedddm:warm=off"], "the nearest is feddm"),
-        (
-            ["feddmm:start=real"],
-            "'feddmm' in 'feddmm:start=real' is not a method, the nearest is feddm",
-        ),
-        (["real:redraw"], "write real:redraw=VALUE"),
-        (["feddm:warm=off,ipc"], "'ipc' in 'feddm:warm=off,ipc' is not key=value"),
-        (["feddm:seed=3"], "all rows share it"),
-        (["fedavg=feddm"], "which is another method"),
-        (["feddm", "feddm"], "two rows are called 'feddm'"),
-        (["feddm", "method=real"], "as words of their own"),
-        (["feddm", "resume=/x"], "finds its records itself"),
-        (["feddm", "feddm-mnist-small", "digits-alpha001"], "two experiments"),
-        (["feddm", "seed=x"], "seed='x' must be a whole number"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(words: list[str], sentence: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        cell(*words)
-    assert sentence in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"seeds": 0}, "--seeds=0 must be a whole number, at least 1"),
-        ({"seeds": 1.5}, "--seeds=1.5 must be a whole number"),
-        ({"jobs": -1}, "--jobs=-1 must be a whole number, at least 0"),
-        ({"target": 1.5}, "above 0, at most 1"),
-        ({"target": "much"}, "above 0, at most 1"),
-        ({"alone": True, "jobs": 2}, "leave out --jobs"),
-        ({"tune": ("feddm.rho=3,4",)}, "choose another seed"),
-        ({"small": True}, "--small and --search are for a paper's table"),
-    ],
-)
-def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        cell("feddm", "seed=999", **options)
-    assert sentence in str(caught.value)
-
-
 def test_the_words_of_a_run() -> None:
     words = ("rounds=2", "feddm:ipc=3", "digits-alpha001", "seed=5", "feddm.ipc=9")
     request = cell(*words, seeds=2)
@@ -147,19 +98,3 @@ def test_a_search_for_a_row_is_for_it_alone_and_begins_from_it() -> None:
     assert (rest.labels, rest.axes[0].key) == (("fedavg",), "fedavg.epochs")
     (strange,) = searches(f"a={ADAM}", tune=["a.eta=0.1,1"])
     assert strange.axes[0].key == "strategy.eta"
-
-
-@pytest.mark.parametrize(
-    ("row", "tune", "sentence"),
-    [
-        ("feddm", ["fedavg.lr=1"], "it is not compared"),
-        ("fedavg:lr=1", ["fedavg.lr=1,2"], "sets fedavg.lr itself"),
-        ("fedavg", ["fedavg.lr=1,1"], "a value stands twice"),
-        ("fedavg", ["fedavg.lr"], "write METHOD.key=v1,v2"),
-        ("fedavg", ["fedavg.lr=1", "fedavg.lr=2"], "give all its values at once"),
-    ],
-)
-def test_a_search_that_cannot_be_is_refused(row: str, tune: list[str], sentence: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        searches(row, tune=tune)
-    assert sentence in str(caught.value)

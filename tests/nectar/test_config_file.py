@@ -108,67 +108,11 @@ def test_its_paths_start_where_typed_ones_do(file: Callable[[str], Path], tmp_pa
     assert resolved("--config", "mine.yaml", "output-dir=there").output_dir == tmp_path / "there"
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (
-            "feddm:\n  ipk: 3\n",
-            r"feddm\.ipk in .*mine\.yaml is not a setting: did you mean feddm\.ipc",
-        ),
-        ("rounds: two\n", r"rounds='two' in .*mine\.yaml must be a whole number"),
-        ("rounds: 2\nrounds: 3\n", r"mine\.yaml, line 2, cannot be read: 'rounds' twice"),
-        ("- 1\n", r"mine\.yaml must hold keys and values"),
-        ("feddm: 3\n", r"feddm in .*mine\.yaml must hold settings, not 3"),
-        ("base: digitz\n", r"experiment='digitz' in .*mine\.yaml is unknown"),
-        ("base: [a]\n", r"base in .*mine\.yaml must be a name, not a list"),
-        ("dataset: mnits\n", r"dataset='mnits' in .*mine\.yaml is unknown, the nearest is mnist"),
-        (
-            "experiment: digits-alpha001\n",
-            r"mine\.yaml is only valid in a full configuration.*base: digits",
-        ),
-        ("schema: 1\n", r"schema=1 in .*mine\.yaml is another release's: this one reads 2"),
-        ("output-dir: 3\n", r"output-dir in .*mine\.yaml must be a path, not 3"),
-        ("set: a.b=1\n", r"set in .*mine\.yaml can only be given by itself"),
-    ],
-)
-def test_an_error_names_the_file(file: Callable[[str], Path], text: str, said: str) -> None:
-    file(text)
-    with pytest.raises(ConfigError, match=said):
-        resolved("--config", "mine.yaml")
-
-
-def test_what_cannot_be_is_refused(file: Callable[[str], Path], tmp_path: Path) -> None:
-    file("base: digits-alpha001\n")
-    with pytest.raises(
-        ConfigError, match=r"two experiments, feddm-mnist and digits-alpha001 \(base in"
-    ):
-        resolved("feddm-mnist", "--config", "mine.yaml")
-    with pytest.raises(ConfigError, match=r"--config .*there\.yaml is not a file"):
-        resolved("--config", "there.yaml")
-
-
 def test_no_server_makes_a_site_read_a_file(file: Callable[[str], Path]) -> None:
     path = file("a secret\n")
     with pytest.raises(ConfigError, match="cannot be sent to sites") as told:
         load({"config": str(path)}, policy=lambda key, named: None)
     assert "secret" not in str(told.value)
-
-
-def test_every_command_that_takes_settings_takes_it(
-    file: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    file("feddm:\n  ipk: 3\n")
-    for command in (
-        ["run"],
-        ["simulate", "--print"],
-        ["submit", "127.0.0.1:9", "--insecure"],
-        ["config"],
-        ["compare", "feddm"],
-        ["data"],
-        ["doctor"],
-    ):
-        assert nectar([*command, "--config", "mine.yaml"]) == 2, command
-        assert "mine.yaml is not a setting: did you mean feddm.ipc?" in capsys.readouterr().err
 
 
 def test_a_comparison_gives_its_runs_the_resolved_configuration(

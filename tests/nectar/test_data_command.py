@@ -102,36 +102,6 @@ def test_a_site_engineer_checks_a_folder(tmp_path: Path, capfd: pytest.CaptureFi
     assert "own/purpel is a folder of no known class" in forgotten
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ((*WORDS,), "names no folder: set images.folder"),
-        (("data", "dataset=images"), "needs images.classes"),
-        (("data", "dataset=flower160"), "the nearest is flowers160"),
-        (("data", "dataset=flowers160"), "there is no folder"),
-        (("data", "images.folder=/x"), "/x is not there: name a folder"),
-        (
-            ("data", "dataset=digits", "images.folder=/x"),
-            "dataset=digits is not a folder of images",
-        ),
-        ((*WORDS, "--folder", "nowhere"), "there is no folder"),
-        (("data", "--folder", "."), "needs a data set that is a folder of images"),
-        (("data", "--draw", "c.pdf"), "choose .png or .svg"),
-        (("data", "--samples", "c.svg"), "choose .png"),
-        (("data", "--draw", "nowhere/c.png"), "there is no folder"),
-        (("data", "--drow", "c.png"), "did you mean --draw"),
-        (("data", "federation.sites=9999"), "cannot be divided over 9999 sites"),
-    ],
-)
-def test_refused_in_a_sentence(
-    capfd: pytest.CaptureFixture[str], words: tuple[str, ...], sentence: str
-) -> None:
-    error = said(capfd, *words, code=2)
-    assert error.startswith("nectar: ")
-    assert sentence in error
-    assert len(error.strip().splitlines()) == 1
-
-
 def test_bubbles_grow_with_the_number_and_many_sites_have_no_numbers() -> None:
     counts = np.array([[4, 16], [0, 1]])
     figure = draw_counts(Holdings(("a", "b$"), ("x", "y"), counts), "t")

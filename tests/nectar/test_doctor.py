@@ -33,7 +33,6 @@ from places import ROOT
 from client_app.site import division_of
 from common.config.loading import load
 from common.data.loading import load as load_data
-from common.errors import FederationError
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event
 from common.privacy.ledger import LEDGER, Charge, Ledger
@@ -463,41 +462,6 @@ def test_a_sites_ledger_is_looked_into(doctor: Doctor, own: Path, tmp_path: Path
     assert "fail privacy the privacy ledger" in message
 
 
-@pytest.mark.parametrize(
-    ("node_config", "settings", "line"),
-    [
-        ("privacy-epsilon=3", "", "names no state-dir, where the ledger of it lies"),
-        ("privacy-epsilon=3 state-dir='/s'", "", "sends what no differential privacy covers"),
-        ("allow-methods='fedavg'", "method=feddm", "allow-methods='fedavg', and the run asks for"),
-        ("allow-start='real'", "feddm.start=noise", "that began as noise"),
-        ("allow-imports='a b-c'", "", "'b-c' is no module"),
-        ("max-iterations=10", "feddm.iterations=11", "max-iterations=10, and the run asks for"),
-        ("max-epochs=2.5", "", "max-epochs=2.5: give a whole number"),
-        ("max-parameters=100", "", "max-parameters=100, and the run asks for a model of"),
-        ("max-size=4", "", "images.size=8"),
-        ("max-cores=0", "", "compute.client_cores=1"),
-        ("min-class=3", "", "min-class=3, and the run asks for examples of every class"),
-        ("device='gpu'", "", "device='gpu': choose auto, cpu, cuda or cuda:N"),
-        ("site='a:b'", "", "the site name 'a:b' is not allowed"),
-        ("partition-id=0 num-partitions=2", "", "images of the site's own (data) and a partition"),
-        ("simulated=true", "", "such a node refuses nothing, leave it out"),
-        ("allow-methods=fedavg", "", "allow-methods=fedavg: write a text in quotes"),
-        ("max-ipc = 5", "", "Flower passes over 'max-ipc' in the node config"),
-        ("max-ipc=5 max-ipc=50", "", "names max-ipc twice"),
-    ],
-)
-def test_what_is_wrong_with_a_node_config(
-    doctor: Doctor, own: Path, node_config: str, settings: str, line: str
-) -> None:
-    """In the words in which the site refuses the run; Flower's own way of reading is said, too."""
-    config = f"data='{own}' {node_config}"
-    code, message = doctor("--site", "--node-config", config, *OWN, *settings.split())
-    assert code == 1
-    (found,) = (text for text in message.splitlines() if " node config " in text)
-    assert found.startswith("fail")
-    assert line in found
-
-
 def test_a_data_root_is_where_the_shared_set_is_looked_for(
     doctor: Doctor, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -522,11 +486,6 @@ def test_a_node_config_that_is_a_file(doctor: Doctor, own: Path, tmp_path: Path)
     code, message = doctor("--site", "--node-config", str(file), *OWN)
     assert code == 1
     assert f"{file} cannot be read as a node config" in message
-
-
-def test_a_node_config_is_a_sites(doctor: Doctor) -> None:
-    code, message = doctor("--node-config", "site='north'")
-    assert (code, "--node-config is a site's: add --site" in message) == (2, True)
 
 
 def files_below(directory: Path) -> set[str]:
@@ -683,23 +642,6 @@ def test_a_sites_own_device_and_cores_stand_over_the_runs() -> None:
     assert own.config.seed == 3
     assert division_of(context(device="cpu", cores=2)) is own
     assert division_of(context(cores=3)) is not own
-
-
-@pytest.mark.parametrize(
-    ("node_config", "said"),
-    [
-        ({"device": "gpu"}, "device='gpu': choose auto, cpu, cuda or cuda:N"),
-        ({"device": 0}, "device=0: choose"),
-        ({"device": "cuda:63"}, "which this machine does not offer: choose cpu or auto"),
-        ({"cores": 0}, "cores=0: give a whole number, 1 or more"),
-        ({"cores": 1.5}, "cores=1.5: give a whole number"),
-        ({"cores": "two"}, "cores='two': give a whole number"),
-        ({"cores": True}, "cores=True: give a whole number"),
-    ],
-)
-def test_a_site_that_sets_nonsense_is_told(node_config: dict[str, object], said: str) -> None:
-    with pytest.raises(FederationError, match=said.replace("'", ".")):
-        division_of(context(**node_config))
 
 
 def test_a_site_that_names_no_run_looks_at_the_way_alone(

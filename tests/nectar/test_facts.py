@@ -15,9 +15,7 @@ from common.config.loading import load
 from common.errors import ConfigError
 from common.methods import METHODS, Method
 from common.settings.base import Disclosure
-from nectar.records.record import RunRecord
 from nectar.report.facts import FACTS, Facts, Given, facts_of
-from nectar.report.view import View
 
 ADAM = "flwr.serverapp.strategy:FedAdam"
 
@@ -148,12 +146,3 @@ def test_a_method_of_one_s_own_names_its_facts_or_has_its_class_and_its_settings
     monkeypatch.setattr("nectar.report.facts.load", lambda path: no_facts)
     with pytest.raises(ConfigError, match=r"own_facts must return nectar\.report\.facts\.Facts"):
         facts_of("mine:METHOD", stated, nothing)
-
-
-def test_of_an_unknown_method_the_report_says_that_it_knows_nothing(small: Small) -> None:
-    record = run(small(method="fedavg", rounds=1))
-    for name in ("config.yaml", "provenance.json"):
-        path = record.directory / name
-        path.write_text(path.read_text().replace("fedavg", "fedzzz"))
-    assert View(RunRecord.open(record.directory)).facts is None
-    assert "The report knows no facts about fedzzz" in written(record).text

@@ -179,18 +179,6 @@ def test_a_certificate_never_outlasts_its_authority(tmp_path: Path) -> None:
     assert make_server(tmp_path, []).not_valid_after_utc == authority.not_valid_after_utc
 
 
-@pytest.mark.parametrize(
-    "host", ["https://superlink", "superlink:8000", "a b", "-x", "", "300.1.2.3", "a..b", "*.x.org"]
-)
-def test_what_is_no_host_is_refused(
-    tmp_path: Path, host: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_authority(tmp_path)
-    assert nectar("keys", "server", str(tmp_path), "--", host) == 2
-    assert "address" in capsys.readouterr().err
-    assert not (tmp_path / "server.key").exists()
-
-
 @pytest.mark.parametrize("label", ["a" * 63, "superlink-hospital-a-north-west-1"])
 def test_long_names_are_judged_at_once(tmp_path: Path, label: str) -> None:
     """A host's label has 63 characters at most; one that is wrong at its end took minutes to be found so."""
@@ -201,19 +189,6 @@ def test_long_names_are_judged_at_once(tmp_path: Path, label: str) -> None:
             make_server(tmp_path, [host])
     assert time.process_time() - began < 2
     make_server(tmp_path, [f"{label}.{label}.example.org"])
-
-
-@pytest.mark.parametrize("words", [["ca"], ["server"], ["node", "a", "b"]])
-def test_nothing_is_written_over(
-    tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_authority(tmp_path)
-    make_server(tmp_path, [])
-    make_nodes(tmp_path, ["b"])
-    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-    assert nectar("keys", words[0], str(tmp_path), *words[1:]) == 2
-    assert "is there already, and no key is ever written over" in capsys.readouterr().err
-    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 
 def test_a_file_that_appears_in_between_is_not_written_over_either(
@@ -247,12 +222,6 @@ def test_ctrl_c_leaves_no_half_of_a_pair(
     monkeypatch.undo()
     assert list((tmp_path / "keys").iterdir()) == []
     assert nectar("keys", "ca", str(tmp_path / "keys")) == 0
-
-
-@pytest.mark.parametrize("site", ["../x", "a/b", "", ".hidden", "a  b", "x" * 65, "ca.pub"])
-def test_site_names_are_those_that_a_federation_takes(tmp_path: Path, site: str) -> None:
-    assert nectar("keys", "node", str(tmp_path / "keys"), "good", site) == 2
-    assert not (tmp_path / "keys").exists()
 
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="OpenSSH is not installed")
@@ -335,55 +304,6 @@ def test_an_expired_authority_signs_nothing_more(
     assert nectar("keys", "server", str(tmp_path)) == 2
     assert "expired on" in capsys.readouterr().err
     assert nectar("keys", "show", str(tmp_path)) == 1
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([], "Usage: nectar keys"),
-        (["serve", "x"], "did you mean `nectar keys server`?"),
-        (["ca"], "Missing argument 'DIR'"),
-        (["ca", "a", "b"], "unexpected extra argument (b)"),
-        (["ca", "a", "--days=0"], "0 is not in the range 1<=x<=36500"),
-        (["node", "a", "b", "--days=3"], "option --days is unknown"),
-        (["node", "a"], "Missing argument 'SITE...'"),
-        (["server", "nowhere"], "nectar keys ca"),
-        (["show", "nowhere"], "there is no directory"),
-        (["register", "lab"], "Missing argument 'SITE.pub...|DIR'"),
-    ],
-)
-def test_words_are_checked(
-    words: list[str],
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert nectar("keys", *words) == 2
-    assert said in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_private_key_is_not_sent_for_a_public_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_authority(tmp_path)
-    make_nodes(tmp_path, ["a"])
-    own = tmp_path / "nodes" / "a"
-    ca = ["--ca", str(tmp_path / "ca.crt")]
-    assert nectar("keys", "register", "127.0.0.1:9", str(own), *ca) == 2
-    assert "is a private key, which stays at the site" in capsys.readouterr().err
-
-
-def test_registration_waits_no_longer_than_it_was_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_authority(tmp_path)
-    (public,) = make_nodes(tmp_path, ["a"])
-    ca = ["--ca", str(tmp_path / "ca.crt")]
-    assert nectar("keys", "register", "127.0.0.1:9", str(public), *ca, "--wait", "0") == 2
-    assert "The SuperLink at 127.0.0.1:9 cannot be reached" in capsys.readouterr().err
 
 
 def test_show_knows_a_sites_volume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

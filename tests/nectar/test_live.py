@@ -131,13 +131,6 @@ def test_one_record_is_followed_and_no_other_shown(record: Record, tmp_path: Pat
         ] * 4
 
 
-def test_a_report_that_follows_is_on_one_record(
-    record: Record, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["report", str(record.directory), "--follow", "--output", "x.html"]) == 2
-    assert "without --output" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     "path",
     [

@@ -9,7 +9,6 @@ from federation import run
 from small import Small
 
 import nectar
-from common.errors import ConfigError
 from nectar import cli
 from nectar.arguments import parse_arguments
 from nectar.records.outputs import with_recorded
@@ -59,32 +58,3 @@ def test_a_run_goes_on_by_the_id_in_an_output_directory_of_its_own(
     moved = elsewhere.rename(there / elsewhere.name)
     found = with_recorded(parse_arguments(["resume=latest", f"output-dir={there}"]))
     assert found["resume"] == str(moved)
-
-
-def test_what_is_none_is_refused_with_what_may_be_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NECTAR_RUNS", str(tmp_path / "nothing"))
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=r"there is no record in .*nothing, and so no latest one"):
-        record_at("latest")
-    with pytest.raises(ConfigError, match="the directory that the run printed, its id, or latest"):
-        nectar.open("20260101-000000-fedavg")
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "linked").symlink_to(tmp_path)
-    assert not (record_at("linked", str(tmp_path / "runs")) / "provenance.json").is_file()
-
-
-def test_a_record_of_another_schema_is_refused_by_each_command_in_one_sentence(
-    records: list[Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = records[1] / "provenance.json"
-    path.write_text(path.read_text().replace('"schema": 2', '"schema": 1', 1))
-    sentence = "was written by another release of Nectar (its schema is 1, this one reads 2)"
-    for words in (["report", "latest"], ["export", "latest", "--output", "x"]):
-        assert cli.main(words) == 2
-        assert sentence in capsys.readouterr().err
-    with pytest.raises(ConfigError, match="its schema is 1"):
-        with_recorded(parse_arguments([f"resume={records[1]}"]))
-    assert cli.main(["runs"]) == 0
-    assert f"{records[1].name} {sentence}" in capsys.readouterr().out

@@ -15,7 +15,6 @@ from federation import numbers, run
 from small import SMALL, Small
 
 from common.config.loading import load
-from common.errors import ConfigError
 from common.methods import METHODS, Method, is_foreign, resolve
 from nectar import cli
 from nectar.comparison.request import CompareOptions, Variant, parse, read_variant
@@ -41,11 +40,6 @@ class DampedSettings(FedAvgSettings):
     part: float = setting(0.5, "the part of the way that is sent", gt=0, le=1)
 
 
-class Unbound(DampedSettings):
-    def needs(self):
-        return {}
-
-
 class DampedClient(DeviceClient):
     @phase("damped")
     def damped(self, w):
@@ -63,11 +57,6 @@ class Damped(FedAvg):
 
 METHOD = Method("damped", Damped, DampedClient, DampedSettings, "damping_facts:facts")
 SPELT = Method("spelt", "damping:Damped", "damping:DampedClient", "damping:DampedSettings")
-TAKEN = Method("model", Damped, DampedClient, DampedSettings)
-CLASH = Method("fedavg", Damped, DampedClient, DampedSettings)
-LOUD = Method("Loud!", Damped, DampedClient, DampedSettings)
-UNBOUND = Method("unbound", Damped, DampedClient, Unbound)
-NO_SETTINGS = Method("without", Damped, DampedClient, Damped)
 NO_STRATEGY = Method("without", DampedSettings, DampedClient, DampedSettings)
 NO_CLIENT = Method("without", Damped, Damped, DampedSettings)
 '''
@@ -150,29 +139,6 @@ def test_its_parts_are_import_paths_however_they_were_given() -> None:
         METHODS["fedavg"].settings,
         private=True,
     )
-
-
-@pytest.mark.usefixtures("_here")
-@pytest.mark.parametrize(
-    ("keys", "sentence"),
-    [
-        ({"method": "damping:METHODS"}, "has no 'METHODS', the nearest is METHOD"),
-        ({"method": "dampin:METHOD"}, "No module named 'dampin' .*PYTHONPATH"),
-        ({"method": "damping:TAKEN"}, "calls itself 'model', which is taken"),
-        ({"method": "damping:CLASH"}, "calls itself 'fedavg', which is taken"),
-        ({"method": "damping:LOUD"}, "calls itself 'Loud!', which cannot name a section"),
-        ({"method": "damping:UNBOUND"}, r"Unbound\.needs must be a classmethod"),
-        ({"method": "damping:NO_SETTINGS"}, "must inherit common.settings.base.Settings"),
-        ({"method": "damping:setting"}, "neither a Flower strategy nor a method of your own"),
-        ({"method": "damping:METHOD", "set": "damped.prat=1"}, "did you mean damped.part"),
-        ({"method": "damping:METHOD", "set": "damped.part=2"}, "damped.part=2 .* at most 1"),
-        ({"method": "damping:METHOD", "set": "strategy.eta=2"}, "needs a Flower strategy"),
-        ({"method": "fedavg", "set": "damped.part=1"}, "damped.part .* is not a setting"),
-    ],
-)
-def test_what_cannot_be_one_is_told(keys: dict[str, str], sentence: str) -> None:
-    with pytest.raises(ConfigError, match=sentence):
-        load(keys)
 
 
 @pytest.mark.usefixtures("_here")

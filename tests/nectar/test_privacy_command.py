@@ -103,31 +103,3 @@ def test_the_rounds_that_are_left(state: Path, capsys: pytest.CaptureFixture[str
     assert f"leaves {left} round" in said(capsys)
     assert nectar(["privacy", *PLAN, "--noise", "0.3"]) == 1
     assert "leaves 0 rounds" in said(capsys)
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ([], "Missing argument 'STATE_DIR|plan'"),
-        (["a", "b"], "unexpected extra argument (b)"),
-        (["/nowhere/at/all"], "there is no such directory"),
-        (["/tmp", "--delta", "1"], "--delta=1 must be a number above 0 and below 1"),
-        (["/tmp", "--epsilon", "x"], "'--epsilon': 'x' is not a valid float"),
-        (["/tmp", "--epsilon", "nan"], "--epsilon=nan must be a number above 0"),
-        (["/tmp", "--steps", "3"], "--steps goes with `nectar privacy plan`"),
-        (["plan", "--epsilon", "3"], "needs --steps"),
-        ([*PLAN, "more"], "unexpected extra argument (more)"),
-        ([*PLAN, "--noise", "1", "--rounds", "2"], "give --noise"),
-        ([*PLAN, "--spent", "/tmp"], "--spent goes with --noise"),
-        (
-            [*PLAN[:4], "1.5", "--steps", "2"],
-            "--sample-rate=1.5 must be a number above 0 and up to 1",
-        ),
-        ([*PLAN[:-1], "0"], "'--steps': 0 is not in the range x>=1"),
-    ],
-)
-def test_what_is_no_question(
-    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert nectar(["privacy", *words]) == 2
-    assert sentence in capsys.readouterr().err

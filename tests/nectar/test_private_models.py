@@ -28,47 +28,8 @@ def gru(shape, classes):
 def lstm(shape, classes):
     return Rows(nn.LSTM, classes)
 
-def rnn(shape, classes):
-    return Rows(nn.RNN, classes)
-
 def norm(shape, classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, classes))
-
-def deep(shape, classes):
-    inner = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4))
-    return nn.Sequential(inner, nn.Flatten(), nn.Linear(144, classes))
-
-class Counting(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("seen", torch.zeros(8))
-    def forward(self, x):
-        self.seen += x.mean(0)
-        return x - self.seen
-
-def counting(shape, classes):
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), Counting(), nn.Linear(8, classes))
-
-class Asking(nn.Module):
-    def forward(self, x):
-        return -x if x.mean().item() < 0 else x
-
-def asking(shape, classes):
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), Asking(), nn.Linear(8, classes))
-
-class Standard(nn.Module):
-    def forward(self, x):
-        return (x - x.mean(0)) / x.std(0)
-
-def standard(shape, classes):
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), Standard(), nn.Linear(8, classes))
-
-class Picks(nn.Module):
-    def forward(self, x):
-        return x[:, torch.randperm(8)]
-
-def picks(shape, classes):
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), Picks(), nn.Linear(8, classes))
 
 def plain(shape, classes):
     return nn.Sequential(
@@ -78,17 +39,6 @@ def plain(shape, classes):
 """
 
 PRIVATE = ["privacy.noise_multiplier=1", "privacy.counts=public"]
-
-REFUSED = {
-    "gru": "layer rows (GRU)",
-    "rnn": "layer rows (RNN)",
-    "norm": "layer 2 (BatchNorm1d)",
-    "deep": "layer 0.1 (BatchNorm2d)",
-    "counting": "layer 2 (Counting)",
-    "asking": "layer 2 (Asking)",
-    "picks": "layer 2 (Picks)",
-    "standard": "not finite",
-}
 
 
 @pytest.fixture(autouse=True)
@@ -102,61 +52,6 @@ def words(method: str, model: str, runs: Path, *more: str) -> list[str]:
     own = f"model.name=a_users_private_models:{model}"
     sites = ["federation.sites=3", "rounds=1", f"output-dir={runs}"]
     return [method, *sites, *([own] if model else []), *more]
-
-
-@pytest.mark.parametrize("model", REFUSED)
-def test_the_layer_is_named_and_nothing_is_begun(
-    model: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    runs = tmp_path / "runs"
-    assert cli.main(["run", *words("fedavg", model, runs, *PRIVATE)]) == 2
-    message = capfd.readouterr().err.strip().splitlines()
-    assert len(message) == 1
-    assert REFUSED[model] in message[0]
-    assert "use " in message[0]
-    assert "set privacy.noise_multiplier=0" in message[0]
-    assert not runs.exists()
-
-
-@pytest.mark.parametrize(
-    ("command", "method"),
-    [
-        ("simulate", "fedavg"),
-        ("compare", "fedavg"),
-        ("run", "scaffold"),
-        ("run", "local"),
-        ("run", "moon"),
-    ],
-)
-def test_so_it_is_under_any_command_and_method(
-    command: str, method: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    runs = tmp_path / "runs"
-    assert cli.main([command, *words(method, "norm", runs, *PRIVATE)]) == 2
-    assert REFUSED["norm"] in capfd.readouterr().err
-    assert not list(runs.glob("*/provenance.json"))
-
-
-@pytest.mark.parametrize("method", ["fedavg", "fedprox"])
-def test_batch_norm_of_a_network_of_nectars_is_refused_too(
-    method: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    runs = tmp_path / "runs"
-    assert cli.main(["run", *words(method, "", runs, *PRIVATE, "model.norm=batch")]) == 2
-    message = capfd.readouterr().err
-    assert "BatchNorm" in message
-    assert "model.norm=group" in message
-    assert not runs.exists()
-
-
-@pytest.mark.parametrize("model", ["norm", "standard"])
-def test_so_it_is_where_images_are_matched(
-    model: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    runs, matched = tmp_path / "runs", ["feddm.mechanism=feature", "feddm.start=noise"]
-    assert cli.main(["run", *words("feddm", model, runs, *PRIVATE, *matched)]) == 2
-    assert "batch" in capfd.readouterr().err
-    assert not runs.exists()
 
 
 @pytest.mark.parametrize(

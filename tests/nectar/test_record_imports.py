@@ -45,44 +45,6 @@ def changed(record: Path, **keys: str) -> None:
     path.write_text(json.dumps(content))
 
 
-def test_nor_what_its_own_file_of_settings_names(
-    record: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delitem(sys.modules, "antigravity", raising=False)
-    path = record / "config.yaml"
-    path.write_text(path.read_text().replace("method: fedavg", "method: antigravity:x"))
-    assert main(["report", str(record)]) == 2
-    assert "add --allow-imports antigravity" in capsys.readouterr().err
-    assert "antigravity" not in sys.modules
-
-
-@pytest.mark.parametrize("command", ["report", "export"])
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"method": "antigravity:x"},
-        {"dataset": "antigravity:fly"},
-        {"set": "model.name=antigravity:x"},
-        {"dataset": "nectar.cli:main"},
-        {"dataset": "common.learning.compute:use_threads"},
-    ],
-)
-def test_nothing_that_it_names_is_imported(
-    record: Path,
-    command: str,
-    keys: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.delitem(sys.modules, "antigravity", raising=False)
-    changed(record, **keys)
-    assert main([command, str(record)]) == 2
-    message = capsys.readouterr().err
-    assert "a record can come from anywhere" in message
-    assert message.count("\n") == 1
-    assert "antigravity" not in sys.modules
-
-
 @pytest.mark.parametrize(
     "keys", [{"dataset": "antigravity:fly"}, {"set": "model.name=antigravity:x"}]
 )
@@ -121,25 +83,6 @@ def test_what_the_line_names_and_flower_s_own_is(
     assert main(["report", str(record), "--allow-imports", "borrowed_nets"]) == 0
     changed(record, set="model.name=mlp", method="flwr.serverapp.strategy:FedAdam")
     assert main(["report", str(record)]) == 0
-
-
-def test_nor_what_an_export_names(
-    record: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.delitem(sys.modules, "antigravity", raising=False)
-    about = {
-        "schema": 1,
-        "model": {"name": "antigravity:x"},
-        "classes": ["a", "b"],
-        "input": {"shape": [1, 8, 8], "scale": 16.0},
-    }
-    (tmp_path / "model.json").write_text(json.dumps(about))
-    assert main(["score", str(tmp_path), "dataset=digits"]) == 2
-    assert "add --allow-imports antigravity" in capsys.readouterr().err
-    assert "antigravity" not in sys.modules
 
 
 # ---- what a run of one's own has imported -------------------------------------------------------------

@@ -25,7 +25,7 @@ from nectar.records.record import RunRecord
 from nectar.report import page as pages
 from nectar.report import pictures
 from nectar.report.privacy import exposed, protected
-from nectar.report.view import View, groups
+from nectar.report.view import View
 from server_app.record import Record
 from server_app.recorder import on_screen
 from server_app.synthetic_sets import save_sets
@@ -50,79 +50,6 @@ def test_the_first_screen_says_how_near_what_was_sent_comes_to_a_real_image(smal
     classes = {tag["class"] for tag in document.all("p") if "outcome" in tag.get("class", "")}
     assert classes == {"outcome open", "outcome good"}  # the second: it completed
     assert "noneepsilon" in document.text
-
-
-@pytest.mark.parametrize("seeded", [True, False])
-def test_a_run_counts_as_private_where_its_noise_was_the_systems(
-    small: Small, seeded: bool
-) -> None:
-    words = "privacy.noise_multiplier=1 privacy.counts=public feddm.mechanism=feature"
-    record = run(small(set=words))
-    lines = record.metrics()
-    for line in lines:
-        for each in (line.get("notes") or {}).get("spent", {}).values():
-            assert each["seeded"], "as every simulation's"
-            each["seeded"] = seeded
-    (record.directory / "metrics.jsonl").write_text(
-        "".join(json.dumps(line) + "\n" for line in lines)
-    )
-    document = written(record)
-    last = {
-        k: v for line in lines for k, v in ((line.get("notes") or {}).get("spent") or {}).items()
-    }
-    most = max(each["epsilon"] for each in last.values())
-    private = f"Differentially private: epsilon {most:.3g} at delta 1e-05" in document.text
-    assert private is not seeded
-    assert ("Not differentially private: the noise was drawn" in document.text) is seeded
-    assert (f"{most:.3g}epsilon" in document.text) is not seeded
-
-
-def test_a_report_says_what_the_run_did(small: Small) -> None:
-    record = run(small())
-    document = written(record)
-    check(document)
-    last = record.metrics()[-1]
-    assert "FedDM on digits, seed 0" in document.text
-    assert "Completed: 2 of 2 rounds are on record." in document.text
-    assert f"{last['test']['accuracy']:.4f}test accuracy after round 2" in document.text
-    labels = [svg["aria-label"].partition(": ")[2] for svg in document.all("svg")]
-    assert labels == [
-        "accuracy by round",
-        "loss by round",
-        "accuracy by bytes sent",
-        "loss by bytes sent",
-    ]
-    assert "By bytes sent" in document.text
-    sets = RunRecord.open(record.directory).synthetic()[1]
-    for site, images in sets.items():
-        for c in torch.unique(images.labels).tolist():
-            alts = [i["alt"] for i in document.all("img") if f"{site}, class {c}:" in i["alt"]]
-            assert alts == [
-                f"{site}, class {c}: 2 images sent",
-                f"{site}, class {c}: the nearest real image of each",
-            ]
-    assert "What the sites sent in round 1" in document.text
-    assert "No reply was rejected in a finished round." in document.text
-    assert "started from noise" in document.text
-    assert "norm error" not in document.text, "which FedDM has none of"
-    assert "sha256" in document.text
-    assert "width: 8" in document.text, "config.yaml"
-
-
-@pytest.mark.parametrize("method", ["fedavg", "flwr.serverapp.strategy:FedAdam"])
-def test_methods_that_send_weights_are_reported(small: Small, method: str) -> None:
-    document = written(run(small(method=method, rounds=1)))
-    check(document)
-    assert "sends weights, no images" in document.text
-    assert not document.all("img")
-
-
-def test_real_is_shown_to_give_the_data_away(small: Small) -> None:
-    document = written(run(small(method="real", rounds=1)))
-    check(document)
-    assert "Real images were sent, as they are" in document.text
-    assert "are real images of the site, but for rounding" in document.text
-    assert "equals a real image" not in document.text
 
 
 def test_the_nearest_real_image_is_found_in_pixel_space(
@@ -203,21 +130,6 @@ def test_a_run_that_stopped_is_reported_as_far_as_it_got(small: Small) -> None:
     check(early)
     assert "Killed, since no process writes it: 0 of 2 rounds are on record" in early.text
     assert "The run ended before the sites were known." in early.text
-
-
-def test_seeds_stand_together_and_methods_side_by_side(small: Small) -> None:
-    seeds = [run(small(rounds=1, seed=seed)) for seed in (0, 1)]
-    other = run(small(method="fedavg", rounds=1))
-    views = [View(RunRecord.open(r.directory)) for r in (*seeds, other)]
-    named = groups(views)
-    assert {name: len(members) for name, members in named.items()} == {"FedDM": 2, "FedAvg": 1}
-    document = written(*seeds, other)
-    check(document)
-    reached = [r.metrics()[-1]["test"]["accuracy"] for r in seeds]
-    assert f"{sum(reached) / 2:.4f}" in document.text
-    assert f"0: {reached[0]:.4f}, 1: {reached[1]:.4f}" in document.text
-    assert "FedDM (2 seeds)" in document.text
-    assert "Run 3: FedAvg on digits, seed 0" in document.text
 
 
 def test_large_runs_make_no_large_page(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,23 +226,6 @@ def test_the_command_writes_where_it_says(
     assert (tmp_path / "again.html").read_bytes() == first, "the same record, the same page"
     assert nectar(["report", str(tmp_path)]) == 2
     assert "is not a run's record" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([], "Missing argument 'RECORD...'"),
-        (["a", "./a"], "named twice"),
-        (["a", "--output", "x.pdf"], "must name an HTML file"),
-        (["a", "--output=gone/x.html"], "not there: make"),
-        (["a", "--outptu=x.html"], "did you mean --output"),
-    ],
-)
-def test_bad_words_are_refused_before_any_work(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert nectar(["report", *words]) == 2
-    assert said in capsys.readouterr().err
 
 
 def test_the_site_that_sent_the_image_closest_to_a_real_one_stands_first(small: Small) -> None:

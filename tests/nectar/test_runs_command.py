@@ -151,25 +151,6 @@ def test_what_a_killed_removal_left_is_no_record_and_is_swept(output: Path) -> N
     assert list(output.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["methd=fedavg"], "did you mean method"),
-        (["outcome=good"], "there are completed, failed"),
-        (["seed=1", "seed=2"], "seed is given twice"),
-        (["some-id"], "ids stand after --remove"),
-        (["--remove"], "takes the ids of records"),
-        (["--remove", "a", "method=fedavg"], "no filter"),
-        (["--yes"], "ids stand after --remove"),
-    ],
-)
-def test_other_words_are_refused(
-    words: list[str], said: str, output: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert nectar(["runs", f"output-dir={output}", *words]) == 2
-    assert said in capsys.readouterr().err
-
-
 def test_without_any_record_it_says_so(output: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert nectar(["runs", f"output-dir={output}"]) == 0
     assert capsys.readouterr().out == f"no such record in {output}\n"

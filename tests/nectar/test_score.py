@@ -165,51 +165,6 @@ def test_pictures_of_another_size_colour_and_depth_are_read(folder: Path, tmp_pa
     assert torch.equal(images, torch.full((2, 1, 8, 8), 8.0))
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([], "Missing argument 'EXPORT'"),
-        (["{export}"], "Missing argument 'FOLDER"),
-        (["{export}", "{tmp}", "dataset=digits"], "or dataset=NAME in its place"),
-        (["{tmp}", "{tmp}"], "is not an exported model that can be read"),
-        (["{export}", "{tmp}/missing"], "there is no folder"),
-        (["{export}", "{tmp}/empty"], "holds no pictures"),
-        (["{export}", "{tmp}/unknown"], "unknown/llama is a folder of no class of the model"),
-        (["{export}", "{tmp}/two"], "two folders for the class 3"),
-        (["{export}", "{tmp}/bad"], "none of the pictures in .* can be read .*not an image"),
-        (["{export}", "dataset=mnist"], "are not this model's|mnist"),
-        (["{export}", "dataset=digits", "--json", "{tmp}/no/s.json"], "there is no folder"),
-        (["{export}", "dataset=digits", "--jsn", "x"], "did you mean --json"),
-    ],
-)
-def test_what_cannot_be_scored_is_refused_in_a_sentence(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
-) -> None:
-    import re
-
-    (tmp_path / "unknown" / "llama").mkdir(parents=True)
-    (tmp_path / "two" / "3").mkdir(parents=True)
-    (tmp_path / "two" / "03-3").mkdir()
-    (tmp_path / "empty" / "3").mkdir(parents=True)
-    (tmp_path / "bad" / "3").mkdir(parents=True)
-    (tmp_path / "bad" / "3" / "x.png").write_text("no picture")
-    filled = [word.format(export=folder, tmp=tmp_path) for word in words]
-    assert main(["score", *filled]) == 2
-    error = capsys.readouterr().err
-    assert re.search(said, error), error
-    assert "Traceback" not in error
-
-
-@pytest.mark.parametrize("damage", ["{", '{"schema": 2}', '{"schema": 1}', "[]"])
-def test_a_damaged_export_is_refused_in_a_sentence(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
-) -> None:
-    (tmp_path / "model.json").write_text(damage)
-    (tmp_path / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
-    assert main(["score", str(tmp_path), "dataset=digits"]) == 2
-    assert "is not an exported model that can be read" in capsys.readouterr().err
-
-
 def test_the_exported_folder_s_code_is_never_run(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

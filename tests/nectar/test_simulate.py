@@ -80,15 +80,6 @@ def test_paths_of_this_environment_are_stated(
     assert job.resources.supernodes == 5
 
 
-def test_a_bad_setting_is_refused_before_anything_starts(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert cli.main(["simulate", "federation.sites=none"]) == 2
-    out, err = capsys.readouterr()
-    assert not out
-    assert "federation.sites" in err
-
-
 def test_an_installation_without_source_is_named(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match=r"no pyproject\.toml.*install Nectar again"):
         require_app(tmp_path)

@@ -340,21 +340,6 @@ def test_without_its_parent_the_stub_starts_the_real_program_or_where_pinned_not
     assert "nectar site: its program is gone" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--isolation", "process"], "leave --isolation away"),
-        (["--pin"], "'--pin' requires an argument"),
-        (["--pin", "nowhere.fab"], "there is no bundle there"),
-    ],
-)
-def test_what_cannot_be_is_refused_in_a_sentence(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert nectar(["site", *words]) == 2
-    assert said in capsys.readouterr().err
-
-
 def test_what_waits_for_a_message_has_imported_nothing_heavy() -> None:
     code = "import sys, nectar.engines.site.__main__ as program; print(*{name.split('.')[0] for name in sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

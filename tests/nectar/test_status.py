@@ -239,23 +239,6 @@ def test_no_site_says_of_another_that_it_waits(
     assert "waits for approval" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([], "Missing argument 'CONNECTION': `nectar status --help` says what it takes."),
-        (["lab", "rounds=3"], "unexpected extra argument (rounds=3)"),
-        (["lab", "--insecure", "--keys", "/nowhere"], "there is no directory of keys /nowhere"),
-        (["nobody"], "There is no connection 'nobody'"),
-    ],
-)
-def test_words_are_checked(
-    flower: Callable[..., Flower], words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flower([], [])
-    assert nectar("status", *words) == 2
-    assert said in capsys.readouterr().err
-
-
 def test_a_superlink_that_does_not_answer(
     flower: Callable[..., Flower],
     monkeypatch: pytest.MonkeyPatch,

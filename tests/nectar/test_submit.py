@@ -97,28 +97,6 @@ def test_an_address_and_a_ca_make_a_home_for_the_time(tmp_path: Path) -> None:
     assert not found.home.exists()
 
 
-@pytest.mark.parametrize(
-    ("word", "options", "said"),
-    [
-        ("nobody", {}, r"no connection 'nobody' in .*config\.toml"),
-        ("lap", {}, "did you mean lab"),
-        ("open", {}, r"has no TLS \(insecure = true\).*--insecure"),
-        ("lab", {"insecure": True}, "has TLS: leave --insecure out"),
-        ("lost", {}, "names /nowhere/ca.crt, which is not there"),
-        ("local", {}, "nectar simulate"),
-        ("lab", {"ca": "ca.crt"}, "--ca goes with HOST:PORT"),
-        ("127.0.0.1:8000", {}, "--ca ca.crt"),
-        ("127.0.0.1:8000", {"ca": "/nowhere"}, "There is no certificate /nowhere"),
-        ("127.0.0.1:8000", {"ca": "/x", "insecure": True}, "exclude each other"),
-    ],
-)
-def test_what_is_no_safe_connection_is_refused(
-    home: Path, word: str, options: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(LaunchError, match=said), connect(word, **options):
-        pass
-
-
 def test_without_tls_only_when_it_is_said(home: Path) -> None:
     with connect("open", insecure=True) as found:
         assert found.url == "http://127.0.0.1:8000"
@@ -170,34 +148,6 @@ def test_what_is_submitted_is_resolved(tmp_path: Path, monkeypatch: pytest.Monke
     assert (there.rounds, there.settings.ipc) == (7, 3)  # type: ignore[attr-defined]
     assert "output-dir" not in order.run_config
     assert there.typed == "nectar submit lab rounds=7"
-
-
-@pytest.mark.parametrize(
-    ("word", "where"),
-    [
-        ("output-dir=runs", "the server"),
-        ("data-dir=./x", "every machine that reads a shared data set"),
-        ("resume=a/b", "the server"),
-    ],
-)
-def test_a_relative_path_of_another_machines_means_nothing(word: str, where: str) -> None:
-    with pytest.raises(ConfigError, match=f"is a path on {where}, which has to be absolute"):
-        order_of([word])
-
-
-def test_a_port_that_cannot_be_is_no_address(home: Path, tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match="is not HOST:PORT"), connect("127.0.0.1:70000"):
-        pass
-
-
-def test_a_bad_setting_is_refused_before_anything_is_sent(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("subprocess.Popen", None)
-    assert nectar("submit", "lab", "partition.alfa=1") == 2
-    assert "did you mean partition.alpha" in capsys.readouterr().err
-    assert nectar("submit", "partition.alpha=1") == 2
-    assert "needs a connection first" in capsys.readouterr().err
 
 
 def test_what_is_resumed_is_the_servers_record() -> None:

@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 from data_files import forget_loaded
 
-from common.errors import ConfigError
 from nectar import cli
-from nectar.arguments import parse_arguments
 
 pytestmark = pytest.mark.usefixtures("fresh_data")
 
@@ -71,14 +69,6 @@ def test_columns_may_be_called_by_their_numbers(
     assert sum(counted(capsys, file, "data.label=2")) == 50
 
 
-@pytest.mark.parametrize("head", ["1,2,3", "0,2,1", "0,1.0,2", "5.1,3.5,0"])
-def test_other_numbers_are_no_names(
-    head: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = table(tmp_path / "own.csv", rows(), head)
-    assert "has numbers alone" in refused(capsys, file, "data.label=2")
-
-
 def test_a_row_with_a_name_in_it_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -134,25 +124,6 @@ def test_numbers_are_numbers_still(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "lr: 0.1 " in shown
     assert "images: 7 " in shown
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("dataset=digits data.header=none", "data.header=none is of a .csv file"),
-        ("dataset=digits data.label=x", "data.label=x names a column of a .csv file"),
-        (
-            "dataset=digits data.axes=channels_last",
-            "data.axes=channels_last is of data.kind=series",
-        ),
-        ("data.header=2", "data.header"),
-    ],
-)
-def test_settings_that_have_no_part_are_refused(
-    words: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["config", *words.split()]) == 2
-    assert said in capsys.readouterr().err
 
 
 # ---- series -----------------------------------------------------------------------------------------
@@ -214,8 +185,3 @@ def test_series_with_more_steps_than_channels_are_not_asked_about(
 ) -> None:
     assert cli.main(["data", *waves(tmp_path / "own.npz", 3, 32, last=False)]) == 0
     assert ASKED not in caplog.text
-
-
-def test_words_are_refused_as_before() -> None:
-    with pytest.raises(ConfigError, match="given twice"):
-        parse_arguments(["data.label=1", "data.label=2"])

@@ -55,28 +55,6 @@ def test_a_methods_name_in_first_place_is_the_method(method: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "part"),
-    [
-        (["method=fedavg", "digits"], "'digits' is not key=value"),
-        (["a", "b"], "'b' is not key=value"),
-        (["a", "experiment=b"], "two experiments, a and b"),
-        (["feddyn", "method=fedavg"], "two methods, feddyn and fedavg: name one"),
-        (["rounds=3", "seed=1", "rounds=4"], "rounds is given twice, rounds=3 and rounds=4"),
-        (["rounds=3", "rounds=3"], "rounds is given twice"),
-        (["feddm.ipc=1", "feddm.ipc=2"], "feddm.ipc is given twice"),
-        (["output-dir=/a", "output_dir=/b"], "output-dir is given twice"),
-        (["set=feddm.ipc=1", "set=feddm.ipc=2"], "set is given twice"),
-        (["resume="], "resume= names no record: give its directory, its id or latest, or leave"),
-        (["rounds="], "rounds= has no value: give one, or leave rounds out"),
-        (["output_dir= "], "output-dir= has no value"),
-    ],
-)
-def test_other_words_are_refused(words: list[str], part: str) -> None:
-    with pytest.raises(ConfigError, match=part):
-        parse_arguments(words)
-
-
 @given(TEXTS)
 def test_a_dotted_value_arrives_as_typed(value: str) -> None:
     from common.config.text import parse_set, scalar

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from comparing import options_of
 from federation import run
 from image_folders import CLASSES, paint_split
+from places import ROOT
 from real_data import data_directory
 from stylegan_repository import Standin, standin
 
@@ -26,7 +28,6 @@ from common.errors import ConfigError
 from common.methods import METHODS
 from common.privacy.accounting import epsilon as epsilon_of
 from common.privacy.events import Event
-from common.specs.fedvae import start_decoder
 from nectar.arguments import parse_arguments
 from nectar.comparison.paper_table import FIGURES, Number, printed_blocks, read_paper_table
 from nectar.comparison.request import parse
@@ -37,19 +38,7 @@ from synth.generators.latents import FeatureSpace, PixelGenerator
 from synth.generators.stylegan_xl import StyleganXL
 
 CELLS = experiments()
-FEDDM, FEDDGM, FEDDPMS, FEDSSYN, FEDSYNTH = (
-    [cell for cell in CELLS if cell.startswith(f"{paper}-")]
-    for paper in ("feddm", "feddgm", "feddpms", "fedssyn", "fedsynth")
-)
-FEDDM_PRIVATE = [cell for cell in FEDDM if "sigma" in cell or "epsilon" in cell]
-FEDDM = [cell for cell in FEDDM if cell not in FEDDM_PRIVATE]
-FEDSSYN_FIGURES = [
-    cell
-    for cell in FEDSSYN
-    if any(word in cell for word in ("trained", "made", "epochs", "private"))
-    and "mnist" not in cell
-]
-FEDSSYN = [cell for cell in FEDSSYN if cell not in FEDSSYN_FIGURES and "mnist" not in cell]
+FEDDM = [c for c in CELLS if c.startswith("feddm-") and "sigma" not in c and "epsilon" not in c]
 ENDS = ("", "-small")
 RIVALS = ("fedavg", "fedprox", "fednova", "scaffold")
 
@@ -95,12 +84,19 @@ def test_the_names_are_unique_lead_to_their_file_and_are_no_other_things() -> No
     assert not {*every_name()} & {*METHODS, *names("dataset"), *names(TABLE)}
 
 
-@pytest.mark.parametrize("name", every_name())
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.extended] * bool(number % 10))
+        for number, name in enumerate(every_name())
+    ],
+)
 def test_every_cell_resolves_and_says_the_same_resolved(name: str) -> None:
     config = resolved(name)
     assert load(config.to_run_config()) == config
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("cell", [cell for cell, small in CELLS.items() if small])
 def test_a_small_variant_departs_by_what_small_states_alone(cell: str) -> None:
     """Whatever else the cell states, its small variant has; what small states is smaller where it is an amount."""
@@ -120,77 +116,7 @@ def test_a_small_variant_departs_by_what_small_states_alone(cell: str) -> None:
     assert small.model.width <= large.model.width
 
 
-# --- FedDM: the paper's section 4.1, appendix C
-
-
-@pytest.mark.parametrize("cell", FEDDM)
-def test_feddm_has_the_papers_settings(cell: str) -> None:
-    config = resolved(cell)
-    assert config.method == ("real" if cell.endswith("real") else "feddm")
-    assert config.dataset == cell.split("-")[1]
-    assert (config.rounds, config.data.images, config.federation.participation) == (20, 0, 1.0)
-    assert (config.partition.kind, config.partition.alpha) == (
-        "dirichlet",
-        swept(cell, "alpha", 0.5),
-    )
-    assert config.federation.sites == swept(cell, "clients", 10)
-    model = config.model
-    assert model.name == ("resnet18" if cell.endswith("resnet18") else "convnet")
-    assert (model.depth, model.width, model.norm) == (3, 128, "instance")
-    usual = 5 if "cifar100" in cell else 3 if "clients50" in cell else 10
-    server = {"ipc": swept(cell, "ipc", usual), "image_weighting": "uniform", "keep": 1}
-    training = {"lr": 0.01, "batch": 256, "epochs": 500, "ball": swept(cell, "rho", 5)}
-    assert config.image_training.model_dump() | training == config.image_training.model_dump()
-    device = {
-        "rho": swept(cell, "rho", 5),
-        "iterations": 1000,
-        "image_lr": 1.0,
-        "real_batch": 256,
-        "start": "real",
-    }
-    holds(resolved(cell, "feddm"), **server, **device, warm=False, dsa="")
-    holds(resolved(cell, "real"), **server)
-
-
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("cell", FEDDM)
-def test_feddms_baselines_train_as_niid_benchs_code_where_it_is_known(cell: str, end: str) -> None:
-    """On CIFAR-10: pad by 4 (reflect), crop, flip, weight decay 1e-5. FedDM and REAL see what they saw."""
-    decay, augment = (1e-5, "flip_crop") if "cifar10" in cell.split("-") else (0.0, "none")
-    for method in RIVALS:
-        holds(resolved(cell + end, method), weight_decay=decay, augment=augment)
-        if not end:
-            holds(resolved(cell, method), batch=256)
-    for method in ("feddm", "real"):
-        assert "weight_decay" not in own(resolved(cell + end, method))
-
-
-@pytest.mark.parametrize(
-    ("dataset", "expected"), [("mnist", 317_706), ("cifar10", 320_010), ("cifar100", 504_420)]
-)
-def test_feddms_model_has_the_papers_number_of_parameters(dataset: str, expected: int) -> None:
-    assert parameters(Division(resolved(f"feddm-{dataset}")).run.build_model()) == expected
-
-
-@pytest.mark.parametrize("end", ENDS)
-def test_resnet_18_has_the_appendixs_number_of_parameters(end: str) -> None:
-    """1.1e8 floats of ten sites; each method of the row can be built with it."""
-    config = resolved(f"feddm-cifar10-resnet18{end}")
-    count = parameters(Division(config).run.build_model())
-    assert count == 11_173_962
-    assert float(f"{config.federation.sites * count:.1e}") == 1.1e8
-    for method in ("feddm", *RIVALS):
-        its = Division(resolved(f"feddm-cifar10-resnet18{end}", method)).run
-        assert type(make_strategy(its)).__name__.lower() == method
-        assert its.config.model == config.model
-
-
-def test_fifty_sites_send_what_appendix_c_says() -> None:
-    """3.1 and 16 million floats; only ipc 3 leaves a plausible number of pairs among 50 x 10."""
-    config = resolved("feddm-cifar10-clients50")
-    assert 300 < 3.1e6 / (own(config)["ipc"] * 3072) < 400
-    count = parameters(Division(config).run.build_model())
-    assert round(config.federation.sites * count / 1e6) == 16
+# --- FedDM: the settings that the papers state are in tests/papers
 
 
 def test_rows_of_one_setting_are_one_run() -> None:
@@ -200,6 +126,7 @@ def test_rows_of_one_setting_are_one_run() -> None:
     assert len(set(digests.values())) == len(digests) - 2
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("cell", [cell for cell in FEDDM if "cifar100" not in cell])
 def test_every_small_variant_has_a_division_of_its_real_data(cell: str) -> None:
     """The draw of images is large enough to be divided so, for each of the three seeds."""
@@ -212,30 +139,14 @@ def test_every_small_variant_has_a_division_of_its_real_data(cell: str) -> None:
         assert sum(map(len, parts)) + len(division.validation) == config.data.images
 
 
-@pytest.mark.parametrize("cell", FEDDM_PRIVATE)
-def test_feddms_private_cells_have_the_papers_noise_or_an_equal_epsilon(cell: str) -> None:
-    """Each row can be built and plans a noise of its own; of FedDM every step is one of all examples."""
-    sigma, epsilon = swept(cell, "sigma", 0), swept(cell, "epsilon", 0)
-    for method in ("feddm", *RIVALS):
-        for end in ENDS:
-            config = resolved(cell + end, method)
-            privacy = config.privacy
-            assert (privacy.clip, privacy.counts, privacy.epsilon) == (5, "public", epsilon)
-            assert privacy.noise_multiplier == sigma or epsilon
-            assert privacy.noise_multiplier > 0
-            make_strategy(Division(config).run)
-    holds(
-        resolved(cell, "feddm"),
-        mechanism="gradient",
-        start="noise",
-        iterations=1000 if sigma else 30,
-    )
-    if epsilon:
-        config = resolved(cell, "feddm")
-        noise = config.privacy.noise_multiplier
-        events = [Event("all", noise, 1.0, 30 * config.rounds)]
-        assert epsilon_of(events, 1e-5).value == pytest.approx(epsilon, rel=0.01)
-        assert noise > resolved(cell, "fedavg").privacy.noise_multiplier
+@pytest.mark.parametrize("epsilon", [4, 9, 25])
+def test_feddms_private_cells_of_one_epsilon_have_noise_of_their_own(epsilon: int) -> None:
+    """Each row plans its own: of FedDM every step is one of all examples."""
+    config = resolved(f"feddm-cifar10-epsilon{epsilon}", "feddm")
+    noise = config.privacy.noise_multiplier
+    events = [Event("all", noise, 1.0, 30 * config.rounds)]
+    assert epsilon_of(events, 1e-5).value == pytest.approx(epsilon, rel=0.01)
+    assert noise > resolved(f"feddm-cifar10-epsilon{epsilon}", "fedavg").privacy.noise_multiplier
 
 
 def test_the_epsilon_beside_feddms_figure_3_is_the_papers_formulas() -> None:
@@ -248,38 +159,8 @@ def test_the_epsilon_beside_feddms_figure_3_is_the_papers_formulas() -> None:
 # --- FedSynth
 
 
-@pytest.mark.parametrize("cell", FEDSYNTH)
-def test_fedsynth_and_its_rivals_can_be_built_and_train_alike(cell: str) -> None:
-    """A strategy refuses, when it is made, a rate that leaves nothing of the model."""
-    config = resolved(cell)
-    kind, sites, rates = {
-        "mnist": ("dirichlet", 10, (7.8, 15.6)),
-        "femnist": ("natural", 300, (5.8, 11.6)),
-        "reddit": ("natural", 694, (1.3, 2.6)),
-    }[cell.split("-")[1]]
-    assert (config.method, config.partition.kind, config.federation.sites) == (
-        "fedsynth",
-        kind,
-        sites,
-    )
-    assert round(config.federation.participation * sites) in (5, 10)
-    assert parameters(Division(config).run.build_model()) >= 100_000
-    trained = {}
-    for method in ("fedsynth", "fedavg", "masking", "topk"):
-        its = resolved(cell, method)
-        assert type(make_strategy(Division(its).run)).__name__.lower() == method
-        assert its.model == config.model
-        trained[method] = own(its)
-        if method != "fedavg":
-            assert trained[method]["rate"] == rates["x" in cell.split("-")[-1]]
-    for key in ("epochs", "lr", "batch", "clip_norm"):
-        assert len({values[key] for values in trained.values()}) == 1, key
-    leaf = (5.65, 5.0) if "reddit" in cell else (trained["fedavg"]["lr"], 0.0)
-    holds(config, lr=leaf[0], clip_norm=leaf[1])  # as LEAF clips beside that lr
-
-
 @pytest.mark.extended
-@pytest.mark.parametrize("cell", [cell for cell in FEDSYNTH if "x" not in cell.split("-")[-1]])
+@pytest.mark.parametrize("cell", ["fedsynth-mnist", "fedsynth-femnist", "fedsynth-reddit"])
 def test_every_site_of_fedsynths_tables_holds_real_data(cell: str) -> None:
     config = resolved(cell)
     division = Division(resolved(cell, **{"data-dir": str(data_directory(config.dataset))}))
@@ -297,26 +178,16 @@ def test_every_site_of_fedsynths_tables_holds_real_data(cell: str) -> None:
 LAYERS = {0: 0, 3: 1, 4: 2, 5: 3, 6: 4, 9: 6}
 """Figure 9's spaces, and the space of the digits' six layers that stands for each."""
 
-# Table 4's categories in its order: ImageNet's number, and its folder.
-SUBSETS = {
-    "imagemeow": "281 n02123045, 282 n02123159, 283 n02123394, 284 n02123597, 285 n02124075, 291 n02129165, "
-    "292 n02129604, 290 n02128925, 289 n02128757, 287 n02127052",
-    "imagewoof": "193 n02096294, 182 n02093754, 258 n02111889, 162 n02088364, 155 n02086240, 167 n02089973, "
-    "159 n02087394, 273 n02115641, 207 n02099601, 229 n02105641",
-    "imagefruit": "953 n07753275, 954 n07753592, 949 n07745940, 950 n07747607, 951 n07749582, 957 n07768694, "
-    "952 n07753113, 945 n07720875, 943 n07718472, 948 n07742313",
-    "imagefood": "933 n07697313, 934 n07697537, 932 n07695742, 963 n07873807, 930 n07684084, 928 n07614500, "
-    "924 n07583066, 959 n07831146, 931 n07693725, 927 n07613480",
-    "imagemisc": "971 n09229709, 719 n03935335, 920 n06874185, 506 n03065424, 614 n03617480, 486 n02992211, "
-    "507 n03075370, 873 n04486054, 562 n03388043, 940 n07716906",
-}
-ON_IMAGES = [cell for cell in FEDDGM if "image" in cell]
-ON_CIFAR = [cell for cell in FEDDGM if "cifar10" in cell and "layer" not in cell]
+#: FedDGM's Table 4, its categories in its order: ImageNet's number, and its folder
+SUBSETS: dict[str, list[str]] = yaml.safe_load(
+    (ROOT / "tests" / "papers" / "data" / "imagenet.yaml").read_text(encoding="utf-8")
+)
+ON_IMAGES = [cell for cell in CELLS if cell.startswith("feddgm-image")]
 
 
 def categories(subset: str) -> list[tuple[int, str]]:
     """Return the number and the folder of each class."""
-    pairs = [entry.split() for entry in SUBSETS[subset].split(",")]
+    pairs = [entry.split() for entry in SUBSETS[subset]]
     return [(int(number), folder) for number, folder in pairs]
 
 
@@ -330,27 +201,6 @@ def cifar10(tmp_path_factory: pytest.TempPathFactory) -> Standin:
 def imagenet(tmp_path_factory: pytest.TempPathFactory) -> Standin:
     """A file like that of ImageNet at 128 pixels, as deep."""
     return standin(tmp_path_factory.mktemp("imagenet128"), (3, 128, 128), 1000, layers=26)
-
-
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("cell", ON_CIFAR)
-def test_feddgm_has_the_papers_settings_and_can_be_built(cell: str, end: str) -> None:
-    config = resolved(cell + end)
-    assert (config.method, config.dataset, config.federation.sites) == ("feddgm", "cifar10", 10)
-    assert (config.partition.kind, config.partition.alpha) == (
-        "dirichlet",
-        swept(cell, "alpha", 0.5),
-    )
-    make_strategy(Division(config).run)
-    usual = (3, 10) if end else (5, 20)
-    assert config.model.depth == swept(cell, "depth", usual[0])
-    holds(config, ipc=swept(cell, "ipc", 10), epochs=swept(cell, "epochs", usual[1]))
-    holds(config, gradient="exact", classes="all", warm=False)
-    if not end:
-        holds(config, batch=256, iterations=100, inner_epochs=20, global_epochs=1000)
-        holds(config, global_models="convnet,resnet18,vgg11,vit")
-        for rival in ("fedavg", "fedprox", "fednova"):
-            holds(resolved(cell, rival), epochs=20, batch=256)
 
 
 @pytest.mark.parametrize("n", LAYERS)
@@ -453,106 +303,20 @@ def test_feddms_row_begins_with_real_images_though_classes_are_small(tmp_path: P
     assert len(record.metrics()[1]["accepted"]) == 3
 
 
-# --- FedDPMS: tables 3 to 5 of the paper, appendix A
-
-
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("cell", FEDDPMS)
-def test_feddpms_has_the_papers_settings_and_can_be_built(cell: str, end: str) -> None:
-    config = resolved(cell + end)
-    dataset = cell.split("-")[1]
-    n, copies, sigma = {"fmnist": (3, 50, 3), "cifar10": (3, 200, 4), "cifar100": (10, 50, 4)}[
-        dataset
-    ]
-    holds(config, mechanism="paper", latents="trained", weighting="augmented", vae_weight=0.05)
-    holds(config, copies=swept(cell, "copies", copies), sigma=swept(cell, "sigma", sigma))
-    holds(config, classes=n, clip=0.0, max_draws=50)
-    training = {"local_optimizer": "adam", "lr": 0.001, "lr_decay": 0.5, "lr_decay_every": 10}
-    training |= {
-        "batch": 16 if "fmnist" in cell and end else 64,
-        "epochs": 2 if end else 5,
-    }
-    for method in ("feddpms", "fedavg", "fedvae", "fedprox", "fedmix", "moon"):
-        holds(resolved(cell + end, method), **training)
-    holds(resolved(cell, "fedprox"), mu=0.001)
-    alpha, preliminary = swept(cell, "alpha", 0.5), swept(cell, "preliminary", 20)
-    assert (config.partition.kind, config.partition.alpha) == ("dirichlet", alpha)
-    sites = swept(cell, "clients", 10)
-    assert (config.federation.sites, config.rounds) == (sites, 20 if end else 50)
-    share = (100 if end else 500) * sites if "clients" in cell else 5000 if end else 0
-    assert config.data.images == share
-    strategy = make_strategy(Division(config).run)
-    assert strategy.last_preliminary == preliminary * (0.4 if end else 1)  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(
-    ("cell", "shared", "decoder"),
-    [
-        ("feddpms-fmnist", 105_546, 56_513),
-        ("feddpms-cifar10", 1_115_690, 621_571),
-        ("feddpms-cifar100", 1_127_300, 621_571),
-    ],
-)
-def test_feddpms_networks_have_the_papers_sizes(cell: str, shared: int, decoder: int) -> None:
-    """Encoder and classifier with the variance; the decoder."""
-    its = Division(resolved(cell)).run
-    assert parameters(its.build_model()) == shared
-    assert parameters(start_decoder(its)) == decoder
-
-
 # --- Fedssyn: section 4, appendix A
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("cell", [cell for cell in FEDSSYN if "dsprites" not in cell])
-def test_fedssyn_has_the_papers_settings_and_can_be_built(cell: str, end: str) -> None:
-    config = resolved(cell + end)
-    assert (config.method, config.dataset) == ("fedssyn", cell.split("-")[1])
-    division, alpha = config.partition, swept(cell, "alpha", 0)
-    assert (division.kind, division.alpha) == ("dirichlet_groups", alpha)
-    sites, asked = swept(cell, "clients", 10), round(10 * swept(cell, "of", 10)) // 10
-    asked = {10: asked, 40: 8, 100: 10}[int(sites)]
-    assert config.federation.sites == sites
-    assert config.federation.participation * sites == pytest.approx(asked)
-    make_strategy(Division(config).run)
-    groups = {("cifar10", 40, 0.1): 20, ("cifar10", 40, 0.01): 10, ("cifar100", 40, 0.1): 20}
-    groups |= {("cifar100", 40, 0.01): 10, ("cifar100", 100, 0.01): 20}
-    groups |= dict.fromkeys([("cifar10", 100, 0.1), ("cifar10", 100, 0.01)], 10)
-    assert division.group == groups.get((config.dataset, sites, alpha), 0)
-    size = (5000 if end else 50_000) // sites
-    holds(config, source="diffusion", shared=True, size=size, rho=0.75, scaled=True)
-    inner = config.of("fedavg").settings.model_dump()
-    shared = ("lr", "batch", "epochs", "weighting", "augment")
-    assert (inner["weighting"], inner["augment"], inner["local_optimizer"]) == (
-        "uniform",
-        "flip_crop",
-        "sgd",
-    )
-    for method in ("scaffold", "fedprox", "feddyn", "fedpvr"):
-        holds(resolved(cell + end, method), **{key: inner[key] for key in shared})
-    if end:
-        assert (config.rounds, config.data.images, inner["epochs"]) == (21, 5000, 2)
-        return
-    assert (config.model.name, config.rounds) == ("vgg11", 101)
-    assert (inner["epochs"], inner["batch"]) == (10, 256)
-    holds(config, epochs=500, batch=256, lr=1e-4, diffusion_steps=1000)
-
-
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("cell", read_table("fedssyn-2").others)
-def test_fedgen_and_dense_have_their_released_codes_values(cell: str, end: str) -> None:
-    fedgen, dense = resolved(cell + end, "fedgen"), resolved(cell + end, "dense", rounds=10)
-    for config in (fedgen, dense):
-        make_strategy(Division(config).run)
-    holds(fedgen, hidden=512, noise=64, strength=10, diversity=1)
-    holds(fedgen, weighting="uniform", augment="flip_crop")
-    holds(dense, distil="last", student_start="average")
-    if not end:
-        holds(dense, server_iterations=200, generator_steps=30, temperature=20, epochs=10)
-
-
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("cell", FEDSSYN_FIGURES)
+@pytest.mark.parametrize(
+    "cell",
+    [
+        cell
+        for cell in CELLS
+        if cell.startswith("fedssyn-") and "mnist" not in cell
+        if any(word in cell for word in ("trained", "made", "epochs", "private"))
+    ],
+)
 def test_fedssyns_figures_differ_by_what_they_study_alone(cell: str, end: str) -> None:
     config = resolved(cell + end)
     make_strategy(Division(config).run)
@@ -566,12 +330,9 @@ def test_fedssyns_figures_differ_by_what_they_study_alone(cell: str, end: str) -
     assert studied <= {"rho", "size", "epochs", "noise_multiplier"}
     if end:
         return
+    images = swept(cell, "trained", 0)
     site = 55296 if "dsprites" in cell else 5000
-    holds(config, size=swept(cell, "made", own(whole)["size"]))
-    holds(config, epochs=swept(cell, "epochs", swept(cell, "private", own(whole)["epochs"])))
-    images = swept(cell, "trained", own(whole)["rho"] * site)
-    assert own(config)["rho"] * site == pytest.approx(images, rel=0.001)
-    holds(config, noise_multiplier=1.906 if "private" in cell else 0.0, clip=1.0)
+    assert not images or own(config)["rho"] * site == pytest.approx(images, rel=0.001)
 
 
 def test_fedssyns_figure_a3_has_a_softmax_regression_and_a_class_a_site() -> None:
@@ -605,21 +366,6 @@ def test_fedssyns_network_has_14_million_parameters() -> None:
     assert sum(t.numel() for t in weights.values()) == 14_419_651
 
 
-@pytest.mark.parametrize("end", ENDS)
-def test_dsprites_has_the_papers_twelve_sites_and_generator(end: str) -> None:
-    config = resolved(f"fedssyn-dsprites{end}")
-    assert (config.method, config.dataset, config.partition.kind) == (
-        "fedssyn",
-        "dsprites",
-        "natural",
-    )
-    assert config.federation.sites == 12
-    make_strategy(Division(config).run)
-    holds(config, source="vae", latent=10, rho=1.0)
-    if not end:
-        holds(config, epochs=360, batch=256)
-
-
 # --- rows, what is tuned in them, and what the papers print
 
 TABLES = {name: read_paper_table(name) for name in names(TABLE)}
@@ -636,6 +382,7 @@ OURS = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", TABLES)
 def test_every_column_of_a_table_is_a_comparison_that_can_be_asked_for(name: str) -> None:
     """Its rows resolve in each column, also with the first values of what is tuned."""

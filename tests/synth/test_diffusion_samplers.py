@@ -118,10 +118,9 @@ def test_a_deterministic_samplers_error_falls_by_its_order(sampler: str, order: 
 MIXTURE = ((0.3, 0.7), (-0.5, 0.6), (0.1, 0.2))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("name", "y"), [("linear", 1), ("cosine", 0)])
-@pytest.mark.parametrize(
-    ("sampler", "steps"), [("ancestral", 1000), ("ancestral", 334), ("ddim", 250)]
-)
+@pytest.mark.parametrize(("sampler", "steps"), [("ancestral", 334), ("ddim", 250)])
 def test_the_mixture_of_the_class_is_drawn(sampler: str, steps: int, name: str, y: int) -> None:
     """Weights, means and deviations of the parts, which lie apart, within five standard errors and a little.
 

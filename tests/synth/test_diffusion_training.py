@@ -127,6 +127,7 @@ def distance_to_the_classes(labels: Tensor) -> tuple[float, float]:
     return sum(losses[-10:]) / 10, float(torch.stack(gaps).square().mean())
 
 
+@pytest.mark.long
 @pytest.mark.extended
 def test_it_learns_the_classes_and_from_shuffled_labels_it_does_not() -> None:
     """Where the label says nothing, half of the images are the other class's: the mean is 0.7 off, squared 0.49."""

@@ -457,6 +457,7 @@ def test_a_loss_that_is_no_number_is_told(whose: str) -> None:
 # --- digits ---
 
 
+@pytest.mark.long
 @pytest.mark.extended
 def test_a_student_learns_digits_from_three_models_that_each_lack_a_third_of_them() -> None:
     """Without an image it knows more than half of them; chance is a tenth. 0.69 where this was written."""

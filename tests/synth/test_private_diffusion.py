@@ -104,6 +104,7 @@ def test_a_training_takes_the_steps_that_it_is_charged_for() -> None:
     assert steps_of(3, 2, 256) == 3, "a smaller site draws all in each"
 
 
+@pytest.mark.extended
 def test_one_that_is_broken_off_goes_on_with_the_step_that_was_next() -> None:
     """To the bit, where its draws are the steps' own."""
 

@@ -208,6 +208,7 @@ def digits(seed: int, iterations: int) -> MatchedTrajectory:
     )
 
 
+@pytest.mark.extended
 def test_images_are_found_that_lead_most_of_the_way() -> None:
     losses = digits(3, 30).losses
     assert float(losses[0]) > 0.9

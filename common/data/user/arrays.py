@@ -7,7 +7,6 @@ import inspect
 import logging
 import operator
 import re
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +19,7 @@ from PIL import Image, ImageOps
 from common.code.imports import load
 from common.data.division.stratify import group_ids, on_both_sides
 from common.data.folders.decode import FILTER, on_white
-from common.data.store import Contents
+from common.data.store import UNREADABLE, Contents
 from common.data.user.rows import check_printed, columns_of, rows_of
 from common.errors import DataError, NectarError, RowsError, one_line
 from common.samples.dataset import Images, Labels, Split
@@ -365,7 +364,7 @@ def read_npz(path: Path) -> dict[str, Any]:
             )
         with found:
             return {name: _array(found, name, path) for name in found.files}
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+    except UNREADABLE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(f"{path} cannot be read as a .npz file of NumPy's ({reason})") from error
 

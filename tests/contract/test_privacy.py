@@ -1,6 +1,7 @@
-"""What one example contributes to a release: no more than the clip at any magnitude, and the same beside any others.
+"""The contract of privacy: charged before drawn, one example moves a sum by the clip at most, epsilon alike everywhere.
 
-By the functions that every mechanism goes through, and by `fit` of each method that trains with noise.
+Every mechanism and every private method is a row (``charged.MECHANISMS``, ``PHASES``, ``CONTRIBUTIONS``). Closed forms,
+attacks and the numbers of a mechanism stand in tests/mechanisms, tests/common and tests/synth.
 """
 
 from __future__ import annotations
@@ -14,24 +15,216 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from charged import CHARGED, GENERATOR, MECHANISMS, ONE, STATES, Attacked, honest, spoiled
+from named_site import equal, served
 from opacus import GradSampleModule
 from opacus.optimizers import DPOptimizer
+from places import ROOT
 from seeds import rng
+from small import Small
+from tiers import only_these_first
 from torch import Tensor, nn
 
 from client_app.device import client_class
 from client_app.state import DirectoryState
 from common.config.loading import load
 from common.division import Division
+from common.errors import FederationError
+from common.methods import METHODS
 from common.models import build
-from common.samples.inputs import samples
+from common.privacy.accounting import epsilon
+from common.privacy.ledger import LEDGER, Ledger
+from common.samples.inputs import Samples, samples
 from common.sites import Site
 from common.wire.weights import Weights
+from nectar.records.record import RunRecord
+from nectar.report.privacy import guarantee
+from nectar.report.view import View
 from strategies.base import strategy_class
 from synth.latent_sharing import mean_steps
 from synth.linear_gradients import clipped_sum as products_sum
 from synth.linear_gradients import finely
 from synth.private_release import Contributions, Gaussian, clipped_sum, noisy_gradients, noisy_means
+from tests.mechanisms.phases import PHASES, PLACES, audit_phase
+
+CLIPPED = pytest.mark.promise(
+    "What leaves a site is not a private image",
+    "One image or example moves a sum by the clip at most (exchanged: twice)",
+)
+UNCHARGED = pytest.mark.promise(
+    "Records",
+    "Of no mechanism is an instruction charged that can be refused without an example",
+)
+TIMED = pytest.mark.promise(
+    "Records", "A private phase that cannot end in the round's time is not charged"
+)
+
+# ---- charged before drawn, and what is refused is not charged ------------------------------------------
+
+#: images of `fedmd` that every site gets
+PUBLIC = 10
+
+#: of the same mechanism as another
+LIKE = ("head", "augmented", "half", "proximal")
+
+
+@pytest.fixture
+def read_when(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Note in which order the site's own examples, which are bytes, are read and the ledger is charged."""
+    order: list[str] = []
+    read, charge = Samples.inputs, Ledger.append
+
+    def inputs(self: Samples, idx: Tensor | slice) -> Tensor:
+        if self.raw.dtype == torch.uint8 and len(self) > PUBLIC:
+            order.append("read")
+        return read(self, idx)
+
+    def append(self: Ledger, *given: Any) -> Any:
+        order.append("charged")
+        return charge(self, *given)
+
+    monkeypatch.setattr(Samples, "inputs", inputs)
+    monkeypatch.setattr(Ledger, "append", append)
+    return order
+
+
+@UNCHARGED
+@TIMED
+@pytest.mark.parametrize(
+    "name", only_these_first([n for n in MECHANISMS if n not in LIKE], "fedavg")
+)
+def test_what_is_refused_of_an_instruction_is_not_charged_and_what_is_charged_was_not_read(
+    small: Small, tmp_path: Path, name: str, read_when: list[str]
+) -> None:
+    grid, config, _ = honest(small, tmp_path, name)
+    site, refused, wrong = Attacked(grid, config, MECHANISMS[name][2]), 0, list[str]()
+    charged_in = set[int]()
+    for number, asked in enumerate(grid.asked):
+        read_when.clear()
+        reason, charged = site.answers(asked, asked.content)
+        assert not reason
+        if not charged:
+            continue  # a phase that releases nothing by a mechanism
+        charged_in.add(number)
+        assert name == "drawn" or read_when[0] == "charged", "an example was read first"
+        tries = [(what, content, None) for what, content in spoiled(asked.content)]
+        tries += [(what, asked.content, spoil) for what, spoil in STATES.items()]
+        for what, content, spoil in tries:
+            reason, charged = site.answers(asked, content, spoil)
+            refused += bool(reason)
+            if reason and charged:
+                wrong.append(f"instruction {number}, {what}: charged, and then: {reason}")
+            if not reason and not charged:
+                wrong.append(f"instruction {number}, {what}: worked, and was not charged")
+    assert not wrong, "\n".join(wrong)
+    assert charged_in
+    assert refused > 60
+
+
+def lasting(small: Small, name: str, steps: int) -> dict[str, Any]:
+    method, text, length = (CHARGED | {"drawn": GENERATOR})[name]
+    return small(method=method, rounds=1, set=f"{ONE} {text} {length}={steps}")
+
+
+def at(state: Path) -> dict[str, Any]:
+    return {"state-dir": str(state)}
+
+
+def unreadable(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Let the site's own examples, which are bytes, raise when they are read."""
+    read = Samples.inputs
+
+    def inputs(self: Samples, idx: Tensor | slice) -> Tensor:
+        if self.raw.dtype == torch.uint8:
+            raise error
+        return read(self, idx)
+
+    monkeypatch.setattr(Samples, "inputs", inputs)
+
+
+@TIMED
+@pytest.mark.parametrize("name", only_these_first(CHARGED, "fedavg", "feature"))
+def test_steps_that_take_longer_than_is_left_cost_nothing_and_read_nothing(
+    small: Small, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unreadable(monkeypatch, AssertionError("an example was read"))
+    with pytest.raises(FederationError, match=r"too short for this phase \(estimated "):
+        served(lasting(small, name, 10**6), 1, at(tmp_path), **{"seconds-left": 20.0})
+    assert not (tmp_path / LEDGER).exists(), "nothing is charged"
+
+
+@pytest.mark.extended
+def test_a_generator_that_the_next_round_goes_on_with_is_charged_once(
+    small: Small, tmp_path: Path
+) -> None:
+    for number in (1, 2, 3):
+        served(lasting(small, "drawn", 10**5), number, at(tmp_path), **{"seconds-left": 7.0})
+    assert len(Ledger(tmp_path).read().events) == 1
+
+
+@TIMED
+def test_what_fails_after_its_charge_stays_charged(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An example was read by then, so that the failure itself tells of it."""
+    unreadable(monkeypatch, FederationError("ran out"))
+    with pytest.raises(FederationError, match="ran out"):
+        served(lasting(small, "fedavg", 1), 1, at(tmp_path))
+    assert Ledger(tmp_path).read().head.length == 1
+
+
+@pytest.mark.parametrize(
+    "name", only_these_first(["fedavg", "fedgen", "feature", "loss"], "fedavg")
+)
+def test_where_nothing_is_charged_nothing_is_timed(
+    small: Small, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a simulation, and at a node of a real federation whose noise is the seed's; both send the same."""
+    monkeypatch.setattr("client_app.device.estimated_seconds", lambda *_: 1 / 0)
+    config = lasting(small, name, 1)
+    config["set"] += " privacy.noise=seeded"
+    nodes = (({"simulated": True}, {}), (at(tmp_path), {"seconds-left": 1e6}))
+    assert equal(*(served(config, 1, node, **message)[1] for node, message in nodes))
+
+
+# ---- what a site was charged is told alike, and no figure beside it ------------------------------------
+
+
+@pytest.mark.parametrize("name", only_these_first(MECHANISMS, "fedavg", "feature", "sums"))
+def test_ledger_record_and_report_have_one_epsilon_and_no_figure_leaves(
+    small: Small, tmp_path: Path, name: str
+) -> None:
+    _, _, record = honest(small, tmp_path, name)
+    lines = record.metrics()
+    assert not any(line["train"] or any(line["devices"].values()) for line in lines)
+    spent = lines[-1]["notes"]["spent"]
+    ledgers = {f"site-{i}": Ledger(tmp_path / f"state-{i}") for i in range(len(spent))}
+    found = {site: epsilon(kept.read().events, 1e-5).value for site, kept in ledgers.items()}
+    told = {site: each["epsilon"] for site, each in spent.items() if each["events"]}
+    assert told == pytest.approx({site: found[site] for site in told})
+    said = guarantee(View(RunRecord.open(record.directory)))
+    assert (said is None) == (len(told) < len(spent))
+    assert said is None or said.epsilon == pytest.approx(max(found.values()))
+
+
+# ---- one example moves a sum by the clip ---------------------------------------------------------------
+
+
+@CLIPPED
+@pytest.mark.filterwarnings("ignore:.*performance drop")
+@pytest.mark.parametrize("name", only_these_first(PHASES, "phase-fedavg-plain", "phase-ridge"))
+def test_one_example_more_moves_what_a_phase_releases_by_the_clip(name: str) -> None:
+    """And by no less: else it was not attacked. An exchange is an example out and another in, up to 2 C apart."""
+    found = audit_phase(name, 1e-5)
+    assert found.holds, found
+    least = 0.3 if PHASES[name].exchanged else PHASES[name].least
+    assert all(found.clips[place] >= least for place in PLACES), found
+
+
+def test_every_private_method_is_audited() -> None:
+    private = {name for name, method in METHODS.items() if method.private}
+    assert {phase.method for phase in PHASES.values()} == private
+
 
 CLIPS = [1e-6, 1e-3, 0.37, 1.0, 1e3, 1e6]
 MAGNITUDES = [
@@ -56,9 +249,6 @@ NUMBERS = [1, 700]
 def silent(sigma: float, clip: float) -> Gaussian:
     """A mechanism on the grid of its noise, which is then none."""
     return Gaussian(sigma, clip, torch.zeros)
-
-
-# ---- no contribution is longer than the clip -------------------------------------------------------------
 
 
 def by_gradient(row: Tensor, gaussian: Gaussian) -> Tensor:
@@ -94,6 +284,7 @@ def by_latent(row: Tensor, gaussian: Gaussian) -> Tensor:
     return own.released(mean_steps(row[None], torch.zeros(1).long(), [0], gaussian.clip, own))
 
 
+@CLIPPED
 @pytest.mark.parametrize(
     "contribution", [by_gradient, by_product, by_feature, by_image_gradient, by_latent]
 )
@@ -111,12 +302,27 @@ def test_no_contribution_is_longer_than_the_clip(
                 assert length <= clip * (1 + 1e-5), (magnitude, numbers, sigma)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@CLIPPED
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 3e38])
 def test_a_row_of_no_numbers_gives_nothing_and_leaves_the_others_alone(value: float) -> None:
     row = torch.ones(4)
     row[2] = value
     for contribution in (by_gradient, by_product, by_feature, by_image_gradient):
-        assert not contribution(row, silent(1.0, 1.0)).any()
+        assert value == 3e38 or not contribution(row, silent(1.0, 1.0)).any()
+    model, gaussian = build("mlp", (1, 4, 4), 3, generator=rng(), width=6), silent(1.0, 1.0)
+    fine, rest = finely(gaussian, model, 8.0), torch.arange(5) != 2
+    x, y = torch.randn(5, 1, 4, 4, generator=rng(1)), torch.arange(5) % 3
+    for summed, mechanism in ((clipped_sum, gaussian), (products_sum, fine)):
+        expected = summed(model, cross_entropy, (x[rest], y[rest]), mechanism)
+        spoilt = x.clone()
+        spoilt[2] = value
+        found = summed(model, cross_entropy, (spoilt, y), mechanism)
+        for name, each in expected.items():
+            assert float(mechanism.values(found[name] - each).abs().max()) < 1e-5
+
+
+def cross_entropy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(model(x), y)
 
 
 def test_what_is_longer_is_cut_to_the_clip_and_what_is_shorter_stays() -> None:
@@ -160,8 +366,7 @@ def test_one_example_more_moves_a_models_sum_by_the_clip_wherever_it_stands(name
 
     def summed(at: Tensor, chunk: int = 0) -> Tensor:
         batch = (x[at], y[at])
-        objective = lambda net, a, b: F.cross_entropy(net(a), b)  # noqa: E731
-        sums = clipped_sum(model, objective, batch, gaussian, chunk)
+        sums = clipped_sum(model, cross_entropy, batch, gaussian, chunk)
         return torch.cat([gaussian.values(total).flatten() for total in sums.values()])
 
     without = summed(others)
@@ -198,7 +403,7 @@ def test_clipped_sums_are_those_of_opacus(name: str, clip: float) -> None:
             layer.inplace = False  # Opacus' hooks need tensors of their own
     x, y = torch.randn(16, 1, 8, 8, generator=rng(1)), torch.arange(16) % 5
     gaussian = finely(silent(1.0, clip), model, 16.0)
-    sums = products_sum(model, lambda net, a, b: F.cross_entropy(net(a), b), (x, y), gaussian)
+    sums = products_sum(model, cross_entropy, (x, y), gaussian)
     ours = torch.cat([gaussian.values(total).flatten() for total in sums.values()])
     wrapped = GradSampleModule(model)
     optimizer = DPOptimizer(
@@ -266,8 +471,6 @@ def _train_phase(client: Any, weights: Weights) -> tuple[str, list[Any]]:
 
 
 # ---- one function adds noise -----------------------------------------------------------------------------
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_one_function_adds_noise_and_no_other_code_draws_it() -> None:
