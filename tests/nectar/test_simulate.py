@@ -347,20 +347,6 @@ def test_print_only_prints(
     assert "num-supernodes=3" in words[words.index("--federation-config") + 1]
 
 
-@pytest.mark.extended
-def test_the_command_line_needs_no_torch() -> None:
-    """Seconds of import: Flower's programs are started before."""
-    code = (
-        "import sys; from pathlib import Path; from nectar.commands import simulate; "
-        "from nectar.cli import main; simulate._may_have_gpu = lambda: False; main(['simulate', '--print']); "
-        "print(*{'torch', 'flwr', 'ray'} & set(sys.modules))"
-    )
-    message = subprocess.run(
-        [sys.executable, "-c", code], cwd=SOURCE, capture_output=True, text=True, check=True
-    ).stdout
-    assert message.splitlines()[-1] == ""
-
-
 @pytest.mark.parametrize("found", [True, False])
 def test_clients_share_the_gpus_where_there_are_some(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], found: bool
