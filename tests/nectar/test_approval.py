@@ -234,6 +234,7 @@ def test_what_the_installed_nectar_cannot_read_is_said_and_asked(
     assert "settings  not taken by the Nectar installed here" in capsys.readouterr().err
 
 
+@pytest.mark.extended
 def test_the_installed_nectar_answers_from_a_process_of_its_own(node: dict[str, Any]) -> None:
     question = approval._worked_out(7, "d", APP, settings(), node, False)
     assert question.methods == ("fedavg",)

@@ -82,6 +82,7 @@ def test_what_only_looks_or_refuses_imports_nothing_heavy(unfinished: Record) ->
         assert not heavy & {*found}, statement
 
 
+@pytest.mark.extended
 def test_a_list_with_an_unfinished_record(
     unfinished: Record, capsys: pytest.CaptureFixture[str]
 ) -> None:

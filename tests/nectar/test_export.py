@@ -78,8 +78,15 @@ def plain_python(folder: Path, script: str) -> str:
     return done.stdout
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
-    "words", ["", "model.norm=batch model.depth=1", "model.norm=group", "model.norm=none"]
+    "words",
+    [
+        "",
+        "model.norm=batch model.depth=1",
+        "model.norm=group",
+        pytest.param("model.norm=none", marks=pytest.mark.long),
+    ],
 )
 def test_the_models_logits_are_read_again_bit_for_bit(
     small: Small, tmp_path: Path, words: str
@@ -94,6 +101,7 @@ def test_the_models_logits_are_read_again_bit_for_bit(
         assert torch.equal(exported_model.network(x), model(x))
 
 
+@pytest.mark.extended
 def test_the_lines_of_the_exports_own_readme_work(
     small: Small, tmp_path: Path, with_graphs: None
 ) -> None:

@@ -91,6 +91,7 @@ def test_what_leaves_a_device_follows_the_settings(
     assert fields.items() <= stated.items()
 
 
+@pytest.mark.extended
 def test_the_record_holds_it_and_the_report_goes_by_the_record(small: Small) -> None:
     record = run(small(rounds=1, set="feddm.start=real feddm.image_weighting=counts"))
     path = record.directory / "provenance.json"

@@ -284,6 +284,7 @@ def test_the_report_compares_fedsynths_images_with_a_control(fedsynth: Record) -
     assert not any("nearest" in alt for alt in alts)
 
 
+@pytest.mark.extended
 def test_the_export_of_a_fedsynth_run_is_stretched(fedsynth: Record, tmp_path: Path) -> None:
     from nectar.export.bundle import export
 
@@ -303,6 +304,7 @@ def test_methods_that_send_a_part_of_the_update_are_reported_without_pictures(
     assert not document.all("img")
 
 
+@pytest.mark.extended
 def test_what_was_sent_in_place_of_text_is_no_picture(asked: Callable[..., Any]) -> None:
     words = "fedsynth.labels=fixed fedsynth.rate=1 fedsynth.iterations=1 fedsynth.fidelity=off"
     keys = asked(words, method="fedsynth")

@@ -233,6 +233,7 @@ def test_keywords_become_the_words_that_would_be_typed() -> None:
 # -- a comparison -------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.extended
 def test_a_comparison_has_its_table_and_its_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -49,6 +49,7 @@ def page_of(small: Small, method: str, words: str) -> tuple[set[str], str]:
     return named, " ".join(exposed(View(RunRecord.open(record.directory))))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", [n for n in MECHANISMS if n not in ("head", "augmented", "half")])
 def test_the_page_says_what_left_by_each_mechanism(small: Small, name: str) -> None:
     method, words, sites = MECHANISMS[name]
@@ -77,6 +78,7 @@ def test_the_page_says_what_the_server_saw_of_a_sum(small: Small, secret: str) -
         assert said[other] not in page
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("words", "private"), [(PRIVATE, True), ("rounds=1 federation.sites=2", False)]
 )

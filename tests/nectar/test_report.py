@@ -132,6 +132,7 @@ def test_a_run_that_stopped_is_reported_as_far_as_it_got(small: Small) -> None:
     assert "The run ended before the sites were known." in early.text
 
 
+@pytest.mark.extended
 def test_large_runs_make_no_large_page(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
     record = run(small(rounds=1))
     labels = torch.arange(30) // 3
@@ -149,6 +150,7 @@ def test_large_runs_make_no_large_page(small: Small, monkeypatch: pytest.MonkeyP
     assert sum(len(i["src"]) for i in small_one.all("img")) < 9_000 * 4 / 3 + 100 * 80
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("delta", "examples", "weak"), [(0.01, 140, True), (0.02, 50, False), (0.021, 50, True)]
 )
@@ -168,6 +170,7 @@ def test_the_median_of_two_distances_lies_between_them() -> None:
     assert "smallest 0.100, median 0.200." in sentence
 
 
+@pytest.mark.extended
 def test_facts_of_privacy_follow_method_and_settings(small: Small) -> None:
     def message(**keys: Any) -> tuple[str, str]:
         view = View(RunRecord.open(run(small(rounds=1, **keys)).directory))

@@ -356,6 +356,7 @@ print(sorted(new - {name.split(".")[0] for name in there}))
 """
 
 
+@pytest.mark.extended
 def test_forks_begin_with_what_clientapps_need_but_nothing_of_the_app() -> None:
     command = [sys.executable, "-P", "-c", PRELOADED, str(ROOT)]
     done = subprocess.run(command, capture_output=True, text=True)
