@@ -30,7 +30,7 @@ from common.wire.synthetic_images import SyntheticImages
 from nectar.audit.images import sums, unmixing_sums
 from nectar.audit.images.at_record import audit_record, audit_review
 from nectar.audit.images.attacks import Scored, area_under, figures, threshold_at, weights
-from nectar.audit.images.examining import Evidence, Examined, Sent, examined
+from nectar.audit.images.examining import Evidence, Sent, examined
 from nectar.cli import main
 from nectar.records.record import RunRecord
 from server_app.run_directory import AUDIT
@@ -462,7 +462,3 @@ def test_at_a_site_what_is_missing_is_said(review: Path) -> None:
         audit_review(review / "empty", review / "own")
     with pytest.raises(ConfigError, match="there is no folder"):
         audit_review(review / "nowhere", review / "own")
-
-
-def test_the_strongest_is_the_one_that_finds_the_most() -> None:
-    assert Examined(0, {}).strongest == ""

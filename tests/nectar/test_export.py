@@ -168,13 +168,6 @@ def test_a_class_that_nobody_sent_keeps_the_others_labels(tmp_path: Path) -> Non
     assert [label for _, label in read.samples] == [0, 9]
 
 
-def test_weights_alone_make_an_export_without_images(small: Small, tmp_path: Path) -> None:
-    past = RunRecord.open(run(small(method="fedavg", rounds=1)).directory)
-    folder = exported(past, tmp_path / "out")
-    assert not (folder / "synthetic").exists()
-    assert "sites sent" not in (folder / "README.md").read_text()
-
-
 @pytest.mark.parametrize(
     ("keys", "said"),
     [

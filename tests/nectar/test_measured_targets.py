@@ -16,7 +16,6 @@ pytestmark = pytest.mark.usefixtures("fresh_data")
 
 QUICK = ["federation.sites=2", "partition.kind=iid", "fedavg.epochs=1", "rounds=1"]
 REFUSED = "its labels look like a measurement, not like classes"
-RNG = np.random.default_rng(0)
 
 
 def table(path: Path, labels: Sequence[object]) -> list[str]:

@@ -78,18 +78,6 @@ def test_the_page_says_what_the_server_saw_of_a_sum(small: Small, secret: str) -
         assert said[other] not in page
 
 
-@pytest.mark.extended
-@pytest.mark.parametrize(
-    ("words", "private"), [(PRIVATE, True), ("rounds=1 federation.sites=2", False)]
-)
-def test_a_record_says_whether_a_mechanism_covers_what_is_sent(
-    words: str, private: bool, tmp_path: Path
-) -> None:
-    record = record_of(tmp_path, *words.split())
-    stated = json.loads((record / "provenance.json").read_text())["privacy"]
-    assert stated["differentially_private"] is private
-
-
 def test_the_report_of_a_private_run_prints_nothing_that_nobody_knew(tmp_path: Path) -> None:
     """Unseeded, counts untold: an epsilon that the sites alone know is not "none", and no site has "1" image."""
     record = record_of(tmp_path, *PRIVATE.split(), "evaluation.on=none")
