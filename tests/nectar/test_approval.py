@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -235,6 +234,7 @@ def test_what_the_installed_nectar_cannot_read_is_said_and_asked(
     assert "settings  not taken by the Nectar installed here" in capsys.readouterr().err
 
 
+@pytest.mark.extended
 def test_the_installed_nectar_answers_from_a_process_of_its_own(node: dict[str, Any]) -> None:
     question = approval._worked_out(7, "d", APP, settings(), node, False)
     assert question.methods == ("fedavg",)
@@ -245,9 +245,3 @@ def test_the_installed_nectar_answers_from_a_process_of_its_own(node: dict[str, 
 def test_a_site_under_flowers_own_program_takes_part_in_nothing(node: dict[str, Any]) -> None:
     site = Site(settings(), **node)
     assert "which `nectar site` alone keeps" in site.refusal()
-
-
-def test_the_fork_imports_nothing_of_the_app_for_it() -> None:
-    code = "import sys; from nectar.engines.site import approval; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
-    assert not {"common", "client_app", "torch"} & {*done.stdout.split()}

@@ -30,7 +30,7 @@ from common.wire.synthetic_images import SyntheticImages
 from nectar.audit.images import sums, unmixing_sums
 from nectar.audit.images.at_record import audit_record, audit_review
 from nectar.audit.images.attacks import Scored, area_under, figures, threshold_at, weights
-from nectar.audit.images.examining import Evidence, Examined, Sent, examined
+from nectar.audit.images.examining import Evidence, Sent, examined
 from nectar.cli import main
 from nectar.records.record import RunRecord
 from server_app.run_directory import AUDIT
@@ -196,6 +196,7 @@ def test_the_images_that_real_sends_are_found_every_one(small: Small) -> None:
     assert json.loads((record.directory / AUDIT).read_text("utf-8")) == content
 
 
+@pytest.mark.extended
 def test_noise_shows_nobody(small: Small) -> None:
     settings = "feddm.start=noise feddm.iterations=0 feddm.ipc=10 partition.alpha=100"
     content = audit_record(run(small(method="feddm", rounds=1, set=settings)).directory)
@@ -253,6 +254,7 @@ def small_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unmixing_sums, "MOST_POOLED", 600)
 
 
+@pytest.mark.extended
 def test_sums_of_few_examples_show_them_and_leverages_of_the_total_fewer(small: Small) -> None:
     """Three sites of 40 rows of 33 numbers, and 1,300 digits that nobody summed."""
     words = "federation.sites=3 data.images=130 ridge.width=33 partition.alpha=100"
@@ -267,6 +269,7 @@ def test_sums_of_few_examples_show_them_and_leverages_of_the_total_fewer(small: 
     assert json.loads((record.directory / AUDIT).read_text("utf-8")) == content
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("noise", ["", "privacy.noise_multiplier=3"])
 def test_of_a_secret_sum_the_total_is_attacked_and_no_sites_own(small: Small, noise: str) -> None:
     words = f"federation.sites=3 data.images=130 ridge.width=33 federation.secret=on {noise}"
@@ -278,6 +281,7 @@ def test_of_a_secret_sum_the_total_is_attacked_and_no_sites_own(small: Small, no
     assert abs(area - 0.5) < 4 * error if noise else area > 0.5 + 4 * error
 
 
+@pytest.mark.extended
 def test_where_no_site_was_asked_there_are_no_sums_to_attack(small: Small) -> None:
     words = "federation.sites=3 data.images=130 ridge.width=33 ridge.alone=on"
     content = audit_record(run(small(method="ridge", rounds=1, set=words)).directory)
@@ -285,6 +289,7 @@ def test_where_no_site_was_asked_there_are_no_sums_to_attack(small: Small) -> No
     assert sums.SUMS_NOTE not in content["notes"]
 
 
+@pytest.mark.extended
 def test_noise_hides_who_was_summed_and_class_sums_alone_are_attacked_alone(small: Small) -> None:
     words = "federation.sites=3 data.images=130 ridge.width=33 partition.alpha=100"
     noisy = audit_record(
@@ -300,6 +305,7 @@ def test_noise_hides_who_was_summed_and_class_sums_alone_are_attacked_alone(smal
     assert SUMS & set(classes["all"]["attacks"]) == UNMIXED
 
 
+@pytest.mark.extended
 def test_the_leverages_of_all_who_were_summed_have_the_rows_length_as_their_mean(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -364,6 +370,7 @@ def test_figures_by_site_are_of_the_first_sites(monkeypatch: pytest.MonkeyPatch)
     assert two == {site: sites[site] for site in ("s0", "s1")}
 
 
+@pytest.mark.extended
 def test_the_outcome_is_told_and_the_report_shows_it(
     small: Small, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -421,6 +428,7 @@ def test_at_a_site_the_outcome_stays_in_its_review_folder(review: Path) -> None:
     assert content["sites"]["this site"]["nearest"]["own_median"] < 1e-6
 
 
+@pytest.mark.extended
 def test_at_a_site_the_outcome_goes_with_the_pictures_once_these_may_leave(review: Path) -> None:
     """The site's own code, which knows nothing of audits, sends what it would have sent, and deletes the rest."""
     sent = SyntheticImages(drawn(3, 1).float() / 255, torch.tensor([0, 1, 0]))
@@ -454,7 +462,3 @@ def test_at_a_site_what_is_missing_is_said(review: Path) -> None:
         audit_review(review / "empty", review / "own")
     with pytest.raises(ConfigError, match="there is no folder"):
         audit_review(review / "nowhere", review / "own")
-
-
-def test_the_strongest_is_the_one_that_finds_the_most() -> None:
-    assert Examined(0, {}).strongest == ""

@@ -26,6 +26,7 @@ def chart(series: tuple[Series, ...] = BOTH, *, log_x: bool = False) -> str:
     return inline_svg(figure, label="accuracy of two methods")
 
 
+@pytest.mark.extended
 def test_the_same_chart_gives_the_same_file_and_leaves_nothing_else(tmp_path: Path) -> None:
     for name in ("a.png", "b.png", "a.svg", "b.svg", "a.pdf", "b.pdf"):
         save(lines(BOTH, title="t", x_label="x", y_label="y"), tmp_path / name)

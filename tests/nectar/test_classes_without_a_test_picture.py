@@ -61,17 +61,6 @@ def test_a_class_of_two_pictures_keeps_one_for_the_test_and_one_alone_is_said(
     assert "over 4 of 5 classes, loss" in told
 
 
-def test_a_test_folder_that_lacks_a_class(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    folder(tmp_path / "set/train", {"a": 20, "b": 20, "c": 20})
-    folder(tmp_path / "set/test", {"a": 5, "b": 5})
-    assert main(["data", *words(tmp_path / "set")]) == 0
-    assert "no test images of c: the accuracy is over 2 of 3 classes" in capfd.readouterr().out
-    assert main([*RUN, *words(tmp_path / "set")]) == 0
-    assert "over 2 of 3 classes, loss" in caplog.text
-
-
 def test_so_of_validation_and_of_what_sites_hold_out(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,6 +1,5 @@
 """The command `nectar`: what it prints, its exit codes, and what it does without."""
 
-import json
 import logging
 import os
 import subprocess
@@ -184,20 +183,6 @@ def test_help_of_an_import_path_lists_its_arguments(capsys: pytest.CaptureFixtur
     out = capsys.readouterr().out
     assert "  strategy.client_learning_rate (required)\n" in out
     assert "  strategy.q=0.1\n" in out
-
-
-@pytest.mark.parametrize("words", [["--help"], ["config"], ["config", "--help", "feddm"]])
-def test_config_needs_no_torch_no_flower_no_ray(words: list[str], tmp_path: Path) -> None:
-    code = (
-        "import json, sys\nfrom nectar.cli import main\n"
-        f"code = main({words!r})\n"
-        "heavy = [name for name in ('torch', 'flwr', 'ray', 'numpy') if name in sys.modules]\n"
-        "print(json.dumps([code, heavy]))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert json.loads(done.stdout.splitlines()[-1]) == [0, []]
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:

@@ -83,6 +83,7 @@ def test_a_row_may_have_its_own_data_set_and_rounds() -> None:
 # -- what it comes to ---------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("_no_children")
 def test_rows_of_other_lengths_stand_in_one_table(small: Small, tmp_path: Path) -> None:
     short, long = (run(small(method="fedavg", rounds=n)) for n in (1, 2))
@@ -103,6 +104,7 @@ def test_rows_of_other_lengths_stand_in_one_table(small: Small, tmp_path: Path) 
     assert "Accuracy after the row's last round" in (tmp_path / "out" / "table.md").read_text()
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("_no_children")
 def test_a_cell_that_cannot_be_had_costs_that_cell_alone(small: Small, tmp_path: Path) -> None:
     """No three sites can have 1,000 of 1,293 images each."""
@@ -358,6 +360,7 @@ def test_a_dry_run_without_a_data_set_says_what_it_would_have_been(
     assert main([*words, "fedavgg", "--dry-run"]) == 2
 
 
+@pytest.mark.long
 @pytest.mark.extended
 def test_python_asks_for_a_grid_too(small: Small, tmp_path: Path) -> None:
     records = [run(small(method="fedavg", set=f"fedavg.lr={rate}")) for rate in (0.25, 0.5)]

@@ -26,6 +26,8 @@ from nectar.comparison.request import Cell, Variant, parse
 from nectar.records.record import MADE
 from server_app.record import Record
 
+pytestmark = pytest.mark.extended
+
 TINY = f"""
 # A table for tests.
 name: t
@@ -175,6 +177,7 @@ def test_our_numbers_stand_beside_the_papers(tiny: None, tmp_path: Path) -> None
     assert f"- wide: {out / 'wide'}" in (out / "table.md").read_text()
 
 
+@pytest.mark.long
 def test_one_column_and_one_row_of_it(
     tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

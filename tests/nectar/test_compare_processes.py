@@ -29,6 +29,7 @@ def ended(process: Started) -> int:
     return code
 
 
+@pytest.mark.long
 def test_one_that_fails_and_one_that_is_ended_leave_the_next_as_it_is(tmp_path: Path) -> None:
     with LocalStarter() as starter:
         bad = starter.start(

@@ -41,6 +41,7 @@ def test_no_span_is_said_to_last_no_seconds() -> None:
     assert message.endswith("(round 20 of 20). 0 of 1 runs are done.")
 
 
+@pytest.mark.extended
 def test_a_comparison_says_it(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,7 @@ def test_records_are_found_and_become_the_table(small: Small, tmp_path: Path) ->
         assert "afresh" in (tmp_path / "out" / f"{name}.svg").read_text()
 
 
+@pytest.mark.extended
 def test_the_same_records_give_the_same_files(small: Small, tmp_path: Path) -> None:
     run(small(seed=0))
     out = tmp_path / "out"
@@ -87,6 +88,7 @@ def test_the_same_records_give_the_same_files(small: Small, tmp_path: Path) -> N
     assert len(before) == 14
 
 
+@pytest.mark.extended
 def test_seconds_stand_where_the_run_was_alone(small: Small, tmp_path: Path) -> None:
     record = run(small())
     record.note(alone=True)
@@ -111,6 +113,7 @@ def test_another_source_configuration_or_data_is_another_run(small: Small) -> No
         assert archive.completed(other) is None
 
 
+@pytest.mark.extended
 def test_a_record_that_a_living_process_writes_is_left_alone(small: Small) -> None:
     record = run(small())
     path = record.directory / "provenance.json"
@@ -200,6 +203,7 @@ def test_a_save_stops_the_rows_whose_code_it_changed_and_no_other(
     assert "no such run" in scheduler.failures["scaffold, seed 0"]
 
 
+@pytest.mark.extended
 def test_a_search_chooses_on_its_own_seeds_by_validation(small: Small, tmp_path: Path) -> None:
     for value in ("0.001", "0.5"):
         run(small(method="fedavg", seed=1000, set=f"fedavg.lr={value}"))
@@ -304,6 +308,7 @@ def test_killed_in_the_middle_it_repeats_nothing(
     assert [m["round"] for m in Record(runs / name).metrics()] == list(range(5))
 
 
+@pytest.mark.long
 @pytest.mark.extended
 def test_a_run_that_fails_keeps_none_from_going_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -47,6 +47,7 @@ def test_a_printed_line_is_one_runs_command(capsys: pytest.CaptureFixture[str]) 
         commands(comparison("fedavg.lr=0.1,0.3"), words)
 
 
+@pytest.mark.extended
 @given(st.from_regex(r"[0-9]{1,3}/[0-9]{1,3}", fullmatch=True) | st.text(max_size=12))
 def test_a_shard_is_read_or_refused_in_a_sentence(text: str) -> None:
     number, slash, of = text.partition("/")
@@ -58,6 +59,7 @@ def test_a_shard_is_read_or_refused_in_a_sentence(text: str) -> None:
             parse_shard(text)
 
 
+@pytest.mark.long
 @pytest.mark.extended
 def test_a_shard_writes_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [

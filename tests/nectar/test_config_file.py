@@ -64,6 +64,7 @@ def test_what_is_printed_resolves_to_the_same(
     ]
 
 
+@pytest.mark.extended
 def test_a_resolved_run_config_reads_no_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

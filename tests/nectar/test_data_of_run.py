@@ -212,6 +212,7 @@ def _environment(at: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "NECTAR_DATA": str(at / "data")}
 
 
+@pytest.mark.extended
 def test_a_row_less_raises_no_figure_of_labels_that_were_drawn_by_lot(tmp_path: Path) -> None:
     """.5000 before, and .8 and more by training on the former test rows."""
     write_table(tmp_path / "own.csv")
@@ -244,6 +245,7 @@ def unseeded(at: Path) -> list[str]:
     return [*BY_LOT.split(), "dataset=splitting:load", "data.kind=table", "rounds=3"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("judged", ["server", "sites"])
 def test_a_function_that_splits_differently_stops_workers(tmp_path: Path, judged: str) -> None:
     words = [*unseeded(tmp_path), f"evaluation.on={judged}", "data.site_holdout=0.2"]
@@ -254,6 +256,7 @@ def test_a_function_that_splits_differently_stops_workers(tmp_path: Path, judged
     assert "load gave other data than before: fix its seed" in message
 
 
+@pytest.mark.extended
 def test_compare_says_the_same_of_a_function_that_splits_differently(tmp_path: Path) -> None:
     method, *words = unseeded(tmp_path)
     code, message = nectar("compare", method, "--seeds=1", "--jobs=1", *words, at=tmp_path)

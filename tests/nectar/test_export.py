@@ -78,8 +78,15 @@ def plain_python(folder: Path, script: str) -> str:
     return done.stdout
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
-    "words", ["", "model.norm=batch model.depth=1", "model.norm=group", "model.norm=none"]
+    "words",
+    [
+        "",
+        "model.norm=batch model.depth=1",
+        "model.norm=group",
+        pytest.param("model.norm=none", marks=pytest.mark.long),
+    ],
 )
 def test_the_models_logits_are_read_again_bit_for_bit(
     small: Small, tmp_path: Path, words: str
@@ -94,6 +101,7 @@ def test_the_models_logits_are_read_again_bit_for_bit(
         assert torch.equal(exported_model.network(x), model(x))
 
 
+@pytest.mark.extended
 def test_the_lines_of_the_exports_own_readme_work(
     small: Small, tmp_path: Path, with_graphs: None
 ) -> None:
@@ -158,13 +166,6 @@ def test_a_class_that_nobody_sent_keeps_the_others_labels(tmp_path: Path) -> Non
     write_synthetic({"a": sent}, describe("digits"), tmp_path)
     read = ImageFolder(tmp_path / "images", allow_empty=True)
     assert [label for _, label in read.samples] == [0, 9]
-
-
-def test_weights_alone_make_an_export_without_images(small: Small, tmp_path: Path) -> None:
-    past = RunRecord.open(run(small(method="fedavg", rounds=1)).directory)
-    folder = exported(past, tmp_path / "out")
-    assert not (folder / "synthetic").exists()
-    assert "sites sent" not in (folder / "README.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,17 @@ from typing import Any
 import pytest
 from documents import written
 from federation import run
+from golden import assert_sentence
+from places import ROOT
 from small import Small
 
 from common.config.loading import load
 from common.errors import ConfigError
 from common.methods import METHODS, Method
 from common.settings.base import Disclosure
-from nectar.report.facts import FACTS, Facts, Given, facts_of
+from nectar.report.facts import Facts, Given, facts_of
 
+GOLDEN = ROOT / "tests" / "golden" / "facts.txt"
 ADAM = "flwr.serverapp.strategy:FedAdam"
 
 
@@ -38,59 +41,42 @@ def no_facts(stated: Disclosure, given: Given) -> str:
     return "weights"
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_states_what_leaves_a_device_and_has_its_facts(method: str) -> None:
-    assert method in FACTS
-    stated = disclosed(method=method)
-    assert not stated.differentially_private
-    facts = facts_of(method, stated, load({"method": method}).settings.model_dump().get)
+#: methods, and settings that change what leaves a device
+TYPED = [
+    *METHODS,
+    ADAM,
+    "feddm feddm.start=real",
+    "feddm feddm.start=noise feddm.iterations=0",
+    "feddm feddm.start=real feddm.iterations=0",
+    "feddm feddm.start=smooth feddm.iterations=0",
+    "feddm feddm.start=mean feddm.small_class=leave_out",
+    "feddm feddm.start=mix:2 feddm.iterations=0",
+    "feddm feddm.start=mix:3 feddm.small_class=leave_out",
+    "feddm feddm.image_weighting=counts",
+    "feddm feddm.mechanism=feature privacy.noise_multiplier=1 privacy.counts=public",
+    "fedsynth fedsynth.start=statistics",
+    "fedsynth fedsynth.start=shared",
+    "fedsynth fedsynth.start=shared fedsynth.labels=fixed",
+]
+
+
+@pytest.mark.parametrize("typed", TYPED)
+def test_what_a_report_says_that_leaves_a_device(typed: str, pytestconfig: pytest.Config) -> None:
+    """As a whole: what the settings disclose, the method's name, what is protected and what is sent."""
+    method, _, chosen = typed.partition(" ")
+    stated = disclosed(method=method, set=chosen)
+    given = load({"method": method, "set": chosen}).settings.model_dump()
+    facts = facts_of(method, stated, given.get)
     assert facts is not None
-    assert facts.spoken
-    assert facts.sent
-    assert all(sentence.endswith(".") for sentence in (*facts.protected, *facts.sent))
+    sentences = [*facts.protected, *facts.sent]
+    assert all(sentence.endswith(".") for sentence in sentences)
     assert bool(facts.carries) != (stated.images or stated.payload == "synthetic batches")
+    fields = " ".join(f"{name}={value}" for name, value in asdict(stated).items() if value)
+    text = "\n".join([f"{facts.spoken} ({fields})", *sentences])
+    assert_sentence(pytestconfig, GOLDEN, typed.replace(":", "-"), text)
 
 
-@pytest.mark.parametrize(
-    ("method", "chosen", "fields"),
-    [
-        (
-            "feddm",
-            "feddm.start=real",
-            {"began_as": "real examples", "unchanged": False, "class_counts": False},
-        ),
-        (
-            "feddm",
-            "feddm.start=noise feddm.iterations=0",
-            {"began_as": "noise", "unchanged": False},
-        ),
-        ("feddm", "feddm.start=real feddm.iterations=0", {"unchanged": True}),
-        ("feddm", "feddm.start=smooth feddm.iterations=0", {"began_as": "noise"}),
-        ("feddm", "feddm.start=mean", {"began_as": "class means", "unchanged": False}),
-        ("feddm", "feddm.start=mix:2 feddm.iterations=0", {"began_as": "real examples"}),
-        ("feddm", "feddm.image_weighting=counts", {"class_counts": True}),
-        (
-            "feddm",
-            "feddm.mechanism=feature privacy.noise_multiplier=1 privacy.counts=public",
-            {"began_as": "noise", "differentially_private": True, "labels": True},
-        ),
-        ("real", "", {"payload": "real images", "unchanged": True, "update": False}),
-        ("fedsynth", "", {"began_as": "noise", "update": True, "labels": True}),
-        ("fedsynth", "fedsynth.start=statistics", {"began_as": "class means"}),
-        ("topk", "", {"payload": "part of an update", "update": True}),
-        ("lowrank", "", {"payload": "factors of an update", "update": True}),
-        ("fedsynth", "fedsynth.start=shared", {"began_as": "noise", "labels": True}),
-        ("fedsynth", "fedsynth.start=shared fedsynth.labels=fixed", {"labels": False}),
-        (ADAM, "", {"payload": "weights", "update": True, "labels": False}),
-    ],
-)
-def test_what_leaves_a_device_follows_the_settings(
-    method: str, chosen: str, fields: dict[str, Any]
-) -> None:
-    stated = asdict(disclosed(method=method, set=chosen))
-    assert fields.items() <= stated.items()
-
-
+@pytest.mark.extended
 def test_the_record_holds_it_and_the_report_goes_by_the_record(small: Small) -> None:
     record = run(small(rounds=1, set="feddm.start=real feddm.image_weighting=counts"))
     path = record.directory / "provenance.json"

@@ -74,11 +74,6 @@ def test_channels_are_stretched_together_in_pixel_space() -> None:
     assert float(seen[0, 1, 0, 1]) == pytest.approx((0.4 - 0.3) / 0.7)
 
 
-def test_pixels_are_clipped_and_not_stretched() -> None:
-    seen = on_screen(images([-9.0, 0.0, 1.0, 9.0]), INFO, "pixels")
-    torch.testing.assert_close(seen, images([0.0, 0.5, 0.75, 1.0]))
-
-
 def test_soft_labels_count_as_their_largest_class() -> None:
     soft = torch.tensor([[0.1, 2.0], [3.0, -1.0]])
     assert hard(soft).tolist() == [1, 0]
@@ -284,25 +279,7 @@ def test_the_report_compares_fedsynths_images_with_a_control(fedsynth: Record) -
     assert not any("nearest" in alt for alt in alts)
 
 
-def test_the_export_of_a_fedsynth_run_is_stretched(fedsynth: Record, tmp_path: Path) -> None:
-    from nectar.export.bundle import export
-
-    folder = export(RunRecord.open(fedsynth.directory), tmp_path / "out").folder
-    drawn = [np.asarray(Image.open(p)) for p in (folder / "synthetic/images").rglob("*.png")]
-    assert drawn
-    assert all((d.min(), d.max()) == (0, 255) for d in drawn)
-
-
-@pytest.mark.parametrize("method", ["masking", "topk"])
-def test_methods_that_send_a_part_of_the_update_are_reported_without_pictures(
-    small: Small, method: str
-) -> None:
-    document = written(run(small(method=method, rounds=1, set="model.name=mlp model.width=50")))
-    check(document)
-    assert "sends a part of the update, no images" in document.text
-    assert not document.all("img")
-
-
+@pytest.mark.extended
 def test_what_was_sent_in_place_of_text_is_no_picture(asked: Callable[..., Any]) -> None:
     words = "fedsynth.labels=fixed fedsynth.rate=1 fedsynth.iterations=1 fedsynth.fidelity=off"
     keys = asked(words, method="fedsynth")

@@ -286,6 +286,7 @@ def test_the_same_pictures_in_training_and_test_are_named(
     assert f"{tmp_path}/set/test/a/test1.jpg is {tmp_path}/south/a/train1.png" in message
 
 
+@pytest.mark.extended
 def test_a_score_of_the_pictures_finds_the_same_division(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

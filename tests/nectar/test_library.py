@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import json
 import logging
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,6 @@ import pytest
 import torch
 from federation import numbers
 from federation import run as run_directly
-from places import ROOT
 from small import SMALL
 
 import nectar
@@ -162,16 +158,6 @@ def test_a_run_that_stops_raises_and_leaves_the_same(tmp_path: Path) -> None:
     assert (logger.handlers, logger.propagate) == before
 
 
-@pytest.mark.extended
-def test_importing_it_brings_nothing_heavy() -> None:
-    code = "import nectar, json, sys; dir(nectar); print(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    loaded = {name.partition(".")[0] for name in json.loads(done.stdout)}
-    assert loaded.isdisjoint({"torch", "flwr", "numpy", "yaml", "common", "server_app"})
-
-
 def test_what_it_has_no_name_for_is_an_attribute_error() -> None:
     assert {"compare", "open", "run"} <= set(dir(nectar))
     assert inspect.isfunction(nectar.compare), "not a package that can be called"
@@ -247,6 +233,7 @@ def test_keywords_become_the_words_that_would_be_typed() -> None:
 # -- a comparison -------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.extended
 def test_a_comparison_has_its_table_and_its_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -16,7 +16,6 @@ pytestmark = pytest.mark.usefixtures("fresh_data")
 
 QUICK = ["federation.sites=2", "partition.kind=iid", "fedavg.epochs=1", "rounds=1"]
 REFUSED = "its labels look like a measurement, not like classes"
-RNG = np.random.default_rng(0)
 
 
 def table(path: Path, labels: Sequence[object]) -> list[str]:
@@ -113,12 +112,3 @@ def test_labels_count_into_classes_that_are_named(tmp_path: Path) -> None:
     assert run(tmp_path / "typed", *words, "images.classes=a,b,c,d") == ["a", "b", "c", "d"]
     words = arrays(tmp_path / "named.npz", labels, classes=["a", "b", "c", "d"])
     assert run(tmp_path / "named", *words) == ["a", "b", "c", "d"]
-
-
-@pytest.mark.parametrize("labels", [spread(30, 60), RNG.normal(size=60)], ids=["whole", "fraction"])
-def test_a_measured_target_of_a_file_is_refused(
-    labels: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = arrays(tmp_path / "own.npz", np.asarray(labels))
-    assert cli.main(["data", *QUICK, *words]) == 2
-    assert REFUSED in capsys.readouterr().err

@@ -31,6 +31,8 @@ from nectar.report.view import View
 from server_app.run_directory import AUDIT
 from server_app.synthetic_sets import save_sets
 
+pytestmark = pytest.mark.extended
+
 MISSING = object()
 ODD = (MISSING, None, -1.5, "odd", {"x": ["y"]}, 10**400)
 

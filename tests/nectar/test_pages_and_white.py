@@ -90,6 +90,7 @@ def accuracy(words: list[str], tmp_path: Path) -> float:
     return float(json.loads(lines.splitlines()[-1])["test"]["accuracy"])
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("page", ["2", "max", "mean"])
 def test_a_file_of_several_pages_is_not_used_until_one_says_which(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], page: str
@@ -130,6 +131,7 @@ def deep(path: Path, order: str = "<", negative: bool = False, top: int = 65535)
     sixteen(path, top - values if negative else values, order, negative)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_white_is_zero_at_16_bits_as_at_8(tmp_path: Path, order: str) -> None:
     """A model learns from ordinary files and is scored on the negatives that say they are: and as two sites."""
@@ -142,6 +144,7 @@ def test_white_is_zero_at_16_bits_as_at_8(tmp_path: Path, order: str) -> None:
     assert json.loads((tmp_path / "s").read_text())["accuracy"] == 1.0
 
 
+@pytest.mark.extended
 def test_12_bits_are_dark_until_one_says_what_is_white(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -182,6 +185,7 @@ def scan(path: Path) -> None:
     Image.fromarray(values.astype(np.uint16)).save(path)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("bits", [8, 16])
 def test_levels_in_the_middle_of_the_range_are_warned_of_until_black_and_white_are_stated(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, bits: int

@@ -17,11 +17,9 @@ import pytest
 from federation import MissingGrid, numbers, run, same_end
 from places import HELPERS, ROOT
 from small import Small
-from tiers import ALIKE, only_these_first
 from waiting import until
 
 from common.config.loading import load
-from common.methods import METHODS
 from nectar.engines.local_run import run_here
 from nectar.engines.pool import grid
 from nectar.engines.pool import pool as worker
@@ -34,23 +32,6 @@ pytestmark = pytest.mark.promise(
     "A pool gives the numbers of one process, to the bit; a dead worker costs its site that "
     "round; nothing is left or printed after",
 )
-
-VAE = "model.name=vae model.depth=1 model.embedding=6 fedvae.preliminary_rounds=1 fedvae.epochs=1"
-
-#: what makes a method's run one of a moment, or reach what it does later
-SETTINGS = {
-    "feddm": "feddm.start=noise feddm.warm=on",
-    "real": "real.redraw=on",
-    "scaffold": "federation.participation=0.67",
-    "dense": "dense.epochs=1",
-    "fedvae": VAE,
-    "feddpms": f"{VAE} feddpms.smallest=1 feddpms.copies=4",
-    "fedssyn": "fedssyn.width=2 fedssyn.multipliers=1 fedssyn.blocks=1 fedssyn.attention= fedssyn.epochs=2 "
-    "fedssyn.batch=32 fedssyn.diffusion_steps=8 fedssyn.sampling_steps=2 fedssyn.sampler=second-order",
-    "feddgm": "feddgm.epochs=1 feddgm.ipc=1 feddgm.iterations=2 feddgm.inner_epochs=1 feddgm.global_epochs=1 "
-    "feddgm.surrogate_epochs=1",
-    "fedsynth": "fedsynth.iterations=2",
-}
 
 
 def pooled(config: dict[str, Any], **options: Any) -> Record:
@@ -102,43 +83,7 @@ def odd(small: Small, monkeypatch: pytest.MonkeyPatch) -> Small:
     return make
 
 
-@pytest.mark.parametrize(
-    "method",
-    only_these_first(
-        METHODS,
-        "fedavg",
-        "feddm",
-        long=(
-            *ALIKE,
-            "fedvae",
-            "fedaf",
-            "dense",
-            "feddgm",
-            "fedgen",
-            "fedmix",
-            "topk",
-            "lowrank",
-            "masking",
-            "real",
-        ),
-    ),
-)
-def test_two_processes_give_the_numbers_of_one(small: Small, method: str) -> None:
-    rounds = 1 if method == "ridge" else 3
-    config = small(method=method, rounds=rounds, set=f"data.images=200 {SETTINGS.get(method, '')}")
-    assert_same(pooled(config), run(config))
-
-
 @pytest.mark.extended
-@pytest.mark.parametrize("method", ["fednova", "flwr.serverapp.strategy:FedAdam"])
-def test_so_they_do_in_waves_with_evaluations_at_the_sites(small: Small, method: str) -> None:
-    words = "federation.wave=2 evaluation.on=both data.site_holdout=0.2 wire.compression=zlib"
-    config = small(method=method, set=f"{words} federation.sites=5")
-    record = pooled(config)
-    assert_same(record, run(config))
-    assert record.metrics()[2]["sites"]["accuracy"] > 0
-
-
 def test_it_is_carried_out_by_two_processes_that_keep_their_devices(
     odd: Small, tmp_path: Path
 ) -> None:
@@ -156,6 +101,7 @@ def test_it_is_carried_out_by_two_processes_that_keep_their_devices(
     assert told == [(1, 1), *rounds]  # one answers the roll call for all
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("does", "said"),
     [
@@ -177,6 +123,7 @@ def test_a_worker_that_dies_costs_its_device_that_round(
         assert line["rejected"].keys() == other["rejected"].keys()
 
 
+@pytest.mark.extended
 def test_what_a_device_raises_is_that_sites_rejection(odd: Small) -> None:
     config = odd("raise", rounds=2, set="odd.site=partition-1 odd.at=1")
     with_pool, without = pooled(config), run(config)
@@ -188,6 +135,7 @@ def test_what_a_device_raises_is_that_sites_rejection(odd: Small) -> None:
     )
 
 
+@pytest.mark.extended
 def test_what_workers_log_and_warn_of_is_said_here(
     odd: Small, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -213,6 +161,7 @@ def test_what_was_begun_in_a_pool_is_continued_in_one_process_and_the_reverse(sm
         assert_same(run_here(load(with_recorded(more))), whole)
 
 
+@pytest.mark.long
 @pytest.mark.extended
 def test_left_alone_it_begins_in_one_process_and_goes_on_in_two_where_they_pay(
     odd: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -264,8 +213,13 @@ nectar.run("odd_devices:METHOD", rounds=2, output_dir={output!r}, **{{
 """
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
-    "how", only_these_first([signal.SIGINT, signal.SIGTERM, signal.SIGKILL], signal.SIGKILL)
+    "how",
+    [
+        signal.SIGKILL,
+        *(pytest.param(n, marks=pytest.mark.long) for n in (signal.SIGINT, signal.SIGTERM)),
+    ],
 )
 def test_nothing_is_left_behind_by_a_run_that_is_ended(tmp_path: Path, how: signal.Signals) -> None:
     """Both devices are asleep in round 2, where no worker would notice by itself."""

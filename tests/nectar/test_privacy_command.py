@@ -90,6 +90,7 @@ def test_the_noise_that_is_planned_is_enough(capsys: pytest.CaptureFixture[str])
     assert epsilon([Event("a", noise * 0.99, 0.05, 2000)], DELTA).value > 3
 
 
+@pytest.mark.extended
 def test_the_rounds_that_are_left(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
     each = Event("a", 2.0, 0.05, 100)
     fresh = rounds_left([], [each], 3.0, DELTA)

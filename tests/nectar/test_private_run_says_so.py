@@ -49,6 +49,7 @@ def page_of(small: Small, method: str, words: str) -> tuple[set[str], str]:
     return named, " ".join(exposed(View(RunRecord.open(record.directory))))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", [n for n in MECHANISMS if n not in ("head", "augmented", "half")])
 def test_the_page_says_what_left_by_each_mechanism(small: Small, name: str) -> None:
     method, words, sites = MECHANISMS[name]
@@ -75,17 +76,6 @@ def test_the_page_says_what_the_server_saw_of_a_sum(small: Small, secret: str) -
     assert said[secret] in page
     for other in {"plain", "on"} - {secret}:
         assert said[other] not in page
-
-
-@pytest.mark.parametrize(
-    ("words", "private"), [(PRIVATE, True), ("rounds=1 federation.sites=2", False)]
-)
-def test_a_record_says_whether_a_mechanism_covers_what_is_sent(
-    words: str, private: bool, tmp_path: Path
-) -> None:
-    record = record_of(tmp_path, *words.split())
-    stated = json.loads((record / "provenance.json").read_text())["privacy"]
-    assert stated["differentially_private"] is private
 
 
 def test_the_report_of_a_private_run_prints_nothing_that_nobody_knew(tmp_path: Path) -> None:

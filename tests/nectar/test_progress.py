@@ -86,6 +86,7 @@ def test_the_estimate_takes_few_steps_and_leaves_nothing(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("method", ["feddm", "scaffold", "feddyn", "fedmix", "moon"])
 def test_a_run_that_was_estimated_gives_the_numbers_of_one_that_was_not(
     tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch

@@ -7,7 +7,6 @@ import json
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +23,7 @@ from nectar.records.real_images import Nearest, RealImages, real_images
 from nectar.records.record import RunRecord
 from nectar.report import page as pages
 from nectar.report import pictures
-from nectar.report.privacy import exposed, protected
+from nectar.report.privacy import exposed
 from nectar.report.view import View
 from server_app.record import Record
 from server_app.recorder import on_screen
@@ -132,6 +131,7 @@ def test_a_run_that_stopped_is_reported_as_far_as_it_got(small: Small) -> None:
     assert "The run ended before the sites were known." in early.text
 
 
+@pytest.mark.extended
 def test_large_runs_make_no_large_page(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
     record = run(small(rounds=1))
     labels = torch.arange(30) // 3
@@ -149,6 +149,7 @@ def test_large_runs_make_no_large_page(small: Small, monkeypatch: pytest.MonkeyP
     assert sum(len(i["src"]) for i in small_one.all("img")) < 9_000 * 4 / 3 + 100 * 80
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("delta", "examples", "weak"), [(0.01, 140, True), (0.02, 50, False), (0.021, 50, True)]
 )
@@ -166,34 +167,6 @@ def test_a_delta_above_one_over_the_examples_is_said_at_the_start_in_record_and_
 def test_the_median_of_two_distances_lies_between_them() -> None:
     sentence = pictures._judgement("north", Nearest(torch.zeros(2, 1, 8, 8), [0.3, 0.1], None))
     assert "smallest 0.100, median 0.200." in sentence
-
-
-def test_facts_of_privacy_follow_method_and_settings(small: Small) -> None:
-    def message(**keys: Any) -> tuple[str, str]:
-        view = View(RunRecord.open(run(small(rounds=1, **keys)).directory))
-        return " ".join(protected(view)), " ".join(exposed(view))
-
-    kept, open_ = message()
-    assert "No real image left a device" in kept
-    assert "differentially private" in open_
-    assert "number of images of every class" not in open_
-    kept, open_ = message(set="feddm.start=real feddm.image_weighting=counts")
-    assert "No real image" not in kept
-    assert "do not call that private" in open_
-    assert "number of images of every class" in open_
-    for start, sentence in {
-        "mean": "began as the mean of each of the device's classes",
-        "mix:3": "Each image sent began as the mean of a few real ones (start=mix:3)",
-    }.items():
-        kept, open_ = message(set=f"feddm.start={start} feddm.small_class=leave_out")
-        assert "No real image" not in kept
-        assert sentence in open_
-        assert ("devices sent none (small_class=leave_out)" in open_) == (start == "mix:3")
-    assert "No real image left a device" in message(set="feddm.start=smooth")[0]
-    kept, open_ = message(method="fedavg")
-    assert "weights travelled" in kept
-    assert "trained weights of every device" in open_
-    assert "labels" not in open_
 
 
 def test_strips_hold_every_pixel_and_a_gap() -> None:

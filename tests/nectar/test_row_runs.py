@@ -61,6 +61,7 @@ def test_a_method_that_takes_them_learns_from_them(tmp_path: Path, kind: str, me
     assert all(torch.isfinite(t).all() for t in last(record).weights.values())
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", MAKE)
 def test_a_record_has_what_was_sent_as_a_table_and_the_report_as_tables_and_curves(
     tmp_path: Path, kind: str
@@ -100,6 +101,7 @@ def test_what_is_made_of_pictures_is_refused_in_a_sentence(tmp_path: Path) -> No
         _ = RecordedRun.open(record.directory).pictures
 
 
+@pytest.mark.extended
 def test_an_export_has_the_rows_that_were_sent_in_raw_values(tmp_path: Path) -> None:
     record = learned("table", tmp_path, "feddm")
     assert cli.main(["export", str(record.directory), "--output", str(tmp_path / "out")]) == 0

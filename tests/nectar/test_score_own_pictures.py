@@ -15,6 +15,8 @@ from image_folders import COLOURS, paint, paint_split
 
 from nectar.cli import main
 
+pytestmark = pytest.mark.extended
+
 RUN = (
     "method=fedavg", "rounds=1", "federation.sites=2", "partition.alpha=10", "model.width=4", "fedavg.epochs=1",
     "fedavg.batch=8", "data.validation=0.25",

@@ -17,7 +17,7 @@ from nectar.commands import simulate
 from nectar.commands.simulate import available_cores, job_of, resources
 from nectar.engines import processes
 from nectar.engines.flower.app import SOURCE, require_app
-from nectar.engines.flower.client import Job, LaunchError, NoiseFilter, Resources, plain
+from nectar.engines.flower.client import Job, LaunchError, NoiseFilter, Resources
 from nectar.engines.processes import Interrupted, Interrupts
 from nectar.engines.simulation import workspace
 from nectar.engines.simulation.superlink import run_environment
@@ -164,10 +164,6 @@ def test_a_cut_warning_takes_its_source_line_with_it() -> None:
     noise = NoiseFilter()
     lines = [RAY_TIP, "  warnings.warn(", "  warnings.warn("]
     assert [noise.shows(line) for line in lines] == [False, False, True]
-
-
-def test_colours_go() -> None:
-    assert plain("\x1b[92mINFO \x1b[0m:      x\n") == "INFO :      x\n"
 
 
 # -- marks, owners, signals ---------------------------------------------------------------------
@@ -345,20 +341,6 @@ def test_print_only_prints(
     assert load(config) == asked
     assert "typed" not in config  # who types that line types another
     assert "num-supernodes=3" in words[words.index("--federation-config") + 1]
-
-
-@pytest.mark.extended
-def test_the_command_line_needs_no_torch() -> None:
-    """Seconds of import: Flower's programs are started before."""
-    code = (
-        "import sys; from pathlib import Path; from nectar.commands import simulate; "
-        "from nectar.cli import main; simulate._may_have_gpu = lambda: False; main(['simulate', '--print']); "
-        "print(*{'torch', 'flwr', 'ray'} & set(sys.modules))"
-    )
-    message = subprocess.run(
-        [sys.executable, "-c", code], cwd=SOURCE, capture_output=True, text=True, check=True
-    ).stdout
-    assert message.splitlines()[-1] == ""
 
 
 @pytest.mark.parametrize("found", [True, False])

@@ -340,13 +340,6 @@ def test_without_its_parent_the_stub_starts_the_real_program_or_where_pinned_not
     assert "nectar site: its program is gone" in done.stderr
 
 
-def test_what_waits_for_a_message_has_imported_nothing_heavy() -> None:
-    code = "import sys, nectar.engines.site.__main__ as program; print(*{name.split('.')[0] for name in sys.modules})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    there = set(done.stdout.split()) - set(sys.stdlib_module_names)
-    assert {name for name in there if not name.startswith("_")} <= {"nectar", "psutil"}
-
-
 #: prints what a fork has of the app and of CUDA, and what the app's own modules still bring in from others
 PRELOADED = """
 import importlib, pathlib, sys
@@ -363,6 +356,7 @@ print(sorted(new - {name.split(".")[0] for name in there}))
 """
 
 
+@pytest.mark.extended
 def test_forks_begin_with_what_clientapps_need_but_nothing_of_the_app() -> None:
     command = [sys.executable, "-P", "-c", PRELOADED, str(ROOT)]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from deployment import nectar
 from federation import server_context
+from golden import assert_sentence
+from places import ROOT
 from small import SMALL
 
 from client_app.app import app as client_app
@@ -39,6 +41,7 @@ def node(number: str, status: str, **times: str) -> dict[str, str]:
     return {"node-id": number, "status": status, "online-at": "N/A", "offline-at": "N/A", **times}
 
 
+SAID = ROOT / "tests" / "golden" / "status.txt"
 NODES = [
     node("11", "online", **{"online-at": "2026-11-22 10:00:00Z"}),
     node("12", "offline", **{"offline-at": "2026-11-22 11:00:00Z"}),
@@ -108,40 +111,89 @@ def registered(directory: Path) -> str:
 RUNNING = {"run-id": "7", "status": "running", "elapsed": 130.0}
 
 
-def test_sites_by_name_and_how_far_the_run_is(
-    flower: Callable[..., Flower], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    over = {"run-id": "6", "status": "finished:completed", "elapsed": 1.0}
-    client = flower(NODES, [over, RUNNING], LOG)
-    assert nectar("status", "lab", "--insecure", "--keys", registered(tmp_path / "keys")) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "127.0.0.1:9: 1 of 3 sites online"
-    assert [line.split() for line in lines[3:6]] == [
-        ["east", "never", "online", "–", "–", "–", "13"],
-        ["south", "offline", "2026-11-22", "11:00:00Z", "7", "round", "3", "12"],
-        ["the-north", "online", "2026-11-22", "10:00:00Z", "7", "round", "3", "11"],
-    ]
-    assert lines[7] == "run 7: running for 2 min, round 2 of 5 done; record /srv/runs/r"
-    assert "\x1b" not in lines[8]
-    assert sorted(client.asked) == ["list lab", "log 7", "supernode list"], "a process each"
-
-
-def test_for_programs_and_the_exit_code_of_all_being_well(
-    flower: Callable[..., Flower], capsys: pytest.CaptureFixture[str]
-) -> None:
-    flower(NODES[:1], [RUNNING], LOG)
-    assert nectar("status", "lab", "--insecure", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    (site,), (run,) = found["sites"], found["runs"]
-    assert (site["site"], site["status"], site["work"]) == ("the-north", "online", "round 3")
-    assert (run["reached"], run["rounds"], run["record"]) == (2, 5, "/srv/runs/r")
+WAITS = "is not approved yet: its owner is asked until 2026-11-28 20:00 UTC"
+ABOUT_ANOTHER = (
+    "WARNING :   round 3: rejected south: {0}\n"
+    "WARNING :   node 11 failed the roll call: {0}\n"
+    "INFO :      1 of 2 sites are there after 60 of 300 s (a; node 11 failed the roll call: {0})\n"
+)
+#: of the list of nodes how many there are, the log, what is typed besides, and the exit code
+SCENES: dict[str, tuple[int, str, str, int]] = {
+    "sites by name and how far the run is": (4, LOG, "--keys {keys}", 1),
+    "for programs": (1, LOG, "--json", 0),
     # sites judge the last round's weights by one exchange more
-    flower(NODES[:1], [RUNNING], LOG + 'nectar-round {"reached": 5, "of": 5}\n')
-    assert nectar("status", "lab", "--insecure", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["sites"][0]["work"] == "round 5"
-    flower([], [], "")
-    assert nectar("status", "lab", "--insecure") == 1
-    assert "0 of 0 sites online" in capsys.readouterr().out
+    "after the last round": (1, LOG + 'nectar-round {"reached": 5, "of": 5}\n', "--json", 0),
+    "nobody": (0, "", "", 1),
+    "one that is online and does not answer": (
+        1,
+        "INFO :      1 of 2 sites are there after 60 of 300 s (a; online and busy or not answering: b (node 11))\n",
+        "",
+        0,
+    ),
+    **{
+        f"one that waits for its owner, {line.format('...')}": (
+            2,
+            f"WARNING :   {line.format(WAITS)}\n{'x' * 9}\n",
+            "",
+            1,
+        )
+        for line in (
+            "the north (node 11) {}",
+            "node 11 {}",
+            "node 11 is left out, node 11 {}",
+            "left out, north (node 11) {}",
+        )
+    },
+    "one that waited and has joined": (
+        2,
+        f'WARNING :   node 11 {WAITS}\nnectar-sites {{"nodes": {{"the-north": "11"}}}}\n',
+        "",
+        1,
+    ),
+    # It is another machine's text: cut, escaped, and of that site alone.
+    **{
+        f"one that waits and says {said[:9]!r}": (
+            2,
+            f"WARNING :   node 11 is not approved yet: {said}\n",
+            "",
+            1,
+        )
+        for said in ("\x1b[2J\x1b[31m red", "a" * 5000, "\u202eback", "node 12 is not approved yet")
+    },
+    **{
+        f"one that says of another, {number}": (
+            2,
+            ABOUT_ANOTHER.format(said.format(WAITS)),
+            "",
+            1,
+        )
+        for number, said in enumerate(
+            ("(node 12) {}", "node 12 {}", "x (node 12) {}", "WARNING :   node 12 {}")
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_what_is_said_of_a_federation(
+    scene: str,
+    flower: Callable[..., Flower],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    pytestconfig: pytest.Config,
+) -> None:
+    nodes, log, words, code = SCENES[scene]
+    over = {"run-id": "6", "status": "finished:completed", "elapsed": 1.0}
+    client = flower(NODES[:nodes], [over, RUNNING] if nodes else [], log)
+    words = words.format(keys=registered(tmp_path / "keys"))
+    assert nectar("status", "lab", "--insecure", *words.split()) == code
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert all(line.isprintable() for line in lines)
+    assert len(client.asked) == 2 + bool(nodes), "a process each"
+    if scene.startswith("one that says of another"):
+        assert not any("waits for approval" in line for line in lines)
+    said = "\n".join(lines).rstrip().replace(str(tmp_path), "{tmp}")
+    assert_sentence(pytestconfig, SAID, scene, said)
 
 
 def test_the_operator_sees_that_a_certificate_ends(
@@ -163,80 +215,6 @@ def test_the_operator_sees_that_a_certificate_ends(
     assert json.loads(capsys.readouterr().out)["certificates"] == [last]
     assert nectar("keys", "show", str(keys)) == 0
     assert "superlink.pem  valid for superlink, " in capsys.readouterr().out
-
-
-def test_a_site_that_is_online_and_does_not_answer_is_said_to_be_silent(
-    flower: Callable[..., Flower], capsys: pytest.CaptureFixture[str]
-) -> None:
-    waits = "INFO :      1 of 2 sites are there after 60 of 300 s (a; online and busy or not answering: b (node 11))\n"
-    flower(NODES[:1], [RUNNING], waits)
-    assert nectar("status", "lab", "--insecure") == 0
-    message = capsys.readouterr().out
-    assert "7    silent  11" in message
-    assert "1 of 2 sites are there after 60 of 300 s" in message
-
-
-WAITS = "is not approved yet: its owner is asked until 2026-11-28 20:00 UTC"
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        f"WARNING :   the north (node 11) {WAITS}",
-        f"WARNING :   node 11 {WAITS}",
-        f"WARNING :   node 11 is left out: node 11 {WAITS}",
-        f"WARNING :   left out: north (node 11) {WAITS}",
-    ],
-)
-def test_a_site_that_waits_for_its_owner_is_named_with_the_reason(
-    flower: Callable[..., Flower], capsys: pytest.CaptureFixture[str], line: str
-) -> None:
-    flower(NODES[:2], [RUNNING], f"{line}\n{'x' * 9}\n")
-    assert nectar("status", "lab", "--insecure") == 1
-    message = capsys.readouterr().out
-    assert "7    waits for approval  11" in message
-    assert "node 11 waits for approval: its owner is asked until 2026-11-28 20:00 UTC" in message
-    joined = 'nectar-sites {"nodes": {"the-north": "11"}}'
-    flower(NODES[:2], [RUNNING], f"{line}\n{joined}\n")
-    assert nectar("status", "lab", "--insecure") == 1
-    assert "waits for approval" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    "said", ["\x1b[2J\x1b[31m red", "a" * 5000, "\u202eback", "node 12 is not approved yet: lies"]
-)
-def test_what_a_waiting_site_says_is_short_and_steers_nothing(
-    flower: Callable[..., Flower], capsys: pytest.CaptureFixture[str], said: str
-) -> None:
-    """It is another machine's text: cut, escaped, and of that site alone."""
-    flower(NODES[:2], [RUNNING], f"WARNING :   node 11 is not approved yet: {said}\n")
-    assert nectar("status", "lab", "--insecure") == 1
-    waits = [line for line in capsys.readouterr().out.splitlines() if "waits for approval:" in line]
-    assert len(waits) == 1
-    assert waits[0].isprintable()
-    assert len(waits[0]) < 260
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        f"(node 12) {WAITS}",
-        f"node 12 {WAITS}",
-        f"x (node 12) {WAITS}",
-        f"WARNING :   node 12 {WAITS}",
-    ],
-)
-def test_no_site_says_of_another_that_it_waits(
-    flower: Callable[..., Flower], capsys: pytest.CaptureFixture[str], said: str
-) -> None:
-    lines = [
-        f"WARNING :   round 3: rejected south: {said}",
-        f"WARNING :   node 11 failed the roll call: {said}",
-        f"INFO :      1 of 2 sites are there after 60 of 300 s (a; node 11 failed the roll call: {said})",
-    ]
-    flower(NODES[:2], [RUNNING], "\n".join(lines) + "\n")
-    assert nectar("status", "lab", "--insecure") == 1
-    assert "waits for approval" not in capsys.readouterr().out
 
 
 def test_a_superlink_that_does_not_answer(

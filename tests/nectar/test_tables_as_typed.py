@@ -15,7 +15,6 @@ from nectar import cli
 pytestmark = pytest.mark.usefixtures("fresh_data")
 
 SCALED = ["data.scale=minmax", "data.low=0", "data.high=99"]
-NAMES = "sepal,petal,kind"
 
 
 def rows(n: int = 50) -> list[list[str]]:
@@ -155,7 +154,7 @@ def test_series_with_more_channels_than_steps_are_asked_about(
     for command in (["data"], ["run", "fedavg"]):
         caplog.clear()
         forget_loaded(monkeypatch)
-        assert cli.main([*command, *words, *few]) in (0, 2)
+        assert cli.main([*command, *words, *few]) == 0
         assert f"32 channels of {channels} steps: {ASKED}" in caplog.text
     for axes in ("steps_last", "channels_last"):
         caplog.clear()

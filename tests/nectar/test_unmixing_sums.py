@@ -9,6 +9,7 @@ import pytest
 import torch
 from federation import run
 from small import Small
+from tiers import only_these_first
 from torch import Tensor
 
 from common.config.loading import load
@@ -143,7 +144,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", only_these_first(FORMS, "a total"))
 def test_who_is_in_the_sums_and_in_the_pool_is_named(form: str) -> None:
     words, sites = FORMS[form]
     by = found(words, slice(0, MEMBERS), sites)
@@ -152,19 +153,21 @@ def test_who_is_in_the_sums_and_in_the_pool_is_named(form: str) -> None:
     assert by[HALF].members == MEMBERS // 2
 
 
+@pytest.mark.extended
 def test_fewer_equations_than_candidates_name_many() -> None:
     """d 25: 575 equations, 900 candidates."""
     by = found("ridge.width=25", slice(0, MEMBERS))
     assert max(by[name].found for name in (PLAIN, HELD)) > 0.2
 
 
+@pytest.mark.extended
 def test_with_half_of_the_members_in_the_pool_half_of_these_are_named() -> None:
     by = found("ridge.width=257", slice(0, 600), members=slice(0, 600))
     assert max(by[name].found for name in (HALF, HALF_HELD)) > 0.3
     assert max(by[name].false_alarms for name in (HALF, HALF_HELD)) < 0.06
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", only_these_first(FORMS, "a total"))
 def test_of_a_pool_without_a_member_nobody_is_named(form: str) -> None:
     """The sums are of others: those who are asked about look like controls."""
     words, sites = FORMS[form]
@@ -173,6 +176,7 @@ def test_of_a_pool_without_a_member_nobody_is_named(form: str) -> None:
         assert each.found < 0.08, name
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("secret", ["", "federation.secret=on"])
 def test_much_noise_leaves_false_alarms(secret: str) -> None:
     words = f"ridge.width=65 privacy.noise_multiplier=50 {secret}"
@@ -181,6 +185,7 @@ def test_much_noise_leaves_false_alarms(secret: str) -> None:
         assert each.found < 0.08, name
 
 
+@pytest.mark.extended
 def test_little_noise_hides_hardly_anybody() -> None:
     by = found("ridge.width=129 privacy.noise_multiplier=0.02", slice(0, MEMBERS))
     assert max(by[name].found for name in (PLAIN, HELD)) > 0.6
@@ -196,6 +201,7 @@ def test_a_pool_has_a_most_and_says_who_is_outside(monkeypatch: pytest.MonkeyPat
 # ---- in a record ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("words", ["", "federation.secret=on", "ridge.sums=class ridge.width=1025"])
 def test_the_audit_of_a_record_reports_the_worst(small: Small, words: str) -> None:
     record = run(small(method="ridge", rounds=1, set=f"data.images=300 ridge.width=129 {words}"))

@@ -14,7 +14,6 @@ import pytest
 from PIL import Image
 from places import ROOT
 
-import nectar
 from nectar import cli
 
 SMALL = ["rounds=1", "federation.sites=2", "federation.participation=1"]
@@ -51,6 +50,7 @@ def pictures(folder: Path) -> list[str]:
 # ---- every run fails -----------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("more", "code"),
     [
@@ -73,17 +73,6 @@ def test_a_comparison_of_which_every_run_fails_says_why(
     assert not shown.count("Mean accuracy after each round")
 
 
-@pytest.mark.extended
-def test_in_python_it_is_printed_too(tmp_path: Path) -> None:
-    found = nectar.compare(
-        FAILS, seeds=1, output_dir=tmp_path / "runs", rounds=1, federation={"sites": 2}
-    )
-    text = " ".join(str(found).split())
-    assert WHY in text
-    (table,) = (tmp_path / "runs").glob("compare-*/table.md")
-    assert WHY in table.read_text(encoding="utf-8")
-
-
 # ---- screens that lack letters ---------------------------------------------------------------------------
 
 
@@ -102,6 +91,7 @@ def typed(words: list[str], tmp_path: Path, **variables: str) -> subprocess.Comp
 POSIX = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
+@pytest.mark.extended
 def test_classes_that_the_screen_has_no_letters_for_are_escaped(
     folder: Path, tmp_path: Path
 ) -> None:

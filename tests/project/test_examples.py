@@ -37,6 +37,7 @@ def test_the_committed_notebook_has_no_outputs() -> None:
     assert all(not cell.outputs and cell.execution_count is None for cell in cells(notebook))
 
 
+@pytest.mark.long
 @pytest.mark.extended
 def test_the_notebook_runs_in_a_folder_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -221,6 +222,7 @@ def test_the_nearest_real_images_are_sought_among_as_many_of_a_site_as_elsewhere
     assert len(among.other) == 10
 
 
+@pytest.mark.extended
 def test_the_distilled_pictures_are_judged_and_drawn(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

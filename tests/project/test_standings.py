@@ -60,16 +60,6 @@ def test_a_comparisons_completed_runs_are_taken_up_and_what_was_not_measured_sta
     ]
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    runs = [
-        Run("once", "a", 3, 0.5, 2.5, 12.5, 0.25, 0.01),
-        Run("twice, or more", "b", 3, 0.25, 1.0),
-    ]
-    (tmp_path / "one.csv").write_text(as_csv(runs))
-    assert as_csv(read(tmp_path / "one.csv")) == as_csv(runs)
-    assert read(tmp_path / "none.csv") == []
-
-
 def test_a_new_run_replaces_that_of_its_row_and_seed_and_no_other() -> None:
     old = [
         Run("once", "a", 4, 0.1, 1.0),
@@ -192,11 +182,6 @@ def test_whether_real_data_is_sent_goes_by_what_is_disclosed(words: str, said: s
     assert sends_real(load(parse_arguments(words.split()))) == said
 
 
-def test_a_directory_without_a_table_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"table\.csv is missing"):
-        list(taken_up("once", tmp_path))
-
-
 def test_the_curve_takes_up_a_comparison_of_numbers_of_images(tmp_path: Path) -> None:
     """What the file has of other places stays; images are in the order of their number."""
     words = f"{SMALL} partition.min_size=1 data.validation=0.5 data.images="
@@ -213,18 +198,6 @@ def test_the_curve_takes_up_a_comparison_of_numbers_of_images(tmp_path: Path) ->
     assert set(old) <= set(written)
     new = [line.split(",")[1:] for line in written[1:] if line not in old]
     assert new == [["20", "9", "0.2000"], ["100", "9", "0.1000"]]
-
-
-def test_the_plots_have_the_rows_that_have_the_figure(tmp_path: Path) -> None:
-    runs = [
-        Run("once", "audited", 3, 0.5, 2.0, found=0.0, alarms=0.0),
-        Run("once", "other", 3, 0.6, 3.0),
-    ]
-    draw(runs, tmp_path, "one")
-    assert "other" in (tmp_path / "one-mb.svg").read_text()
-    found = (tmp_path / "one-found.svg").read_text()
-    assert "audited" in found  # that none is found is a figure
-    assert "other" not in found
 
 
 def test_the_names_of_a_crowd_are_all_there_and_clear_of_each_other() -> None:

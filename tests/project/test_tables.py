@@ -160,7 +160,10 @@ def test_the_epsilon_beside_feddms_figure_3_is_the_papers_formulas() -> None:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("cell", ["fedsynth-mnist", "fedsynth-femnist", "fedsynth-reddit"])
+@pytest.mark.parametrize(
+    "cell",
+    ["fedsynth-mnist", pytest.param("fedsynth-femnist", marks=pytest.mark.long), "fedsynth-reddit"],
+)
 def test_every_site_of_fedsynths_tables_holds_real_data(cell: str) -> None:
     config = resolved(cell)
     division = Division(resolved(cell, **{"data-dir": str(data_directory(config.dataset))}))
