@@ -148,6 +148,8 @@ CASES = (
          "evaluation.measure=auc"),
     Case("feddm half", "feddm", f"{WARM} feddm.side=half wire.images=jpeg:60"),
     Case("ridge", "ridge", "ridge.width=9", 1),
+    Case("ridge refit", "ridge", "ridge.width=65 ridge.refit=true ridge.student=convnet image_training.steps=20 "
+         "image_training.batch=64 image_training.ball=0", 2),
     Case("central", "central", TRAINED),
     Case("server", "server", "image_training.epochs=2", 2),
 )  # fmt: skip
