@@ -168,10 +168,11 @@ class Ridge(Strategy):
             assert self._total is not None
             solution = self._solved(self._total)
         model = copy.deepcopy(summing.model)
+        if self.settings.student and self._own is not None:
+            self._told["trained_on"] = len(self._own)
         if self._second is not None or not self.settings.student or self._own is None:
             _fill(model.head, solution / self._told["error"])
             return Weights.of(model, weights.codec)
-        self._told["trained_on"] = len(self._own)
         _fill(model.head, solution)
         student = taught(self.run.with_model(STUDENT), server_round, model, self._own)
         return self._joint(solution, student, self._own) if self.settings.refit else student

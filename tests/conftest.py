@@ -157,15 +157,6 @@ def _tier(item: pytest.Item) -> str | None:
     return next(filter(item.get_closest_marker, TIERS), None)
 
 
-def _mark_by_measure(items: list[pytest.Item]) -> None:
-    """Mark what ``tiers.toml`` names by its file, its function or its row."""
-    for tier, names in tomllib.loads(Path(__file__).with_name("tiers.toml").read_text()).items():
-        for item in items:
-            function = item.nodeid.partition("[")[0]
-            if not {item.nodeid, function, function.partition("::")[0]}.isdisjoint(names):
-                item.add_marker(tier)
-
-
 def _mark_sweeps(items: list[pytest.Item]) -> None:
     """Of a test that is marked ``sweep(n)`` leave the first n rows as they are, and mark the others ``extended``."""
     rows = Counter[str]()
@@ -185,7 +176,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     To name a file speaks of what is ``extended`` in it; the others take hours. What is marked ``gpu`` is skipped where
     there is none.
     """
-    _mark_by_measure(items)
     _mark_sweeps(items)
     if not torch.cuda.is_available():
         without = pytest.mark.skip(reason="torch finds no GPU here")

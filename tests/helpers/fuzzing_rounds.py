@@ -44,12 +44,13 @@ from spoiling import Hostile
 from client_app.app import app as client_app
 from client_app.state import DirectoryState
 from common.config.loading import load
-from common.methods import METHODS
 from nectar.engines.local_grid import LocalGrid
 from nectar.records.outputs import with_recorded
 from server_app.app import serve
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
+from tests.contract.cases import CASES as ROWS
+from tests.contract.cases import config_of
 
 #: how often the size in a run of honest sites what stays may have, and a size that counts as usual whatever they have
 WITHIN, USUAL = 1e4, 1e-2
@@ -57,82 +58,11 @@ WITHIN, USUAL = 1e4, 1e-2
 #: rounds by which a run is continued
 MORE = 1
 
-_SHORT = (
-    "model.width=4 model.depth=1 partition.kind=iid partition.min_size=1 data.images=150 "
-    "federation.min_replies=2 "
+CASES = tuple(
+    (case.method, case.words) for case in ROWS if case.method not in ("central", "server", "ridge")
 )
-_TRAINED = "{0}.epochs=1 {0}.batch=32 "
-_VAE = f"model.name=vae model.embedding=4 {_TRAINED}{{0}}.preliminary_rounds=1 "
-_IMAGES = "{0}.ipc=2 image_training.epochs=2 "
-_FEDDM = f"{_IMAGES}feddm.iterations=2 feddm.real_batch=16 "
-_FEDSYNTH = "model.width=8 fedsynth.rate=2 fedsynth.iterations=2 fedsynth.real_batch=32 "
-_FEDSSYN = (
-    "fedssyn.width=2 fedssyn.multipliers=1 fedssyn.blocks=1 fedssyn.attention= fedssyn.epochs=1 "
-    "fedssyn.batch=32 fedssyn.diffusion_steps=4 fedssyn.sampling_steps=2 fedssyn.sampler=second-order "
-)
-_DP = "privacy.noise_multiplier=1 privacy.counts=public "
-_JUDGED, _BY_SITES = (f"evaluation.on={on} data.site_holdout=0.2 " for on in ("both", "sites"))
+"""The contract's cases: methods with settings that make them short."""
 
-CASES: tuple[tuple[str, str], ...] = (
-    ("feddm", _FEDDM),
-    ("feddm", f"{_FEDDM}feddm.keep=2 wire.images=float16 feddm.image_weighting=counts "),
-    ("feddm", f"{_FEDDM}wire.images=uint8 wire.compression=zlib "),
-    ("feddm", f"{_FEDDM}wire.images=jpeg:60 "),
-    ("feddm", f"{_FEDDM}{_DP}feddm.mechanism=gradient "),
-    ("fedaf", f"{_IMAGES}fedaf.iterations=2 fedaf.real_batch=16 fedaf.local_epochs=1 "),
-    ("real", _IMAGES),
-    ("fedavg", _TRAINED),
-    ("fedavg", f"{_TRAINED}model.norm=batch {_JUDGED}"),
-    ("fedavg", f"{_TRAINED}model.norm=batch model.statistics=local {_BY_SITES}"),
-    ("fedavg", f"{_TRAINED}wire.weights=float16 fedavg.server_momentum=0.9 "),
-    ("fedavg", f"{_TRAINED}wire.weights=int8 wire.error_feedback=on model.norm=batch "),
-    ("fedavg", f"{_TRAINED}fedavg.server_optimizer=adam fedavg.server_lr=0.01 "),
-    ("fedavg", f"{_TRAINED}{_DP}"),
-    ("fedprox", _TRAINED),
-    ("fednova", _TRAINED),
-    ("scaffold", _TRAINED),
-    ("scaffold", f"{_TRAINED}scaffold.option=I "),
-    ("scaffold", f"{_TRAINED}wire.weights=float16 scaffold.weighting=counts "),
-    ("scaffold", f"{_TRAINED}wire.weights=int8 "),
-    ("feddyn", _TRAINED),
-    ("fedpvr", _TRAINED),
-    ("moon", _TRAINED),
-    ("fedmix", f"{_TRAINED}fedmix.mean_of=5 "),
-    ("fedmix", f"{_TRAINED}fedmix.mean_of=5 wire.images=float16 "),
-    ("fedmix", f"{_TRAINED}fedmix.mean_of=5 wire.images=jpeg:60 wire.weights=int8 "),
-    ("fedgen", _TRAINED),
-    ("dense", "dense.server_iterations=2 dense.generator_steps=2 dense.generator_batch=32 "),
-    ("feddf", f"{_TRAINED}distil.count=10 image_training.epochs=2 "),
-    ("fedmd", f"{_TRAINED}distil.count=10 fedmd.digest_epochs=1 image_training.epochs=2 "),
-    ("fedmd", f"{_TRAINED}distil.count=10 image_training.epochs=2 wire.latents=float16 {_JUDGED}"),
-    ("fedmd", f"{_TRAINED}distil.count=10 image_training.epochs=2 {_DP}"),
-    ("fedvae", _VAE),
-    ("feddpms", f"{_VAE}feddpms.smallest=1 feddpms.copies=4 "),
-    ("feddpms", f"{_VAE}feddpms.smallest=1 feddpms.copies=4 feddpms.mechanism=overall-mean "),
-    ("fedssyn", f"{_FEDSSYN}fedavg.epochs=1 fedavg.batch=32 "),
-    ("fedssyn", f"{_FEDSSYN}fedavg.epochs=1 fedavg.batch=32 wire.images=jpeg:60 wire.weights=int8 "),
-    ("fedssyn", f"{_FEDSSYN}fedssyn.inner=scaffold scaffold.epochs=1 fedssyn.diagnostics=true "),
-    ("fedssyn", "fedssyn.source=distilled fedssyn.start_from_images=true feddm.ipc=2 feddm.iterations=2 "
-     "feddm.real_batch=16 image_training.epochs=2 fedavg.epochs=1 fedavg.batch=32 "),
-    ("feddgm", "feddgm.epochs=1 feddgm.ipc=1 feddgm.iterations=1 feddgm.inner_epochs=1 "
-     "feddgm.global_epochs=1 feddgm.surrogate_epochs=1 "),
-    ("local", _TRAINED),
-    ("fedsynth", _FEDSYNTH),
-    ("fedsynth", f"{_FEDSYNTH}fedsynth.labels=fixed fedsynth.learn_step=true fedsynth.replay=vmap "),
-    ("masking", _TRAINED),
-    ("topk", f"{_TRAINED}topk.values=float16 "),
-    ("lowrank", f"{_TRAINED}lowrank.rank=2 "),
-    ("fedper", f"{_TRAINED}{_BY_SITES}"),
-    ("fedrep", f"{_TRAINED}{_BY_SITES}fedrep.head_epochs=1 "),
-    ("fedbn", f"{_TRAINED}{_BY_SITES}"),
-    ("ditto", f"{_TRAINED}{_BY_SITES}"),
-    ("finetune", f"{_TRAINED}{_BY_SITES}"),
-    ("flwr.serverapp.strategy:FedAdam", "fedavg.epochs=1 fedavg.batch=32 "),
-    ("flwr.serverapp.strategy:FedAvgM", "fedavg.epochs=1 fedavg.batch=32 "),
-)  # fmt: skip
-"""Methods with settings that make them short; ``{0}`` is the method's section. Two methods ask no site."""
-
-ASKED = {method for method in METHODS if method not in ("central", "server")}
 
 # ---- what stays after a round -------------------------------------------------------------------------
 
@@ -198,13 +128,6 @@ class Seen:
 def run_seen(config: Mapping[str, Any], grid: LocalGrid, seen: Seen) -> Record:
     """Run ``config`` to its end, and look at what stays of each round."""
     return serve(grid, load(config), begun=seen.begun, members=seen.round_done)
-
-
-def config_of(method: str, words: str, sites: int, rounds: int, folder: str) -> dict[str, Any]:
-    """Return the run config of a case."""
-    section = "fedavg" if ":" in method else method
-    text = f"{_SHORT}{words.format(section)}federation.sites={sites}"
-    return {"output-dir": folder, "method": method, "rounds": rounds, "set": text}
 
 
 @lru_cache(maxsize=256)

@@ -37,7 +37,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from fuzzing import damaged
-from fuzzing_rounds import CASES, command, config_of
+from fuzzing_rounds import CASES, command
 from image_folders import CLASSES, paint
 from spoiling import pick
 
@@ -50,6 +50,7 @@ from common.methods import section
 from common.settings.sections import SECTIONS
 from nectar.engines.local_grid import LocalGrid
 from server_app.app import serve
+from tests.contract.cases import config_of
 
 Draw = np.random.Generator
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
-from fuzzing_rounds import CASES, config_of
+from fuzzing_rounds import CASES
 
 from client_app.app import app as client_app
 from client_app.decode_cache import DecodeCache
@@ -20,6 +20,7 @@ from common.wire.weights import Weights
 from nectar.engines.local_grid import LocalGrid
 from server_app.app import serve
 from strategies.exchange import open_round as exchange
+from tests.contract.cases import config_of
 
 #: enough for what travels in the first rounds alone, and for what does from then on
 ROUNDS, SITES = 4, 3

@@ -52,19 +52,6 @@ def names(strategy: Strategy) -> list[str]:
     return [site.name for site in strategy.sites]
 
 
-def test_a_node_that_leaves_is_let_go_and_one_that_returns_is_asked_again(
-    federation: tuple[Strategy, ChangingGrid],
-) -> None:
-    strategy, grid = federation
-    everybody = names(strategy)
-    grid.away = frozenset({grid.get_node_ids()[1]})
-    update_membership(strategy, grid, QUICK)
-    assert names(strategy) == [everybody[0], everybody[2]]
-    grid.away = frozenset()
-    update_membership(strategy, grid, QUICK)
-    assert names(strategy) == everybody
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -71,16 +71,6 @@ def test_one_more_than_was_counted_on_needs_the_operator_s_word(
     assert (message in caplog.text) != let_in
 
 
-def test_one_that_was_there_may_always_come_back(federation: tuple[Strategy, Growing]) -> None:
-    strategy, grid = federation
-    grid.here = 1
-    update_membership(strategy, grid, QUICK)
-    assert names(strategy) == ["north"]
-    grid.here = 2
-    update_membership(strategy, grid, QUICK)
-    assert names(strategy) == ["north", "south"]
-
-
 def test_more_than_were_counted_on_at_the_start_are_refused_by_name(small: Small) -> None:
     made = Division(load(small(set="federation.sites=2"))).run
     three = [Site(name, i, 9) for i, name in enumerate(("east", "north", "south"))]

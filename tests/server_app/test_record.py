@@ -74,14 +74,6 @@ def test_bytes_follow_the_codec(small: Small, codec: str, size: int) -> None:
     assert 0 < overhead < 3 * 1500
 
 
-def test_bytes_down_are_the_weights_and_little_more(small: Small) -> None:
-    line = run(small(rounds=1)).metrics()[1]
-    made = Division(load(small())).run
-    weights = ArrayRecord(Weights.of(made.build_model()).encode()).count_bytes()
-    for sent in line["bytes"]["down"].values():
-        assert weights < sent < weights + 300
-
-
 def test_content_bytes_counts_keys_and_records() -> None:
     from flwr.app import ConfigRecord, RecordDict
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
-from federation import last, numbers, resumed, run, same, same_end
+from federation import numbers, resumed, run
 from places import HELPERS
-from small import SMALL, Small
+from small import Small
 
 from client_app.state import ContextState, DirectoryState
 from common.errors import ConfigError, FederationError
@@ -27,94 +25,6 @@ pytestmark = pytest.mark.promise(
 )
 
 WARM = "feddm.start=noise feddm.warm=on"
-
-FEDGEN = "fedgen.hidden=8 fedgen.noise=4 fedgen.generator_steps=3 fedgen.generator_batch=16"
-DENSE = (
-    "dense.server_iterations=2 dense.generator_steps=2 dense.generator_batch=8 dense.student_batch=8 dense.width=4 "
-    "dense.noise=4 dense.padding=1 dense.distil=every"
-)
-#: two global models, and a surrogate of another depth
-FEDDGM = (
-    "feddgm.together=2 data.images=200 model.depth=2 feddgm.epochs=2 feddgm.ipc=2 feddgm.iterations=3 "
-    "feddgm.inner_epochs=3 feddgm.global_epochs=2 feddgm.surrogate_epochs=2 feddgm.global_models=mlp,convnet "
-    "feddgm.generator=pixels feddgm.depths=partition-1:1"
-)
-FEDSSYN = (
-    "data.images=200 fedssyn.width=2 fedssyn.multipliers=1 fedssyn.blocks=1 fedssyn.attention= fedssyn.epochs=2 "
-    "fedssyn.batch=32 fedssyn.diffusion_steps=8 fedssyn.sampling_steps=2 fedssyn.sampler=second-order "
-    "fedssyn.inner=scaffold federation.participation=0.67"
-)
-DISTILLED = (
-    "data.images=200 fedssyn.source=distilled fedssyn.start_from_images=on fedssyn.inner=scaffold "
-    "wire.images=uint8"
-)
-FEDDPMS = (
-    "model.name=vae model.depth=1 model.embedding=6 fedvae.preliminary_rounds=2 fedvae.epochs=1 feddpms.smallest=1 "
-    "feddpms.copies=4 feddpms.classes=2"
-)
-
-#: method, settings, after which round it stands still, and all its rounds
-STATEFUL = [
-    ("feddm", WARM, 2, 4),
-    ("feddm", f"{WARM} feddm.keep=2", 2, 4),
-    ("feddm", f"{WARM} feddm.keep=0 feddm.image_weighting=counts", 2, 4),
-    ("feddm", "feddm.global_models=mlp,convnet feddm.global_epochs=3", 1, 3),
-    ("fedaf", f"{WARM} fedaf.local_epochs=1", 2, 4),
-    ("real", "real.redraw=on", 2, 4),
-    ("fedavg", "federation.participation=0.67", 2, 4),
-    ("flwr.serverapp.strategy:FedAdam", "strategy.eta=0.05", 2, 4),
-    ("flwr.serverapp.strategy:FedYogi", "", 2, 4),
-    ("flwr.serverapp.strategy:FedAdagrad", "", 2, 4),
-    ("flwr.serverapp.strategy:FedAvgM", "strategy.server_momentum=0.9", 2, 4),
-    ("flwr.serverapp.strategy:FedTrimmedAvg", "", 2, 4),
-    ("flwr.serverapp.strategy:FedMedian", "", 2, 4),
-    ("flwr.serverapp.strategy:Krum", "", 2, 4),
-    ("fedgen", FEDGEN, 2, 4),
-    ("fedgen", f"{FEDGEN} federation.participation=0.67", 2, 4),
-    ("dense", DENSE, 1, 3),
-    ("feddf", "image_training.epochs=3", 1, 3),
-    ("fedmd", "image_training.epochs=3 distil.keep=sites federation.participation=0.67", 2, 4),
-    ("feddgm", f"{FEDDGM} feddgm.warm=on", 1, 3),
-    ("feddgm", f"{FEDDGM} feddgm.warm=off", 1, 3),
-    # behind round 1 the images are shuffled, behind 2 the shares are out and control variates have moved
-    *(("fedssyn", FEDSSYN, stood, 4) for stood in (1, 2, 3)),
-    *(("fedssyn", DISTILLED, stood, 4) for stood in (1, 2)),
-    # in each stage; T_p stays 2, which two fifths of the longer run would not be
-    *(("feddpms", FEDDPMS, stood, 6) for stood in (1, 2, 3, 4)),
-]
-
-
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str, int], Record]:
-    """Return a maker of runs that never stood still; each is made once."""
-
-    @cache
-    def make(method: str, settings: str, rounds: int) -> Record:
-        output = str(tmp_path_factory.mktemp("unbroken"))
-        keys = {"method": method, "rounds": rounds, "output-dir": output}
-        return run({**keys, "set": f"{SMALL} {settings}"})
-
-    return make
-
-
-@pytest.mark.parametrize(("method", "settings", "stood", "rounds"), STATEFUL)
-def test_continued_equals_unbroken(
-    small: Small,
-    unbroken: Callable[[str, str, int], Record],
-    method: str,
-    settings: str,
-    stood: int,
-    rounds: int,
-) -> None:
-    whole = unbroken(method, settings, rounds)
-    part = run(small(method=method, rounds=stood, set=settings))
-    continued = resumed(part, rounds)
-    assert continued.directory == part.directory
-    assert numbers(continued) == numbers(whole)
-    assert same_end(whole, continued)
-    one, other = last(whole).models, last(continued).models
-    assert one.keys() == other.keys()
-    assert all(same(one[name], other[name]) for name in one)
 
 
 def test_devices_that_had_gone_a_round_further_go_back(small: Small) -> None:
@@ -142,6 +52,7 @@ run({config!r})
 """
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("how", ["SIGKILL", pytest.param("SIGINT", marks=pytest.mark.long)])
 def test_a_killed_process_resumes(small: Small, tmp_path: Path, how: str) -> None:
     whole = run(small(rounds=3, set=WARM))

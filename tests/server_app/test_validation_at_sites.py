@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from federation import numbers, resumed, run
+from federation import run
 from small import SMALL, Small
 
 import nectar
@@ -74,19 +74,6 @@ def test_it_chooses_the_best_round(judged: RecordedRun) -> None:
     best = Checkpoint.load(judged.directory / "checkpoint" / "best.safetensors")
     assert best.server_round == max(reached, key=reached.__getitem__)
     assert best.validation_accuracy == reached[best.server_round]
-
-
-def test_a_run_that_goes_on_has_the_figures_and_the_best_of_an_unbroken_one(small: Small) -> None:
-    words = "data.validation_at=sites feddm.iterations=3"
-    broken = resumed(run(small(method="feddm", rounds=1, set=words)), rounds=3)
-    whole = run(small(method="feddm", rounds=3, set=words))
-    assert numbers(broken)[-1]["validation"] == numbers(whole)[-1]["validation"]
-    one, other = (Checkpoint.load(record.best) for record in (broken, whole))
-    assert (one.server_round, one.validation_accuracy) == (
-        other.server_round,
-        other.validation_accuracy,
-    )
-    assert broken.best_sets.read_bytes() == whole.best_sets.read_bytes()
 
 
 def test_runs_with_the_split_at_the_server_have_the_figures_that_they_had(small: Small) -> None:

@@ -82,6 +82,7 @@ def test_central_takes_as_many_steps_as_the_sites_together_on_all_their_images(
     assert (line["accepted"], line["floats_up"], line["bytes"]) == ([], 0, {"down": {}, "up": {}})
 
 
+@pytest.mark.extended
 def test_central_learns_more_than_fedavg_and_that_more_than_local(small: Small) -> None:
     given = ["epochs=2", "batch=32", "lr=0.1"]
     reached = {}
@@ -99,6 +100,7 @@ def test_central_refuses_sites_with_data_of_their_own(tmp_path: Path) -> None:
         tiny.strategy.instructions(1, tiny.weights, sites)
 
 
+@pytest.mark.extended
 def test_the_models_of_a_run_are_read_by_name(small: Small) -> None:
     past = RunRecord.open(run(small(method="local", rounds=1)).directory)
     recorded = RecordedRun(past.directory)

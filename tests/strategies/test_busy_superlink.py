@@ -73,6 +73,7 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inbox, "_BUSY_PAUSE", 0.01, raising=False)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("grid", [Overloaded, OverloadedWhenAsked])
 @pytest.mark.parametrize("error", BUSY)
 def test_nothing_has_come_yet_where_the_superlink_is_too_busy(
@@ -179,6 +180,7 @@ def test_one_that_is_still_away_is_not_waited_for(small: Small) -> None:
     assert record.metrics()[1]["rejected"] == {"partition-1": "the node is unavailable"}
 
 
+@pytest.mark.extended
 def test_nobody_is_charged_twice_for_a_round(small: Small) -> None:
     """The first answer may have been made and lost: its noise was drawn, and charged."""
     asked: list[int] = []

@@ -77,6 +77,7 @@ class Clipped:
         return total / len(x)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("longest", [math.inf, 0.5])
 @pytest.mark.usefixtures("smooth")
 def test_moons_objective_under_a_rule_of_single_examples(
@@ -111,11 +112,3 @@ def test_two_rounds_by_hand(tmp_path: Path) -> None:
     """
     tiny = Tiny(tmp_path, "fedprox", "mu=1.0")
     assert [tiny.round(1), tiny.round(2)] == [1.0, 1.5]
-
-
-@pytest.mark.parametrize("settings", ["", "momentum=0.5", "weight_decay=0.25"])
-def test_without_mu_it_is_fedavg_to_the_bit(tmp_path: Path, settings: str) -> None:
-    prox = Tiny(tmp_path / "prox", "fedprox", f"mu=0.0 {settings}", wants=(1, 3, 7))
-    plain = Tiny(tmp_path / "plain", "fedavg", settings, wants=(1, 3, 7))
-    for number in (1, 2, 3):
-        assert prox.round(number) == plain.round(number)

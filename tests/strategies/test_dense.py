@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 import torch
 from documents import written
-from federation import MissingGrid, TamperedGrid, losses, numbers, resumed, run, same, same_end
+from federation import losses, numbers, resumed, run, same, same_end
 from small import Small
-from tampering import nan
-from tampering import with_arrays as tampered
 from torch import Tensor, nn
 
 import strategies.dense
@@ -27,7 +25,7 @@ from nectar.cli import main as nectar
 from nectar.records.record import RunRecord
 from server_app.app import make_strategy
 from strategies.exchange.replies import Upload
-from synth.ensemble_distillation import Ensemble, Plan
+from synth.ensemble_distillation import Plan
 
 #: two iterations of two steps, on 8 images each
 TINY = (
@@ -39,13 +37,6 @@ AS_FEDAVG = "dense.momentum=0.0"
 
 
 # ---- what equals FedAvg -----------------------------------------------------------------------------------
-
-
-def test_without_an_iteration_it_is_fedavg_to_the_bit(small: Small) -> None:
-    settings = f"{TINY} {AS_FEDAVG} dense.server_iterations=0 dense.distil=every"
-    distilled = run(small(method="dense", rounds=2, set=settings))
-    assert same_end(distilled, run(small(method="fedavg", rounds=2)))
-    assert [line.get("notes") for line in distilled.metrics()] == [None] * 3
 
 
 def test_without_an_iteration_a_student_from_the_current_weights_stays_there(small: Small) -> None:
@@ -135,27 +126,6 @@ def test_every_setting_of_the_plan_is_one_of_the_method(small: Small) -> None:
     assert defaults == Plan()
 
 
-def test_the_ensemble_is_of_the_models_that_were_accepted(
-    small: Small, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A reply that is lost and one that is spoilt leave two models, and the same student."""
-    sizes: list[int] = []
-
-    class Counted(Ensemble):
-        def __init__(self, models: Any) -> None:
-            sizes.append(len(models))
-            super().__init__(models)
-
-    monkeypatch.setattr(strategies.dense, "Ensemble", Counted)
-    config = small(method="dense", rounds=1, set=TINY)
-    lost = run(config, MissingGrid, absent=set(), lost={("partition-1", 1)})
-    spoilt = run(config, TamperedGrid, tampers={1: tampered(nan)})
-    whole = run(config)
-    assert sizes == [2, 2, 3]
-    assert same_end(lost, spoilt)
-    assert not same_end(lost, whole)
-
-
 # ---- what there is to see -----------------------------------------------------------------------------------
 
 
@@ -174,6 +144,7 @@ def test_the_newest_images_of_each_class_are_shown(small: Small) -> None:
     torch.testing.assert_close(greys_shown.mean((1, 2, 3)), expected)
 
 
+@pytest.mark.extended
 def test_a_round_that_distils_leaves_its_images_in_the_record_and_the_report(small: Small) -> None:
     record = run(small(method="dense", rounds=2, set=TINY))
     server_round, sets = RunRecord.open(record.directory).synthetic()
@@ -194,6 +165,7 @@ def test_a_round_that_distils_leaves_its_images_in_the_record_and_the_report(sma
         ]
 
 
+@pytest.mark.extended
 def test_its_images_are_exported_as_the_servers(
     small: Small, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -223,6 +195,7 @@ class Dropping(nn.Module):
         return logits
 
 
+@pytest.mark.extended
 def test_students_that_draw_draw_on_where_a_continued_run_stood(small: Small) -> None:
     """The plain run is in test_resume.py."""
     settings = f"{TINY} dense.distil=every model.name={__name__}:Dropping"

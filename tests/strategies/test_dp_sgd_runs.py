@@ -55,6 +55,7 @@ def unbounded(
     return rule(model, objective, x, targets, *rest)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("method", "text"),
     [
@@ -105,6 +106,7 @@ def steps_of(n: int, rounds: int = 1) -> Event:
     return Event("dp-sgd", 1.0, 64 / n, rounds * math.ceil(n / 64))
 
 
+@pytest.mark.extended
 def test_a_site_is_charged_each_round_for_its_steps(small: Small) -> None:
     record = run(small(method="fedavg", rounds=2, set=PRIVATE))
     sizes = examples_of(record)
@@ -121,6 +123,7 @@ def test_with_private_counts_every_site_has_the_same_steps(small: Small) -> None
     assert told == pytest.approx(1 + 1.5 + 1.75 + 1.875), "a_k of four steps, at each site"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("objective", ["loss", "update"])
 def test_fedsynth_is_charged_for_the_training_that_it_rests_on(
     small: Small, objective: str
@@ -139,46 +142,8 @@ def test_fedsynth_is_charged_for_the_training_that_it_rests_on(
 
 # ---- what leaves ----------------------------------------------------------------------------------------
 
-EVERY = {
-    "fedavg": "",
-    "fedprox": "",
-    "fednova": "",
-    "scaffold": "",
-    "feddyn": "",
-    "fedpvr": "",
-    "moon": "",
-    "fedgen": "fedgen.hidden=8 fedgen.noise=4 fedgen.generator_steps=3 fedgen.generator_batch=16",
-    "dense": "dense.epochs=1 dense.server_iterations=1 dense.generator_steps=1",
-    "fedvae": VAE,
-    "feddpms": f"{VAE} feddpms.smallest=1 feddpms.copies=2",
-    "feddgm": "feddgm.epochs=1 feddgm.iterations=1 feddgm.inner_epochs=1 feddgm.global_epochs=1 "
-    "feddgm.surrogate_epochs=1 feddgm.ipc=1 feddgm.dsa=",
-    "fedssyn": "fedssyn.source=none",
-    "local": "",
-    "fedsynth": "fedsynth.rate=2 fedsynth.fidelity=off fedsynth.iterations=3",
-    "masking": "",
-    "topk": "",
-    "lowrank": "lowrank.rank=2",
-    "flwr.serverapp.strategy:FedAdam": "",
-}
 
-
-FREE = {"normalizer", "synthetic", "noise-multiplier"}
-
-
-@pytest.mark.parametrize("method", EVERY)
-def test_no_reply_tells_what_the_site_measured(small: Small, method: str) -> None:
-    record = run(small(method=method, rounds=2, set=f"{PRIVATE} {CUT} {EVERY[method]}"))
-    lines = record.metrics()
-    assert len(lines) == 3
-    for line in lines[1:]:
-        assert not line.get("rejected"), line
-        for figures in line["devices"].values():
-            assert set(figures) - FREE == {"seeded-noise"}, (
-                "the rest is of nobody's data, or of noisy means"
-            )
-
-
+@pytest.mark.extended
 def test_what_steers_a_private_run_travels_and_is_of_nobodys_data(small: Small) -> None:
     """Fedssyn's word that its images are made; and inside it FedNova's a_k, which public counts alone decide."""
     text = f"{PRIVATE} data.images=200 {DDPM} fedssyn.inner=fednova fedssyn.shared=off"
@@ -196,6 +161,7 @@ def test_a_strategy_that_weights_by_losses_is_refused(small: Small) -> None:
         run(given)
 
 
+@pytest.mark.extended
 def test_the_systems_noise_gives_another_run_each_time(small: Small) -> None:
     """Seeded, a run is itself again; with the system's entropy neither samples nor noise are."""
     seeded = [weights(run(small(method="fedavg", set=PRIVATE))) for _ in range(2)]
@@ -245,6 +211,7 @@ DDPM = (
 )
 
 
+@pytest.mark.extended
 def test_a_private_generator_is_charged_with_the_training_that_follows(small: Small) -> None:
     """On 75 % of a site's images: q = 16 / m, ceil(2 m / 16) steps; and as much again where its images are found."""
     given = small(method="fedssyn", rounds=3, set=f"{PRIVATE} {CUT} {DDPM}")
@@ -264,6 +231,7 @@ def test_a_private_generator_is_charged_with_the_training_that_follows(small: Sm
     assert all(any(e["mechanism"] == "dp-ddpm" for e in told["events"]) for told in again.values())
 
 
+@pytest.mark.extended
 def test_private_images_beside_a_training_that_is_not(small: Small) -> None:
     """As in the paper: the images are private, what is learned from the site's own is not, and no more is charged."""
     record = run(small(method="fedssyn", rounds=2, set=f"{CUT} {DDPM}"))

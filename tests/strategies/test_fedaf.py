@@ -128,6 +128,7 @@ def test_parts_of_different_classes_are_refused(classes: list[int], means_of: li
             fedaf.prepare(1, weights, Upload(good.site, Bundle(parts), 10, {}))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("part", "change", "why"),
     [
@@ -147,6 +148,7 @@ def test_a_site_that_lies_in_one_part_is_left_out_of_the_round(
     assert why in rejected["partition-1"], rejected
 
 
+@pytest.mark.extended
 def test_mean_logits_are_held_beside_the_others(small: Small) -> None:
     """Mean logits at 50 times their length move nobody's next round by more than honest ones could."""
     config = small(method="fedaf", rounds=2, set=FIVE)
@@ -164,8 +166,3 @@ def test_so_is_the_mean_of_one_class_among_ten(small: Small) -> None:
     config = small(method="fedaf", rounds=1, set=f"{FIVE} partition.kind=iid")
     line = run(config, TamperedGrid, tampers={1: with_part(LOGITS, longer, [1])}).metrics()[1]
     assert "partition-1" in line["rejected"]
-
-
-def test_without_local_epochs_the_shares_are_the_rounds_models(small: Small) -> None:
-    config = small(method="fedaf", rounds=1, set=f"{FIVE} fedaf.local_epochs=0")
-    assert not run(config).metrics()[1]["rejected"]

@@ -36,6 +36,7 @@ DEPTHS = "feddgm.depths=partition-1:1"
 HEADER = 128
 
 
+@pytest.mark.extended
 def test_the_first_global_model_gives_the_figures_and_the_others_stand_beside(small: Small) -> None:
     record = run(small(method="feddgm", set=f"{TINY} {DEPTHS}"))
     for line in record.metrics()[1:]:
@@ -64,6 +65,8 @@ def shapes_of(a_run: Run) -> list[tuple[int, ...]]:
     return [tuple(t.shape) for t in a_run.build_model().state_dict().values()]
 
 
+@pytest.mark.long
+@pytest.mark.extended
 def test_matching_is_noted_by_site_and_falls(small: Small) -> None:
     record = run(
         small(method="feddgm", rounds=1, set=f"{TINY} feddgm.iterations=60 feddgm.latent_lr=50")
@@ -153,6 +156,7 @@ def changed(server: FedDGM, start: Weights, site: Site, length: float) -> Weight
     return Weights(tensors)
 
 
+@pytest.mark.extended
 def test_side_by_side_is_one_after_the_other_but_for_the_draws(small: Small) -> None:
     """Without augmentation nothing but the latents is drawn, and those by site: equal to rounding."""
     text = f"{TINY} feddgm.dsa= feddgm.iterations=5 feddgm.latent_lr=20"

@@ -66,6 +66,7 @@ def spec(device: FedDMClient) -> SyntheticImagesSpec:
 # ---- whole runs ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_a_run_learns_with_little_noise_and_not_with_much(small: Small, mechanism: str) -> None:
     """25 steps: sigma 0.01 has an epsilon of more than 100,000, sigma 1000 one below 0.1."""
@@ -81,6 +82,7 @@ def test_a_run_learns_with_little_noise_and_not_with_much(small: Small, mechanis
     assert accuracy[1000.0]["accuracy"] < 0.35
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_seeded_runs_are_equal_and_those_of_the_systems_entropy_are_not(
     small: Small, mechanism: str

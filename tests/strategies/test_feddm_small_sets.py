@@ -11,6 +11,7 @@ import pytest
 import nectar
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("classes", [3, 5])
 def test_defaults_do_not_learn_noise_by_heart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, classes: int

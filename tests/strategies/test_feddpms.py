@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federation import MissingGrid, TamperedGrid, run, same_end
+from federation import MissingGrid, TamperedGrid, run
 from small import Small
 from tampering import with_arrays
 
@@ -25,6 +25,8 @@ from common.specs.fedvae import decoder_spec, shared_spec, start_decoder
 from common.storage import tensor_file
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
+
+pytestmark = pytest.mark.extended
 
 #: T_p = 2 of 6 rounds; every mean is sent, and the copies around it are taken whatever they look like
 VAE = "model.name=vae model.depth=1 model.embedding=6 fedvae.preliminary_rounds=2 fedvae.epochs=1"
@@ -106,20 +108,7 @@ def test_the_record_says_who_helped_whom_and_what_it_cost(small: Small) -> None:
     assert state["helped"] == {i: m["helper"] for i, m in fourth["matches"].items()}
 
 
-@pytest.mark.parametrize(
-    "weighting", ["augmented", pytest.param("uniform", marks=pytest.mark.long)]
-)
-def test_without_a_class_large_enough_it_is_fedvae_to_the_bit(small: Small, weighting: str) -> None:
-    text = f"{VAE} feddpms.smallest=100000 fedvae.weighting="
-    given = "counts" if weighting == "augmented" else weighting
-    alone = run(small(method="fedvae", rounds=5, set=text + given))
-    both = run(
-        small(method="feddpms", rounds=5, set=f"{text}{given} feddpms.weighting={weighting}")
-    )
-    assert same_end(alone, both)
-    assert not any(notes(both))
-
-
+@pytest.mark.long
 def test_synthetic_images_change_the_rounds_behind_the_match(small: Small) -> None:
     helped = run(small(method="feddpms", rounds=5, set=ALL))
     alone = run(small(method="fedvae", rounds=5, set=VAE))
@@ -304,7 +293,9 @@ def test_a_number_of_synthetic_images_that_it_cannot_have_is_refused(
     assert f"its synthetic is {figure:g}" in why
 
 
-@pytest.mark.parametrize("figure", [-1.0, 1e-200, 1e12, None])
+@pytest.mark.parametrize(
+    "figure", [1e-200, None, *(pytest.param(f, marks=pytest.mark.long) for f in (-1.0, 1e12))]
+)
 def test_noise_that_no_class_of_the_site_can_have_costs_it_its_place_and_not_the_run(
     small: Small, figure: float | None
 ) -> None:

@@ -41,6 +41,8 @@ from server_app.record import Record
 from synth.latent_sharing import mean_steps
 from synth.private_release import Gaussian
 
+pytestmark = pytest.mark.extended
+
 VAE = "model.name=vae model.depth=1 model.embedding=6"
 IMAGES = 12
 
@@ -103,6 +105,7 @@ def test_given_the_encoder_one_image_moves_a_mean_by_less_than_the_bound(here: R
     assert 0.99 * bound < max(moved) <= bound + rounding
 
 
+@pytest.mark.long
 def test_an_encoder_that_was_trained_on_the_image_moves_it_further(small: Small) -> None:
     """The paper's ``trained``: two runs of training that differ in one image give encoders that differ for all of them.
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federation import TamperedGrid, numbers, run, same_end
+from federation import TamperedGrid, numbers, run
 from small import Small
 from tampering import with_arrays
 from torch import nn
@@ -50,6 +50,7 @@ def test_the_gradient_reaches_the_weights_through_the_slope() -> None:
     assert float(net.weight.grad) == pytest.approx(0.75 * 2 + 0.25 * 10)  # type: ignore[arg-type]
 
 
+@pytest.mark.extended
 def test_means_travel_once_to_the_server_and_once_to_each_site(small: Small) -> None:
     record = run(small(method="fedmix", rounds=4, set=MIX))
     plain = run(small(method="fedavg", rounds=4))
@@ -82,13 +83,6 @@ def test_what_leaves_is_a_mean_of_so_many_and_never_of_fewer(small: Small) -> No
     assert [n["rejected"] for n in none.metrics()] == [{}, {}, {}]
 
 
-@pytest.mark.parametrize("settings", ["fedmix.mix=0.0", "fedmix.mean_of=2000"])
-def test_with_nothing_to_mix_it_is_fedavg_to_the_bit(small: Small, settings: str) -> None:
-    mix = run(small(method="fedmix", rounds=3, set=settings))
-    plain = run(small(method="fedavg", rounds=3))
-    assert same_end(mix, plain)
-
-
 def test_mixing_changes_rounds_from_the_second_on(small: Small) -> None:
     mix, plain = (
         [n["test"]["loss"] for n in numbers(run(small(method=m, rounds=2, set=s)))]
@@ -98,6 +92,7 @@ def test_mixing_changes_rounds_from_the_second_on(small: Small) -> None:
     assert mix[2] != plain[2]
 
 
+@pytest.mark.extended
 def test_a_site_whose_reply_was_not_taken_is_asked_and_sent_again(small: Small) -> None:
     """NaN from site 1 in rounds 1 and 3: its means come in round 2; the means of the others come to it again."""
     spoiled = with_arrays(

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federation import MissingGrid, TamperedGrid, last, losses, numbers, run, same, same_end
+from federation import MissingGrid, TamperedGrid, last, losses, run, same
 from small import Small
 from tampering import with_arrays
-from tiers import ALIKE, only_these_first
 
 import client_app.synthesis
 from common.config.loading import load
@@ -20,10 +19,8 @@ from common.division import Division
 from common.draws.seeding import generator
 from common.errors import ConfigError, FederationError
 from common.learning.training import train
-from common.methods import METHODS
 from common.samples.inputs import Samples, samples
 from common.settings.central import CentralSettings
-from common.settings.personal import OWN_MODELS
 from common.specs.fedssyn import DONE, WITHOUT_SHARE
 from common.storage import tensor_file
 from common.wire.synthetic_images import Pixels
@@ -57,35 +54,6 @@ def held(record: Record) -> dict[str, int]:
 
 
 # ---- what equals the inner method -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "inner",
-    only_these_first(
-        (name for name in METHODS if name not in ("fedssyn", "server", "ridge", *OWN_MODELS)),
-        "fedavg",
-        "scaffold",
-        long=ALIKE,
-    ),
-)
-def test_around_any_method_nothing_shared_is_that_method_to_the_bit(
-    small: Small, inner: str
-) -> None:
-    vae = "model.name=vae model.depth=1 model.embedding=6 fedvae.preliminary_rounds=1"
-    brief = (
-        "feddgm.epochs=1 feddgm.ipc=1 feddgm.iterations=2 feddgm.inner_epochs=2 feddgm.global_epochs=2 "
-        "feddgm.surrogate_epochs=2"
-    )
-    text = f"data.images=200 {({'fedvae': vae, 'feddpms': vae, 'feddgm': brief}).get(inner, '')}"
-    alone = run(small(method=inner, set=text))
-    around = run(small(method="fedssyn", set=f"{text} fedssyn.inner={inner} fedssyn.source=none"))
-    assert same_end(alone, around)
-    for a, b in zip(numbers(alone)[1:], numbers(around)[1:], strict=True):
-        assert (a["test"], a.get("notes"), a["floats_up"]) == (
-            b["test"],
-            b.get("notes"),
-            b["floats_up"],
-        )
 
 
 def test_shares_change_what_is_learned_from_the_round_after_the_images(small: Small) -> None:
@@ -126,6 +94,7 @@ def test_shares_are_equal_and_together_what_was_sent(small: Small) -> None:
     assert torch.equal(torch.cat(kept), pool)
 
 
+@pytest.mark.extended
 def test_a_site_draws_labels_by_its_own_class_frequencies(small: Small) -> None:
     """A site with one class sends that class alone; every site sends as many images."""
     text = f"{TINY} partition.kind=by_class partition.classes_per_client=1 federation.sites=10 fedssyn.rho=1"
@@ -216,6 +185,7 @@ def test_shares_bring_the_sites_gradients_together(small: Small) -> None:
     assert told["delta2"] > 0
 
 
+@pytest.mark.extended
 def test_a_beta_vae_makes_the_images_where_it_is_chosen(small: Small) -> None:
     text = f"{TINY} fedssyn.source=vae fedssyn.latent=3 fedssyn.lr=0.001"
     records = [
@@ -232,6 +202,7 @@ def _two_places(small: Small) -> list[Path]:
     return [root / "one", root / "other"]
 
 
+@pytest.mark.extended
 def test_the_central_bound_trains_on_all_synthetic_images_and_asks_nobody(small: Small) -> None:
     text = (
         f"{TINY} fedssyn.source=diffusion fedssyn.inner=central central.epochs=1 central.batch=64"
@@ -283,6 +254,7 @@ def test_settings_that_cannot_hold_are_refused(small: Small, words: str, why: st
 # ---- a generator is trained once --------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_rows_of_one_table_train_their_generators_once(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,6 +269,7 @@ def test_rows_of_one_table_train_their_generators_once(
     assert torch.equal(*pools)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("change", ["fedssyn.epochs=3", "fedssyn.rho=0.5", "fedssyn.size=40"])
 def test_other_settings_make_other_images(small: Small, change: str) -> None:
     records = [
@@ -310,6 +283,7 @@ class _Killed(Exception):
     """A process that dies."""
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("dies_after", [1, 3])
 def test_a_training_that_is_killed_goes_on_to_the_bit(
     small: Small, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dies_after: int
@@ -335,6 +309,7 @@ def test_a_training_that_is_killed_goes_on_to_the_bit(
     assert steps[0] > dies_after + 1
 
 
+@pytest.mark.extended
 def test_a_damaged_copy_of_a_training_is_begun_again(small: Small, tmp_path: Path) -> None:
     first = run(small(method="fedssyn", rounds=1, set=TINY))
     shelf = next(path for path in first.directory.parent.iterdir() if path.name == ".nectar-made")
@@ -348,6 +323,7 @@ def test_a_damaged_copy_of_a_training_is_begun_again(small: Small, tmp_path: Pat
 # ---- lost and spoilt replies, absent sites, killed servers ------------------------------------------------
 
 
+@pytest.mark.extended
 def test_a_site_is_asked_again_until_its_images_are_there(small: Small) -> None:
     """Site 1's first images are spoilt, site 2 is away twice: round 4 is the first of the inner method."""
     spoiled = with_arrays(lambda a: [a[0], *(x[:1] for x in a[1:])])
@@ -477,6 +453,7 @@ def test_a_share_is_sent_again_to_a_site_that_lost_its_own(
     assert sent[1] < sent[0] - 3_000
 
 
+@pytest.mark.extended
 def test_partial_participation_asks_everybody_for_images(small: Small) -> None:
     text = f"{TINY} federation.sites=5 federation.participation=0.4"
     record = run(small(method="fedssyn", rounds=3, set=text))
@@ -537,6 +514,7 @@ def test_the_images_of_a_generator_that_learned_differ_from_noise(small: Small) 
     assert np.ptp(values) > 100
 
 
+@pytest.mark.extended
 def test_no_count_of_copies_goes_with_images_that_noise_covers(small: Small) -> None:
     """A count of how many lie near a real one is one more release, of which no epsilon tells."""
     text = f"{TINY} fedssyn.sampling_steps=1 fedssyn.multiplicity=1"

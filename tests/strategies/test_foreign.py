@@ -112,7 +112,7 @@ def test_in_a_private_run_a_strategy_goes_without_the_loss(
         assert not any(line["devices"].values())
 
 
-@pytest.mark.parametrize("name", only_these_first(RUNS, "FedAdam"))
+@pytest.mark.parametrize("name", only_these_first(RUNS, "FedAdam", long=("Bulyan", "QFedAvg")))
 def test_it_runs_two_rounds_on_the_digits(small: Small, name: str) -> None:
     path, arguments = RUNS[name]
     record = run(small(method=path, set=arguments))
@@ -268,6 +268,7 @@ def test_the_runs_weighting_is_the_strategys(weighting: str, mean: float) -> Non
     assert aggregated(f"{PATH}:FedAvg", f"fedavg.weighting={weighting}") == mean
 
 
+@pytest.mark.extended
 def test_q_fedavg_by_hand() -> None:
     """q = 1, L = 1 / 0.5 = 2, w = 0, losses 1 and 4 (Li et al., 2020, Algorithm 2).
 

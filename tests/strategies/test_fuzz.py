@@ -34,6 +34,7 @@ def test_damaged_payloads_of_every_kind_are_refused_or_what_their_spec_says() ->
         assert tally.refused[way] > 10
 
 
+@pytest.mark.extended
 def test_what_methods_send_and_are_sent_in_parts_is_refused_or_what_its_spec_says() -> None:
     names = ("scaffold", "fedmix", "fedgen", "feddpms")
     some = {name: case for case in CASES if (name := case[0]) in names}
@@ -104,6 +105,8 @@ def unshortened(
     return [1.0] * (len(lengths) - known)
 
 
+@pytest.mark.long
+@pytest.mark.extended
 def test_it_sees_updates_that_are_not_held_against_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -116,6 +119,7 @@ def test_it_sees_updates_that_are_not_held_against_the_others(
     assert any("reaches" in failure for failure in fuzzer.tally.failures)
 
 
+@pytest.mark.extended
 def test_it_sees_honest_sites_that_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     read = exchange.read_upload
 

@@ -109,6 +109,7 @@ def test_two_checkouts_do_not_meet_in_one_process(
     generator_of(small, official.settings())
 
 
+@pytest.mark.extended
 def test_a_run_through_it_comes_nearer_to_the_sites_weights(
     small: Small, official: Standin
 ) -> None:
@@ -119,6 +120,7 @@ def test_a_run_through_it_comes_nearer_to_the_sites_weights(
         assert last < first
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("together", [1, 2])
 def test_making_images_in_chunks_changes_rounding_alone(
     small: Small, official: Standin, together: int
@@ -134,6 +136,7 @@ def test_making_images_in_chunks_changes_rounding_alone(
         assert other[site]["loss"] == pytest.approx(noted["loss"], rel=1e-4)
 
 
+@pytest.mark.extended
 def test_resumed_it_is_an_unbroken_run(small: Small, official: Standin) -> None:
     text = f"{TINY} feddgm.warm=on {official.settings()}"
     whole = run(small(method="feddgm", rounds=2, set=text))
@@ -302,6 +305,7 @@ def prior(folder: Path, shape: tuple[int, int, int] = (1, 8, 8)) -> tuple[Path, 
     return folder / "prior.json", hashlib.sha256(content).hexdigest()
 
 
+@pytest.mark.extended
 def test_a_generator_of_ones_own_is_used(small: Small, tmp_path: Path) -> None:
     path, sha256 = prior(tmp_path)
     text = f"feddgm.generator={path} feddgm.generator_sha256={sha256} feddgm.space=1"

@@ -25,6 +25,7 @@ from strategies.surrogate import SURROGATE, GlobalModels
 TWO = "feddm.global_models=mlp,convnet feddm.global_epochs=3"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("method", ["feddm", "real"])
 def test_the_first_gives_the_figures_and_what_travels_is_what_it_would_be_without(
     small: Small, method: str
@@ -82,6 +83,8 @@ def test_sites_that_are_to_judge_another_model_are_refused_and_the_sites_own_is_
     FedDM(Division(load({"set": judged})).run)
 
 
+@pytest.mark.long
+@pytest.mark.extended
 def test_their_normalisation_may_be_their_own(small: Small) -> None:
     """A ResNet of 8x8 digits cannot have the instance norm that the sites' ConvNet has."""
     words = "feddm.global_models=resnet18 feddm.global_epochs=1 feddm.global_norm="

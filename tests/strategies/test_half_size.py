@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from federation import TamperedGrid, numbers, resumed, run, same_end
+from federation import TamperedGrid, run
 from small import Small
 from tampering import with_arrays
 from torch.testing import assert_close
@@ -75,15 +75,12 @@ def test_what_is_sent_is_a_quarter_and_what_is_learned_from_is_whole() -> None:
     assert torch.equal(shown.images, doubled(sent.images))
 
 
-def test_a_run_counts_and_sends_a_quarter_of_the_values_and_is_resumed(small: Small) -> None:
+@pytest.mark.extended
+def test_a_run_counts_and_sends_a_quarter_of_the_values(small: Small) -> None:
     words = f"{HALF} feddm.warm=on wire.images=jpeg:60"
-    config = small(method="feddm", rounds=3, set=words)
-    whole, full = run(config), run(small(method="feddm", rounds=3, set="feddm.start=noise"))
+    whole, full = (run(small(set=each)) for each in (words, "feddm.start=noise"))
     for one, other in zip(whole.metrics()[1:], full.metrics()[1:], strict=True):
         assert 4 * one["floats_up"] == other["floats_up"]
-    again = resumed(run({**config, "rounds": 2}), 3)
-    assert numbers(again) == numbers(whole)
-    assert same_end(again, whole)
 
 
 @pytest.mark.parametrize("wire", ["float32", "jpeg:60"])
@@ -118,6 +115,7 @@ def test_from_real_images_they_are_these_averaged_and_copies_are_counted_at_full
     assert not count_copies(far, samples, info).found  # type: ignore[union-attr]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "words",
     [

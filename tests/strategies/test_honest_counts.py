@@ -13,12 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from federation import run
-from small import Small
 
-from common.config.loading import load
-from common.errors import ConfigError
 from common.learning.steps import local_steps, planned
-from common.methods import METHODS, section
 from server_app.record import Record
 
 pytestmark = pytest.mark.promise(
@@ -26,11 +22,6 @@ pytestmark = pytest.mark.promise(
     "No honest site is refused for its counts, whatever the method",
 )
 
-#: every site holds some of its examples out, none has more than the cap, and two of three are asked in a round
-ALL = (
-    "data.images=150 data.site_holdout=0.2 federation.sites=3 federation.participation=0.7 partition.alpha=5 "
-    "model.width=4 model.depth=1 image_training.epochs=2 federation.max_examples=150"
-)
 NOISE = "privacy.noise_multiplier=1 privacy.noise=seeded"
 COUNTS = {
     "plain": "",
@@ -38,60 +29,13 @@ COUNTS = {
     "noise, private counts": f"{NOISE} privacy.examples=140",
     "noise, public counts": f"{NOISE} privacy.counts=public",
 }
-VAE = "model.name=vae model.width=4 model.embedding=4"
-OWN = {
-    "feddm": "feddm.iterations=2 feddm.ipc=1 feddm.real_batch=16",
-    "fedaf": "fedaf.iterations=2 fedaf.ipc=1 fedaf.real_batch=16 fedaf.local_epochs=1",
-    "real": "real.ipc=1",
-    "fedsynth": "fedsynth.iterations=2 fedsynth.rate=4 fedsynth.real_batch=16",
-    "fedgen": "fedgen.generator_steps=2",
-    "dense": "dense.server_iterations=2 dense.generator_steps=2 dense.generator_batch=16",
-    "fedvae": f"{VAE} fedvae.preliminary_rounds=1",
-    "feddpms": f"{VAE} feddpms.preliminary_rounds=1 feddpms.copies=2 feddpms.max_draws=2",
-    "feddgm": "feddgm.together=3 feddgm.ipc=1 feddgm.iterations=1 feddgm.inner_epochs=1 feddgm.global_epochs=1 "
-    "feddgm.surrogate_epochs=1 feddgm.global_models=convnet feddgm.generator=pixels feddgm.dsa=",
-    "fedssyn": "fedssyn.source=none fedssyn.inner=fednova fednova.epochs=1 fednova.batch=16",
-    "ridge": "ridge.width=9",
-}
-PERSONAL = {"fedper", "fedrep", "fedbn"}
-NO_TRAINING = {"feddm", "fedaf", "real", "fedsynth", "server", "fedssyn", "ridge"}
-
-
-def settings(method: str, more: str) -> str:
-    name = section(method)
-    steps = "" if method in NO_TRAINING else f"{name}.epochs=1 {name}.batch=16"
-    judged = "none" if more else "both"  # of a private run the sites tell no figures
-    if method in PERSONAL:
-        judged = judged.replace("both", "sites")
-    return f"{ALL} {steps} {OWN.get(method, '')} {more} evaluation.on={judged}".strip()
 
 
 def refused(record: Record) -> dict[str, str]:
     return {site: why for line in record.metrics() for site, why in line["rejected"].items()}
 
 
-def taken(asked: dict[str, Any]) -> bool:
-    """Return whether the method has noise, and under such counts; where it has none it says so before it begins."""
-    try:
-        load(asked)
-    except ConfigError as error:
-        return "privacy." not in str(error)
-    return True
-
-
-@pytest.mark.parametrize("counts", COUNTS)
-@pytest.mark.parametrize("method", METHODS)
-def test_no_honest_reply_is_refused(small: Small, method: str, counts: str) -> None:
-    asked = small(method=method, rounds=2, set=settings(method, COUNTS[counts]))
-    if method == "ridge":
-        asked["rounds"] = 1
-    if "noise" in counts and not taken(asked):
-        return
-    record = run(asked)
-    assert refused(record) == {}
-    assert len(record.metrics()) == 1 + asked["rounds"]
-
-
+@pytest.mark.extended
 @pytest.mark.parametrize("batch", [8, 200])
 @pytest.mark.parametrize("counts", COUNTS)
 @pytest.mark.parametrize("method", ["fedavg", "fednova", "scaffold", "fedpvr"])

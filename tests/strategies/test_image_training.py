@@ -154,6 +154,7 @@ CHANGES = ("schedule=cosine", "schedule=steps", "weight_decay=0.1", "augment=fli
            "average=0.5", "ball=0.01", "momentum=0", "lr=0.01")  # fmt: skip
 
 
+@pytest.mark.extended
 def test_every_setting_changes_what_is_learned_and_does_so_again() -> None:
     usual = "image_training.steps=8 image_training.batch=2"
     found = [trained(f"{usual} image_training.{change}") for change in CHANGES]

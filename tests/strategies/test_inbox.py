@@ -79,6 +79,7 @@ def rejected(config: dict[str, Any]) -> dict[str, str]:
     return dict(line["rejected"])
 
 
+@pytest.mark.extended
 def test_an_unfinished_upload_is_given_up_at_the_deadline(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,7 @@ def files(run: RecordedRun) -> dict[str, bytes]:
 # ---- a site is late ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("form", FORMS)
 def test_a_late_site_is_asked_alone_and_the_model_is_that_of_all(tmp_path: Path, form: str) -> None:
     more = {"ridge.form": form}
@@ -87,6 +88,7 @@ def test_a_late_site_is_asked_alone_and_the_model_is_that_of_all(tmp_path: Path,
     assert late.accuracy == whole.accuracy > first.accuracy
 
 
+@pytest.mark.extended
 def test_a_site_that_is_in_the_total_is_not_asked_again(tmp_path: Path) -> None:
     first = ran(tmp_path, "partition-2")
     late = again(first, "federation.newcomers=any")
@@ -104,6 +106,7 @@ def test_a_site_that_is_in_the_total_is_not_asked_again(tmp_path: Path) -> None:
     assert not state["sites"]
 
 
+@pytest.mark.extended
 def test_sites_that_were_not_chosen_are_late_too_in_a_run_as_it_is_typed(tmp_path: Path) -> None:
     more = QUICK | {"ridge.form": "integers"}
     first = nectar.run(
@@ -115,6 +118,7 @@ def test_sites_that_were_not_chosen_are_late_too_in_a_run_as_it_is_typed(tmp_pat
     assert torch.equal(head(late), head(ran(tmp_path, **more)))
 
 
+@pytest.mark.extended
 def test_a_late_sites_noise_is_its_own_and_the_totals_grows(tmp_path: Path) -> None:
     noise = {"privacy.noise_multiplier": 0.1}
     first = ran(tmp_path, "partition-1", **noise)
@@ -134,6 +138,7 @@ def test_a_late_sites_noise_is_its_own_and_the_totals_grows(tmp_path: Path) -> N
 # ---- a site leaves ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("form", "axes"), [("int8", "drawn"), ("int8", "server"), ("integers", "random")]
 )
@@ -161,6 +166,7 @@ def test_without_a_sites_sums_the_model_is_that_of_a_run_that_never_had_it(
     assert left.completed
 
 
+@pytest.mark.extended
 def test_who_was_forgotten_stays_so_and_a_late_one_joins_what_is_left(tmp_path: Path) -> None:
     more = KEPT | {"ridge.form": "integers"}
     first = ran(tmp_path, "partition-2", **more)
@@ -182,6 +188,7 @@ def test_several_leave_at_once(tmp_path: Path) -> None:
     assert torch.equal(head(left), head(ran(tmp_path, "partition-0", "partition-2", **KEPT)))
 
 
+@pytest.mark.extended
 def test_the_coding_error_is_of_those_that_are_left(tmp_path: Path) -> None:
     whole = ran(tmp_path, **KEPT)
     strategy = restored(again(whole, "ridge.forget=partition-0"))
@@ -191,6 +198,7 @@ def test_the_coding_error_is_of_those_that_are_left(tmp_path: Path) -> None:
     assert strategy._summing.count(strategy._total) == pytest.approx(total)
 
 
+@pytest.mark.extended
 def test_the_record_of_those_that_are_left_still_knows_who_held_what(tmp_path: Path) -> None:
     whole = ran(tmp_path, **KEPT)
     left = again(whole, "ridge.forget=partition-0")
@@ -213,6 +221,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> RecordedRun:
     return ran(tmp_path_factory.mktemp("whole"), **KEPT)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -237,6 +246,7 @@ def test_what_cannot_be_is_refused_in_a_sentence_and_makes_no_record(
     assert [*whole.directory.parent.iterdir()] == [whole.directory]
 
 
+@pytest.mark.extended
 def test_sums_that_were_not_kept_cannot_be_taken_out(tmp_path: Path) -> None:
     whole = ran(tmp_path)
     with pytest.raises(ConfigError, match="run again without the site"):
@@ -254,6 +264,7 @@ def test_forgetting_is_of_a_record_and_of_sums(tmp_path: Path) -> None:
         on_grid([f"resume={other.directory}", "ridge.forget=partition-1"])
 
 
+@pytest.mark.extended
 def test_a_record_that_stopped_before_it_was_done_is_not_taken_for_a_run(tmp_path: Path) -> None:
     whole = ran(tmp_path, **KEPT)
     left = again(whole, "ridge.forget=partition-1")
@@ -263,6 +274,7 @@ def test_a_record_that_stopped_before_it_was_done_is_not_taken_for_a_run(tmp_pat
         again(left)
 
 
+@pytest.mark.extended
 def test_replies_that_come_one_by_one_are_added_once(tmp_path: Path) -> None:
     first = ran(tmp_path, "partition-2", **{"ridge.form": "integers"})
     late = on_grid([f"resume={first.directory}", "federation.newcomers=any"], grid=PromptGrid)

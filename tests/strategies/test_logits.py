@@ -395,6 +395,7 @@ def test_images_of_another_shape_are_refused(small: Small, tmp_path: Path) -> No
 # ---- runs ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("method", ["fedmd", "feddf"])
 def test_a_run_is_the_same_twice_and_learns(small: Small, method: str) -> None:
     words = f"{method}.epochs=5 {method}.lr=0.1 {method}.batch=32 image_training.epochs=60"
@@ -404,6 +405,7 @@ def test_a_run_is_the_same_twice_and_learns(small: Small, method: str) -> None:
     assert accuracies[-1] > accuracies[0] + 0.3
 
 
+@pytest.mark.extended
 def test_a_site_that_turns_its_logits_round_does_not_end_the_learning(small: Small) -> None:
     """Six times the other way, which is shorter than what `federation.clip` shortens, in every round."""
     words = (
@@ -419,6 +421,7 @@ def test_a_site_that_turns_its_logits_round_does_not_end_the_learning(small: Sma
     assert reached[1] > reached[0] - 0.1
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("mechanism", ["logits", "training"])
 def test_a_private_run_is_charged_once_a_round_or_by_its_steps(
     small: Small, mechanism: str

@@ -24,7 +24,6 @@ from common.sites import Site
 from common.specs.lowrank import factors_spec, ranks_of, update_of
 from common.specs.updates import TAKEN
 from common.wire.weights import Weights
-from server_app.record import Record
 from strategies.exchange.replies import Upload
 from strategies.lowrank import LowRank
 from synth.sparse_updates import factors
@@ -184,15 +183,6 @@ def test_a_run_learns_is_the_same_twice_and_sends_what_its_rank_says(small: Smal
     spec = factors_spec(made(small, "lowrank.rank=2"))
     assert lines[2]["floats_up"] == 3 * sum(int(np.prod(s)) for s in spec.shapes)
     assert lines[2]["floats_up"] < lines[2]["bytes"]["down"]["partition-0"] / 4
-
-
-def test_a_run_that_is_continued_gives_the_same_numbers(small: Small) -> None:
-    words = f"{QUICK.format('lowrank')} lowrank.rank=2"
-    whole = run(small(method="lowrank", rounds=4, set=words))
-    half = run(small(method="lowrank", rounds=2, set=words))
-    rest = run(small(method="lowrank", rounds=4, set=words, resume=str(half.directory)))
-    assert isinstance(rest, Record)
-    assert numbers(rest) == numbers(whole)
 
 
 def _first(value: float) -> Any:

@@ -84,6 +84,7 @@ def test_an_update_is_added_to_floating_values_alone() -> None:
             assert not torch.equal(got.tensors[name], tensor)
 
 
+@pytest.mark.extended
 def test_at_rate_one_it_is_fedavg(small: Small) -> None:
     plain = run(small(method="fedavg"))
     masked = run(small(method="masking", set=f"{QUICK} masking.rate=1"))
@@ -98,6 +99,7 @@ def test_at_rate_one_it_is_fedavg(small: Small) -> None:
         assert line["floats_up"] == whole["floats_up"]
 
 
+@pytest.mark.extended
 def test_a_run_is_the_same_twice_and_reports_what_its_masks_cost(small: Small) -> None:
     """With c = |kept| / |update| the scaled part is c off in angle, and ((r - 1) c)^2 + 1 - c^2 in squared length."""
     words = f"{QUICK} masking.rate=4 masking.values=float16"

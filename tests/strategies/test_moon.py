@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from federation import numbers, run, same_end
+from federation import numbers, run
 from small import Small
 
 from client_app.moon import contrastive
@@ -27,16 +27,6 @@ def test_the_contrast_by_hand() -> None:
     each = [math.log(1 + math.exp(-2) + math.exp(-4)), math.log(1 + math.exp(2) + math.exp(-2))]
     found = float(contrastive(z, positive, [earlier, other], 0.5))
     assert found == pytest.approx(sum(each) / 2, rel=1e-6)
-
-
-@pytest.mark.parametrize("projection", [0, 16])
-def test_without_mu_it_is_fedavg_to_the_bit(small: Small, projection: int) -> None:
-    """The same model, head included, from the same draw."""
-    model = f"model.projection={projection}"
-    moon = run(small(method="moon", rounds=2, set=f"moon.mu=0.0 {model}"))
-    plain = run(small(method="fedavg", rounds=2, set=model))
-    assert [n["test"] for n in numbers(moon)] == [n["test"] for n in numbers(plain)]
-    assert same_end(moon, plain)
 
 
 def test_the_contrast_changes_rounds_from_the_second_on(small: Small) -> None:

@@ -7,7 +7,6 @@ from itertools import product
 from typing import Any
 
 import pytest
-from federation import numbers, run
 from flwr.app import ConfigRecord, Message, RecordDict
 from real_site import Site as RealSite
 from small import Small
@@ -17,7 +16,6 @@ from common.config.loading import load
 from common.division import Division
 from common.methods import METHODS
 from nectar.engines.local_grid import LocalGrid
-from nectar.engines.local_run import run_here
 from server_app.app import make_strategy
 from strategies.exchange.roll_call import Attendance, Question, wait_for_sites
 
@@ -94,18 +92,6 @@ def test_every_methods_question_has_the_same_answer(small: Small, method: str) -
         attendance(config, question, one_for_all=True)[0]
         == (attendance(config, question, one_for_all=False)[0])
     )
-
-
-@pytest.mark.parametrize("method", ["fedavg", "feddm", "fedsynth", "scaffold", "fedgen"])
-def test_a_run_is_what_it_is_with_nodes_that_are_asked_one_by_one(
-    small: Small, method: str
-) -> None:
-    words = "evaluation.on=both data.site_holdout=0.2 data.images=200 compute.workers=1"
-    config = small(method=method, set=words)
-    together, each = run_here(load(config)), run(config)
-    assert numbers(together) == numbers(each)
-    one, other = (r.directory / "partition.json" for r in (together, each))
-    assert one.read_bytes() == other.read_bytes()
 
 
 def test_texts_count_the_places_that_have_a_target(asked: Small) -> None:

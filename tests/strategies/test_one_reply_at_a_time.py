@@ -80,6 +80,7 @@ def test_large_uploads_are_judged_by_ones_and_the_first_three_together() -> None
     assert list(islice(group_sizes(16, 0), 2)) == [16, 16]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("method", ["fedavg", "scaffold"])
 def test_groups_of_large_uploads_change_no_number(
     small: Small, monkeypatch: pytest.MonkeyPatch, method: str

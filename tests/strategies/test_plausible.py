@@ -56,6 +56,7 @@ METHODS = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("clients", [2, 3])
 def test_one_site_that_sends_1e20_is_rejected_and_named(
@@ -160,6 +161,7 @@ def test_the_length_of_an_update_with_a_large_layer_is_that_of_its_values() -> N
     assert weights_length(new) == pytest.approx((4 * 700_000 + 9) ** 0.5, rel=1e-12)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("method", ["fedavg", "feddm"])
 def test_the_bounds_change_no_number_of_an_honest_run(small: Small, method: str) -> None:
     bounded = run(small(method=method, rounds=2, set="partition.alpha=0.05 partition.min_size=1"))

@@ -22,8 +22,6 @@ from common.models.ridge import drawn_images
 from common.samples.inputs import samples
 from common.specs.ridge import Summing, model_of
 from common.wire.tensors import Tensors
-from nectar.export.bundle import export
-from nectar.export.scoring import ExportedModel
 from nectar.recorded_run import RecordedRun
 from synth.ridge_regression import Curve
 
@@ -66,6 +64,7 @@ def test_what_is_learned_is_the_solution_of_all_examples_in_one_place(tmp_path: 
     np.testing.assert_allclose(head(run).numpy(), expected.T, rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.extended
 def test_exact_sums_give_the_same_bits_over_any_division(tmp_path: Path) -> None:
     first = ran(tmp_path, **EXACT)
     for more in ({"federation.sites": 7}, {"partition.kind": "iid"}, {"partition.alpha": 0.05}):
@@ -73,6 +72,7 @@ def test_exact_sums_give_the_same_bits_over_any_division(tmp_path: Path) -> None
         assert torch.equal(head(other), head(first)), more
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "more",
     [
@@ -97,6 +97,7 @@ def test_scores_over_their_error_are_logits(tmp_path: Path, more: Any) -> None:
     assert of[1] < np.log(10) / 1.5
 
 
+@pytest.mark.extended
 def test_bytes_are_as_good_and_fewer(tmp_path: Path) -> None:
     exact, coded = (ran(tmp_path, **(more | {"ridge.width": 65})) for more in (EXACT, QUICK))
     figures = [run.rounds[-1]["test"]["accuracy"] for run in (exact, coded)]
@@ -106,11 +107,13 @@ def test_bytes_are_as_good_and_fewer(tmp_path: Path) -> None:
     assert up[1] < up[0] / 2
 
 
+@pytest.mark.extended
 def test_nothing_is_sent_down(tmp_path: Path) -> None:
     down = ran(tmp_path).rounds[-1]["bytes"]["down"]
     assert max(down.values()) < 400
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("more", "least"),
     [
@@ -130,6 +133,7 @@ def test_it_learns_in_each_of_its_forms(tmp_path: Path, more: Any, least: float)
     assert ran(tmp_path, **more).rounds[-1]["test"]["accuracy"] > least
 
 
+@pytest.mark.extended
 def test_the_servers_examples_join_as_if_a_site_had_them(tmp_path: Path) -> None:
     joined = ran(tmp_path, **(EXACT | {"ridge.server": True}))
     division = Division(joined.config)
@@ -254,6 +258,7 @@ def test_sums_that_no_such_site_can_have_are_refused(tmp_path: Path) -> None:
         summing.require(Tensors(huge), len(part))
 
 
+@pytest.mark.extended
 def test_each_sites_sums_are_kept_where_that_is_asked_for(tmp_path: Path) -> None:
     kept = ran(tmp_path, **(EXACT | {"ridge.keep": "sites"}))
     state = kept.checkpoint().strategy
@@ -280,14 +285,6 @@ def test_a_frozen_networks_rows_are_features(tmp_path: Path) -> None:
         ran(tmp_path / "runs", **frozen)
 
 
-def test_the_model_is_exported_and_gives_the_same_logits(tmp_path: Path) -> None:
-    run = ran(tmp_path / "runs")
-    export(run, tmp_path / "model")
-    images = torch.rand(5, 1, 8, 8)
-    read = ExportedModel.open(tmp_path / "model").network
-    torch.testing.assert_close(read(images), run.model(images))
-
-
 def test_features_are_of_each_picture_alone_of_any_size_and_number_of_channels() -> None:
     for shape in ((1, 8, 8), (3, 8, 12), (1, 28, 28), (3, 70, 90), (2, 5, 2)):
         model = build("ridge", shape, 3, width=5).eval()
@@ -300,6 +297,7 @@ def test_features_are_of_each_picture_alone_of_any_size_and_number_of_channels()
             torch.testing.assert_close(model.embed(images.flip(3)), z, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.extended
 def test_axes_are_the_principal_ones_of_drawn_images_and_drawn_by_the_seed() -> None:
     one, same, other = (
         build("ridge", (1, 8, 8), 3, width=9, generator=torch.Generator().manual_seed(seed))
@@ -315,6 +313,7 @@ def test_axes_are_the_principal_ones_of_drawn_images_and_drawn_by_the_seed() -> 
     assert float(apart.abs().max()) < 0.3
 
 
+@pytest.mark.extended
 def test_some_axes_are_of_an_untrained_networks_embedding(tmp_path: Path) -> None:
     for shape in ((1, 8, 8), (3, 32, 32), (1, 28, 28), (3, 70, 90), (2, 5, 2)):
         network = ridge.RandomNetwork(shape)

@@ -89,6 +89,7 @@ def test_views_of_large_pictures_stay_within_memory(
     assert len(taught._views(made(tmp_path), 1, Pixels(), own)) == 5
 
 
+@pytest.mark.extended
 def test_a_teacher_adds_to_what_the_server_learns_from_its_own_examples(tmp_path: Path) -> None:
     steps = {"image_training.steps": 600, "ridge.width": 257}
     with_teacher = ran(tmp_path, **steps)
@@ -101,6 +102,7 @@ def test_a_teacher_adds_to_what_the_server_learns_from_its_own_examples(tmp_path
     assert with_teacher.rounds[-1]["notes"]["trained_on"] == 144
 
 
+@pytest.mark.extended
 def test_the_same_command_gives_the_same_network_which_is_the_runs_model(tmp_path: Path) -> None:
     runs = [ran(tmp_path / name) for name in ("one", "other")]
     assert torch.equal(*map(learned, runs))
@@ -113,6 +115,7 @@ def test_the_same_command_gives_the_same_network_which_is_the_runs_model(tmp_pat
     torch.testing.assert_close(read(images), runs[0].model(images))
 
 
+@pytest.mark.extended
 def test_a_late_sites_network_is_that_of_a_run_with_all(tmp_path: Path) -> None:
     more = {"ridge.form": "integers", "federation.participation": 0.34}
     first = ran(tmp_path, **more)
@@ -134,6 +137,7 @@ REFIT: dict[str, Any] = QUICK | {
 FINE = {"ridge.form": "integers", "ridge.levels": 2048, "ridge.lam": "3"}
 
 
+@pytest.mark.extended
 def test_the_first_rounds_model_is_the_solution_alone(tmp_path: Path) -> None:
     run = nectar.run("ridge", output_dir=tmp_path, progress=False, **(REFIT | FINE))
     plain = {key: REFIT[key] for key in ("ridge.width", "federation.sites")} | FINE
@@ -141,6 +145,7 @@ def test_the_first_rounds_model_is_the_solution_alone(tmp_path: Path) -> None:
     assert run.rounds[1]["test"]["accuracy"] == alone.rounds[-1]["test"]["accuracy"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_the_model_is_the_solution_of_axes_and_embedding(tmp_path: Path, rounds: int) -> None:
     more = FINE | {"rounds": rounds}
@@ -162,6 +167,7 @@ def test_the_model_is_the_solution_of_axes_and_embedding(tmp_path: Path, rounds:
     assert (found - expected).norm() < 1e-3 * expected.norm()  # rows are rounded
 
 
+@pytest.mark.extended
 def test_in_one_round_the_network_learns_from_the_servers_own_examples(tmp_path: Path) -> None:
     """However the sites' are divided, the network is the same; and so, of exact sums, is the solution."""
     one, other = (
@@ -178,6 +184,7 @@ def test_in_one_round_the_network_learns_from_the_servers_own_examples(tmp_path:
         assert torch.equal(values, same[name]), name
 
 
+@pytest.mark.extended
 def test_alone_the_server_has_its_own_network_and_its_own_solution(tmp_path: Path) -> None:
     """The network is that of the one round; the head is the solution of the server's examples."""
     more = FINE | {"rounds": 1}
@@ -193,6 +200,7 @@ def test_alone_the_server_has_its_own_network_and_its_own_solution(tmp_path: Pat
     assert not torch.equal(found["head.weight"], same["head.weight"])
 
 
+@pytest.mark.extended
 def test_what_goes_down_is_the_network_and_the_scale_of_its_embedding(tmp_path: Path) -> None:
     run = nectar.run("ridge", output_dir=tmp_path, progress=False, **REFIT)
     named = joint_spec(Division(run.config).run).names
@@ -202,22 +210,7 @@ def test_what_goes_down_is_the_network_and_the_scale_of_its_embedding(tmp_path: 
     assert first < second < 4 * numbers + 2_000
 
 
-def test_a_run_that_is_continued_after_the_first_round_ends_alike(tmp_path: Path) -> None:
-    whole = nectar.run("ridge", output_dir=tmp_path / "whole", progress=False, **REFIT)
-    stopped = {"stop": False}
-
-    def stop(_: Any) -> None:
-        stopped["stop"] = True
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        nectar.run("ridge", output_dir=tmp_path, progress=False, on_round=stop, **REFIT)
-    (record,) = (p for p in tmp_path.iterdir() if "ridge" in p.name)
-    again = nectar.run(resume=record, progress=False)
-    assert stopped["stop"]
-    assert torch.equal(learned(again), learned(whole))
-
-
+@pytest.mark.extended
 def test_each_of_two_noisy_rounds_is_charged(tmp_path: Path) -> None:
     noise = {"privacy.noise_multiplier": 2.0, "privacy.counts": "public"}
     one = ran(tmp_path / "one", **noise)

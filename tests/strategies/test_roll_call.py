@@ -128,6 +128,7 @@ NONSENSE = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", NONSENSE)
 def test_a_site_that_answers_nonsense_is_left_out_by_name(
     small: Small, caplog: pytest.LogCaptureFixture, kind: str

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from federation import TamperedGrid, numbers, run, same_end
 from small import Small
-from tampering import with_arrays
 from tiny import Tiny
 
 from common.config.loading import load
 from common.division import Division
 from common.errors import ConfigError
 from common.specs.scaffold import CONTROL, control_spec
-from common.storage import tensor_file
 from common.wire.bundle import Bundle
 from common.wire.weights import Weights
-from server_app.checkpoint import Checkpoint
-from server_app.record import Record
 
 
 def control(tiny: Tiny) -> float:
@@ -63,6 +56,7 @@ def test_the_correction_is_not_carried_on_by_momentum(tmp_path: Path) -> None:
     assert [float(tiny.remembered(i)) for i in (0, 1)] == [1 + 0.25, -1 - 0.25]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("momentum", ["0.0", "0.9"])
 @pytest.mark.parametrize("option", ["I", "II"])
 @pytest.mark.parametrize("method", ["scaffold", "fedpvr"])
@@ -81,6 +75,7 @@ def test_at_the_optimum_no_site_drifts(
         assert float(ended) == pytest.approx(2.0, abs=2e-3)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "method",
     ["scaffold", *(pytest.param(name, marks=pytest.mark.long) for name in ("fedpvr", "feddyn"))],
@@ -125,53 +120,6 @@ def test_control_variates_add_up_through_absence_loss_and_restart(
             tiny.restart()
         each = sum(float(tiny.remembered(i)) for i in range(3) if f"site-{i}" in tiny.taken)
         assert each == pytest.approx(3 * control(tiny), abs=1e-6), number
-
-
-@pytest.mark.parametrize("method", ["scaffold", "fedpvr"])
-def test_after_a_spoiled_reply_the_sites_control_variates_still_add_up(
-    small: Small, method: str
-) -> None:
-    """NaN for one site's reply in round 2 of 4: it goes on from its round 1, as if it had not worked."""
-
-    def spoil(arrays: list[np.ndarray]) -> list[np.ndarray]:
-        return [a if i != 3 else np.full_like(a, np.nan) for i, a in enumerate(arrays)]
-
-    spoiled = with_arrays(spoil)
-
-    def in_round_2(message: Any, reply: Any) -> Any:
-        return spoiled(message, reply) if message.metadata.group_id == "2" else reply
-
-    record = run(small(method=method, rounds=4), TamperedGrid, tampers={1: in_round_2})
-    lines = record.metrics()
-    assert [list(line["rejected"]) for line in lines] == [[], [], ["partition-1"], [], []]
-    checkpoint = Checkpoint.load(record.last)
-    for name, c in checkpoint.strategy[CONTROL].items():
-        each = torch.stack([t[f"/{name}"] for t in last_states(record)])
-        assert float((each.double().mean(0) - c).abs().max()) < 1e-6 * max(1, float(c.abs().max()))
-        # .022 to .079; that of a bias in front of a norm, which moves nothing, is rounding, and may be 0
-        assert float(c.abs().max()) > 1e-3 or name.endswith(".bias"), name
-
-
-def last_states(record: Record) -> list[Any]:
-    folders = [p for p in (record.directory / "state").rglob("*") if p.is_dir()]
-    files = [sorted(folder.glob("0*.safetensors")) for folder in folders]
-    return [tensor_file.load(found[-1])[0] for found in files if found]
-
-
-def test_with_no_layer_fedpvr_is_fedavg_weighted_uniformly_to_the_bit(small: Small) -> None:
-    without = run(small(method="fedpvr", rounds=3, set="fedpvr.layers=none"))
-    plain = run(small(method="fedavg", rounds=3, set="fedavg.weighting=uniform"))
-    assert [n["test"] for n in numbers(without)] == [n["test"] for n in numbers(plain)]
-    assert same_end(without, plain)
-
-
-def test_with_all_layers_fedpvr_is_scaffold(small: Small) -> None:
-    every = "fedpvr.layers=blocks,head,features"
-    made = Division(load(small(method="fedpvr"))).run
-    layers = ",".join(dict.fromkeys(n.partition(".")[0] for n in made.spec.trained))
-    pvr = run(small(method="fedpvr", rounds=2, set=f"fedpvr.layers={layers}"))
-    scaffold = run(small(method="scaffold", rounds=2))
-    assert [n["test"] for n in numbers(pvr)] == [n["test"] for n in numbers(scaffold)], every
 
 
 def test_control_variates_are_of_parameters_and_of_the_layers_named(small: Small) -> None:

@@ -84,6 +84,7 @@ def named(record: Record) -> list[dict[str, str]]:
 # ---- keys -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("lies", "out"),
     [
@@ -128,6 +129,7 @@ def test_rubbish_for_all_is_found_and_the_round_goes_on_without_its_sender(small
     assert grid.asked.count((SHARES, 0)) == 6, "each round has two attempts"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("sites", [5, 7])
 def test_rubbish_for_one_expels_nobody(small: Small, sites: int) -> None:
     record, grid = lied(small, sites, {2: rubbish(0)})
@@ -137,6 +139,7 @@ def test_rubbish_for_one_expels_nobody(small: Small, sites: int) -> None:
     assert grid.asked.count((SHARES, 0)) == 3
 
 
+@pytest.mark.extended
 def test_rubbish_for_more_than_lie_leaves_its_sender_out_of_the_same_attempt(small: Small) -> None:
     """Two of ten cannot read it, which is one more than may lie. The seven others open its key."""
     words = "federation.secret_colluders=1"
@@ -147,6 +150,7 @@ def test_rubbish_for_more_than_lie_leaves_its_sender_out_of_the_same_attempt(sma
     assert grid.asked.count((SHARES, 0)) == 3
 
 
+@pytest.mark.extended
 def test_who_accuses_too_many_is_out_and_those_it_accuses_are_not(small: Small) -> None:
     record, grid = lied(small, 5, {2: accusing()})
     assert in_totals(record) == [4, 4, 4]
@@ -222,6 +226,7 @@ def rubbish_twice(*holders: int) -> Lie:
     return lie
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("sites", "colluders", "holders"), [(4, 1, 1), (5, 1, 1), (7, 2, 2)])
 def test_rubbish_for_as_many_as_may_lie_and_wrong_shares_fail_the_round_as_the_page_says(
     small: Small, sites: int, colluders: int, holders: int
@@ -247,6 +252,7 @@ def test_a_weight_that_is_no_sites_own_is_refused_where_all_weigh_alike(
         lied(small, 5, {1: on_vector(weighing(more))})
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("more", [10**6, 1, -1])
 def test_with_counts_that_are_told_the_weight_is_their_sum(small: Small, more: int) -> None:
     """And an honest run weighs by them, as without masks."""
@@ -259,6 +265,7 @@ def test_with_counts_that_are_told_the_weight_is_their_sum(small: Small, more: i
         assert torch.allclose(tensor, last(honest).weights[name], atol=1e-4), name
 
 
+@pytest.mark.extended
 def test_scaffold_and_feddyn_weigh_by_counts_that_are_told(small: Small) -> None:
     for method in ("scaffold", "feddyn"):
         ends = []
@@ -296,6 +303,7 @@ def of_length(length: float, form: Any) -> np.ndarray:
     return np.full(numbers, each, dtype=np.int64)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("noise", [0.0, 0.01, 1.0, 8.0])
 def test_no_total_is_longer_than_its_sites_can_make_it(noise: float) -> None:
     """All five at the longest in one direction pass, with noise of the system; a hundredth more than that does not."""
@@ -337,6 +345,7 @@ def table() -> dict[str, dict[tuple[int, int], str]]:
     return {row[0]: dict(zip(numbers, row[1:], strict=True)) for row in rows}  # type: ignore[arg-type]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("numbers", NUMBERS)
 def test_the_page_says_what_each_lie_does(small: Small, numbers: tuple[int, int]) -> None:
     said = table()

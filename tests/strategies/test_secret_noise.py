@@ -41,6 +41,7 @@ def told(record: Any) -> tuple[float, float, float]:
     return notes["epsilon_server"], notes["epsilon_colluders"], spent
 
 
+@pytest.mark.extended
 def test_the_line_says_what_the_shares_that_are_inside_cost(small: Small) -> None:
     """Of six sites, of five, and of four, which open it: then the colluder's share gone, three are left, as charged."""
     found = {}
@@ -56,6 +57,7 @@ def test_the_line_says_what_the_shares_that_are_inside_cost(small: Small) -> Non
     assert found[2][1] == pytest.approx(found[2][2])
 
 
+@pytest.mark.extended
 def test_a_share_that_was_sent_is_charged_opened_or_not(small: Small) -> None:
     """Who is gone at the opening is in the total; who is too late for it has paid all the same."""
     config = small(method="ridge", rounds=1, set=RIDGE)
@@ -63,6 +65,7 @@ def test_a_share_that_was_sent_is_charged_opened_or_not(small: Small) -> None:
     assert len(record.metrics()[1]["notes"]["spent"]) == 6
 
 
+@pytest.mark.extended
 def test_the_totals_noise_has_the_deviation_of_its_shares(small: Small) -> None:
     """Two runs of the system's entropy: the difference of their totals is noise twice, of six shares of three."""
     config = small(method="ridge", rounds=1, set=f"{RIDGE} privacy.noise=system ridge.sums=class")
@@ -113,6 +116,7 @@ UPDATES = (
 )
 
 
+@pytest.mark.extended
 def test_a_run_says_what_its_totals_of_updates_cost_a_site_and_its_ledgers_an_example(
     small: Small,
 ) -> None:
@@ -136,6 +140,7 @@ def test_a_run_says_what_its_totals_of_updates_cost_a_site_and_its_ledgers_an_ex
     assert longer["epsilon_server"] == pytest.approx(epsilon(events, DELTA).value, rel=1e-6)
 
 
+@pytest.mark.extended
 def test_it_learns_with_little_noise_and_not_with_much_and_trains_without_private_steps(
     small: Small,
 ) -> None:

@@ -43,6 +43,7 @@ METHODS = {
 # ---- the same numbers -------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_has_the_numbers_of_the_same_grid_without_masks(small: Small, method: str) -> None:
     rounds = 1 if method == "ridge" else 3
@@ -60,6 +61,7 @@ def test_a_run_has_the_numbers_of_the_same_grid_without_masks(small: Small, meth
             assert torch.allclose(tensor, last(there["on"]).weights[name], atol=1e-4), name
 
 
+@pytest.mark.extended
 def test_ridge_has_the_solution_of_integers_to_the_bit(small: Small) -> None:
     there = {
         secret: run(
@@ -74,12 +76,14 @@ def test_ridge_has_the_solution_of_integers_to_the_bit(small: Small) -> None:
     assert same_end(there["on"], there["off"])
 
 
+@pytest.mark.extended
 def test_two_of_three_sites_asked_a_round_have_keys_when_it_is_their_turn(small: Small) -> None:
     settings = "federation.sites=6 federation.participation=0.5 federation.secret={} fedavg.weighting=uniform"
     there = [run(small(method="fedavg", rounds=4, set=settings.format(s))) for s in ("on", "plain")]
     assert figures(there[0]) == figures(there[1])
 
 
+@pytest.mark.extended
 def test_a_resumed_run_is_the_unbroken_one(small: Small) -> None:
     """The keys that came with round 2's opening are another process's; round 3 begins with new ones."""
     for method in ("fedavg", "scaffold"):
@@ -128,6 +132,7 @@ def test_nothing_of_a_site_alone_is_in_its_reply_or_the_record(small: Small) -> 
 SIX = "federation.sites=6 federation.secret={} federation.secret_colluders=0"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("gone", [1, 2])
 @pytest.mark.parametrize("exchange", EXCHANGES)
 def test_sites_that_are_gone_in_an_exchange_are_missing_in_the_total(
@@ -147,6 +152,7 @@ def test_sites_that_are_gone_in_an_exchange_are_missing_in_the_total(
     assert notes == [6 if exchange == OPENING else 6 - gone, 6]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("exchange", EXCHANGES)
 def test_one_more_and_the_round_fails_and_the_model_stays_as_it_was(
     small: Small, exchange: str
@@ -173,6 +179,7 @@ def test_one_more_and_the_round_fails_and_the_model_stays_as_it_was(
         run(config, DroppingGrid, drops={(exchange, 1): gone, (exchange, 2): gone})
 
 
+@pytest.mark.extended
 def test_after_two_failed_rounds_a_run_can_be_resumed_from_the_next(small: Small) -> None:
     """Round 3 is failed and written down: sites open no second total of it, so that nobody asks for one."""
     config = small(method="fedavg", rounds=5, set=SIX.format("on"))
@@ -187,6 +194,7 @@ def test_after_two_failed_rounds_a_run_can_be_resumed_from_the_next(small: Small
     ]
 
 
+@pytest.mark.extended
 def test_some_are_gone_in_each_exchange_and_in_two_rounds(small: Small) -> None:
     drops = {(KEYS, 1): {0}, (TRAIN, 1): {3}, (SHARES, 2): {1}, (TRAIN, 2): {2}, (OPENING, 3): {5}}
     config = small(method="scaffold", rounds=3, set=SIX.format("on"))
@@ -343,6 +351,7 @@ def test_a_round_that_was_opened_is_not_opened_again_of_other_sites(
 # ---- late sites of ridge ----------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_a_group_of_late_sites_is_a_total_of_its_own_and_a_smaller_one_is_none(
     small: Small,
 ) -> None:

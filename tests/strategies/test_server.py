@@ -60,6 +60,7 @@ def test_who_the_sites_are_changes_nothing_and_nothing_is_sent(tmp_path: Path) -
     assert [line["bytes"] for line in one.rounds] == [{"down": {}, "up": {}}] * 3
 
 
+@pytest.mark.extended
 def test_its_images_judge_nothing_and_are_counted(tmp_path: Path) -> None:
     run = ran(tmp_path)
     assert [line["validation"] for line in run.rounds] == [None] * 3

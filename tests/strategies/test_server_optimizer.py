@@ -31,6 +31,7 @@ OURS_AND_FLOWERS = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", OURS_AND_FLOWERS)
 def test_the_steps_are_flowers(small: Small, name: str) -> None:
     ours, strategy, flowers = OURS_AND_FLOWERS[name]
@@ -63,6 +64,7 @@ def test_running_statistics_are_averaged_and_not_stepped(small: Small) -> None:
         assert equal == ("running" in name or "num_batches" in name), name
 
 
+@pytest.mark.extended
 def test_it_goes_with_every_method_whose_devices_train(small: Small) -> None:
     for method in ("fedprox", "scaffold", "topk"):
         given = f"{method}.server_optimizer=adam {method}.server_lr=0.01"

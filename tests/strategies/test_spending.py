@@ -60,6 +60,8 @@ def test_no_events_hold_a_round_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert time.process_time() - begun < 60
 
 
+@pytest.mark.long
+@pytest.mark.extended
 def test_in_a_crowd_who_tells_of_many_kinds_has_no_epsilon_and_the_others_have_theirs() -> None:
     spending = PrivacyBudgetUsage()
     for i in range(1000):

@@ -25,7 +25,6 @@ from server_app.record import Record
 
 ONE_CLASS = "partition.kind=by_class partition.classes_per_client=1"
 AT_SITES = "evaluation.on=both data.site_holdout=0.2"
-NO_RULE = "federation.max_update=0 federation.robust=none"
 
 
 def rows_of(folder: Path) -> str:
@@ -69,6 +68,7 @@ def told(record: Record, name: str) -> list[Any]:
 # ---- sites of one class --------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("data", "method", "words"),
     [
@@ -95,6 +95,7 @@ def test_sites_of_one_class_are_not_shut_out_by_those_of_the_other(
     assert possible > 0.7 or data is pictures_of
 
 
+@pytest.mark.extended
 def test_what_was_usual_is_kept_with_the_checkpoint(tmp_path: Path) -> None:
     """Without it round 2 would shut out two sites of four, as a checkpoint of an earlier release does."""
     words = f"{rows_of(tmp_path)} {ONE_CLASS} {AT_SITES}"
