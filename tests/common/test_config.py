@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from places import ROOT
+from tiers import only_these_first
 
 from common.config import layers as layers_module
 from common.config.keys import CONFIG, RUN_KEYS
@@ -124,7 +125,9 @@ def test_an_experiment_serves_with_another_method(conf: Path) -> None:
 # --- the files and classes that ship
 
 
-@pytest.mark.parametrize("method", [*METHODS, "flwr.serverapp.strategy:FedAdam"])
+@pytest.mark.parametrize(
+    "method", only_these_first([*METHODS, "flwr.serverapp.strategy:FedAdam"], "feddm", "fedavg")
+)
 @pytest.mark.parametrize("kind", ["dataset", "experiment"])
 def test_every_name_loads_with_every_method(kind: str, method: str) -> None:
     """Every data set with each method, every experiment with three or four of them."""

@@ -93,13 +93,6 @@ def test_a_shell_is_told_what_completes_a_word() -> None:
     assert done.stdout.strip() == "partition.alpha="
 
 
-@pytest.mark.parametrize("key", ["privacy.epsilon", "fedavg.epochs", "rounds", "output-dir"])
-def test_the_help_of_a_setting_is_its_own(key: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["config", "--help", key]) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(f"  {key}=")]
-    assert len(lines) == 1
-
-
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("nectar 0.")
@@ -168,14 +161,6 @@ def test_help_lists_every_field_with_default_range_and_meaning(
     out = capsys.readouterr().out
     for name in [*RunSettings.model_fields, "experiment", "output-dir", "data-dir", "resume"]:
         assert f"  {name}=" in out
-
-
-def test_help_states_a_setting_in_full(capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main(["config", "--help", "feddm"])
-    out = capsys.readouterr().out
-    meaning, facts = "learning rate of the pixels", "a number, above 0; symbol eta_c"
-    default, run = "feddm.image_lr=1.0", "(10.0 with dataset=digits, the default)"
-    assert f"  {default}   {run}\n      {meaning}\n      {facts}\n" in out
 
 
 def test_help_of_an_import_path_lists_its_arguments(capsys: pytest.CaptureFixture[str]) -> None:

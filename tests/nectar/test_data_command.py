@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from data_files import forget_loaded
-from image_folders import CLASSES, COLOURS, paint, paint_split
+from image_folders import CLASSES, COLOURS, paint_split
 from PIL import Image
 
 from common.division import Division
@@ -31,34 +31,6 @@ def said(capfd: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
     assert cli.main(list(words)) == code
     captured = capfd.readouterr()
     return captured.err if code else captured.out
-
-
-def test_it_describes_a_folder_and_counts_its_partition(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    folder = paint_split(tmp_path / "data/set", train=20, test=5)
-    (folder / "train/red/empty.png").touch()
-    (folder / "train/red/broken.jpg").write_bytes(b"x")
-    text = said(
-        capfd,
-        *WORDS,
-        "images.folder=set",
-        "federation.sites=3",
-        "partition.kind=by_class",
-        "partition.classes_per_client=1",
-    )
-    lines = [" ".join(line.split()) for line in text.splitlines()]
-    assert "images 3 x 8 x 8 (channels, height, width)" in lines
-    assert "classes 3: red, green, blue" in lines
-    assert "training 60 images" in lines
-    assert "test 15 images" in lines
-    assert "not used 2 files (empty: 1, not an image of a known format: 1)" in lines
-    assert "train/red/empty.png: empty" in lines
-    assert f"store {tmp_path / 'data/nectar-store'}" in text.replace("     ", " ")
-    assert "the server holds back 6 images for validation" in text
-    rows = {tuple(line.split()[2:]) for line in lines if line.startswith("partition-")}
-    assert rows == {("18", "0", "0"), ("0", "18", "0"), ("0", "0", "18")}
-    assert lines[-1] == "all 54 18 18 18"
 
 
 def test_the_digits_and_their_pictures(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -85,21 +57,6 @@ def test_the_samples_are_rows_of_their_class(
     for row, colour in enumerate(COLOURS.values()):
         band = picture[height * row // 3 + 5 : height * (row + 1) // 3 - 5, width // 2 :]
         assert band.mean(axis=(0, 1)).argmax() == np.argmax(colour)
-
-
-def test_a_site_engineer_checks_a_folder(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    paint(tmp_path / "own", "blue", 4)
-    text = said(capfd, *WORDS, "--folder", "own")
-    assert "training  4 images" in text
-    assert [line.split() for line in text.splitlines()[-3:]] == [
-        ["red", "0"],
-        ["green", "0"],
-        ["blue", "4"],
-    ]
-    (tmp_path / "own/purpel").mkdir()
-    forgotten = said(capfd, *WORDS[:-1], "images.size=9", "--folder", "own", code=2)
-    assert forgotten.startswith("nectar: ")
-    assert "own/purpel is a folder of no known class" in forgotten
 
 
 def test_bubbles_grow_with_the_number_and_many_sites_have_no_numbers() -> None:

@@ -180,29 +180,6 @@ def test_pictures_of_a_patient(
     assert all(int(number) % 6 == 0 for number in counts)
 
 
-def test_what_it_cannot_group_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    pictures(tmp_path / "set", nested=False)
-    shutil.copy(tmp_path / "set/cat/p0_v0.png", tmp_path / "set/cat/stray.png")
-    words = ["data", "dataset=images", f"images.folder={tmp_path / 'set'}", "images.size=8"]
-    words += ["partition.kind=iid", "federation.sites=2"]
-    assert main([*words, "images.group={group}_*"]) == 0
-    assert "cat/stray.png: its name has no group (images.group)" in capfd.readouterr().out
-    assert main([*words, "images.group=folder"]) == 2
-    assert "lies in no group's folder (images.group=folder)" in capfd.readouterr().err
-    for wrong in ("patient", "{group}*{group}", "*", "*a*b*c{group}", "a/{group}"):
-        assert main([*words, f"images.group={wrong}"]) == 2
-        assert "folder, or a pattern with {group} once" in capfd.readouterr().err
-    file = table(tmp_path / "t.csv")
-    for group, line in (("patints", "data.group=patient"), ("class", "name another column")):
-        assert main(["data", file, "data.label=class", f"data.group={group}"]) == 2
-        assert line in capfd.readouterr().err
-    alone = table(tmp_path / "alone.csv", patients=2)
-    assert main(["data", alone, "data.label=class", "data.group=patient"]) == 2
-    assert "bring two of a class at least, or two groups" in capfd.readouterr().err
-    assert main(["data", "dataset=digits", "data.group=patient"]) == 2
-    assert "images.group" in capfd.readouterr().err
-
-
 def test_more_sites_than_groups_is_refused(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

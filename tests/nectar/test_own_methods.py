@@ -16,7 +16,6 @@ from small import SMALL, Small
 
 from common.config.loading import load
 from common.methods import METHODS, Method, is_foreign, resolve
-from nectar import cli
 from nectar.comparison.request import CompareOptions, Variant, parse, read_variant
 from nectar.records.record import RunRecord
 from nectar.report.view import View
@@ -152,15 +151,6 @@ def test_its_parts_are_import_paths_however_they_were_given() -> None:
 def test_parts_of_another_kind_are_told(small: Small, name: str, sentence: str) -> None:
     with pytest.raises(Exception, match=sentence):
         run(small(method=f"damping:{name}"))
-
-
-@pytest.mark.usefixtures("_here")
-def test_help_explains_its_settings(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["config", "--help", "damping:METHOD"]) == 0
-    message = capsys.readouterr().out
-    assert message.startswith("Sites send a part of the way that they went.")
-    assert "damped.part=0.5" in message
-    assert "damped.lr=" in message
 
 
 @pytest.mark.usefixtures("_here")
