@@ -188,7 +188,9 @@ def plain(text: str, here: Path) -> str:
     for place, name in ((here, "{here}"), (here.parent, "{tmp}"), (ROOT, "{clone}")):
         text = text.replace(str(place), name)
     text = re.sub(r"^(checksum|store) .*", r"\1 ...", text, flags=re.M)
-    text = re.sub(r"(strategy has|it takes gain,|this machine offers) .*", r"\1 ...", text)  # another one has more
+    text = re.sub(
+        r"(strategy has|it takes gain,|this machine offers) .*", r"\1 ...", text
+    )  # another one has more
     return re.sub(r" +", " ", text)
 
 
