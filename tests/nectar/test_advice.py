@@ -112,7 +112,13 @@ def typed(
     return type_in
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.extended] * row.get("extended", False))
+        for name, row in ROWS.items()
+    ],
+)
 def test_what_is_said_to_type_helps(
     name: str, here: Path, typed: Callable[[str], tuple[int, str]]
 ) -> None:

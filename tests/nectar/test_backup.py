@@ -32,10 +32,13 @@ from nectar.operate.keys.authority import (
 )
 from nectar.operate.keys.registry import LIST, Revoked, note_revoked
 
-pytestmark = pytest.mark.promise(
-    "A federation in operation",
-    "A revoked site keeps no other down, and no restore brings it back",
-)
+pytestmark = [
+    pytest.mark.extended,
+    pytest.mark.promise(
+        "A federation in operation",
+        "A revoked site keeps no other down, and no restore brings it back",
+    ),
+]
 
 SITES = ("north", "south")
 

@@ -92,6 +92,7 @@ def of_sites(place: Path, divided: bool, more: int = 1) -> list[str]:
     return [*common, f"images.sites={','.join(map(str, sites))}", "images.classes=a,b"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("measure", ["accuracy", "f1"])
 @pytest.mark.parametrize("divided", [True, False], ids=["divided", "folders"])
 def test_a_figure_of_one_class_says_so_wherever_it_stands(
