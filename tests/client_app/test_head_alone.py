@@ -9,7 +9,6 @@ from small import Small
 
 from common.config.loading import load
 from common.division import Division
-from common.errors import ConfigError
 
 WORDS = "model.train=head fedavg.lr=0.1 partition.alpha=100 topk.rate=2 masking.rate=2"
 
@@ -43,15 +42,3 @@ def test_a_private_step_clips_and_noises_the_last_layer_alone(small: Small) -> N
     """Whose batch norm, in evaluation, couples no examples."""
     private = "privacy.noise_multiplier=1 privacy.counts=public model.norm=batch"
     require_head_alone(small(method="fedavg", rounds=1, set=f"{WORDS} {private}"))
-
-
-@pytest.mark.parametrize("method", ["scaffold", "feddm", "dense", "flwr.serverapp.strategy:FedAvg"])
-def test_a_method_that_moves_the_other_layers_is_refused(method: str) -> None:
-    with pytest.raises(ConfigError, match=r"model\.train=head cannot hold under method="):
-        load({"method": method, "set": "model.train=head"})
-
-
-def test_so_is_one_inside_another() -> None:
-    with pytest.raises(ConfigError, match="under method=central"):
-        load({"method": "fedssyn", "set": "fedssyn.inner=central model.train=head"})
-    assert load({"method": "fedssyn", "set": "fedssyn.inner=fedavg model.train=head"})

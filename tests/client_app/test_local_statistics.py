@@ -187,24 +187,6 @@ def test_one_site_alone_has_the_same_numbers_either_way(small: Small) -> None:
     assert one[-1]["floats_up"] == other[-1]["floats_up"] + 2 * 4
 
 
-@pytest.mark.parametrize(
-    ("method", "words", "says"),
-    [
-        ("fedavg", "", r"evaluation.on=server asks it to: set evaluation.on=sites"),
-        ("fedavg", "evaluation.on=both data.site_holdout=0.1", r"no model to evaluate"),
-        ("feddm", "evaluation.on=none", r"method=feddm does not: choose fedavg"),
-        ("fedsynth", "evaluation.on=none", r"method=fedsynth does not"),
-        ("lowrank", "evaluation.on=none", r"method=lowrank does not"),
-    ],
-)
-def test_where_the_server_needs_a_whole_model_it_is_refused(
-    method: str, words: str, says: str
-) -> None:
-    with pytest.raises(ConfigError, match=says) as raised:
-        load({"method": method, "set": f"model.statistics=local {words}"})
-    assert "\n" not in str(raised.value)
-
-
 def test_a_flower_strategy_asks_nobody_to_remember(small: Small) -> None:
     words = f"{AT_SITES} model.norm=batch model.depth=1"
     with pytest.raises(ConfigError, match=r"needs sites that remember, which those of flwr"):

@@ -16,7 +16,7 @@ from client_app.site import site_of, site_samples
 from common.config.loading import load
 from common.config.text import parse_set
 from common.division import Division
-from common.errors import ConfigError, DataError, FederationError
+from common.errors import DataError, FederationError
 from common.sites import folder_sites, site_slug
 from nectar import cli
 from nectar.engines.local_grid import LocalGrid
@@ -119,19 +119,6 @@ def test_sites_are_called_as_their_folders_where_that_tells_them_apart() -> None
     assert folder_sites("/x/partition-1,/x/()") == ("partition-0", "partition-1")
     assert folder_sites("/x/partition-1,/x/a") == ("partition-1", "a")
     assert folder_sites("") == ()
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("images.sites=a,/b,/c", "images.sites names 'a': give absolute paths"),
-        ("images.sites=/a,/b,/a", "names /a twice"),
-        ("images.sites=/a,/b federation.sites=3", "names 2 folders.* federation.sites=3"),
-    ],
-)
-def test_folders_that_cannot_be_one_a_site(text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        load({"dataset": "images", "set": f"images.classes=a,b {text}"})
 
 
 def test_what_is_missing_is_said_before_any_work(sites: str, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from client_app.state import DirectoryState
 from common.config.loading import load
 from common.data.loading import forget, load_site
 from common.division import Division
-from common.errors import ConfigError, DataError, FederationError
+from common.errors import DataError, FederationError
 from nectar.cli import main
 from nectar.engines.local_grid import LocalGrid
 from nectar.records.record import RunRecord
@@ -102,84 +102,6 @@ def test_a_category_that_is_not_named_is_told_in_the_sites_own_log(
     assert "column 'region': 1 of 2 rows have a category" in caplog.text
 
 
-def spoilt(change: Callable[[str], str], encoding: str = "utf-8") -> Callable[[Path], None]:
-    def spoil(path: Path) -> None:
-        path.write_bytes(change(path.read_text(encoding="utf-8")).encode(encoding))
-
-    return spoil
-
-
-REFUSED = {
-    "a column is missing": (
-        spoilt(lambda text: text.replace("dose", "dosage")),
-        r"lacks 'dose' of the columns that the run names \(data.columns\); it has 'dosage'",
-        "its table lacks 'dose' of the columns that data.columns names",
-    ),
-    "the label is missing": (
-        spoilt(lambda text: text.replace("outcome", "result")),
-        "has no column 'outcome'",
-        "its table lacks the column 'outcome' that data.label names",
-    ),
-    "commas in numbers": (
-        spoilt(lambda text: text.replace(",", ";").replace(".", ",")),
-        "something else than commas between its cells",
-        "its table has something else than commas between its cells",
-    ),
-    "commas in quoted numbers": (
-        spoilt(lambda text: text.replace("\n", '\n"1,5",north,2,well\n', 1)),
-        "line 2, column 'age': not a finite number",
-        "something else than a finite number, with a decimal point, in the column 'age'",
-    ),
-    "a missing value": (
-        spoilt(lambda text: f"{text}7,,2,well\n"),
-        "line 82, column 'region': a value is missing",
-        "its table lacks a value in the column 'region'",
-    ),
-    "another encoding": (
-        spoilt(lambda text: text.replace("north", "nörd"), "latin-1"),
-        "is not text in UTF-8",
-        "its table is not text in UTF-8",
-    ),
-    "an empty file": (spoilt(lambda text: ""), "is empty", "its table is empty"),
-    "names alone": (
-        spoilt(lambda text: text.splitlines()[0]),
-        "has no row",
-        "its table has no row",
-    ),
-    "a class of its own": (
-        spoilt(lambda text: f"{text}7,north,2,somebody\n"),
-        "a label is 'somebody'",
-        "it has a label that images.classes does not name",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_does_not_fit_is_told_without_what_the_run_did_not_name(
-    tables: dict[str, Path], case: str
-) -> None:
-    spoil, here, there = REFUSED[case]
-    spoil(tables["north"])
-    with pytest.raises(DataError, match=here) as caught:
-        read(tables["north"])
-    assert there in caught.value.told
-    for secret in (str(tables["north"]), "somebody", "dosage", "result"):
-        assert secret not in caught.value.told
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_in_a_private_run_a_refusal_tells_of_no_row(tables: dict[str, Path], case: str) -> None:
-    spoil, here, there = REFUSED[case]
-    spoil(tables["north"])
-    with pytest.raises(DataError, match=here) as caught:
-        read(
-            tables["north"],
-            f"{COLUMNS} {SCALE} method=fedavg privacy.noise_multiplier=1 privacy.examples=60",
-        )
-    of_file = ("a column is missing", "the label is missing", "commas in numbers", "an empty file")
-    assert (there in caught.value.told) == (case in of_file)
-
-
 def test_values_beyond_what_a_model_learns_from_need_constants(tmp_path: Path) -> None:
     file = write(tmp_path / "a.csv", [["1", "north", "1000", "well"], ["3", "south", "4", "ill"]])
     with pytest.raises(
@@ -188,28 +110,6 @@ def test_values_beyond_what_a_model_learns_from_need_constants(tmp_path: Path) -
         read(file, f"{COLUMNS} {HELD_OUT}")
     with pytest.raises(DataError, match=r"data.scale=standard needs images.mean and images.std"):
         Division(load({"set": f"{COLUMNS} data.scale=standard"})).run  # noqa: B018
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("data.columns=a,b images.classes=x,y", "data.columns needs data.label"),
-        ("data.columns=a,b data.label=c", "data.columns needs images.classes"),
-        ("data.columns=a,a data.label=c images.classes=x,y", "names a column 'a' twice"),
-        ("data.columns=a,c data.label=c images.classes=x,y", "names 'c', which is data.label"),
-        ("'data.columns=a|b' data.label=c images.classes=x,y", r"write NAME:a\|b"),
-        ("'data.columns=a:other|b' data.label=c images.classes=x,y", "names 'other' in 'a'"),
-        ("'data.columns=a:b|b' data.label=c images.classes=x,y", "a category 'b' twice"),
-        ("data.columns=a,,b data.label=c images.classes=x,y", "a name that is empty"),
-        ("data.columns=a data.file=/x.npz images.classes=x,y", "is of tables, .csv files"),
-        ("data.sites=/a.csv,/b.csv data.label=c", "data.sites needs data.columns"),
-        (f"{COLUMNS} data.sites=/a.csv,b.csv", "data.sites names 'b.csv': give absolute"),
-        (f"{COLUMNS} data.sites=/a.csv,/b.csv federation.sites=3", "names 2 files, one a site"),
-    ],
-)
-def test_columns_that_nobody_could_agree_on_are_refused(text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        load({"set": text})
 
 
 def test_a_table_needs_a_run_on_tables_and_the_reverse(tmp_path: Path) -> None:
@@ -324,18 +224,6 @@ def test_each_owner_is_a_site_and_kept_whole_where_groups_are(tmp_path: Path, wh
     assert "hospital" not in "".join(division.run.info.columns)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("data.owner=a", "for partition.kind=natural: set both"),
-        ("data.owner=a data.group=b partition.kind=natural", "name one column for both"),
-    ],
-)
-def test_owners_that_decide_nothing_are_refused(text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        load({"set": f"data.file=/x.csv data.label=c {text}"})
-
-
 # ---- a number as classes -----------------------------------------------------------------------
 
 
@@ -372,26 +260,6 @@ def test_labels_of_one_number_make_no_ranges(tmp_path: Path) -> None:
     file = write(tmp_path / "a.csv", [[str(i), str(i // 35)] for i in range(40)], ["size", "price"])
     with pytest.raises(DataError, match=r"too many rows have the same number for data.bins=4"):
         Division(load({"set": f"data.file={file} data.label=price data.bins=4"})).dataset  # noqa: B018
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("data.edges=2,1", "must be rising numbers"),
-        ("data.edges=a", "must be rising numbers"),
-        ("data.bins=1", "makes one class"),
-        ("data.bins=4 data.edges=1,2", "makes 3 classes, and data.bins says 4"),
-        ("data.edges=1 images.classes=a,b,c", "makes 2 classes, and images.classes says 3"),
-        (
-            "data.bins=2 method=fedavg privacy.noise_multiplier=1 privacy.examples=60",
-            "would be computed of rows",
-        ),
-        ("data.columns=a images.classes=x,y data.bins=2", "would be computed of rows"),
-    ],
-)
-def test_ranges_that_nobody_could_agree_on_are_refused(text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        load({"set": f"data.file=/x.csv data.label=c evaluation.on=none {text}"})
 
 
 def test_a_private_run_learns_from_tables_of_sites_own(

@@ -128,30 +128,6 @@ def test_methods_learn_from_rows_and_the_same_words_give_the_same_numbers(
     assert "name: logistic" in (once.directory / "config.yaml").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("features.start=torchvision:DEFAULT", "features.name is not set"),
-        ("features.name=convnet", "features.start= must be torchvision:NAME"),
-        ("features.name=convnot features.start=a.pth", "features.name='convnot'.*nearest is conv"),
-        ("features.name=lstm features.start=torchvision:X", "takes no images"),
-        ("features.name=convnet features.start=a.pth", "needs features.sha256"),
-        (f"{WORDS} features.start=torchvision:X model.name=convnet", "this data set is a table"),
-        (
-            f"{WORDS} features.start=torchvision:X wire.images=uint8",
-            "wire.images=uint8 is a coding of pictures",
-        ),
-        (
-            f"{WORDS} features.start=torchvision:X data.file=/a.csv data.label=c",
-            "is for images, and /a.csv is a table",
-        ),
-    ],
-)
-def test_what_cannot_hold_together_is_one_sentence(words: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        load({"method": "fedavg", "set": words})
-
-
 def test_text_has_no_features(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="takes images, and reddit2k holds none"):
         _ = division(f"{WORDS} features.start=torchvision:X", tmp_path, dataset="reddit2k").run

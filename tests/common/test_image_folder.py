@@ -14,7 +14,7 @@ from common.config.loading import load as load_config
 from common.data.loading import load, load_site
 from common.data.published.catalogue import describe
 from common.division import Division
-from common.errors import ConfigError, DataError, NectarError
+from common.errors import DataError
 from common.learning.run import Run
 from common.samples.dataset import Dataset
 from common.samples.inputs import samples
@@ -121,16 +121,6 @@ def test_too_many_that_are_no_image_are_refused_with_their_number(
         again(monkeypatch, tmp_path, max_bad=0.14)
 
 
-def test_a_folder_of_an_unknown_class_is_refused_by_name(tmp_path: Path) -> None:
-    paint_split(tmp_path / "set", train=1, test=1)
-    (tmp_path / "set/train/greem").mkdir()
-    message = (
-        r"train/greem is a folder of no known class \(the nearest is green\): .*red, green, blue"
-    )
-    with pytest.raises(DataError, match=message):
-        read(tmp_path)
-
-
 def test_a_class_without_training_images_is_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -148,20 +138,6 @@ def test_a_composed_and_a_decomposed_accent_are_one_class(tmp_path: Path) -> Non
         paint(tmp_path / "set" / split, "green", 1)
         (tmp_path / "set" / split / "red").rename(tmp_path / "set" / split / "pe\u0302che")
     assert len(read(tmp_path, classes="p\u00eache,green").train) == 2
-
-
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"folder": "nowhere"}, "there is no folder .*nowhere: set images.folder"),
-        ({"folder": "."}, "has neither a folder train nor one named test, val or validation"),
-        ({"folder": ""}, "names no folder: set images.folder"),
-        ({"classes": ""}, "needs images.classes"),
-    ],
-)
-def test_a_folder_that_is_not_there(tmp_path: Path, values: dict[str, str], said: str) -> None:
-    with pytest.raises(DataError, match=said):
-        read(tmp_path, **values)
 
 
 def test_a_split_without_an_image(tmp_path: Path) -> None:
@@ -184,37 +160,6 @@ def test_the_configuration_describes_it_without_data() -> None:
     flowers = Division(load_config({"dataset": "flowers160"})).run.info
     assert flowers.classes == ("daisy", "dandelion", "roses", "sunflowers", "tulips")
     assert flowers.mean == (0.485, 0.456, 0.406)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("images.classes=a,b,a", "names a more than once"),
-        ("images.classes=a", "is one class"),
-        ("images.classes=a,,b", "holds '', which cannot be a class"),
-        ("images.classes=a,../b", "holds '../b', which cannot be a class"),
-        ("images.mean=0.1,0.2", "must be one number, or 3 with commas"),
-        ("images.mean=nan", "must be one number"),
-        ("images.std=0", "must be one number above 0"),
-        ("images.size=0", "must be a whole number, from 1 to 1024"),
-        ("images.channels=2", "must be one of 1, 3"),
-        ("images.clases=a,b", "did you mean images.classes"),
-    ],
-)
-def test_settings_that_cannot_hold_are_refused(text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        resolve(text)
-
-
-def test_a_folder_for_a_data_set_that_is_none() -> None:
-    for words, named in (
-        ("images.folder=/x", "images.folder"),
-        ("images.classes=a,b images.sites=/x,/y", "images.classes and images.sites"),
-    ):
-        with pytest.raises(
-            NectarError, match=f"dataset=digits is not a folder of images: leave {named} out"
-        ):
-            Division(load_config({"dataset": "digits", "set": words})).run.info  # noqa: B018
 
 
 def test_a_folder_implies_the_data_set_as_a_file_does(tmp_path: Path) -> None:

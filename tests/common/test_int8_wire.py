@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from common.config.loading import load
-from common.errors import ConfigError, PayloadError
+from common.errors import PayloadError
 from common.models import build
 from common.specs.updates import as_updates, sends_updates
 from common.wire.bundle import Bundle, BundleSpec, leaves
@@ -177,14 +177,3 @@ def test_what_the_receiver_never_sent_travels_whole() -> None:
 def test_methods_whose_sites_send_models_code_them(method: str, coded: bool) -> None:
     assert sends_updates(load({"method": method, "set": "wire.weights=int8"})) is coded
     assert not sends_updates(load({"method": method}))
-
-
-def test_settings_that_cannot_hold_are_refused_in_a_sentence() -> None:
-    with pytest.raises(ConfigError, match="error_feedback=on is of updates that are coded"):
-        load({"method": "fedavg", "set": "wire.error_feedback=on"})
-    for method in ("fedsynth", "feddpms"):
-        with pytest.raises(ConfigError, match="these are no pictures"):
-            load({"method": method, "set": "wire.images=jpeg:60"})
-    for value in ("jpeg:0", "jpeg:96", "jpeg", "jpeg:6.5"):
-        with pytest.raises(ConfigError, match="jpeg:QUALITY with QUALITY from 1 to 95"):
-            load({"method": "feddm", "set": f"wire.images={value}"})

@@ -83,24 +83,6 @@ def test_text_has_no_classes_to_judge_or_to_weigh(words: str, said: str) -> None
         require_classes(run)
 
 
-@pytest.mark.parametrize(
-    ("method", "words", "said"),
-    [
-        ("moon", "moon.class_weights=balanced", "under method=moon is of the loss that sites"),
-        (
-            "fedavg",
-            "fedavg.class_weights=balanced privacy.noise_multiplier=1 privacy.counts=public",
-            "which no noise covers",
-        ),
-    ],
-)
-def test_weights_of_classes_are_refused_where_they_would_do_something_else(
-    method: str, words: str, said: str
-) -> None:
-    with pytest.raises(ConfigError, match=said):
-        load({"method": method, "set": words})
-
-
 def test_several_models_have_the_mean_of_their_figures() -> None:
     each = [
         Evaluation(1.0, 0.5, (0.5,), 4, f1=x, balanced=x, auc=x, confusion=((4,),))

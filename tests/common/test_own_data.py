@@ -507,26 +507,6 @@ def test_forms(dataset: str, kind: str | None, module: str) -> None:
     assert (kind_of(dataset), module_of(dataset)) == (kind, module)
 
 
-@pytest.mark.parametrize(
-    ("dataset", "text", "said"),
-    [
-        ("file", "", "dataset=file names no file: set data.file=x.npz"),
-        ("", "data.file=x.npz", "data.file=x.npz must be an absolute path"),
-        ("", "data.file=/x.txt", "must be a .npz file"),
-        ("mnist", "data.file=/x.npz", "dataset=mnist another: leave one out"),
-        ("", "data.file=/x.npz data.size=8", "data.size=8 is for sets of pictures"),
-        ("mnist", "data.size=8", "data.size=8 is for sets of pictures"),
-        ("a:b", "images.size=8", "images.size=8 is for folders of images.*data.size brings"),
-        ("a:b", "images.folder=/x", "images.folder=/x is for folders of images"),
-        ("torchvision:", "", "must be one of torchvision:NAME, hf:NAME, package.module:callable"),
-        ("torchvison", "", "your own is data.file=x.npz, torchvision:NAME"),
-    ],
-)
-def test_what_does_not_fit_together(tmp_path: Path, dataset: str, text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        resolve(tmp_path, dataset, text)
-
-
 def test_a_file_and_a_data_set_of_different_layers_the_later_one_counts(tmp_path: Path) -> None:
     config = resolve(tmp_path, text="data.file=/x.npz", experiment="digits-alpha001")
     assert (config.dataset, config.origin["dataset"]) == ("file", "the command line")

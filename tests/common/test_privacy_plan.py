@@ -104,26 +104,3 @@ def test_a_longer_run_is_refused_and_the_noise_is_the_records(small: Small) -> N
     record = run(small(method="fedavg", rounds=1, set=f"{WORDS} fedavg.epochs=1"))
     with pytest.raises(ConfigError, match="planned for fewer rounds: 3 with this noise cost"):
         resumed(record, 3)
-
-
-@pytest.mark.parametrize(
-    ("method", "words", "told"),
-    [
-        ("fedavg", "privacy.epsilon=3", "set privacy.examples"),
-        (
-            "fedavg",
-            "privacy.epsilon=3 privacy.examples=9 privacy.noise_multiplier=1",
-            "leave one out",
-        ),
-        ("feddm", "privacy.epsilon=3 privacy.examples=9", "nectar privacy plan"),
-        ("fedavg", "privacy.epsilon=1e-9 privacy.examples=9", "cannot be had"),
-        (
-            "feddm",
-            "privacy.noise_multiplier=1",
-            "feddm.mechanism=gradient; and how often .* feddm.counts_noise above 0",
-        ),
-    ],
-)
-def test_what_is_missing_is_said_in_a_sentence(method: str, words: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
-        load({"method": method, "set": words})

@@ -6,7 +6,6 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
@@ -215,39 +214,6 @@ def test_what_the_server_sees_of_one_vector_is_uniform_in_each_byte() -> None:
 
 
 # ---- Flower's utilities -----------------------------------------------------------------------------
-
-
-def test_flowers_masks_are_of_32_bits_and_ours_are_not() -> None:
-    """Two seeds of 32 bytes whose words have one exclusive or give Flower's mask twice: 2^32 tries open a vector."""
-    one = bytes(range(32))
-    other = one[4:8] + one[:4] + one[8:28] + bytes(4)
-    folded = [np.bitwise_xor.reduce(np.frombuffer(seed, "<u4")) for seed in (one, other)]
-    other = other[:28] + int(folded[0] ^ folded[1]).to_bytes(4, "little")
-    assert one != other
-    masks = [pseudo_rand_gen(seed, 2**32, [(50,)])[0] for seed in (one, other)]
-    assert (masks[0] == masks[1]).all()
-    own = [np.zeros(50, "<u4") for _ in range(2)]
-    for words, seed in zip(own, (one, other), strict=True):
-        add_mask(words, seed)
-    assert (own[0] != own[1]).sum() > 45
-
-
-def test_a_mask_of_flowers_falls_to_a_search_of_its_seeds() -> None:
-    """As far as 2^16 of the 2^32 go, in seconds: the server knows two numbers of a vector, and finds all others."""
-    seed = (0xBEEF).to_bytes(4, "little") + bytes(28)
-    vector = np.array([3, 1, 4, 1, 5])
-    sent = (vector + pseudo_rand_gen(seed, 2**24, [(5,)])[0]) % 2**24
-    found = [
-        guess
-        for guess in range(0xBE00, 0xC000)
-        if (
-            (sent[:2] - pseudo_rand_gen(guess.to_bytes(4, "little"), 2**24, [(2,)])[0]) % 2**24
-            == vector[:2]
-        ).all()
-    ]
-    assert found == [0xBEEF]
-    mask = pseudo_rand_gen(found[0].to_bytes(4, "little"), 2**24, [(5,)])[0]
-    assert ((sent - mask) % 2**24 == vector).all()
 
 
 def test_nectar_uses_none_of_flowers_secure_aggregation() -> None:

@@ -91,6 +91,8 @@ def test_a_ledger_its_tips_and_a_node_config_are_read(written: Path, tmp_path: P
     shutil.copytree(written / "ledger", tmp_path / "places" / "record")
     lines = Ledger(tmp_path / "places" / "record").read()
     assert len(lines.charges) == 2
+    goes_on = Ledger(tmp_path / "places" / "record").append(lines.charges[0], lambda before: None)
+    assert goes_on.head.length == 3
     assert seen([tmp_path / "places"]) == {"north": LedgerTip(2, lines.head.sha256)}
     node = tomllib.loads((written / "node-config.toml").read_text())
     assert NodeConfig.of(node).review_seconds == 600

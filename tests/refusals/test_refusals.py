@@ -5,7 +5,8 @@
 A group of a table has a door, what all its rows share, and ``rows``: an id, and what is typed.
 
 ==================  ==============================================================================================
-``door``            ``load``: the settings; ``cli``: a command; ``node``: a node config, at the doctor and at a site
+``door``            ``load``: the settings; ``cli``: a command; ``site``: a node config at a site; ``node``: at the
+                    doctor too
 ``before``          the words ahead of each row's
 ``run``             of ``load`` and ``node``, the run config's keys
 ``files``           what lies in the folder where it is typed, by name; ``.py`` can be imported there
@@ -56,7 +57,7 @@ from nectar.cli import main
 HERE = Path(__file__).parent
 SENTENCES = HERE / "sentences.txt"
 FOREIGN = "antigravity"
-DOORS = {"load": ("load",), "cli": ("cli",), "node": ("doctor", "site")}
+DOORS = {"load": ("load",), "cli": ("cli",), "node": ("doctor", "site"), "site": ("site",)}
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from seeds import rng
 from torch import Tensor
 
-from synth.diffusion import Schedule, denoising_losses, sample
+from synth.diffusion import Schedule, denoising_losses
 from synth.diffusion_training import DiffusionTraining, Plan, flipped
 from synth.unet import UNet
 
@@ -110,34 +110,6 @@ def test_an_epochs_loss_is_the_mean_over_its_images() -> None:
     """
     (loss,) = training(replace(PLAN, lr=1e-30)).run(1)
     assert loss == pytest.approx(1, abs=5 * (2 / 640) ** 0.5)
-
-
-def distance_to_the_classes(labels: Tensor) -> tuple[float, float]:
-    """Train for some seconds; return the last loss and how far the images' means lie from their classes', squared."""
-    images, truth = halves(64)
-    plan = Plan(batch=32, lr=3e-3, decay=0.99, warmup=10)
-    trained = DiffusionTraining(tiny(dropout=0.0), SCHEDULE, images, labels, lambda e: rng(e), plan)
-    losses = list(trained.run(80))
-    trained.average.copy_to(trained.model)
-    wanted = torch.arange(2).repeat_interleave(32)
-    found = sample(
-        trained.model, SCHEDULE, wanted, (1, 8, 8), rng(5), sampler="second-order", steps=20
-    )
-    gaps = [found[wanted == c].mean(0) - images[truth == c].mean(0) for c in (0, 1)]
-    return sum(losses[-10:]) / 10, float(torch.stack(gaps).square().mean())
-
-
-@pytest.mark.long
-@pytest.mark.extended
-def test_it_learns_the_classes_and_from_shuffled_labels_it_does_not() -> None:
-    """Where the label says nothing, half of the images are the other class's: the mean is 0.7 off, squared 0.49."""
-    labels = halves(64)[1]
-    loss, gap = distance_to_the_classes(labels)
-    shuffled = labels[torch.randperm(64, generator=rng(1))]
-    _, control = distance_to_the_classes(shuffled)
-    assert loss < 0.2
-    assert gap < 0.05
-    assert control > 0.25
 
 
 def test_about_half_of_the_images_are_mirrored_each_as_a_whole() -> None:

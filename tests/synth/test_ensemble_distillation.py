@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 from seeds import rng
 from torch import Tensor, nn
 
-from common.data.published.sources import read_digits
-from common.models import Classifier, build
-from synth.descent import SGD
+from common.models import build
 from synth.ensemble_distillation import (
     Distillation,
     Ensemble,
@@ -455,47 +453,3 @@ def test_a_loss_that_is_no_number_is_told(whose: str) -> None:
 
 
 # --- digits ---
-
-
-@pytest.mark.long
-@pytest.mark.extended
-def test_a_student_learns_digits_from_three_models_that_each_lack_a_third_of_them() -> None:
-    """Without an image it knows more than half of them; chance is a tenth. 0.69 where this was written."""
-    train, test = read_digits()
-    images, labels = normalised(train.images), torch.from_numpy(train.labels)
-    models = []
-    for seed, lacking in enumerate(([7, 8, 9], [4, 5, 6], [0, 1, 2, 3])):
-        models.append(model := small_network(seed))
-        held = (~torch.isin(labels, torch.tensor(lacking))).nonzero().flatten()
-        descent = SGD(model.parameters(), 0.05, momentum=0.9)
-        for _ in range(4):
-            order = held[torch.randperm(len(held), generator=rng(seed))]
-            for at in torch.tensor_split(order, len(held) // 32):
-                descent.zero_grad()
-                F.cross_entropy(model(images[at]), labels[at]).backward()
-                descent.step()
-    student = small_network(9)
-    how = Distillation(
-        student,
-        Ensemble(models),
-        start((1, 8, 8), rng(), noise=32, width=16),
-        10,
-        lambda x: (x - MEAN) / DEVIATION,
-        lambda iteration: rng(1_000 + iteration),
-        plan=Plan(lr=0.02, batch=64, padding=0, flip=False, student_batch=16, student_lr=0.02),
-    )
-    for _ in range(8):
-        how.run_iteration()
-    answers = student.eval()(normalised(test.images)).argmax(1)
-    assert float((answers == torch.from_numpy(test.labels)).float().mean()) > 0.5
-
-
-MEAN, DEVIATION = 0.3, 0.38
-
-
-def normalised(images: np.ndarray) -> Tensor:
-    return (torch.from_numpy(images).float() / 16 - MEAN) / DEVIATION
-
-
-def small_network(seed: int) -> Classifier:
-    return build("convnet", (1, 8, 8), 10, depth=2, width=16, norm="batch", generator=rng(seed))

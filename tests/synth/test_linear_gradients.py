@@ -51,10 +51,6 @@ def total(model: nn.Module, x: Tensor) -> Tensor:
     return torch.as_tensor(model(x)).sum()
 
 
-def length(sums: dict[str, Tensor], gaussian: Gaussian) -> float:
-    return float(torch.cat([gaussian.values(each).flatten() for each in sums.values()]).norm())
-
-
 @pytest.fixture
 def only_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody takes a gradient of an example alone."""
@@ -203,17 +199,6 @@ def test_sums_are_those_of_the_examples_exactly_in_any_order(sigma: float) -> No
         assert torch.equal(again, together)
     assert float(together.abs().max()) > 0.9 * FINE_ROWS * 0.7 / gaussian.step
     assert float(together.abs().max()) <= 2.0**53
-
-
-@pytest.mark.usefixtures("only_products")
-def test_one_of_many_equal_examples_moves_the_sum_by_the_clip() -> None:
-    model = build("mlp", (1, 8, 8), 3, generator=rng(), width=16)
-    x, y = torch.randn(1, 1, 8, 8, generator=rng(1)) * 9, torch.zeros(1).long()
-    gaussian = fine(1.0, 0.7)
-    batches = ((x.expand(n, -1, -1, -1), y.expand(n)) for n in (512, 513))
-    less, more = (clipped_sum(model, loss, batch, gaussian) for batch in batches)
-    moved = length({name: more[name] - less[name] for name in less}, gaussian)
-    assert moved == pytest.approx(0.7, rel=1e-5)
 
 
 # ---- what leaves ----------------------------------------------------------------------------------------
