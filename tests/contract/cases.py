@@ -29,7 +29,7 @@ PUBLIC = f"{TRAINED} distil.count=10 image_training.epochs=2"
 GENERATOR = (
     f"{TRAINED} fedgen.hidden=8 fedgen.noise=4 fedgen.generator_steps=3 fedgen.generator_batch=16"
 )
-FEDSYNTH = "model.width=8 fedsynth.rate=2 fedsynth.iterations=2 fedsynth.real_batch=32"
+FEDSYNTH = f"{TRAINED} model.width=8 fedsynth.rate=2 fedsynth.iterations=2 fedsynth.real_batch=32"
 AVERAGED = "fedavg.epochs=1 fedavg.batch=32"
 DIFFUSION = (
     "fedssyn.width=2 fedssyn.multipliers=1 fedssyn.blocks=1 fedssyn.attention= fedssyn.epochs=1 "

@@ -25,7 +25,7 @@ from common.settings.personal import OWN_MODELS
 from nectar.engines.local_grid import LocalGrid
 from nectar.engines.local_run import run_here
 from nectar.export.bundle import export
-from nectar.export.scoring import ExportedModel
+from nectar.export.scoring import ExportedModel, score
 from nectar.records.record import RunRecord
 from nectar.report.page import page
 from nectar.report.view import View
@@ -185,7 +185,7 @@ def test_a_spoilt_reply_costs_its_sender_alone_and_counts_like_one_that_never_wa
     assert line["accepted"] == [f"partition-{i}" for i in range(len(hostile), sites)]
     assert case.once or not spoilt.metrics()[-1]["rejected"]
     absent = run(config, MissingGrid, absent={(site, behind) for site in hostile}, lost=set())
-    assert_same_end(spoilt, absent)
+    assert_same_end(spoilt, absent, but="spending")  # what was charged stays charged, taken or not
 
 
 class LeavingGrid(LocalGrid):
@@ -348,4 +348,10 @@ def test_its_record_is_reported_exported_and_scored(
         return
     name = next(iter(past.checkpoint().models))
     exported = ExportedModel.open(export(past, tmp_path / "out", model=name).folder)
-    assert exported.classes == tuple(Division(past.config).run.info.classes)
+    division = Division(past.config)
+    test = samples(division.dataset.test, division.run.info)
+    found = score(exported, [(test.raw, test.labels)], torch.device("cpu"))
+    told = past.rounds[-1]
+    assert found.accuracy == pytest.approx(
+        told.get("models", {}).get(name, told["test"])["accuracy"]
+    )

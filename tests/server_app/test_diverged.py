@@ -78,6 +78,7 @@ def test_weights_that_are_not_finite_end_the_run_and_touch_no_checkpoint(
     assert len(resumed(record).metrics()) == 4
 
 
+@pytest.mark.extended
 def test_a_test_loss_that_is_not_finite_leaves_the_checkpoint_before_it(
     small: Small, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -106,6 +107,7 @@ def test_a_round_of_replies_that_are_not_numbers_names_the_learning_rates(small:
     )
 
 
+@pytest.mark.extended
 def test_a_run_that_learns_nothing_has_a_line(
     small: Small, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -121,6 +123,7 @@ def test_a_run_that_learns_nothing_has_a_line(
     assert caplog.text.count("try a lower learning rate (fedavg.lr from 30 to 10)") == 1
 
 
+@pytest.mark.extended
 def test_a_run_that_is_interrupted_says_what_is_safe_and_how_it_goes_on(
     small: Small, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

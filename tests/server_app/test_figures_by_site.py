@@ -34,6 +34,7 @@ LIES = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("what", LIES)
 def test_a_figure_that_cannot_be_is_left_out_and_named(
     small: Small, monkeypatch: pytest.MonkeyPatch, what: str

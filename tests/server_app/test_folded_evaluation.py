@@ -68,7 +68,10 @@ def figures(record: Record) -> list[dict[str, Any]]:
     return [{k: v for k, v in line.items() if k != "bytes"} for line in numbers(record)]
 
 
-@pytest.mark.parametrize(("method", "settings"), METHODS)
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [*METHODS[:2], *(pytest.param(*row, marks=pytest.mark.extended) for row in METHODS[2:])],
+)
 def test_a_round_is_one_exchange_and_the_figures_are_those_of_two(
     small: Small, monkeypatch: pytest.MonkeyPatch, method: str, settings: str
 ) -> None:
@@ -125,6 +128,7 @@ class Stopped(Exception):
     """A run that ends here."""
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("when", ["with its checkpoint", "behind its line", "before the last line"])
 def test_a_run_that_stops_anywhere_continues_to_the_same_numbers(
     small: Small, monkeypatch: pytest.MonkeyPatch, when: str
@@ -184,6 +188,7 @@ def test_a_round_that_fails_still_writes_what_the_sites_said_of_the_last(
     assert [line["round"] for line in record.metrics()] == [0, 1]
 
 
+@pytest.mark.extended
 def test_more_rounds_continue_a_finished_run(small: Small) -> None:
     """Its last line stays as it is, though its sites judge once more."""
     whole = run(small(method="fedavg", rounds=3, set=AT_SITES))
@@ -212,6 +217,7 @@ def test_the_log_says_what_the_sites_found(small: Small, caplog: pytest.LogCaptu
     assert message[2].startswith(f"round 1/2: at the sites accuracy {accuracy:.4f}")
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("on", ["server", "both"])
 def test_only_every_third_round_and_the_last_are_evaluated_and_the_weights_are_the_same(
     small: Small, on: str

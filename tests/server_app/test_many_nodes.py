@@ -53,6 +53,7 @@ def entries(folder: Path) -> int:
     return len([*folder.rglob("*")])
 
 
+@pytest.mark.extended
 def test_what_is_written_goes_by_the_devices_that_are_asked(many: Callable[..., Record]) -> None:
     record = many()
     partition = json.loads((record.directory / "partition.json").read_text(encoding="utf-8"))
@@ -69,6 +70,7 @@ def test_what_is_written_goes_by_the_devices_that_are_asked(many: Callable[..., 
     assert entries(few.directory) == entries(record.directory)
 
 
+@pytest.mark.extended
 def test_a_device_that_remembers_takes_a_folder_and_its_versions(
     many: Callable[..., Record],
 ) -> None:
@@ -81,6 +83,7 @@ def test_a_device_that_remembers_takes_a_folder_and_its_versions(
     assert entries(record.directory / "state") == 1 + 3 * len(folders) + files
 
 
+@pytest.mark.extended
 def test_what_is_not_listed_is_divided_again_by_the_command_that_is_named(
     many: Callable[..., Record], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -90,6 +93,7 @@ def test_what_is_not_listed_is_divided_again_by_the_command_that_is_named(
     assert f"partition-{NODES - 1}" in capsys.readouterr().out
 
 
+@pytest.mark.extended
 def test_its_report_says_how_many_and_where_to_look(many: Callable[..., Record]) -> None:
     record = many()
     assert cli.main(["report", str(record.directory)]) == 0
@@ -126,6 +130,7 @@ def test_no_sizes_are_said_of_sites_that_tell_none(small: Small) -> None:
     assert [found[key] for key in ("examples", "least", "median", "most")] == [None] * 4
 
 
+@pytest.mark.extended
 def test_a_report_says_that_sites_told_no_sizes(many: Callable[..., Record]) -> None:
     record = many()
     path = record.directory / "partition.json"
@@ -148,6 +153,7 @@ def test_what_stands_nowhere_else_is_listed(small: Small) -> None:
         assert list(found["sites"]) == [site.name for site in there]
 
 
+@pytest.mark.extended
 def test_a_line_tells_of_the_charges_of_those_it_asked_where_there_are_many(
     monkeypatch: pytest.MonkeyPatch, small: Small
 ) -> None:

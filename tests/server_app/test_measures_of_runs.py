@@ -90,6 +90,7 @@ def require_scikit_learns(figures: dict[str, Any], outputs: Any, labels: Any) ->
     assert figures["loss"] == pytest.approx(loss, rel=1e-4)
 
 
+@pytest.mark.extended
 @pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")
 @pytest.mark.parametrize("measure", ["auc", "f1"])
 @pytest.mark.parametrize("data", ["digits", "table", "femnist"])
@@ -126,6 +127,7 @@ def test_a_runs_figures_are_scikit_learns_at_the_server_and_at_the_sites(
     assert sites.get("auc") == (sites["mean"] if measure == "auc" else None)
 
 
+@pytest.mark.extended
 def test_the_figures_of_two_classes_say_what_accuracy_hides(tmp_path: Path) -> None:
     """One of 21 is ill: whoever calls all well has an accuracy of 0.95, a balanced one of 0.5."""
     words = words_of("table", tmp_path) | {"fedavg.lr": 0.001, "evaluation.measure": "balanced"}
@@ -204,6 +206,7 @@ LIES: dict[str, tuple[Lie, str]] = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("what", LIES)
 def test_figures_that_cannot_be_cost_a_site_its_place_and_the_run_nothing(
     small: Small, monkeypatch: pytest.MonkeyPatch, what: str
@@ -228,6 +231,7 @@ def test_figures_that_cannot_be_cost_a_site_its_place_and_the_run_nothing(
 # ---- what it chooses, and who says it ----------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("at", ["server", "sites"])
 def test_it_chooses_the_best_round(small: Small, at: str) -> None:
     words = f"data.validation_at={at} data.validation=0.2 evaluation.measure=auc fedavg.lr=1"
@@ -291,6 +295,7 @@ def test_line_report_trackers_and_frame_say_it(
     assert frame["site_worst"].iloc[-1] == sites["worst"]
 
 
+@pytest.mark.extended
 def test_a_loss_above_its_untrained_value_is_said_once_and_in_the_report(
     small: Small, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -318,6 +323,7 @@ def compared(folder: Path, *words: str) -> int:
     return cli.main([*asked, *SMALL.split()])
 
 
+@pytest.mark.extended
 def test_a_comparison_ranks_by_it_and_its_csv_has_every_measure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -334,6 +340,7 @@ def test_a_comparison_ranks_by_it_and_its_csv_has_every_measure(
     assert (place / "auc-rounds.svg").is_file()
 
 
+@pytest.mark.extended
 def test_runs_of_different_measures_go_into_no_column_together(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], small: Small
 ) -> None:
@@ -353,6 +360,7 @@ def test_runs_of_different_measures_go_into_no_column_together(
     assert math.isfinite(records[0].metrics()[-1]["test"]["accuracy"])
 
 
+@pytest.mark.extended
 def test_it_is_not_said_of_a_run_that_trains_by_another_loss(
     small: Small, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -65,6 +65,7 @@ def test_each_client_is_one_user_of_whom_the_server_held_back_its_share(asked: S
     assert all(list(row) == ["examples"] for row in content["sites"].values())
 
 
+@pytest.mark.extended
 def test_a_language_model_is_judged_on_the_texts_that_sites_hold_out(asked: Small) -> None:
     record = run(asked("evaluation.on=sites data.site_holdout=0.5"))
     last = record.metrics()[-1]
@@ -73,11 +74,13 @@ def test_a_language_model_is_judged_on_the_texts_that_sites_hold_out(asked: Smal
     assert 0 < last["sites"]["accuracy"] <= 1
 
 
+@pytest.mark.extended
 def test_the_same_command_gives_the_same_language_model(asked: Small) -> None:
     one, other = run(asked()), run(asked())
     assert numbers(one) == numbers(other)
 
 
+@pytest.mark.extended
 def test_a_language_model_is_reported_without_a_table_of_its_vocabulary(asked: Small) -> None:
     record = run(asked())
     assert main(["report", str(record.directory)]) == 0
@@ -91,6 +94,7 @@ def test_a_language_model_is_reported_without_a_table_of_its_vocabulary(asked: S
     assert len(page) < 300_000
 
 
+@pytest.mark.extended
 def test_a_comparison_reads_a_language_models_run(asked: Small) -> None:
     record = run(asked())
     found = RunRecord.open(record.directory).figures(2)

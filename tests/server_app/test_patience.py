@@ -41,6 +41,7 @@ def test_only_evaluated_rounds_count_and_the_last_one_is_evaluated(small: Small)
     assert record.rounds[-1]["validation"]
 
 
+@pytest.mark.extended
 def test_a_run_that_gets_better_runs_all_its_rounds_and_names_its_best(small: Small) -> None:
     words = "federation.sites=2 data.images=300 fedavg.epochs=2 fedavg.lr=0.1 evaluation.patience=3"
     record = RunRecord.open(run(small(method="fedavg", rounds=3, set=words)).directory)
@@ -53,6 +54,7 @@ def test_a_run_that_gets_better_runs_all_its_rounds_and_names_its_best(small: Sm
     assert math.isclose(record.figures().final, final)
 
 
+@pytest.mark.extended
 def test_what_is_exported_is_the_best_round_and_a_resumed_run_counts_on(
     small: Small, capsys: pytest.CaptureFixture[str]
 ) -> None:

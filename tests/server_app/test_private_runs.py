@@ -85,6 +85,7 @@ def _partition(record: Record) -> dict[str, Any]:
     return content
 
 
+@pytest.mark.extended
 def test_a_run_that_continues_has_spent_as_much_as_an_unbroken_one(small: Small) -> None:
     whole = run(small(method=METHOD, rounds=3))
     begun = run(small(method=METHOD, rounds=1))
@@ -160,6 +161,7 @@ def test_a_reply_that_is_lost_is_counted_with_the_next(small: Small, tmp_path: P
     assert steps(record, "partition-1") == 2
 
 
+@pytest.mark.extended
 def test_a_site_that_puts_back_an_older_ledger_is_left_out_of_the_next_run(
     small: Small, tmp_path: Path
 ) -> None:
@@ -240,6 +242,7 @@ class Lying(LocalGrid):
         return reply
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("wrong", WRONG)
 def test_what_cannot_be_read_is_that_sites_rejection(
     small: Small, tmp_path: Path, wrong: str
@@ -264,6 +267,7 @@ def test_in_a_run_that_charges_nothing_nobody_says_what_it_was_charged(small: Sm
     assert record.metrics()[2]["accepted"] == ["partition-1", "partition-2"]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("noise", [1e-160, 1e-3, 1e6])
 def test_whatever_a_site_says_it_was_charged_is_reckoned_with(
     small: Small, tmp_path: Path, noise: float
@@ -274,6 +278,7 @@ def test_whatever_a_site_says_it_was_charged_is_reckoned_with(
     assert len(record.metrics()) == 3
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("damage", ["text", "pipe"])
 def test_a_damaged_file_of_heads_costs_its_own_heads_a_warning_and_no_later_run(
     small: Small, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str

@@ -40,6 +40,7 @@ def test_a_round_on_the_published_sets(
         assert line["floats_up"] == images * int(np.prod(shape))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("method", ["feddm", "fedavg"])
 def test_a_round_on_files_in_the_format_of_cifar_100(
     small: Small, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, method: str

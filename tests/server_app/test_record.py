@@ -115,6 +115,7 @@ def test_the_sites_own_log_says_what_left(small: Small) -> None:
     assert lines[0]["figures"] == "num-examples seconds train-loss"
 
 
+@pytest.mark.extended
 def test_the_same_seed_gives_the_same_numbers_and_another_does_not(small: Small) -> None:
     one, same, other = run(small()), run(small()), run(small(seed=1))
     assert numbers(one) == numbers(same)

@@ -132,6 +132,7 @@ def test_a_half_written_version_is_never_seen(tmp_path: Path) -> None:
     assert state.load(1)["x"].tolist() == [0.0]
 
 
+@pytest.mark.extended
 def test_best_follows_the_validation_share(small: Small) -> None:
     record = run(small(rounds=3, method="fedavg"))
     reached = {line["round"]: line["validation"]["accuracy"] for line in record.metrics()[1:]}

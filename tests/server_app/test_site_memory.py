@@ -45,6 +45,7 @@ def test_a_record_older_than_its_sites_is_refused_by_them(small: Small) -> None:
     assert [line["round"] for line in record.metrics()] == [0, 1]
 
 
+@pytest.mark.extended
 def test_sites_that_still_have_its_round_go_back_with_it_and_say_so_once(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,7 @@ def test_a_last_layer_for_other_classes_keeps_the_runs_own_draw_and_that_is_said
     assert f"{path}; head.weight, head.bias, of another shape there" in caplog.text
 
 
+@pytest.mark.extended
 def test_torchvisions_weights_under_the_documented_names(tmp_path: Path) -> None:
     """The two lines of docs/own-parts.md, with weights of no training; ImageNet's 1,000 classes and ours."""
     theirs = torchvision.models.resnet18().state_dict()
@@ -96,6 +97,7 @@ def test_torchvisions_weights_under_the_documented_names(tmp_path: Path) -> None
     assert weights["head.weight"].shape == (10, 512)
 
 
+@pytest.mark.extended
 def test_torchvisions_own_network_keeps_its_names_and_its_last_layer_is_known(
     tmp_path: Path,
 ) -> None:
@@ -341,6 +343,7 @@ def test_weights_that_there_are_not_are_refused_with_those_there_are(
         start_checksum(named(tmp_path, words, name).config)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("words", "file"),
     [

@@ -79,6 +79,7 @@ def test_when_it_is_told_a_round_that_round_is_safe(small: Small, tmp_path: Path
     assert all(line["test"] for line in record.metrics())
 
 
+@pytest.mark.extended
 def test_what_it_raises_is_a_warning_with_one_traceback(
     small: Small, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -104,6 +105,7 @@ def test_what_it_raises_is_a_warning_with_one_traceback(
 # -- TensorBoard --------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_event_files_hold_the_records_figures_and_nothing_of_the_machine(
     small: Small, tmp_path: Path
 ) -> None:
@@ -144,6 +146,7 @@ def test_event_files_hold_the_settings(small: Small) -> None:
     assert not any(key.startswith(("track", "output")) for key in shown)
 
 
+@pytest.mark.extended
 def test_a_run_that_continues_goes_on_in_its_event_files(small: Small) -> None:
     record = run(small(method="fedavg", rounds=1, set=f"track.by=tensorboard {BOTH}"))
     resumed(record, rounds=3)
@@ -151,6 +154,7 @@ def test_a_run_that_continues_goes_on_in_its_event_files(small: Small) -> None:
     assert steps(record, "sites/accuracy") == [1, 2, 3]
 
 
+@pytest.mark.extended
 def test_rounds_before_it_was_tracked_are_told_too(small: Small) -> None:
     record = run(small(method="fedavg", rounds=1))
     words = parse_arguments([f"resume={record.directory}", "track=tensorboard", "rounds=2"])
@@ -158,6 +162,7 @@ def test_rounds_before_it_was_tracked_are_told_too(small: Small) -> None:
     assert steps(record) == [0, 1, 2]
 
 
+@pytest.mark.extended
 def test_a_tracker_that_fails_costs_nothing(
     small: Small, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

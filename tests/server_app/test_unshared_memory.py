@@ -62,6 +62,7 @@ def test_a_simulated_device_that_lost_its_memory_stops_the_run(
     assert provenance["outcome"] == f"failed: {stopped.value}"
 
 
+@pytest.mark.extended
 def test_what_was_shared_later_goes_on_to_the_same_numbers(small: Small, tmp_path: Path) -> None:
     config = small(rounds=3, set=WARM)
     kept = tmp_path / "kept"

@@ -87,6 +87,7 @@ def test_runs_with_the_split_at_the_server_have_the_figures_that_they_had(small:
     assert reached == pytest.approx([64 / 360, 22 / 144, 53 / 259])
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("method", ["local", "fedssyn"])
 def test_sites_with_models_of_their_own_judge_those(tmp_path: Path, method: str) -> None:
     """`local`'s, alone or inside Fedssyn: by hand, each site's model on what it holds out."""
@@ -100,6 +101,7 @@ def test_sites_with_models_of_their_own_judge_those(tmp_path: Path, method: str)
         assert line["evaluated"][site]["accuracy"] == pytest.approx(by_hand.accuracy)
 
 
+@pytest.mark.extended
 def test_a_model_that_the_server_learns_goes_to_the_sites_to_be_judged(tmp_path: Path) -> None:
     """FedDGM's headline is not what its sites train; one of another form cannot be judged there."""
     short = {
@@ -134,6 +136,7 @@ def test_what_it_does_not_go_with_is_refused_in_a_sentence_before_a_record(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.extended
 def test_a_private_run_may_have_none(tmp_path: Path) -> None:
     words = "data.validation_at=sites data.validation=0 privacy.noise_multiplier=1 privacy.counts=public"
     run = nectar.run(
@@ -156,6 +159,7 @@ def test_data_says_who_holds_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert "each site holds back 0.2 of its images for validation" in capsys.readouterr().out
 
 
+@pytest.mark.extended
 def test_a_search_judges_by_it_and_shows_no_test_figure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -134,8 +134,6 @@ def test_parts_of_different_classes_are_refused(classes: list[int], means_of: li
     [
         (SHARES, lambda rows: rows * 2, "shares"),
         (SHARES, lambda rows: rows - 0.2, "shares"),
-        (LOGITS, lambda rows: np.full_like(rows, np.nan), "not finite"),
-        (IMAGES, lambda pixels: pixels * 1e6, "max_pixel"),
     ],
 )
 def test_a_site_that_lies_in_one_part_is_left_out_of_the_round(
