@@ -166,7 +166,7 @@ FAULTS = (
         "common/wire/top_k_update.py",
         "indices = largest(update, spec.k)",
         "indices = largest(1 / update, spec.k)",
-        "common/test_sparse_wire.py strategies/test_topk.py",
+        "contract/test_wire.py common/test_sparse_wire.py strategies/test_topk.py",
     ),
     Fault(
         "a masked update is not scaled by its rate",
@@ -194,14 +194,14 @@ FAULTS = (
         "common/wire/tensors.py",
         "if low < least or high > most:",
         "if low < least:",
-        "common/test_tensors_wire.py common/test_latent_means_wire.py",
+        "contract/test_wire.py common/test_tensors_wire.py",
     ),
     Fault(
         "places that do not ascend are taken",
         "synth/sparse_updates.py",
         "if bool((places.diff() <= 0).any()):",
         "if bool((places.diff() < 0).all()):",
-        "common/test_sparse_wire.py strategies/test_topk.py",
+        "contract/test_wire.py common/test_sparse_wire.py strategies/test_topk.py",
     ),
     Fault(
         "a reply of another node is taken",
@@ -230,7 +230,7 @@ FAULTS = (
         "synth/private_release.py",
         "factors = (clip / lengths).clamp_(max=1)",
         "factors = torch.ones_like(lengths)",
-        "synth/test_private_gradients.py",
+        "synth/test_private_gradients.py contract/test_privacy.py",
     ),
     Fault(
         "the noise forgets the clip",
@@ -244,7 +244,7 @@ FAULTS = (
         "client_app/draws.py",
         "        if self.told is None:\n",
         "        if self.told is None and self.run is None:\n",
-        "mechanisms/test_phases.py client_app/test_noise.py",
+        "contract/test_privacy.py client_app/test_noise.py",
     ),
     Fault(
         "rates are told where counts are private",
@@ -288,7 +288,7 @@ FAULTS = (
         "common/storage/files.py",
         '    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")\n',
         "    temporary = path\n",
-        "server_app/test_full_disk.py server_app/test_killed_at_any_write.py",
+        "contract/test_files.py server_app/test_full_disk.py",
     ),
     Fault(
         "a resumed run keeps the line of a round that is repeated",
@@ -302,7 +302,7 @@ FAULTS = (
         "server_app/resume_point.py",
         "            strategy.restore(standing.checkpoint.strategy)\n            strategy.members",
         "            strategy.members",
-        "server_app/test_resume.py strategies/test_scaffold.py",
+        "contract/test_methods.py server_app/test_resume.py",
     ),
     Fault(
         "a user's failing callback ends the run",
