@@ -25,6 +25,7 @@ from common.errors import FederationError
 from common.samples.dataset import Dataset, DatasetInfo, Split
 from common.storage import tensor_file
 from common.wire.synthetic_images import SyntheticImages
+from nectar.export.bundle import export
 from nectar.export.synthetic import write_synthetic
 from nectar.records.real_images import Control, MostCorrelated, RealImages, real_images
 from nectar.records.record import RunRecord
@@ -56,6 +57,11 @@ def test_an_image_is_stretched_to_its_own_extremes_whatever_its_neighbours() -> 
     faint = images([0.00, 0.01, 0.02, 0.04], [-50.0, 50.0, 0.0, 25.0])
     expected = images([0.0, 0.25, 0.5, 1.0], [0.0, 1.0, 0.5, 0.75])
     torch.testing.assert_close(on_screen(faint, INFO, "stretched"), expected)
+
+
+def test_pixels_are_clipped_and_not_stretched() -> None:
+    seen = on_screen(images([-9.0, 0.0, 1.0, 9.0]), INFO, "pixels")
+    torch.testing.assert_close(seen, images([0.0, 0.5, 0.75, 1.0]))
 
 
 def test_an_image_of_one_value_is_grey_and_not_nan() -> None:
@@ -331,3 +337,11 @@ def test_each_is_beside_the_senders_and_the_receivers_nearest(
         alternatives = [image["alt"] for image in document.all("img")]
         assert any(a.startswith(helper) and a.endswith(f"each at {site}") for a in alternatives)
     assert isinstance(real_images(view.record), RealImages)
+
+
+@pytest.mark.extended
+def test_the_export_of_a_fedsynth_run_is_stretched(fedsynth: Record, tmp_path: Path) -> None:
+    folder = export(RunRecord.open(fedsynth.directory), tmp_path / "out").folder
+    drawn = [np.asarray(Image.open(p)) for p in (folder / "synthetic/images").rglob("*.png")]
+    assert drawn
+    assert all((d.min(), d.max()) == (0, 255) for d in drawn)
