@@ -164,6 +164,11 @@ def test_a_method_whose_own_part_is_nothing_is_the_plainer_one_to_the_bit(
 
 @pytest.mark.promise(
     "Absurd figures, and the roll call",
+    "An update of 1e20, or with which the model gives no finite numbers, is rejected; the "
+    "bounds change no number of an honest run",
+)
+@pytest.mark.promise(
+    "Absurd figures, and the roll call",
     "Parts that no honest site has leave nothing in a checkpoint",
 )
 @pytest.mark.parametrize("behind", [1, pytest.param(3, marks=pytest.mark.extended)])

@@ -164,3 +164,9 @@ def test_so_is_the_mean_of_one_class_among_ten(small: Small) -> None:
     config = small(method="fedaf", rounds=1, set=f"{FIVE} partition.kind=iid")
     line = run(config, TamperedGrid, tampers={1: with_part(LOGITS, longer, [1])}).metrics()[1]
     assert "partition-1" in line["rejected"]
+
+
+@pytest.mark.extended
+def test_without_local_epochs_the_shares_are_the_rounds_models(small: Small) -> None:
+    config = small(method="fedaf", rounds=1, set=f"{FIVE} fedaf.local_epochs=0")
+    assert not run(config).metrics()[1]["rejected"]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federation import TamperedGrid, numbers, run
+from federation import TamperedGrid, last, numbers, run
 from flwr.app import Message
 from small import Small
 from tampering import with_arrays
@@ -40,6 +40,17 @@ def absurd(arrays: list[np.ndarray]) -> list[np.ndarray]:
         np.full_like(a, 1e20) if i and np.issubdtype(a.dtype, np.floating) and a.ndim else a
         for i, a in enumerate(arrays)
     ]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "feddm", "flwr.serverapp.strategy:FedAdam"])
+def test_of_two_sites_the_one_that_sends_1e20_is_rejected(small: Small, method: str) -> None:
+    """There is no majority; of more sites the methods' contract shows it."""
+    config = small(method=method, rounds=1, set="federation.sites=2")
+    record = run(config, TamperedGrid, tampers={1: with_arrays(absurd)})
+    line = record.metrics()[1]
+    assert list(line["rejected"]) == ["partition-1"]
+    assert line["test"]["loss"] < 100
+    assert all(bool((t.abs() < 1e6).all()) for t in last(record).weights.values())
 
 
 def test_who_wants_no_bound_has_none(small: Small) -> None:
