@@ -63,6 +63,7 @@ def table(place: Path, one_in: int, rows: int, seed: int) -> Path:
     return place
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("batch", [8, 32])
 def test_a_rare_class_undoes_no_training(tmp_path: Path, batch: int) -> None:
     """One in 100, at five sites alike: ranked no worse than without weights, and nobody is refused or shortened."""

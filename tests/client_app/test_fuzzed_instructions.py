@@ -103,6 +103,7 @@ def test_a_sentence_is_as_short_as_the_server_reads() -> None:
     assert len(reason_for_server(ConfigError("x" * 5000), owner=True)) == REASON_LENGTH
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", ["dirichlet", "quantity"])
 def test_a_division_that_comes_to_no_end_is_given_up_in_time(small: Small, kind: str) -> None:
     words = f"partition.kind={kind} partition.alpha=0.01 partition.max_draws={10**9}"

@@ -58,6 +58,7 @@ def at(state: Path) -> dict[str, Any]:
     return {"state-dir": str(state)}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("turned", [False, True], ids=["into a private run", "out of one"])
 @pytest.mark.parametrize("name", PAIRS)
 def test_memory_of_another_kind_is_as_if_it_were_not_there(
@@ -74,6 +75,7 @@ def test_memory_of_another_kind_is_as_if_it_were_not_there(
     assert equal(found, nothing)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("text", ["", "privacy.clip=2", "feddyn.alpha=.5", "privacy.counts=public"])
 def test_so_is_that_of_the_same_method_by_another_mechanism(
     small: Small, tmp_path: Path, text: str
@@ -101,6 +103,7 @@ def test_what_decides_no_number_decides_no_kind(small: Small) -> None:
 # ---- an earlier release's ------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("private", [False, True])
 def test_an_earlier_releases_is_read_by_runs_that_are_not_private_alone(
     small: Small, tmp_path: Path, private: bool
@@ -128,6 +131,7 @@ def resumed(record: Record, rounds: int, number: int, state: Path) -> Record:
     return served(words, number, at(state))[0]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("text", [DYN, "feddyn.alpha=2"])
 def test_a_run_that_names_anothers_record_deletes_nothing_of_it(
     small: Small, tmp_path: Path, text: str
@@ -151,6 +155,7 @@ def test_a_run_that_names_anothers_record_deletes_nothing_of_it(
     assert numbers(record)[1:] == numbers(whole)[1:]
 
 
+@pytest.mark.extended
 def test_one_that_names_the_right_round_too_takes_nothing_from_a_run_that_goes_on(
     small: Small, tmp_path: Path
 ) -> None:
@@ -167,6 +172,7 @@ def test_one_that_names_the_right_round_too_takes_nothing_from_a_run_that_goes_o
     assert same_end(resumed(record, 7, 11, tmp_path / "state"), whole)
 
 
+@pytest.mark.extended
 def test_a_run_that_is_resumed_again_and_again_keeps_a_few_versions(
     small: Small, tmp_path: Path
 ) -> None:
@@ -178,6 +184,7 @@ def test_a_run_that_is_resumed_again_and_again_keeps_a_few_versions(
     assert len(versions(tmp_path / "state")) <= 2 * (KEPT + 1)
 
 
+@pytest.mark.extended
 def test_the_engines_of_one_machine_take_over_from_each_other(small: Small, tmp_path: Path) -> None:
     """A simulated site's memory lies in the record, and each engine's run has a number of its own."""
     run = config(small, "feddyn", DYN, rounds=3)

@@ -159,6 +159,7 @@ def test_a_site_judges_the_weights_with_its_own(
     assert judged == pytest.approx([0, 0.4, 0.76], abs=1e-6)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "method",
     ["fedavg", "fedprox", "fednova", "scaffold", "fedpvr", "feddyn", "moon", "topk", "masking"],

@@ -22,6 +22,7 @@ def sent(small: Small, method: str, text: str, phase: str, **node: Any) -> list[
     return [array.numpy().tolist() for array in arrays.values()]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("method", "text", "phase"),
     [

@@ -53,6 +53,7 @@ def built_anew(run: Run, weights: Weights) -> models.Classifier:
     return model
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "method",
     only_these_first(

@@ -225,6 +225,7 @@ def test_what_is_judged_is_tuned_first_and_fedavgs_site_sends_what_it_did(
     assert close(site.judged(given, 1), tuned, ALL)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("method", ["fedprox", "fednova", "scaffold", "moon", "topk"])  # fmt: skip
 def test_other_methods_leave_a_part_too(method: str, small: Small) -> None:
     words = "model.personal=head evaluation.on=sites data.site_holdout=.25"
@@ -261,6 +262,7 @@ def test_a_layer_that_is_not_there_is_named(personal: str, reason: str) -> None:
 # ---- taken home ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("method", [*PERSONAL, "fedmd"])
 def test_a_sites_own_model_is_exported_as_it_was_judged(
     method: str, small: Small, tmp_path: Path, capsys: pytest.CaptureFixture[str]

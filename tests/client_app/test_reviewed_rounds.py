@@ -107,6 +107,7 @@ def levels(small: Small, images: torch.Tensor) -> list[np.ndarray[Any, Any]]:
     return [image[0].numpy() for image in levels_of(images, *constants)]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", SENDERS)
 def test_what_is_left_is_accepted_and_is_what_the_pictures_show(
     small: Small, tmp_path: Path, name: str
@@ -120,6 +121,7 @@ def test_what_is_left_is_accepted_and_is_what_the_pictures_show(
     assert in_its_classes(leaving) == in_its_classes(left)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "name", ["feddm", "feddm with noise", "fedaf", "fedssyn, distilled", "fedssyn, drawn"]
 )
@@ -162,6 +164,7 @@ def test_what_is_nothing_in_part_does_not_leave(
     assert [line["kind"] for line in log] == ["", "error"], "the roll call, and the refusal"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "name", ["fedmix", "fedssyn, drawn", "fedssyn, distilled", "fedssyn, condensed"]
 )

@@ -502,6 +502,7 @@ ODD = st.one_of(
 )
 
 
+@pytest.mark.extended
 @given(st.dictionaries(st.sampled_from(FIELDS), ODD, max_size=4), st.sampled_from(EXCHANGES))
 @settings(
     deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]

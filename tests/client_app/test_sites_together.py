@@ -96,6 +96,7 @@ def _float64() -> Any:
     torch.set_default_dtype(torch.float32)
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("_float64")
 @pytest.mark.parametrize(
     ("more", "course"),
@@ -167,6 +168,7 @@ def gap(one: Record, other: Record) -> float:
     return apart / sum(float(b[n].double().square().sum()) for n in b) ** 0.5
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("method", "more"),
     [

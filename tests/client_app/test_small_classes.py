@@ -127,6 +127,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("method", "section"),
     [

@@ -55,6 +55,7 @@ def pattern(named: str) -> str:
     return "".join(_WORDS.get(part, re.escape(part)) for part in parts)
 
 
+@pytest.mark.extended
 def test_every_file_is_in_one_row_and_every_row_is_written(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,7 @@ def test_a_buffer_without_dimensions_and_whole_numbers_come_back() -> None:
     assert all(torch.equal(got.tensors[k], v) for k, v in sent.tensors.items())
 
 
+@pytest.mark.extended
 @given(st.binary(max_size=200), st.sampled_from(["uint8", "float16", "float32", "int64"]))
 def test_any_bytes_come_back(content: bytes, dtype: str) -> None:
     raw = content * 20

@@ -125,6 +125,7 @@ def test_an_experiment_serves_with_another_method(conf: Path) -> None:
 # --- the files and classes that ship
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "method", only_these_first([*METHODS, "flwr.serverapp.strategy:FedAdam"], "feddm", "fedavg")
 )

@@ -48,6 +48,7 @@ def test_words_of_flower_and_pytorch_are_known_by_name(word: str) -> None:
         assert nearest_key(typed, known, "fedavg") == ELSEWHERE[word]
 
 
+@pytest.mark.extended
 def test_the_settings_of_the_chosen_method_come_first() -> None:
     """`optimizer=adam` was answered with fedsynth's whatever the method."""
     known = [*TYPED_KEYS, *known_keys()]
@@ -68,6 +69,7 @@ def test_settings_that_cannot_hold_together_are_refused() -> None:
 # --- in files
 
 
+@pytest.mark.extended
 def test_a_file_that_is_nested_without_end_is_named(tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text("a: " + "[" * 20_000)
     assert "nested too deeply" in sentence(config=str(tmp_path / "own.yaml"))

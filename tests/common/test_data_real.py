@@ -36,6 +36,7 @@ _MNIST_TRAIN = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 _MNIST_TEST = [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("name", "train", "test"),
     [

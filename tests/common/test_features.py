@@ -117,6 +117,7 @@ def test_torchvisions_weights_take_images_as_they_were_published(
     assert torch.allclose(torch.from_numpy(rows.copy()).flatten(1), expected, atol=1e-3)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("method", ["fedavg", "feddm", "fedsynth", "real"])
 def test_methods_learn_from_rows_and_the_same_words_give_the_same_numbers(
     small: Small, tmp_path: Path, method: str
@@ -171,6 +172,7 @@ def test_max_parameters_is_of_the_network_too(tmp_path: Path) -> None:
         Owner.of(NodeConfig.of(node)).bounded(one)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", [n for n in MODELS if takes(n, "images") and n != "logistic"])
 def test_the_size_of_an_embedding_is_known_without_building_the_network(
     tmp_path: Path, name: str
@@ -199,6 +201,7 @@ def test_rows_are_worked_out_once_a_machine(
     assert first.checksum == second.checksum
 
 
+@pytest.mark.extended
 def test_the_report_speaks_of_rows_and_not_of_pictures(small: Small, tmp_path: Path) -> None:
     config = small(method="feddm", rounds=1, set=stated(tmp_path / "net"))
     page = written(run(config | {"data-dir": str(tmp_path)}))

@@ -107,6 +107,7 @@ def test_a_run_counts_the_methods_inside_it() -> None:
     assert plain < inner
 
 
+@pytest.mark.extended
 def test_it_is_the_same_before_and_after_what_a_run_imports(tmp_path: Path) -> None:
     """In a process that has imported nothing else, and at the end of one that has run."""
     message = subprocess.run(

@@ -111,6 +111,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.extended
 def test_a_file_and_a_row_are_a_codec_that_settings_payloads_and_rounds_know(
     tmp_path: Path,
 ) -> None:

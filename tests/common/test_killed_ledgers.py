@@ -54,6 +54,7 @@ def killed_at_it(directory: Path, first: int, moment: float) -> list[int]:
         return [int(line) for line in told.read().split()]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "ledgers", [4, pytest.param(60, marks=[pytest.mark.extended, pytest.mark.faults])]
 )

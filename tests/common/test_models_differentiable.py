@@ -89,6 +89,7 @@ def test_a_second_derivative_is_the_difference_of_first_ones(name: str) -> None:
         torch.testing.assert_close(exact, (up - down) / (2 * step), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", MODELS)
 def test_gradients_of_stacked_weights_are_those_of_each(name: str) -> None:
     models = [tiny(name, seed) for seed in range(3)]
@@ -132,6 +133,7 @@ def test_a_language_models_vectors_lead_gradients_to_the_embedding() -> None:
     assert model.embedding.weight.grad[:, 0].tolist() == [1, 0, 2, 0, 0]
 
 
+@pytest.mark.extended
 def test_the_language_model_passes_torchs_own_check_of_second_derivatives() -> None:
     model = build("lstm", (3,), 4, depth=2, width=2, generator=rng(1)).double()
     x = torch.randn(2, 3, 2, dtype=torch.float64, generator=rng(2), requires_grad=True)

@@ -266,6 +266,7 @@ def test_a_round_of_feddm(small: Small, words: str) -> None:
     assert last != first
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("words", "above"),
     [

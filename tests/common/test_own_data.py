@@ -384,6 +384,7 @@ def test_a_damaged_test_part_is_no_missing_one(
         Division(resolve(tmp_path, "torchvision:SVHN")).run.info  # noqa: B018
 
 
+@pytest.mark.extended
 def test_torchvisions_own_mnist_holds_the_arrays_of_dataset_mnist(tmp_path: Path) -> None:
     directory = data_directory("mnist")
     (tmp_path / "data").mkdir()

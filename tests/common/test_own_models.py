@@ -199,6 +199,7 @@ def test_a_resnet_of_torchvision_s_is_built_for_small_colour_images() -> None:
     assert next(iter(model.state_dict())) == "conv1.weight"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("method", ["feddm", "fedavg", "real", "topk"])
 def test_methods_learn_with_it_and_give_the_same_numbers_again(small: Small, method: str) -> None:
     """It has batch norm and dropout; a share of the batches and of the classes is of one image."""

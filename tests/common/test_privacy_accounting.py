@@ -256,6 +256,7 @@ def test_what_would_take_minutes_and_gigabytes_is_bounded_by_rdp(event: Event) -
 # ---- noise for an epsilon, and the rounds that a budget has left -------------------------------------
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("rate", "steps"), [(1.0, 1), (1.0, 40), (0.05, 200)])
 @pytest.mark.parametrize("target", [0.5, 3.0, 20.0])
 def test_the_noise_is_enough_and_hardly_more(target: float, rate: float, steps: int) -> None:

@@ -51,6 +51,7 @@ def test_two_samples_cost_no_less_than_the_integral(s: float, rates: tuple[float
     assert found.value <= 1.03 * truth + 0.01
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("s", "rate", "steps"),
     [(1.1, 0.01, 1000), (0.8, 0.2, 30), (6.0, 0.05, 5000), (1.0, 1.0, 10), (5.0, 1.0, 300)],

@@ -56,6 +56,7 @@ def test_what_the_sites_are_charged_is_within_what_was_asked_and_close(
         assert 3.9 < site["epsilon"] <= 4.0
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("batch", "examples"), [(256, 80), (64, 320), (64, 80), (30, 90)])
 def test_no_larger_site_is_charged_more_than_was_asked(batch: int, examples: int) -> None:
     """One of 257 examples takes six steps with nearly all of them, where one of 80 takes five with all."""
@@ -69,6 +70,7 @@ def test_no_larger_site_is_charged_more_than_was_asked(batch: int, examples: int
     assert 8.7 < max(costs) <= 9
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("examples", [2**20 - 1, 2**20, 2**20 + 1])
 def test_it_is_planned_for_the_dearest_site_at_any_number(examples: int) -> None:
     """2^20 was the number by which it was seen whether steps follow examples at all."""

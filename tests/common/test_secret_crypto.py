@@ -196,6 +196,7 @@ def test_a_long_mask_is_one_stream_and_taken_away_is_gone() -> None:
     assert not words.any()
 
 
+@pytest.mark.extended
 def test_what_the_server_sees_of_one_vector_is_uniform_in_each_byte() -> None:
     """10,000 rounds of the same vector: chi-square of the 256 values at each of 32 places, none of one in a million."""
     plain, rounds = np.arange(8, dtype="<u4"), 10_000

@@ -38,6 +38,7 @@ def record(written: Path, tmp_path: Path) -> RunRecord:
     return RunRecord(place)
 
 
+@pytest.mark.extended
 def test_a_record_is_listed_reported_and_exported(
     record: RunRecord, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -65,6 +66,7 @@ def test_its_checkpoint_and_its_sites_memory_are_read(record: RunRecord) -> None
         assert names_of(slots_of(state.load(2)))
 
 
+@pytest.mark.extended
 def test_it_is_resumed_with_leave_alone_and_says_so(
     record: RunRecord, capsys: pytest.CaptureFixture[str]
 ) -> None:

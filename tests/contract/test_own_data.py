@@ -152,6 +152,7 @@ def ids(split: Split) -> list[int]:
 Open = Callable[[str, Source], Opened]
 
 
+@pytest.mark.sweep
 @every
 @drawn
 @given(source=SOURCES, share=st.sampled_from([0.1, 0.2, 0.4]), seed=st.integers(0, 9))

@@ -74,6 +74,7 @@ def test_at_least_half_of_the_claim_is_shown_and_no_more(name: str) -> None:
     assert found.holds
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 @pytest.mark.parametrize("rate", [1.0, 0.5])
 def test_fewer_releases_show_less_and_no_more_than_the_claim(
@@ -83,6 +84,7 @@ def test_fewer_releases_show_less_and_no_more_than_the_claim(
     assert 0.2 * found.claim < found.bound.epsilon < found.claim
 
 
+@pytest.mark.extended
 def test_means_of_codes_are_as_far_apart_as_their_sensitivity() -> None:
     """Otherwise the audit would attack less than what is claimed: two corners, and with a clip two axes."""
     for clip in (0.0, 0.5):
@@ -217,6 +219,7 @@ class GradientsOneByOne(GradientReleases):
         return replace(super().gaussian, finer=0)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("rate", [1.0, 0.5])
 @pytest.mark.parametrize("releases", [GradientReleases, GradientsOneByOne])
 def test_a_step_of_dp_sgd_shows_no_more_than_the_claim(
@@ -226,11 +229,13 @@ def test_a_step_of_dp_sgd_shows_no_more_than_the_claim(
     assert 0.3 * found.claim < found.bound.epsilon < found.claim
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("broken", [UnclippedStep, HalfTheNoiseOfAStep, SeededStep])
 def test_a_bug_in_dp_sgd_shows_more_than_the_claim(broken: type[GradientReleases]) -> None:
     assert not shown(broken(2.0), 200_000).holds
 
 
+@pytest.mark.extended
 def test_a_clip_after_averaging_shows_more_than_the_claim() -> None:
     assert not shown(PublishedReleases(1.0)).holds
 
@@ -286,6 +291,7 @@ def test_what_one_iteration_of_the_published_mechanism_costs() -> None:
 # ---- the bound ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_the_bound_holds_as_often_as_it_says() -> None:
     """Of releases that give nothing away no more than a tenth may be said to, at a confidence of 0.9."""
     rng = torch.Generator().manual_seed(0)
@@ -317,6 +323,7 @@ def test_what_cannot_be_compared_is_refused() -> None:
 # ---- the program --------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_the_program_says_what_holds(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["feddpms-means", "--repeats", "20000"]) == 0
     assert "feddpms-means" in capsys.readouterr().out

@@ -135,6 +135,7 @@ def moved(before: Config, after: Config, place: Path) -> float:
     return float((found[1] - found[0]).norm()) / after.privacy.clip
 
 
+@pytest.mark.extended
 @pytest.mark.filterwarnings("ignore:.*performance drop")
 @pytest.mark.parametrize("name", only_these_first(BASES, "fedavg, own head", long=LONG))
 def test_no_example_of_an_earlier_run_moves_the_sum_but_through_a_mechanism(

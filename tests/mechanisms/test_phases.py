@@ -52,6 +52,7 @@ def old_order(monkeypatch: pytest.MonkeyPatch) -> None:
 DRAWING = ["phase-fedavg", "phase-moon", "phase-fedvae", "phase-fedgen", "phase-fedssyn"]
 
 
+@pytest.mark.sweep
 @pytest.mark.filterwarnings("ignore:.*performance drop")
 @pytest.mark.parametrize("name", DRAWING)
 def test_the_old_order_shows_more_than_the_claim(name: str, old_order: None) -> None:
@@ -61,6 +62,7 @@ def test_the_old_order_shows_more_than_the_claim(name: str, old_order: None) -> 
     assert found.exact > found.claimed
 
 
+@pytest.mark.extended
 def test_a_random_subset_shows_more_than_the_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     """That of fedssyn.rho as it was drawn: the first of an order of all."""
 
@@ -81,6 +83,7 @@ def test_the_epsilon_of_a_moved_sum_is_the_gaussians() -> None:
     assert exact_epsilon(1.0, 0.0, DELTA) == 0
 
 
+@pytest.mark.extended
 def test_the_command_says_what_moved_and_fails_where_it_is_too_much(
     capsys: pytest.CaptureFixture[str], old_order: None
 ) -> None:

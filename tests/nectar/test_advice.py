@@ -112,6 +112,7 @@ def typed(
     return type_in
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "name",
     [

@@ -88,6 +88,7 @@ def read(run_config: dict[str, Any], app: bytes = APP, run: int = 7) -> list[str
     return [str(run), digest_of(app, run_config)[: approval.DIGITS]]
 
 
+@pytest.mark.extended
 def test_a_run_waits_for_its_owner_whose_server_knows_until_when(
     node: dict[str, Any], known: object, capsys: pytest.CaptureFixture[str]
 ) -> None:

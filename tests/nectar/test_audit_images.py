@@ -184,6 +184,7 @@ def test_controls_weigh_by_class_as_members_do() -> None:
 # ---- runs -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_the_images_that_real_sends_are_found_every_one(small: Small) -> None:
     record = run(small(method="real", rounds=1, set="data.send_originals=on"))
     content = audit_record(record.directory)
@@ -337,6 +338,7 @@ def test_text_has_no_images_to_audit(asked: Any) -> None:
 # ---- on the terminal, in the report ---------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_compare_has_what_was_found_of_the_run_as_it_ended(small: Small) -> None:
     known = RunRecord.find(
         run(small(method="real", rounds=2, set="data.send_originals=on")).directory
@@ -360,6 +362,7 @@ def test_many_images_are_held_against_candidates_a_few_at_a_time(
     assert audit(sent, members, controls) == at_once
 
 
+@pytest.mark.extended
 def test_figures_by_site_are_of_the_first_sites(monkeypatch: pytest.MonkeyPatch) -> None:
     members = {f"s{i}": samples(drawn(20, i)) for i in range(4)}
     sent = {site: each.raw[:10].float() / 255 for site, each in members.items()}

@@ -40,6 +40,7 @@ def test_the_same_chart_gives_the_same_file_and_leaves_nothing_else(tmp_path: Pa
         save(lines(BOTH, title="t", x_label="x", y_label="y"), tmp_path / "a.eps")
 
 
+@pytest.mark.extended
 def test_lines_differ_without_colour() -> None:
     """Dashes and markers, as drawn: sixteen lines, no two of the same kind."""
     many = tuple(Series(f"s{i}", [0, 1], [i, i + 1]) for i in range(16))

@@ -80,6 +80,7 @@ def test_a_run_writes_its_lines_as_they_are(
     )
 
 
+@pytest.mark.extended
 def test_a_shell_is_told_what_completes_a_word() -> None:
     asked = {"_NECTAR_COMPLETE": "complete_bash", "COMP_WORDS": "nectar run partition.al"}
     done = subprocess.run(
@@ -170,6 +171,7 @@ def test_help_of_an_import_path_lists_its_arguments(capsys: pytest.CaptureFixtur
     assert "  strategy.q=0.1\n" in out
 
 
+@pytest.mark.extended
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     command = f"{sys.executable} -m nectar.cli config | true; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(

@@ -66,6 +66,7 @@ def unfinished(tmp_path: Path) -> Record:
     return record
 
 
+@pytest.mark.extended
 def test_what_only_looks_or_refuses_imports_nothing_heavy(unfinished: Record) -> None:
     """In one process: each of its own would cost more than all of them."""
     here = str(unfinished.directory.parent)

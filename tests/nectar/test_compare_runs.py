@@ -56,6 +56,7 @@ def _no_children(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
         monkeypatch.setattr(scheduling, "_start", None)
 
 
+@pytest.mark.extended
 def test_records_are_found_and_become_the_table(small: Small, tmp_path: Path) -> None:
     records = [run(small(seed=seed)) for seed in (0, 1)]
     other = [run(small(method="real", set="real.redraw=on", seed=seed)) for seed in (0, 1)]
@@ -145,6 +146,7 @@ def test_a_record_that_a_living_process_writes_is_left_alone(small: Small) -> No
     assert archive.unfinished(mine) is not None
 
 
+@pytest.mark.extended
 def test_what_another_comparison_runs_is_waited_for(small: Small, tmp_path: Path) -> None:
     """The lock is held elsewhere; when it is let go the record is there, and nothing is started."""
     record = run(small())
@@ -169,6 +171,7 @@ def test_what_another_comparison_runs_is_waited_for(small: Small, tmp_path: Path
     assert message[-1].endswith("made by another comparison")
 
 
+@pytest.mark.extended
 def test_a_save_stops_the_rows_whose_code_it_changed_and_no_other(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

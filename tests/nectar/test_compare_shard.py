@@ -23,6 +23,7 @@ def comparison(*tune: str) -> Comparison:
     return Comparison(parse(CompareOptions(("fedavg", "feddyn"), seeds=5, tune=tune)), print)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("of", [1, 3, 4, 10, 11])
 def test_each_run_is_in_one_shard_and_none_has_two_more_than_another(of: int) -> None:
     asked = comparison()
@@ -33,6 +34,7 @@ def test_each_run_is_in_one_shard_and_none_has_two_more_than_another(of: int) ->
     assert max(map(len, shards)) - min(map(len, shards)) <= 1
 
 
+@pytest.mark.extended
 def test_a_printed_line_is_one_runs_command(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["compare", "a row=fedavg:lr=0.1", "feddyn", "--seeds", "2"]
     assert cli.main([*words, "--print"]) == 0
@@ -77,6 +79,7 @@ def test_a_shard_writes_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "2 runs, 1 of them there already" in capsys.readouterr().out
 
 
+@pytest.mark.extended
 def test_where_no_cluster_answers_it_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(NectarError, match="No Ray cluster answers at "):
         RayStarter("127.0.0.1:1", tmp_path)

@@ -33,6 +33,7 @@ def said(capfd: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
     return captured.err if code else captured.out
 
 
+@pytest.mark.extended
 def test_the_digits_and_their_pictures(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     text = said(capfd, "data", "--draw", "c.png,c.svg", "--samples=s.png")
     assert "training  1,437 images" in text

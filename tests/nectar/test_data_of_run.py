@@ -164,6 +164,7 @@ def torchvision_set(n: int, at: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "dataset=torchvision:Odd model.depth=1"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "put",
     [
@@ -273,6 +274,7 @@ def federate(run_config: dict[str, Any], nodes: list[dict[str, str]]) -> Record:
     return serve(LocalGrid(client_app, nodes, run_config), load(run_config))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("more", "kept"),
     [

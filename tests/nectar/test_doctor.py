@@ -223,6 +223,7 @@ SCENES: dict[str, tuple[dict[str, Any] | None, str, int]] = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("scene", SCENES)
 def test_what_is_said_of_a_superlink(
     scene: str,

@@ -168,6 +168,7 @@ def test_a_class_that_nobody_sent_keeps_the_others_labels(tmp_path: Path) -> Non
     assert [label for _, label in read.samples] == [0, 9]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("keys", "said"),
     [

@@ -53,6 +53,7 @@ def images(*rows: list[float]) -> torch.Tensor:
 # -- on a screen ------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_an_image_is_stretched_to_its_own_extremes_whatever_its_neighbours() -> None:
     faint = images([0.00, 0.01, 0.02, 0.04], [-50.0, 50.0, 0.0, 25.0])
     expected = images([0.0, 0.25, 0.5, 1.0], [0.0, 1.0, 0.5, 0.75])
@@ -268,6 +269,7 @@ def test_what_fedsynth_sent_is_stretched_wherever_it_is_drawn(fedsynth: Record) 
         assert np.array_equal(drawn[:8, :8], expected[row][0, 0].numpy())
 
 
+@pytest.mark.extended
 def test_the_report_compares_fedsynths_images_with_a_control(fedsynth: Record) -> None:
     document = written(fedsynth)
     check(document)

@@ -220,6 +220,7 @@ def test_a_request_survives_its_way(tmp_path: Path) -> None:
         FetchRequest.parse("latest without=../x")
 
 
+@pytest.mark.extended
 def test_lines_may_come_in_any_order_but_must_all_come(tmp_path: Path) -> None:
     record = a_record(tmp_path, mb=1)
     packed = pack_record(tmp_path, FetchRequest(record.name))

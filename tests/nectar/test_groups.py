@@ -57,6 +57,7 @@ def last(words: list[str], tmp_path: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.extended
 def test_a_class_drawn_by_lot_is_learned_by_rows_and_not_by_patients(tmp_path: Path) -> None:
     """On test, on the server's validation rows and on those that sites hold out."""
     file = table(tmp_path / "t.csv")

@@ -136,6 +136,7 @@ def test_tls_stands_with_the_authority_and_falls_without(tmp_path: Path) -> None
         assert "CERTIFICATE_VERIFY_FAILED" in reach(port, tmp_path / "other" / "ca.crt")
 
 
+@pytest.mark.extended
 def test_rotation_of_the_authority_with_a_bundle(tmp_path: Path) -> None:
     """With both in one file a site follows the server from the old authority to the new one."""
     old, new, both = tmp_path / "old", tmp_path / "new", tmp_path / "both.crt"

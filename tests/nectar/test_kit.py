@@ -79,6 +79,7 @@ def test_a_kit_has_all_that_a_site_needs_and_no_secret(
     assert main(["keys", "kit", str(keys), "north", SERVER, "--output", str(target)]) == 2
 
 
+@pytest.mark.extended
 def test_a_flipped_bit_anywhere_is_a_sentence(kit: Path, keys: Path, tmp_path: Path) -> None:
     """Every bit of the certificate's first fields, where its version is, and one of each byte elsewhere."""
     content, typed = kit.read_bytes(), fingerprint(keys)

@@ -40,6 +40,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> RecordedRun:
 # -- a run --------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_a_run_has_its_figures_model_images_and_report(
     finished: RecordedRun, tmp_path: Path
 ) -> None:
@@ -79,6 +80,7 @@ def test_its_frame_has_a_row_a_round(finished: RecordedRun) -> None:
     ]
 
 
+@pytest.mark.extended
 def test_its_numbers_are_the_commands_and_a_second_run_repeats_them(
     finished: RecordedRun, tmp_path: Path
 ) -> None:
@@ -168,6 +170,7 @@ def test_what_it_has_no_name_for_is_an_attribute_error() -> None:
 # -- the grammar --------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

@@ -65,6 +65,7 @@ def get(
         connection.close()
 
 
+@pytest.mark.extended
 def test_the_list_leads_to_each_report(view: LiveView, record: Record) -> None:
     status, page, headers = get(view)
     assert status == 200
@@ -80,6 +81,7 @@ def test_the_list_leads_to_each_report(view: LiveView, record: Record) -> None:
     assert "Refresh" not in headers, "a run that is over does not change"
 
 
+@pytest.mark.extended
 def test_a_run_that_goes_on_is_followed(view: LiveView, record: Record) -> None:
     lines = record.metrics_file.path.read_bytes().splitlines(keepends=True)
     outcome = (record.stated() or {})["outcome"]
@@ -101,6 +103,7 @@ def test_a_run_that_goes_on_is_followed(view: LiveView, record: Record) -> None:
         writer.close()
 
 
+@pytest.mark.extended
 def test_chosen_records_stand_side_by_side(record: Record, tmp_path: Path) -> None:
     for name in ("a", "b"):
         shutil.copytree(record.directory, tmp_path / name)
@@ -119,6 +122,7 @@ def test_chosen_records_stand_side_by_side(record: Record, tmp_path: Path) -> No
         assert get(view, "run/" + "+".join("abababababab"))[0] == 404, "twelve are too many"
 
 
+@pytest.mark.extended
 def test_one_record_is_followed_and_no_other_shown(record: Record, tmp_path: Path) -> None:
     for name in ("a", "b"):
         shutil.copytree(record.directory, tmp_path / name)

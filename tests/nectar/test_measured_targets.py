@@ -43,6 +43,7 @@ def spread(values: int, rows: int) -> list[int]:
     return [25 + i % values for i in range(rows)]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("labels", "why"),
     [

@@ -93,6 +93,7 @@ def _here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         sys.modules.pop(name, None)
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("_here")
 def test_it_runs_with_settings_of_its_own_and_what_it_takes_over(small: Small) -> None:
     words = "damped.part=0.25 fedavg.lr=0.2"

@@ -119,6 +119,7 @@ def test_so_in_the_test_folder_alone(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert "test      2 images" in message
 
 
+@pytest.mark.extended
 def test_reduced_copies_are_not_pages(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     place = folder(tmp_path / "set", lambda path: pages(path, reduced=True))
     with Image.open(place / "a/0.tif") as image:
@@ -209,6 +210,7 @@ def test_levels_in_the_middle_of_the_range_are_warned_of_until_black_and_white_a
     assert json.loads((tmp_path / "s").read_text())["accuracy"] == 1.0
 
 
+@pytest.mark.extended
 def test_so_of_a_run_and_of_arrays_and_not_of_a_published_set(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -240,6 +242,7 @@ def test_what_is_black_scales_and_clips_and_turns_a_negative(tmp_path: Path) -> 
         read(tmp_path / "a.png", black=2000, white=1000)
 
 
+@pytest.mark.extended
 def test_a_camera_s_mpo_is_read_by_its_ending(tmp_path: Path) -> None:
     def camera(path: Path) -> None:
         first, second = (

@@ -192,6 +192,7 @@ def test_left_alone_it_begins_in_one_process_and_goes_on_in_two_where_they_pay(
     assert workers_of(os.getpid()) == []
 
 
+@pytest.mark.extended
 def test_where_no_worker_can_be_started_this_process_does_it(
     small: Small, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -81,6 +81,7 @@ def test_a_ledger_that_was_edited_is_refused(
 PLAN = ["plan", "--epsilon", "3", "--sample-rate", ".05", "--steps", "100"]
 
 
+@pytest.mark.extended
 def test_the_noise_that_is_planned_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
     assert nectar(["privacy", *PLAN, "--rounds", "20", "--delta", "1e-5"]) == 0
     found = re.match(r"A noise multiplier of ([0-9.]+): 20 rounds of 100 steps", said(capsys))

@@ -54,6 +54,7 @@ def words(method: str, model: str, runs: Path, *more: str) -> list[str]:
     return [method, *sites, *([own] if model else []), *more]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("model", "more"),
     [

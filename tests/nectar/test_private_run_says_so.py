@@ -78,6 +78,7 @@ def test_the_page_says_what_the_server_saw_of_a_sum(small: Small, secret: str) -
         assert said[other] not in page
 
 
+@pytest.mark.extended
 def test_the_report_of_a_private_run_prints_nothing_that_nobody_knew(tmp_path: Path) -> None:
     """Unseeded, counts untold: an epsilon that the sites alone know is not "none", and no site has "1" image."""
     record = record_of(tmp_path, *PRIVATE.split(), "evaluation.on=none")

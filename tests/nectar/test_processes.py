@@ -40,6 +40,7 @@ def lives(pid: int) -> bool:
     return bool(processes.living(lambda number: number == pid))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("before", "number"),
     [

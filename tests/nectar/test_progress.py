@@ -103,6 +103,7 @@ def test_a_run_that_was_estimated_gives_the_numbers_of_one_that_was_not(
     assert found[0] == found[1]
 
 
+@pytest.mark.extended
 def test_images_that_are_made_once_are_counted_once(tmp_path: Path) -> None:
     """By hand: 7 epochs of one batch are 1 + 7, and FedAvg's one epoch of at most 64 images a step follows."""
     made = "fedssyn.epochs=7 fedssyn.batch=1000 fedssyn.width=4 fedssyn.multipliers=1,1,1 fedssyn.blocks=1"

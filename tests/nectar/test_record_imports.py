@@ -73,6 +73,7 @@ def test_what_is_allowed_is_imported_there_too(
     assert open_record(record, allow_imports="lent_nets").config.model.name == "lent_nets:net"
 
 
+@pytest.mark.extended
 def test_what_the_line_names_and_flower_s_own_is(
     record: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

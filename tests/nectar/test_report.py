@@ -30,6 +30,7 @@ from server_app.recorder import on_screen
 from server_app.synthetic_sets import save_sets
 
 
+@pytest.mark.extended
 def test_the_first_screen_says_how_near_what_was_sent_comes_to_a_real_image(small: Small) -> None:
     record = run(small())
     document, view = written(record), View(RunRecord.open(record.directory))
@@ -77,6 +78,7 @@ def test_the_nearest_real_image_is_found_in_pixel_space(
     assert real.nearest("elsewhere", images) is None
 
 
+@pytest.mark.extended
 def test_data_that_are_not_there_are_missed_in_a_sentence(small: Small) -> None:
     record = run(small(rounds=1))
     record.note(data={"name": "digits", "sha256": "of another set"})
@@ -91,6 +93,7 @@ def test_data_that_are_not_there_are_missed_in_a_sentence(small: Small) -> None:
 HOSTILE = "\"><script>alert(1)</script>&amp;'\u202e"
 
 
+@pytest.mark.extended
 def test_what_foreign_machines_say_stays_text(small: Small) -> None:
     record = run(small(rounds=1), TamperedGrid, tampers={1: with_arrays(nan)})
     reason = record.metrics()[1]["rejected"]["partition-1"]
@@ -112,6 +115,7 @@ def test_what_foreign_machines_say_stays_text(small: Small) -> None:
     assert "\u202e" not in hostile.text
 
 
+@pytest.mark.extended
 def test_a_run_that_stopped_is_reported_as_far_as_it_got(small: Small) -> None:
     config = small(method="fedavg", set="federation.min_replies=3")
     with pytest.raises(Exception, match="2 valid replies"):
@@ -181,6 +185,7 @@ def test_strips_hold_every_pixel_and_a_gap() -> None:
     assert (drawn[:, [4, 9], 3] == 0).all()
 
 
+@pytest.mark.extended
 def test_the_command_writes_where_it_says(
     small: Small,
     monkeypatch: pytest.MonkeyPatch,
@@ -201,6 +206,7 @@ def test_the_command_writes_where_it_says(
     assert "is not a run's record" in capsys.readouterr().err
 
 
+@pytest.mark.extended
 def test_the_site_that_sent_the_image_closest_to_a_real_one_stands_first(small: Small) -> None:
     record = run(small())
     document, apart = written(record), View(RunRecord.open(record.directory)).closest
@@ -209,6 +215,7 @@ def test_the_site_that_sent_the_image_closest_to_a_real_one_stands_first(small: 
     assert list(dict.fromkeys(shown)) == sorted(apart, key=lambda site: apart[site].distance)
 
 
+@pytest.mark.extended
 def test_the_line_that_a_report_gives_makes_the_numbers_again(
     small: Small, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

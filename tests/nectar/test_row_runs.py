@@ -112,6 +112,7 @@ def test_an_export_has_the_rows_that_were_sent_in_raw_values(tmp_path: Path) -> 
     assert "rows.csv" in (tmp_path / "out" / "README.md").read_text("utf-8")
 
 
+@pytest.mark.extended
 def test_private_matching_stays_within_the_stated_bounds(tmp_path: Path) -> None:
     more = (
         "feddm.mechanism=feature privacy.noise_multiplier=1 privacy.counts=public "
@@ -139,6 +140,7 @@ def said(capfd: pytest.CaptureFixture[str], *given: str, code: int = 0) -> str:
     return captured.err if code else captured.out
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", MAKE)
 def test_data_says_what_the_columns_hold_and_shows_some(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], kind: str

@@ -127,6 +127,7 @@ UNREAD = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("how", SPOILED)
 def test_nothing_ends_in_a_traceback_or_hangs(
     how: str, record: Path, capfd: pytest.CaptureFixture[str]
@@ -210,6 +211,7 @@ def unsigned(record: Path) -> None:
     tensor_file.save(path, tensors, meta)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kept", ["as it is", "in another layout", "by an earlier release"])
 def test_the_figures_as_they_were_are_gone_on_from(kept: str, record: Path, tmp_path: Path) -> None:
     path = record / "metrics.jsonl"

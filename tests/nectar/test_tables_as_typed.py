@@ -89,6 +89,7 @@ def test_a_columns_name_that_looks_like_something_else_stays_text(
         assert sum(counted(capsys, file, f"data.label={typed}")) == 50
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("typed", ["1e3", "0", "true", "null"])
 def test_every_text_stays_text_and_comes_back_from_a_record(
     typed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -162,6 +163,7 @@ def test_series_with_more_channels_than_steps_are_asked_about(
         assert ASKED not in caplog.text
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("channels", [9, 3])
 def test_the_order_that_is_typed_is_the_order_that_is_read(channels: int, tmp_path: Path) -> None:
     more = ["rounds=3", "fedavg.epochs=10", "fedavg.lr=0.1", f"data-dir={tmp_path / 'data'}"]

@@ -42,6 +42,7 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- by hand --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("both", [True, False])
 def test_two_rows_at_right_angles_by_hand(both: bool) -> None:
     """Second moments I / 2, damped to I: white rows are the rows, G is 2 I of A and B and I of B alone, r = G m."""
@@ -144,6 +145,7 @@ FORMS = {
 }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("form", only_these_first(FORMS, "a total"))
 def test_who_is_in_the_sums_and_in_the_pool_is_named(form: str) -> None:
     words, sites = FORMS[form]
@@ -167,6 +169,7 @@ def test_with_half_of_the_members_in_the_pool_half_of_these_are_named() -> None:
     assert max(by[name].false_alarms for name in (HALF, HALF_HELD)) < 0.06
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("form", only_these_first(FORMS, "a total"))
 def test_of_a_pool_without_a_member_nobody_is_named(form: str) -> None:
     """The sums are of others: those who are asked about look like controls."""
@@ -191,6 +194,7 @@ def test_little_noise_hides_hardly_anybody() -> None:
     assert max(by[name].found for name in (PLAIN, HELD)) > 0.6
 
 
+@pytest.mark.extended
 def test_a_pool_has_a_most_and_says_who_is_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nectar.audit.images.unmixing_sums.MOST_POOLED", 400)
     by = found("ridge.width=65", slice(0, MEMBERS))

@@ -55,6 +55,7 @@ def test_a_methods_name_in_first_place_is_the_method(method: str) -> None:
     )
 
 
+@pytest.mark.extended
 @given(TEXTS)
 def test_a_dotted_value_arrives_as_typed(value: str) -> None:
     from common.config.text import parse_set, scalar

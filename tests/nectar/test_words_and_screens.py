@@ -145,6 +145,7 @@ def test_in_python_a_run_is_told_on_a_screen_without_the_letters(
 # ---- folders whose names look like settings ----------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_a_word_that_is_a_folder_is_the_folder(
     folder: Path,
     tmp_path: Path,

@@ -50,6 +50,7 @@ def test_the_committed_curves_have_three_seeds_at_each_point() -> None:
     assert list(curve_of("cifar10")) == [50, 200, 500, 2000]
 
 
+@pytest.mark.extended
 def test_a_report_says_it_where_the_curve_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

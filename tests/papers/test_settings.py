@@ -77,6 +77,7 @@ def found(config: Config, key: str) -> Any:
     return getattr(config.sections()[section] if section else config, name)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_the_papers_settings(entry: dict[str, Any]) -> None:
     cells = list(cells_of(entry))

@@ -132,6 +132,7 @@ def test_the_peak_of_memory_is_seen_in_a_process_of_its_own():
     assert 5 * 159_010 * 4 / 1e6 < synthetic_update.peak_elsewhere(2) < 500
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("method", ["fedavg", "scaffold"])
 def test_a_round_is_measured_where_no_data_set_is(method: str) -> None:
     with scaling.rounds(method, 0.1, 2) as rounds:

@@ -65,6 +65,7 @@ def test_the_notebook_runs_in_a_folder_of_its_own(
     assert int(ten[2]) > 5 * int(one[2]) > 0
 
 
+@pytest.mark.extended
 def test_the_study_of_quadratics_prints_its_table_and_draws_its_figure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,6 +80,7 @@ def test_the_study_of_quadratics_prints_its_table_and_draws_its_figure(
     assert (tmp_path / "quadratics.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.extended
 def test_feddms_surrogate_is_least_where_the_objective_is_and_its_tangent_is_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,6 +120,7 @@ def test_the_study_of_memorisation_tells_copies_from_new_images() -> None:
     assert "75%" in study["table"]([row])
 
 
+@pytest.mark.extended
 def test_the_study_of_memorisation_draws_its_figure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -149,6 +152,7 @@ def test_a_digit_of_mnist_is_framed_by_its_ink() -> None:
     assert torch.equal(found, expected)
 
 
+@pytest.mark.extended
 def test_the_digits_prior_is_trained_drawn_and_judged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -167,6 +171,7 @@ def test_the_digits_prior_is_trained_drawn_and_judged(
     assert 0 < float(share) < 0.5, "two steps teach nothing"
 
 
+@pytest.mark.extended
 def test_a_prior_of_another_set_is_one_that_feddgm_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -262,6 +267,7 @@ def test_the_attackers_figures_by_hand() -> None:
     assert near.tolist() == [-0.5, 0.0], "of the third class there is nothing"
 
 
+@pytest.mark.extended
 def test_the_attacker_finds_the_members_of_a_run_that_sends_them_as_they_are(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

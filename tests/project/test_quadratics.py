@@ -63,6 +63,7 @@ def test_gradients_against_autograd_on_the_written_out_objective() -> None:
     assert float(at_minimum.abs().max()) < 1e-12
 
 
+@pytest.mark.extended
 @settings(deadline=None, max_examples=25)  # a busy machine is no failure
 @given(st.integers(1, 6), st.integers(1, 12), st.floats(0, 1), st.integers(0, 99))
 def test_an_exchange_keeps_all_pairs_and_the_counts(
@@ -215,6 +216,7 @@ def test_stochastic_steps_come_from_the_generator_and_are_right_on_average() -> 
     assert float(found[1].mean()) == pytest.approx(expected, abs=5 * error + 1e-5)
 
 
+@pytest.mark.extended
 def test_exchanging_saves_more_than_its_share_of_the_rounds() -> None:
     """Figure 2 (b): R_p < (1-p) R_0, with the step size tuned for each p; by what L_p and zeta_p promise, and more.
 
@@ -235,6 +237,7 @@ def test_exchanging_saves_more_than_its_share_of_the_rounds() -> None:
     torch.testing.assert_close(saved[:4], (1 - p[:4]).square(), rtol=0.15, atol=0)
 
 
+@pytest.mark.extended
 def test_noise_leaves_less_for_an_exchange_to_gain() -> None:
     """Figure 2 (a): at one step size the error that stays falls by a larger factor without noise than with it."""
     eta = torch.full((16,), 1e-3, dtype=torch.float64)

@@ -19,6 +19,7 @@ from nectar.command_line import SUMMARIES
 BY_HAND = {"glossary.md"}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_what_the_code_gives(name: str) -> None:
     assert (PLACE / name).read_text(encoding="utf-8") == page(name), (

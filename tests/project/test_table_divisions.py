@@ -87,6 +87,7 @@ def divided_as(cells: tuple[Cell, ...]) -> Iterator[Config]:
                     yield from (replace(config, seed=seed) for seed in cell.seeds)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "words",
     [
@@ -112,6 +113,7 @@ def test_every_column_can_be_divided(words: str) -> None:
         assert len(np.unique(together)) == len(together)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("cell", ["cifar10-alpha0.1-clients40", "cifar100-alpha0.01-clients100"])
 @pytest.mark.parametrize("end", ["", "-small"])
 def test_fedssyns_sites_have_n_over_k_images_and_make_as_many(cell: str, end: str) -> None:

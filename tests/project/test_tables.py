@@ -84,6 +84,7 @@ def test_the_names_are_unique_lead_to_their_file_and_are_no_other_things() -> No
     assert not {*every_name()} & {*METHODS, *names("dataset"), *names(TABLE)}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "name",
     [
@@ -139,6 +140,7 @@ def test_every_small_variant_has_a_division_of_its_real_data(cell: str) -> None:
         assert sum(map(len, parts)) + len(division.validation) == config.data.images
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("epsilon", [4, 9, 25])
 def test_feddms_private_cells_of_one_epsilon_have_noise_of_their_own(epsilon: int) -> None:
     """Each row plans its own: of FedDM every step is one of all examples."""
@@ -247,6 +249,7 @@ def test_each_subset_has_ten_classes_of_its_own_numbered_as_imagenets_folders_ar
     assert [folder for _, folder in every] == sorted(folder for _, folder in every)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("cell", ON_IMAGES)
 def test_a_subset_of_imagenet_has_the_papers_settings(cell: str, imagenet: Standin) -> None:
     subset = cell.split("-")[1]
@@ -282,6 +285,7 @@ BRIEF = (
 )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["feddgm-imagefruit-small", "feddgm-cifar10-layer9-small"])
 def test_a_small_variant_runs_with_what_comes_along(name: str, tmp_path: Path) -> None:
     """ImageFruit's on three colours, where the folders of ImageNet would lie."""
@@ -357,6 +361,7 @@ def test_fedssyns_figure_a3_has_a_softmax_regression_and_a_class_a_site() -> Non
     assert sorted(c for own in held for c in own) == list(range(10))
 
 
+@pytest.mark.extended
 def test_fedssyns_network_has_14_million_parameters() -> None:
     """Counted in tests/synth/test_unet.py; here that the table's settings are those."""
     settings: Any = resolved("fedssyn-cifar10-alpha0.01").settings

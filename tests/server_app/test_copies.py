@@ -77,6 +77,7 @@ def total(record: Record) -> Copies:
     return Copies(**RunRecord.open(record.directory).provenance["copies"])
 
 
+@pytest.mark.extended
 def test_it_is_told_first(small: Small, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "flwr"):
         record = run(small(method="real", rounds=2))

@@ -49,6 +49,7 @@ def same(one: Checkpoint, other: Checkpoint) -> bool:
     return all(torch.equal(one.weights[name], other.weights[name]) for name in other.weights)
 
 
+@pytest.mark.extended
 def test_weights_that_are_not_finite_end_the_run_and_touch_no_checkpoint(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:

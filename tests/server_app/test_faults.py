@@ -71,6 +71,7 @@ def counts(number: float) -> Any:
     return tamper
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("method", "tamper", "said"),
     [
@@ -257,12 +258,14 @@ def test_a_site_whose_name_could_leave_the_record_is_refused(
         run(small())
 
 
+@pytest.mark.extended
 def test_a_strategy_that_waits_for_nodes_that_never_come_is_stopped(small: Small) -> None:
     config = small(method="flwr.serverapp.strategy:FedAvg", set="strategy.min_available_nodes=20")
     with pytest.raises(FederationError, match="waits for more nodes than the 3 there are"):
         run(config)
 
 
+@pytest.mark.extended
 def test_the_server_computes_on_its_own_number_of_threads(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:

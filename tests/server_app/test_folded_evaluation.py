@@ -68,6 +68,7 @@ def figures(record: Record) -> list[dict[str, Any]]:
     return [{k: v for k, v in line.items() if k != "bytes"} for line in numbers(record)]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("method", "settings"),
     [*METHODS[:2], *(pytest.param(*row, marks=pytest.mark.extended) for row in METHODS[2:])],

@@ -50,6 +50,7 @@ def no_room(monkeypatch: pytest.MonkeyPatch, after: int, times: int) -> Iterator
         yield
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("ever", [False, True], ids=["once", "for ever"])
 @pytest.mark.parametrize("after", [0, 1, 2, 3, 4, 6, 8, 12, 16, 18])
 def test_a_full_disk_is_a_sentence_and_the_run_can_go_on(

@@ -166,6 +166,7 @@ class Slow(PromptGrid):
         return super().pull_messages([asked])
 
 
+@pytest.mark.extended
 def test_an_answer_that_takes_longer_than_a_look_is_that_sites_and_nothing_is_warned_of(
     small: Small, caplog: pytest.LogCaptureFixture
 ) -> None:

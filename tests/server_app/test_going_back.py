@@ -37,6 +37,7 @@ def aside(record: Record) -> list[Path]:
     return sorted(record.directory.glob("metrics.dropped-*.jsonl"))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("told", "on"), [("best", "server"), ("2", "both")])
 def test_it_begins_again_behind_its_best_round_to_the_same_numbers(
     small: Small, told: str, on: str
@@ -66,6 +67,7 @@ def test_a_round_without_a_checkpoint_is_refused_with_those_there_are(small: Sma
     }
 
 
+@pytest.mark.extended
 def test_cut_short_it_can_be_asked_again(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its newest checkpoint is the best one already, and the lines go further."""
     record = run(small(method="fedavg", rounds=3))
@@ -76,6 +78,7 @@ def test_cut_short_it_can_be_asked_again(small: Small, monkeypatch: pytest.Monke
     assert len(aside(record)) == 1
 
 
+@pytest.mark.extended
 def test_what_sites_have_forgotten_is_said(small: Small, caplog: pytest.LogCaptureFixture) -> None:
     assert REMEMBERED == KEPT
     record = run(small(method="fedavg", rounds=4))

@@ -263,6 +263,7 @@ def test_a_flower_strategy_takes_any_eight_records(small: Small, more: int, acce
     assert ("partition-1" in line["accepted"]) is accepted
 
 
+@pytest.mark.extended
 def test_nothing_of_a_reply_with_an_undeclared_record_is_kept(small: Small) -> None:
     """Not what it says of its site's privacy either, which is taken of other rejected replies."""
     odd = beside({"privacy": ConfigRecord({**TOLD.to_config()}), "more": ConfigRecord({})})

@@ -169,6 +169,7 @@ def test_by_accuracy_a_site_tells_what_it_told_before(
     assert line["sites"]["worst"] == min(own)
 
 
+@pytest.mark.extended
 def test_a_private_runs_sites_tell_nothing_and_its_server_has_every_figure(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,6 +256,7 @@ def test_a_site_of_one_class_has_no_auc_and_the_log_says_over_how_many_it_is(
     assert line["sites"]["f1"] > 0
 
 
+@pytest.mark.extended
 def test_line_report_trackers_and_frame_say_it(
     small: Small, caplog: pytest.LogCaptureFixture
 ) -> None:

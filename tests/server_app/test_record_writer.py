@@ -57,6 +57,7 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {str(p): p.read_bytes() for p in directory.rglob("*") if p.is_file()}
 
 
+@pytest.mark.extended
 def test_a_second_writer_is_refused_by_the_firsts_process_and_host(
     small: Small, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,6 +101,7 @@ def test_to_look_who_writes_changes_nothing(small: Small) -> None:
     assert not list(record.directory.glob(".writer*"))
 
 
+@pytest.mark.extended
 def test_what_stands_in_the_writers_note_steers_no_terminal(small: Small) -> None:
     record = run(small(method="fedavg", rounds=1))
     for odd in ('{"pid": "\\u001b[2J", "host": ["x"]}', "[]", "\x00", '{"host": "' + "x" * 9999):

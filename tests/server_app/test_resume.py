@@ -27,6 +27,7 @@ pytestmark = pytest.mark.promise(
 WARM = "feddm.start=noise feddm.warm=on"
 
 
+@pytest.mark.extended
 def test_devices_that_had_gone_a_round_further_go_back(small: Small) -> None:
     """Killed between the devices' work of round 3 and its checkpoint: round 3 is done again, from version 2."""
     whole = run(small(rounds=4, set=WARM))

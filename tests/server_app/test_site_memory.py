@@ -37,6 +37,7 @@ def more(record: Record, rounds: int) -> dict[str, Any]:
     return with_recorded({"resume": str(record.directory), "rounds": rounds})
 
 
+@pytest.mark.extended
 def test_a_record_older_than_its_sites_is_refused_by_them(small: Small) -> None:
     record = older(small, 5)
     message = "this site remembers round 3, 4, 5, and the server goes on from its round 1: put back"
@@ -92,6 +93,7 @@ def test_a_damaged_memory_is_that_sites_rejection(small: Small) -> None:
     assert str(record.directory) not in line["rejected"]["partition-2"]
 
 
+@pytest.mark.extended
 def test_a_site_whose_reply_was_not_taken_goes_on_as_if_it_had_not_worked(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -298,6 +298,7 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, di
     return path, theirs
 
 
+@pytest.mark.extended
 def test_torchvisions_weights_are_fetched_once_and_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

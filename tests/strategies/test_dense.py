@@ -94,6 +94,7 @@ def test_what_is_distilled(
     assert same(new.tensors, all_of(value).tensors)
 
 
+@pytest.mark.extended
 def test_the_images_that_a_model_sees_are_normalised_as_the_data(small: Small) -> None:
     """0 and 1, the ends of an image's values, come to (0 - mean) / std and (1 - mean) / std."""
     made = Division(load(small(method="dense", set=TINY))).run

@@ -115,6 +115,7 @@ def test_a_site_is_charged_each_round_for_its_steps(small: Small) -> None:
     assert len(set(sizes.values())) == 3
 
 
+@pytest.mark.extended
 def test_with_private_counts_every_site_has_the_same_steps(small: Small) -> None:
     text = "privacy.noise_multiplier=1 privacy.examples=200 fednova.momentum=0.5"
     record = run(small(method="fednova", rounds=1, set=text))

@@ -65,6 +65,7 @@ def two_sites() -> list[Upload]:
     ]
 
 
+@pytest.mark.extended
 def test_from_the_second_round_every_site_gets_the_mean_over_those_that_hold_a_class() -> None:
     fedaf, weights = server("image_training.epochs=1")
     site = Site("partition-0", 1, examples=10)

@@ -67,6 +67,7 @@ def test_shares_change_what_is_learned_from_the_round_after_the_images(small: Sm
 # ---- what travels -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_images_travel_once_up_and_once_down_a_byte_a_value(small: Small) -> None:
     """2 M_s + 2 R M_c: n_tilde = N / K images of 64 bytes and a label each way, in rounds 1 and 2."""
     record = run(small(method="fedssyn", rounds=4, set=TINY))
@@ -107,6 +108,7 @@ def test_a_site_draws_labels_by_its_own_class_frequencies(small: Small) -> None:
     assert len(torch.cat(labels).unique()) == 10
 
 
+@pytest.mark.extended
 def test_the_sites_own_synthetic_images_never_leave_it(small: Small) -> None:
     record = run(small(method="fedssyn", rounds=3, set=f"{TINY} fedssyn.shared=off"))
     plain = run(small(method="fedavg", rounds=2, set="data.images=200"))
@@ -149,6 +151,7 @@ def test_real_images_are_exchanged_and_every_site_keeps_its_size(small: Small) -
         assert 65 * away[site] < sent < 65 * away[site] + 2_000
 
 
+@pytest.mark.extended
 def test_the_record_says_how_far_the_gradients_lie_apart(small: Small) -> None:
     """zeta^2 and sigma^2 of round 1, at the start, worked out beside by one backward pass for each image."""
     text = "data.images=60 fedssyn.source=none fedssyn.diagnostics=on"
@@ -175,6 +178,7 @@ def test_the_record_says_how_far_the_gradients_lie_apart(small: Small) -> None:
     assert set(told) == {"zeta2", "sigma2"}
 
 
+@pytest.mark.extended
 def test_shares_bring_the_sites_gradients_together(small: Small) -> None:
     text = "data.images=200 fedssyn.source=real fedssyn.mixed=0.5 fedssyn.diagnostics=on partition.alpha=0.1"
     told = run(small(method="fedssyn", rounds=2, set=text)).metrics()[2]["notes"]["gradients"]
@@ -345,6 +349,7 @@ def test_a_site_is_asked_again_until_its_images_are_there(small: Small) -> None:
     assert torch.equal(*pools), "the same images, the same shares, whoever came when"
 
 
+@pytest.mark.extended
 def test_a_site_that_never_sends_is_given_up_and_gets_a_share_all_the_same(small: Small) -> None:
     away = {("partition-2", r) for r in range(1, 4)}
     text = f"{TINY} fedssyn.tries=3"
@@ -394,6 +399,7 @@ def test_a_generator_that_cannot_be_built_is_refused_before_there_is_a_record(
     assert not Path(settings["output-dir"]).exists()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "images",
     [

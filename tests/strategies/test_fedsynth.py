@@ -82,6 +82,7 @@ def test_the_server_replays_what_a_device_sent_to_the_devices_own_bits(
         assert not torch.equal(value, weights.tensors[name])
 
 
+@pytest.mark.extended
 def test_the_replay_starts_from_the_weights_as_the_devices_read_them(small: Small) -> None:
     """With halved weights a device steps from rounded ones; what it moved is added to the server's own."""
     run_ = made(small, "wire.weights=float16")
@@ -160,6 +161,7 @@ def test_replaying_together_gives_the_same_run_and_rejects_the_same_site(small: 
         assert list(load_sets(record.last_sets)[1]) == ["partition-0", "partition-2"]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 @pytest.mark.parametrize("bad", [1, 3])
 def test_too_few_sets_that_lead_anywhere_end_the_run_with_the_reasons(
@@ -297,6 +299,7 @@ def test_as_many_examples_are_sent_as_the_rate_pays_for_and_no_fewer(
     assert m * (b + 1) * each + learn > room
 
 
+@pytest.mark.extended
 @hypothesis_settings(deadline=None)
 @given(*sizes, *kinds)
 @for_one(26_202_306, 2369, 5, "trained", False)  # 2202.8, at which floats leave no example

@@ -190,6 +190,7 @@ def test_what_a_server_sends_is_what_a_device_reads() -> None:
         assert Demands.of(demands.fields()) == demands
 
 
+@pytest.mark.extended
 def test_flowers_fedprox_is_ours(small: Small) -> None:
     """It weights by counts in float32 sums, ours in float64: equal to rounding, and far from FedAvg."""
     ours = run(small(method="fedprox", set="fedprox.mu=1.0"))
@@ -203,6 +204,7 @@ def test_flowers_fedprox_is_ours(small: Small) -> None:
 NORM = 0.05
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("clients", "server", "norm"),
     [
@@ -333,6 +335,7 @@ class EverySecond(flower.FedAvg):
         return made if server_round % 2 else (None, None)
 
 
+@pytest.mark.extended
 def test_one_round_with_an_update_is_enough_also_where_the_run_goes_on_later(small: Small) -> None:
 
     record = run(small(method=f"{HERE}:EverySecond", rounds=1))

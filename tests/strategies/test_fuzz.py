@@ -26,6 +26,7 @@ pytestmark = pytest.mark.promise(
 )
 
 
+@pytest.mark.extended
 def test_damaged_payloads_of_every_kind_are_refused_or_what_their_spec_says() -> None:
     tally = fuzzing.fuzz(0, 600, seed=1)
     assert not tally.failures, "\n".join(tally.failures)

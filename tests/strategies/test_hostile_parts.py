@@ -109,6 +109,7 @@ def test_under_option_one_a_gradient_is_held_beside_the_others(small: Small, cli
 # ---- means, soft labels, codecs ---------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("value", [-0.2, 0.3])
 def test_soft_labels_are_shares(small: Small, value: float) -> None:
     def labels(array: np.ndarray) -> np.ndarray:

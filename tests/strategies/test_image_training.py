@@ -176,6 +176,7 @@ def test_passes_are_the_steps_that_they_take() -> None:
     assert ImageTrainingSettings(epochs=0).steps_on(5) == 0
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("method", ["feddm", "real"])
 def test_a_round_with_all_of_it_learns(small: Small, method: str) -> None:
     words = (

@@ -182,6 +182,7 @@ def test_who_was_forgotten_stays_so_and_a_late_one_joins_what_is_left(tmp_path: 
         again(alone, "ridge.forget=partition-0")
 
 
+@pytest.mark.extended
 def test_several_leave_at_once(tmp_path: Path) -> None:
     whole = ran(tmp_path, **KEPT)
     left = again(whole, "ridge.forget=partition-2, partition-0")
@@ -255,6 +256,7 @@ def test_sums_that_were_not_kept_cannot_be_taken_out(tmp_path: Path) -> None:
         again(whole, "ridge.forget=partition-1", "ridge.keep=sites")
 
 
+@pytest.mark.extended
 def test_forgetting_is_of_a_record_and_of_sums(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is of a record"):
         ran(tmp_path, **(KEPT | {"ridge.forget": "partition-1"}))

@@ -269,6 +269,7 @@ def test_the_images_go_once_and_again_to_whom_they_were_lost(small: Small) -> No
     assert has_images(3) == [True, False]
 
 
+@pytest.mark.extended
 def test_a_round_costs_kilobytes(small: Small) -> None:
     text = f"{SERVER} fedmd.epochs=1"
 
@@ -339,6 +340,7 @@ def test_noise_other_sets_and_exports(small: Small, tmp_path: Path) -> None:
     assert len(same) == 12
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("method", ["feddf", "fedmd"])
 @pytest.mark.parametrize("places", ["folder", "sites", "elsewhere"])
 def test_a_named_set_is_public_to_folders_of_pictures(

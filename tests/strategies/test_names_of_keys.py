@@ -37,6 +37,7 @@ def sites_of(tmp_path: Path, **more: Any) -> dict[str, Any]:
     return dict(json.loads(record.read_text()))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("borrowed", [0, 1, 2])
 def test_a_node_that_bears_anothers_name_takes_no_part(
     borrowed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -49,6 +49,7 @@ def configured(tmp_path: Path, **more: Any) -> Any:
     return load({**typed, "set": words})
 
 
+@pytest.mark.extended
 def test_what_is_learned_is_the_solution_of_all_examples_in_one_place(tmp_path: Path) -> None:
     run = ran(tmp_path, **{"ridge.form": "integers", "ridge.levels": 64})
     division = Division(run.config)
@@ -148,6 +149,7 @@ def test_the_servers_examples_join_as_if_a_site_had_them(tmp_path: Path) -> None
     torch.testing.assert_close(head(joined).double(), solved.mT, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.extended
 def test_a_server_that_asks_nobody_solves_for_its_own_examples(tmp_path: Path) -> None:
     run = ran(tmp_path, **{"ridge.alone": True})
     division = Division(run.config)
@@ -224,6 +226,7 @@ def test_a_small_class_of_ones_own_is_left_out_and_counted(tmp_path: Path) -> No
     assert not bool(head(run)[2].any())
 
 
+@pytest.mark.extended
 def test_noise_is_charged_before_an_example_is_read(tmp_path: Path, monkeypatch: Any) -> None:
     seen: list[str] = []
     charge, of = RidgeClient.draws.fget, Summing.batches  # type: ignore[attr-defined]
@@ -268,6 +271,7 @@ def test_each_sites_sums_are_kept_where_that_is_asked_for(tmp_path: Path) -> Non
     assert not ran(tmp_path, **EXACT).checkpoint().strategy["sites"]
 
 
+@pytest.mark.extended
 def test_a_frozen_networks_rows_are_features(tmp_path: Path) -> None:
     file = tmp_path / "network.safetensors"
     save_file(build("convnet", (1, 8, 8), 10, depth=2, width=16).state_dict(), file)

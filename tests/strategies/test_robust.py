@@ -140,6 +140,7 @@ def rounds(draw: Callable[..., Any], least: int = 1) -> Any:
     return torch.tensor(rows)
 
 
+@pytest.mark.extended
 @given(rounds())
 def test_numpy_has_the_same_median(rows: Any) -> None:
     expected = np.median(rows.double().numpy(), axis=0)
@@ -313,6 +314,7 @@ def by_numpy(rule: str, replies: Round, places: Sequence[int]) -> list[np.ndarra
     return [array[best] for array in stacked]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("rule", RULES)
 def test_a_run_ends_with_what_numpy_makes_of_its_replies(small: Small, rule: str) -> None:
     sent: dict[int, Round] = {}
@@ -373,6 +375,7 @@ def test_one_site_of_five_that_goes_the_wrong_way_costs_little(small: Small) -> 
         assert ended(rule) > unlearned + 0.2
 
 
+@pytest.mark.extended
 def test_krum_without_enough_replies_takes_their_median_and_says_so(
     small: Small, caplog: pytest.LogCaptureFixture
 ) -> None:

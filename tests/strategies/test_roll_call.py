@@ -146,6 +146,7 @@ def test_a_site_that_answers_nonsense_is_left_out_by_name(
     assert reason in caplog.text
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("counts", "said"),
     [

@@ -119,6 +119,7 @@ def test_a_key_that_was_copied_before_costs_its_first_owner_nothing(small: Small
 # ---- shares -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_rubbish_for_all_is_found_and_the_round_goes_on_without_its_sender(small: Small) -> None:
     record, grid = lied(small, 5, {2: rubbish()})
     assert in_totals(record) == [4, 4, 4]
@@ -161,6 +162,7 @@ def test_who_accuses_too_many_is_out_and_those_it_accuses_are_not(small: Small) 
     assert grid.asked.count((SHARES, 0)) == 3
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("liars", [1, 2, 3])
 def test_as_many_accusers_as_may_lie_put_nobody_out(small: Small, liars: int) -> None:
     """All of them accuse the same honest site, of which the seven others have shares enough."""
@@ -170,6 +172,7 @@ def test_as_many_accusers_as_may_lie_put_nobody_out(small: Small, liars: int) ->
     assert named(record) == [{}]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("sites", [3, 4])
 def test_of_three_or_four_sites_two_are_not_told_apart(small: Small, sites: int) -> None:
     """Rubbish for one of three: no total is opened, and the run stops with the second round."""
@@ -198,6 +201,7 @@ def test_under_noise_the_first_failed_round_ends_the_run_and_is_written_down(sma
     assert "epsilon_server" not in notes["secret"], "no share was given"
 
 
+@pytest.mark.extended
 def test_a_total_that_was_opened_for_nothing_counts_all_the_same(small: Small) -> None:
     """The server has it, whatever it can make of it; a resumed run adds the next one to it."""
     config = small(
@@ -242,6 +246,7 @@ def test_rubbish_for_as_many_as_may_lie_and_wrong_shares_fail_the_round_as_the_p
 # ---- weights and lengths ----------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("more", [10**6, -(10**6), 1, -1])
 def test_a_weight_that_is_no_sites_own_is_refused_where_all_weigh_alike(
     small: Small, more: int

@@ -247,6 +247,7 @@ def _foreign(record: ConfigRecord) -> None:
     record[cohort.OPENED] = [b"\1" * 33] * len(record[cohort.OPENED])  # type: ignore[arg-type]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("change", [_short, _repeated, _foreign])
 def test_shares_of_something_else_are_left_out_where_the_others_are_enough(
     small: Small, change: Callable[[ConfigRecord], None]
@@ -265,6 +266,7 @@ def test_where_they_are_not_the_round_fails(small: Small) -> None:
         run(config, TamperedGrid, tampers={1: reply_with(_foreign)}, kind=OPENING)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("kind", "key", "value", "said"),
     [
@@ -300,6 +302,7 @@ def _vector(make: Callable[[np.ndarray], np.ndarray]) -> Any:
     return tamper
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "make",
     [

@@ -85,6 +85,7 @@ def test_a_server_keeps_the_last_rounds_sets(small: Small, keep: int, held: int)
     assert [float(kept[0].mean()) for kept in strategy._kept] == [1.0, 2.0, 3.0][-held:]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("method", ["feddm", "real", "fedavg"])
 def test_under_flowers_own_start_the_numbers_are_the_same(small: Small, method: str) -> None:
     """Flower's start knows nothing of Nectar's loop: the strategy makes its roll call itself."""

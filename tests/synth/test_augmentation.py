@@ -27,6 +27,7 @@ def test_the_strategy_names_all_six():
         parse("color_blur")
 
 
+@pytest.mark.extended
 @settings(deadline=None)  # a busy machine is no failure
 @given(st.sampled_from(parse(ALL)), uniforms)
 def test_real_and_synthetic_images_get_the_same_transform(name, numbers):

@@ -122,6 +122,7 @@ def training(images: Tensor, seed: int = 0) -> tuple[BetaVAE, VAETraining]:
     return model, how
 
 
+@pytest.mark.extended
 def test_a_restored_training_ends_with_the_bits_of_an_unbroken_one() -> None:
     images, _ = scene()
     model, unbroken = training(images)
@@ -166,6 +167,7 @@ def test_a_loss_that_is_no_number_ends_the_training() -> None:
         how.train_epoch()
 
 
+@pytest.mark.extended
 def test_what_is_drawn_around_a_classs_mean_lies_where_the_class_does() -> None:
     """Squares lie in the left half, ellipses in the right: so do the images drawn of either class' mean."""
     images, labels = scene()

@@ -19,6 +19,7 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(7, 5), nn.Tanh(), nn.Linear(5, 3))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
 def test_the_steps_are_torchs_to_the_bit(momentum: float, weight_decay: float) -> None:

@@ -73,6 +73,7 @@ def chain(schedule: Schedule, chosen: int, m: float, s: float) -> tuple[float, f
     return mean, variance
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("chosen", [201, 51, 11])
 def test_ancestral_sampling_of_a_gaussian_has_the_chains_own_moments(chosen: int) -> None:
     """Mean and variance within five standard errors; the mean is the data's, the variance less by the steps' length."""
@@ -138,6 +139,7 @@ def test_the_mixture_of_the_class_is_drawn(sampler: str, steps: int, name: str, 
         assert float(inside.std()) == pytest.approx(deviation, rel=error)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["linear", "cosine"])
 @pytest.mark.parametrize(("sampler", "steps"), [("ddim", 100), ("second-order", 25)])
 def test_few_steps_lead_close_to_where_a_thousand_do(sampler: str, steps: int, name: str) -> None:

@@ -40,6 +40,7 @@ def training(plan: Plan = PLAN, n: int = 10) -> DiffusionTraining:
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("stop", [1, 3, 5, 8])
 def test_a_training_that_was_broken_off_is_an_unbroken_one(

@@ -117,6 +117,7 @@ def test_the_order_of_samples_is_nothing():
     torch.testing.assert_close(turned, matching_loss(model, rx, ry, sx, sy))
 
 
+@pytest.mark.extended
 def test_a_large_real_batch_is_cut_without_a_change():
     """600 images of 8x8 are more than a piece; float32 to 1e-5 of the float64 loops."""
     real, syn = batch(600, 3), batch(6, 5)
@@ -215,6 +216,7 @@ def test_projection_at_the_centre_stays():
 label_lists = st.lists(st.integers(0, 6), min_size=1, max_size=40).map(torch.tensor)
 
 
+@pytest.mark.extended
 @settings(deadline=None)  # a busy machine is no failure
 @given(label_lists, st.integers(0, 8), st.integers(0, 99))
 def test_a_batch_holds_each_class_without_repeats(labels, size, seed):

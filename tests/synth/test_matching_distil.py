@@ -233,6 +233,7 @@ class Calls(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("extra", [{}, {"augment": "color_crop_cutout_flip_scale_rotate"}])
 def test_no_iteration_asks_a_tensor_for_its_value(extra):
     """What makes a GPU wait may happen before and after the loop, not in it."""

@@ -154,6 +154,7 @@ def gradients_of_a_step(precision: torch.dtype, count: int) -> dict[str, Tensor]
     return found[0]
 
 
+@pytest.mark.extended
 def test_a_private_diffusion_step_in_bfloat16_is_clipped_to_a_float32s_accuracy() -> None:
     found = gradients_of_a_step(torch.bfloat16, 1)
     exact = gradients_of_a_step(torch.float32, 1)

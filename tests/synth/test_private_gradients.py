@@ -92,6 +92,7 @@ def length(slopes: dict[str, Tensor]) -> float:
     return float(torch.cat([slope.flatten() for slope in slopes.values()]).norm())
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", MODELS)
 def test_every_examples_gradient_is_its_own(name: str) -> None:
     model, batch = MODELS[name]().double(), batch_for(name)
@@ -101,6 +102,7 @@ def test_every_examples_gradient_is_its_own(name: str) -> None:
             torch.testing.assert_close(together[parameter][i], slope, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("clip", [0.3, 1.0, math.inf])
 @pytest.mark.parametrize("name", ["convnet, instance norm", "mlp", "lstm, tied"])
 def test_the_sum_of_clipped_gradients_in_the_trainings_own_precision(

@@ -97,6 +97,7 @@ def test_on_a_fine_grid_it_costs_as_the_gaussian_of_its_deviation() -> None:
     assert gaussian_like(1.0, 2.0**24, 40_000) <= 1.0
 
 
+@pytest.mark.extended
 def test_its_epsilon_is_of_whole_orders_alone_and_never_less_than_a_gaussians() -> None:
     for noise in (0.3, 1.0, 5.0, 100.0):
         of_gaussian = epsilon([Event("sums", noise)], 1e-5)

@@ -67,6 +67,7 @@ def test_training_is_decided_by_the_generator() -> None:
         assert not a.requires_grad
 
 
+@pytest.mark.extended
 def test_it_learns_what_is_the_classs_and_what_is_an_images_own() -> None:
     """A half's mean is 0.3, the other's -0.8; brightness that is uniform over 1 has a deviation of 0.29."""
     form, plan = Form((1, 4, 4), 2, width=12, depth=2, latent=4), Plan(steps=300, batch=32, lr=0.01)

@@ -65,6 +65,7 @@ def real_data(n: int = 12, dtype: torch.dtype = torch.float64) -> tuple[Tensor, 
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("activation", [nn.Tanh(), nn.ReLU()])
 @pytest.mark.parametrize("m", [1, 3])
 @pytest.mark.parametrize("kind", ["loss", "distance", "both"])
@@ -219,6 +220,7 @@ def test_distilling_lowers_the_loss_on_the_real_data(
         assert not torch.equal(done.batches.labels, begun.labels)
 
 
+@pytest.mark.extended
 def test_an_update_that_batches_can_write_is_found_again() -> None:
     loss, w, *_ = setting()
     target = replay(loss, w, batches(1, 30, soft=True, seed=77))
@@ -254,6 +256,7 @@ def test_no_iteration_leaves_the_set_as_it_was() -> None:
     assert done.losses.shape == (0,)
 
 
+@pytest.mark.extended
 def test_no_graph_outlives_its_iteration() -> None:
     loss, w, x, y = setting()
     seen: list[weakref.ref[Tensor]] = []

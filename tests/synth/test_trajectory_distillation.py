@@ -215,6 +215,7 @@ def test_images_are_found_that_lead_most_of_the_way() -> None:
     assert float(losses[-1]) < 0.5 * float(losses[0])
 
 
+@pytest.mark.extended
 def test_equal_generators_distil_equal_bits() -> None:
     first, again, other = digits(3, 2), digits(3, 2), digits(4, 2)
     assert torch.equal(first.data.images, again.data.images)

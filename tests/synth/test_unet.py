@@ -67,6 +67,7 @@ def test_the_small_network_for_digits_has_a_third_of_a_million() -> None:
     assert parameters(UNet((1, 8, 8), 10, rng(), **SMALL)) == 361_873
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 16, 16), (1, 28, 28), (3, 32, 32), (2, 5, 7)])
 def test_any_side_goes_in_and_comes_out(shape: tuple[int, int, int]) -> None:
     model = woken(UNet(shape, 4, rng(), **{**SMALL, "width": 8}))
@@ -94,6 +95,7 @@ def test_the_time_step_and_the_class_matter_and_the_rest_of_the_batch_does_not()
     torch.testing.assert_close(together, alone, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.extended
 def test_the_weights_come_from_the_generator_alone() -> None:
     torch.manual_seed(7)
     untouched = torch.get_rng_state()
