@@ -153,16 +153,6 @@ def test_odd_settings_are_a_sentence(record: Path, monkeypatch: pytest.MonkeyPat
         survives(record, f"config.yaml: {what}", exports=False)
 
 
-@pytest.mark.usefixtures("lighter")
-@pytest.mark.parametrize(
-    "name", ["provenance.json", "partition.json", "metrics.jsonl", "config.yaml"]
-)
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[1, 2]", b"5\n", b"[" * 100_000])
-def test_a_file_of_something_else_is_a_sentence(record: Path, name: str, content: bytes) -> None:
-    (record / name).write_bytes(content)
-    survives(record, f"{name}: {content[:10]!r}")
-
-
 @pytest.mark.parametrize("site", ["../../../../victim", "a/../../b", "/tmp/x", "", "-x\n"])
 def test_a_sites_name_is_no_path(record: Path, site: str) -> None:
     sent = SyntheticImages(torch.zeros(1, 1, 8, 8), torch.tensor([3]))
