@@ -66,9 +66,9 @@ OWNER = {
     **{"cores": 1, "max-parameters": 100_000},
 }
 
-_FOLDER = f"images.classes={CLASSES} images.size=8 data.send_originals=on "
+_FOLDER = f"images.classes={CLASSES} images.size=8 data.send_originals=on"
 FOLDERS = tuple(
-    (method, words.replace("data.images=150 ", "") + _FOLDER)
+    (method, f"{words} {_FOLDER}")
     for method, words in CASES
     if method in ("fedavg", "feddm", "scaffold", "feddpms", "real", "fedssyn")
 )
@@ -107,7 +107,7 @@ def asked_of(own: bool, case: tuple[str, str], folder: str) -> Asked:
         config["dataset"] = "images"
         nodes = [{"site": f"site-{i}", "data": str(_painted(folder, i))} for i in range(3)]
         node = nodes[0]
-    config["set"] += " evaluation.on=none" if own else ""
+        config["set"] = config["set"].replace("data.images=150", "evaluation.on=none")
     grid = _Noting(client_app, nodes, config)
     grid.noted = []
     serve(grid, load(config))
