@@ -23,6 +23,7 @@ from small import SMALL, Small
 from smoothness import smooth  # noqa: F401 - a fixture
 from standing_clock import clock  # noqa: F401 - a fixture
 from texts import asked, texts  # noqa: F401 - fixtures
+from waiting import patience  # noqa: F401 - a fixture
 from xdist.scheduler import LoadFileScheduling
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -174,10 +174,7 @@ def rows(chosen: Callable[[Case], bool] = lambda case: True) -> list[Any]:
         pytest.param(
             case,
             id=case.name.replace(" ", "-"),
-            marks=[
-                pytest.mark.xdist_group(case.name),
-                *([] if case.name in QUICK else [pytest.mark.extended]),
-            ],
+            marks=[] if case.name in QUICK else [pytest.mark.extended],
         )
         for case in CASES
         if chosen(case)

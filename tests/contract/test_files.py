@@ -11,8 +11,7 @@ import errno
 import json
 import os
 import shutil
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +42,7 @@ from server_app.checkpoint import Checkpoint
 from server_app.synthetic_sets import save_sets
 
 pytestmark = [
+    pytest.mark.usefixtures("patience"),
     pytest.mark.promise(
         "Records", "A damaged record is refused by file, line and round, and stays as it is"
     ),
@@ -61,11 +61,13 @@ LARGE = torch.arange(1_200_000).to(torch.uint8)
 class Reader:
     """What is kept in a folder: ``write(folder, number)`` its version 1 or 2, ``read(folder)`` what it says.
 
+    Without ``write`` it is part of a run's record.
+
     ``files`` are the files by patterns. ``sealed`` ones differ from what was written in no bit unseen; a ``healed`` one
     is made anew. ``atomic`` says that a version takes another one's place as a whole.
     """
 
-    write: Callable[[Path, int], object]
+    write: Callable[[Path, int], object] | None
     read: Callable[[Path], Any]
     files: tuple[str, ...]
     sealed: bool = True
@@ -201,27 +203,17 @@ def exported(folder: Path) -> Any:
     return ExportedModel.open(folder / "model").classes
 
 
-def copied(folder: Path, number: int) -> None:
-    raise NotImplementedError("the fixture `kept` copies a record")
-
-
 RECORDED = {
-    "provenance": Reader(
-        copied, of_record(lambda r: r.outcome), ("provenance.json",), sealed=False
-    ),
-    "settings": Reader(
-        copied, of_record(lambda r: r.config.method), ("config.yaml",), sealed=False
-    ),
+    "provenance": Reader(None, of_record(lambda r: r.outcome), ("provenance.json",), sealed=False),
+    "settings": Reader(None, of_record(lambda r: r.config.method), ("config.yaml",), sealed=False),
     "partition": Reader(
-        copied, of_record(lambda r: sorted(r.sites)), ("partition.json",), sealed=False
+        None, of_record(lambda r: sorted(r.sites)), ("partition.json",), sealed=False
     ),
-    "figures": Reader(copied, of_record(lambda r: len(r.rounds)), ("metrics.jsonl",), sealed=False),
+    "figures": Reader(None, of_record(lambda r: len(r.rounds)), ("metrics.jsonl",), sealed=False),
     "record's checkpoint": Reader(
-        copied, of_record(lambda r: r.checkpoint().server_round), ("checkpoint/last.safetensors",)
+        None, of_record(lambda r: r.checkpoint().server_round), ("checkpoint/last.safetensors",)
     ),
-    "export": Reader(
-        copied, exported, ("model/model.json", "model/model.safetensors"), sealed=False
-    ),
+    "export": Reader(None, exported, ("model/model.json", "model/model.safetensors"), sealed=False),
 }
 EVERY = READERS | RECORDED
 
@@ -233,7 +225,7 @@ GUARDED = [name for name in EVERY if name not in ("store", "table", "arrays", "e
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Reader, Path]:
     """The reader that is named, and a folder in which its first version lies."""
     reader, folder = EVERY[request.param], tmp_path / "kept"
-    if request.param in RECORDED:
+    if reader.write is None:
         shutil.copytree(request.getfixturevalue("whole"), folder)
     else:
         folder.mkdir()
@@ -242,20 +234,6 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Reader, Path]:
 
 
 every = pytest.mark.parametrize("kept", EVERY, indirect=True)
-
-
-@pytest.fixture(autouse=True)
-def patience() -> Iterator[None]:
-    """What waits at a pipe for ever is a failure."""
-
-    def hangs(*_: object) -> None:
-        raise TimeoutError("it hangs")
-
-    before = signal.signal(signal.SIGALRM, hangs)
-    signal.alarm(300)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 def files_of(reader: Reader, folder: Path) -> list[Path]:

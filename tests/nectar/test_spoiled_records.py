@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ from nectar import cli
 from nectar.records.outputs import with_recorded
 from server_app.record import Record
 
+pytestmark = pytest.mark.usefixtures("patience")
+
 Spoil = Callable[[Path], None]
 
 
@@ -38,20 +40,6 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def record(recorded: Path, tmp_path: Path) -> Path:
     return shutil.copytree(recorded, tmp_path / "runs" / recorded.name)
-
-
-@pytest.fixture(autouse=True)
-def patience() -> Iterator[None]:
-    """What waits at a pipe for ever is a failure."""
-
-    def hangs(*_: object) -> None:
-        raise TimeoutError("it hangs")
-
-    before = signal.signal(signal.SIGALRM, hangs)
-    signal.alarm(300)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 def typed(*words: str) -> int:
