@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import re
@@ -217,7 +218,8 @@ def _interrupts_are_heard() -> None:
 
 @pytest.fixture(autouse=True)
 def _as_alone() -> None:
-    """One thread, or as many as OMP_NUM_THREADS says, and draws that are the same whatever ran before."""
+    """One thread, or as many as OMP_NUM_THREADS says, and draws and a log that are the same whatever ran before."""
+    logging.getLogger("flwr").setLevel(logging.INFO)
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002

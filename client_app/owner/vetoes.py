@@ -165,7 +165,7 @@ def check_instruction(config: Mapping[str, object]) -> None:
                 f"the instruction says {key}={str(named)[:40]} where a whole number from 0 to {MAX_ROUND} is allowed"
             )
     left = config.get(SECONDS_LEFT, 0.0)
-    if not isinstance(left, int | float) or not 0 <= left < math.inf:
+    if isinstance(left, bool) or not isinstance(left, int | float) or not 0 <= left < math.inf:
         raise FederationError(
             f"the instruction says {SECONDS_LEFT}={str(left)[:40]} where a finite number from 0 is allowed"
         )
