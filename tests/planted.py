@@ -244,7 +244,7 @@ FAULTS = (
         "client_app/draws.py",
         "        if self.told is None:\n",
         "        if self.told is None and self.run is None:\n",
-        "contract/test_privacy.py client_app/test_noise.py",
+        "client_app/test_noise.py contract/test_privacy.py",
     ),
     Fault(
         "rates are told where counts are private",
@@ -312,7 +312,7 @@ FAULTS = (
         "server_app/test_tracking.py",
     ),
     Fault(
-        "an earlier release's memory of later rounds is kept",
+        "a run goes on from one that has not its round",
         "client_app/state.py",
         "found = [folder for folder, rounds in others.items() if taken in rounds]",
         "found = [folder for folder, rounds in others.items() if rounds]",
@@ -331,7 +331,7 @@ FAULTS = (
         "common/storage/files.py",
         'return f"\'{cell}"',
         "return cell",
-        "nectar/test_report.py nectar/test_compare_table.py nectar/test_compare_runs.py",
+        "common/test_rows.py nectar/test_compare_table.py",
     ),
     # ---- commands --------------------------------------------------------------------------------
     Fault(

@@ -227,3 +227,15 @@ def test_a_real_sites_memory_is_on_disk_before_it_answers_and_a_simulated_ones_n
         assert len(flushed) == files
         assert all(torch.equal(state.load(1)[name], t) for name, t in tensors.items())
         flushed.clear()
+
+
+def test_a_run_takes_nothing_over_from_one_that_has_not_its_round(tmp_path: Path) -> None:
+    def state(run: int) -> DirectoryState:
+        return DirectoryState(tmp_path, "record", "site", run=run)
+
+    for run, number in ((1, 1), (2, 5)):
+        state(run).save(number, {"x": torch.tensor(float(number))})
+    assert state(3).rounds(taken=3) == [1, 5]
+    assert not any(tmp_path.rglob("3/*"))
+    assert state(3).rounds(taken=5) == [5]
+    assert float(state(3).load(5)["x"]) == 5

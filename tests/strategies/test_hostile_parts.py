@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -25,7 +27,7 @@ from server_app.record import Record
 from strategies.base import Instruction, Strategy
 from strategies.exchange.judging import Clipping, UploadScreening, shares_kept
 from strategies.exchange.replies import Upload
-from strategies.exchange.rules import Rule, require_valid
+from strategies.exchange.rules import Rule, image_rule, require_valid
 from strategies.fedavg import FedAvg
 from strategies.sparse import SparseAverage
 
@@ -119,7 +121,17 @@ def test_soft_labels_are_shares(small: Small, value: float) -> None:
     assert "soft labels" in record.metrics()[1]["rejected"][HOSTILE]
 
 
-# ---- FedDPMS ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("means", "farthest"), [(False, 3.0), (True, 1.0)])
+def test_images_reach_as_far_as_max_pixel_says_and_means_as_far_as_real_ones(
+    small: Small, means: bool, farthest: float
+) -> None:
+    division = Division(load(small(method="feddm", set="federation.max_pixel=3")))
+    rule = image_rule(division.run, "the server", "nothing", means=means)
+    assert rule.require
+    for times, fits in ((0.999, True), (-0.999, True), (1.01, False), (-1.01, False)):
+        values = torch.full((2, 1, 8, 8), times * farthest * division.run.info.largest)
+        with nullcontext() if fits else pytest.raises(PayloadError, match="range of digits"):
+            rule.require(Weights({}), cast(Any, None), SimpleNamespace(examples=values))
 
 
 # ---- long updates -----------------------------------------------------------------------------------------

@@ -42,6 +42,12 @@ def test_the_contrast_changes_rounds_from_the_second_on(small: Small) -> None:
 @pytest.mark.parametrize("pool", [1, 2])
 def test_a_site_keeps_its_last_models(small: Small, pool: int) -> None:
     record = run(small(method="moon", rounds=3, set=f"moon.pool={pool}"))
-    newest = sorted((record.directory / "state").rglob("000003.safetensors"))
-    kept = {name.partition("/")[0] for name in tensor_file.load(newest[0])[0]}
-    assert kept == {str(i) for i in range(pool)}
+    before, after = (
+        tensor_file.load(min((record.directory / "state").rglob(f"00000{number}.safetensors")))[0]
+        for number in (2, 3)
+    )
+    assert {name.partition("/")[0] for name in after} == {str(i) for i in range(pool)}
+    newest = {name: tensor for name, tensor in before.items() if name.startswith("0/")}
+    assert not all(torch.equal(after[name], tensor) for name, tensor in newest.items())
+    if pool == 2:
+        assert all(torch.equal(after[f"1{name[1:]}"], tensor) for name, tensor in newest.items())
