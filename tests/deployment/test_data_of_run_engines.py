@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from deployment import PROGRAMS, Deployment
+from deployment import Deployment
 
 from nectar.records.outputs import with_recorded
 
@@ -78,16 +78,10 @@ def refusal(federation: Deployment, run_config: dict[str, Any]) -> str:
     """Submit a run that fails, and return what its server logged."""
     run_id = federation.submit(run_config)
     assert federation.wait(run_id) == "finished:failed"
-    done = subprocess.run(
-        [str(PROGRAMS / "flwr"), "log", run_id, "lab", "--show"],
-        env=federation._environment("cli"),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.stdout + done.stderr
+    return federation.server_log(run_id)
 
 
+@pytest.mark.long
 def test_over_a_superlink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each question is answered in a new process, so that the split of such a function differs from one to the next."""
     for name in ("data", "link"):

@@ -34,8 +34,8 @@ class Case(NamedTuple):
 
 CASES = {
     "feddm": Case("", engines=(SUPERLINK,), also=(RAY,)),
-    "scaffold": Case("scaffold.option=I", engines=(SUPERLINK,)),
-    "server": Case("", engines=(SUPERLINK,)),
+    "scaffold": Case("scaffold.option=I"),
+    "server": Case(""),
     "local": Case("data.validation_at=sites", engines=(SUPERLINK,)),
     "fedavg remembers what int8 cut": Case("wire.weights=int8 wire.error_feedback=on"),
     "feddm as pictures": Case("wire.images=jpeg:60 feddm.side=half"),
@@ -145,7 +145,8 @@ SECRET = (
 
 @pytest.mark.extended
 @pytest.mark.parametrize(
-    ("method", "rounds", "words"), [("scaffold", 2, ""), ("ridge", 1, "ridge.width=9")]
+    ("method", "rounds", "words"),
+    [("scaffold", 2, ""), pytest.param("ridge", 1, "ridge.width=9", marks=pytest.mark.long)],
 )
 def test_a_secret_sum_over_a_superlink_is_that_of_this_process_with_and_without_masks(
     lab: Secured, small: Small, tmp_path: Path, method: str, rounds: int, words: str
