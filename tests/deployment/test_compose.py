@@ -17,7 +17,6 @@ FILES = ["docker-compose.yml", *sorted(str(p.relative_to(ROOT)) for p in ROOT.gl
 
 SITES = ("north", "south", "east")
 NODES = [*SITES, *(f"{site}-cuda" for site in SITES)]
-RUN_ONCE = ("init", "register")
 
 
 def compose(name: str = "docker-compose.yml") -> dict[str, Any]:

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 from deployment import Secured, nectar
-from federation import numbers, run
+from federation import numbers, run, same_end
 from places import contents
-from small import SMALL
+from small import SMALL, Small
 from waiting import until
 
 from server_app.record import Record
@@ -72,14 +72,35 @@ def the_record(directory: Path) -> Record:
     return Record(found)
 
 
+@pytest.mark.promise(
+    "A fault at any step",
+    "FedGEN, DENSE and FedDM have the numbers of one process; a site killed while it trains a "
+    "generator makes the same images",
+)
 def test_the_numbers_are_those_of_this_process(done: Done, tmp_path: Path) -> None:
     """Test and validation figures, bytes each way by site, floats, devices: all but the seconds."""
     here = run({"output-dir": str(tmp_path), "rounds": 2, "set": SMALL})
     assert numbers(done.home) == numbers(here)
+    assert same_end(done.home, here)
     last = numbers(done.home)[-1]
     assert last["round"] == 2
     assert set(last["bytes"]["up"]) == set(done.federation.sites)
     assert all(count > 0 for way in ("up", "down") for count in last["bytes"][way].values())
+
+
+def test_a_secret_sum_is_that_of_this_process_with_and_without_masks(
+    lab: Secured, small: Small, tmp_path: Path
+) -> None:
+    """But for bytes: masks' exchanges add to those."""
+    secret = "federation.sites=3 federation.secret_colluders=0 evaluation.on=server"
+    config = small(method="scaffold", set=f"{secret} federation.secret=on")
+    run_id = lab.submit(config | {"output-dir": str(tmp_path / "remote")})
+    assert lab.wait(run_id) == "finished:completed", lab.server_log(run_id)
+    records = [the_record(tmp_path / "remote"), run(config)]
+    records.append(run(small(method="scaffold", set=f"{secret} federation.secret=plain")))
+    there, here, unmasked = ([line | {"bytes": {}} for line in numbers(r)] for r in records)
+    assert there == here == unmasked
+    assert same_end(records[0], records[2])
 
 
 def test_the_record_came_home_whole(done: Done) -> None:

@@ -24,19 +24,21 @@ PUBLIC = "image_training.epochs=3"
 
 
 class Case(NamedTuple):
-    """A run, and the engines that carry it out in CI; ``also`` names those that do by hand alone."""
+    """A run, and the engines that carry it out by hand, as ``pytest -m long`` does."""
 
     words: str
     rounds: int = 2
-    engines: tuple[str, ...] = ()
-    also: tuple[str, ...] = (SUPERLINK,)
+    engines: tuple[str, ...] = (SUPERLINK,)
 
 
 CASES = {
-    "feddm": Case("", engines=(SUPERLINK,), also=(RAY,)),
+    "feddm": Case("", engines=(RAY,)),  # over a SuperLink: test_deployment_tls.py
     "scaffold": Case("scaffold.option=I"),
     "server": Case(""),
-    "local": Case("data.validation_at=sites", engines=(SUPERLINK,)),
+    "local": Case("data.validation_at=sites"),
+    "fedavg with noise": Case(
+        "privacy.noise_multiplier=1 privacy.counts=public evaluation.on=server"
+    ),
     "fedavg remembers what int8 cut": Case("wire.weights=int8 wire.error_feedback=on"),
     "feddm as pictures": Case("wire.images=jpeg:60 feddm.side=half"),
     "feddm two models": Case("feddm.global_models=mlp,convnet feddm.global_epochs=3"),
@@ -61,7 +63,7 @@ CASES = {
     "fedssyn distilled": Case(
         "fedssyn.source=distilled fedssyn.start_from_images=on fedssyn.inner=scaffold wire.images=uint8",
         3,
-        also=(SUPERLINK, RAY),
+        engines=(SUPERLINK, RAY),
     ),
     "fedper": Case("fedper.epochs=1 fedper.batch=64"),
     "ditto": Case("ditto.epochs=1 ditto.batch=64"),
@@ -73,17 +75,8 @@ CASES = {
 }
 
 
-def rows(engine: str) -> list[Any]:
-    """Return the cases that ``engine`` carries out, each in its tier."""
-    return [
-        pytest.param(name, marks=[] if name == "feddm" else pytest.mark.extended)
-        for name, case in CASES.items()
-        if engine in case.engines
-    ] + [
-        pytest.param(name, marks=pytest.mark.long)
-        for name, case in CASES.items()
-        if engine in case.also
-    ]
+def rows(engine: str) -> list[str]:
+    return [name for name, case in CASES.items() if engine in case.engines]
 
 
 @pytest.fixture
@@ -114,6 +107,7 @@ def over(federation: Deployment, config: dict[str, Any], output: Path) -> Record
     "FedGEN, DENSE and FedDM have the numbers of one process; a site killed while it trains a "
     "generator makes the same images",
 )
+@pytest.mark.long
 @pytest.mark.parametrize("name", rows(SUPERLINK))
 def test_a_superlink_gives_the_numbers_of_this_process(
     lab: Secured, config_of: Callable[[str], dict[str, Any]], tmp_path: Path, name: str
@@ -124,6 +118,7 @@ def test_a_superlink_gives_the_numbers_of_this_process(
     assert same_end(there, here)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", rows(RAY))
 def test_ray_gives_the_numbers_of_this_process(
     config_of: Callable[[str], dict[str, Any]], tmp_path: Path, name: str
@@ -144,21 +139,6 @@ SECRET = (
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize(
-    ("method", "rounds", "words"),
-    [("scaffold", 2, ""), pytest.param("ridge", 1, "ridge.width=9", marks=pytest.mark.long)],
-)
-def test_a_secret_sum_over_a_superlink_is_that_of_this_process_with_and_without_masks(
-    lab: Secured, small: Small, tmp_path: Path, method: str, rounds: int, words: str
-) -> None:
-    config = small(method=method, rounds=rounds, set=f"{SECRET} {words}")
-    plain = small(method=method, rounds=rounds, set=f"{SECRET.replace('=on', '=plain', 1)} {words}")
-    there = over(lab, config, tmp_path / "remote")
-    assert figures(there) == figures(run(config)) == figures(unmasked := run(plain))
-    assert same_end(there, unmasked)
-
-
-@pytest.mark.extended
 @pytest.mark.parametrize("engine", ["simulate", pytest.param("run", marks=pytest.mark.long)])
 def test_a_secret_sum_on_ray_and_in_a_pool_is_that_of_this_process(
     small: Small, tmp_path: Path, engine: str
@@ -167,33 +147,6 @@ def test_a_secret_sum_on_ray_and_in_a_pool_is_that_of_this_process(
     assert nectar([engine, *words_of(config | {"output-dir": str(tmp_path / "there")})]) == 0
     assert figures(the_record(tmp_path / "there")) == figures(run(config))
     assert not (tmp_path / "there" / ".secret-sum").exists()
-
-
-@pytest.mark.extended
-def test_named_nodes_give_the_numbers_of_the_partitions_that_they_hold(
-    small: Small, tmp_path: Path
-) -> None:
-    """Named backwards: draws, hold-outs and the order of sums go by the partition."""
-    nodes = [f"partition-id={i} num-partitions=3 site='{name}'" for i, name in enumerate("zya")]
-    settings = "masking.rate=2 data.site_holdout=0.2 evaluation.on=both"
-    config = small(method="masking", rounds=2, set=settings)
-    with Deployment(tmp_path, nodes=nodes) as federation:
-        there, here = over(federation, config, tmp_path / "remote").metrics(), run(config).metrics()
-    for judged in ("test", "sites"):
-        assert [line[judged] for line in there] == [line[judged] for line in here]
-
-
-@pytest.mark.long
-def test_on_ray_a_server_that_raises_ends_with_a_failure_and_its_reason(
-    small: Small, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    config = small(set="feddm.image_lr=1e30") | {"output-dir": str(tmp_path / "ray")}
-    assert nectar(["simulate", *words_of(config)]) == 1
-    message = capfd.readouterr().out
-    assert "round 1 has 0 valid replies where federation.min_replies asks for 1" in message
-    assert "the device raised FloatingPointError (incident" in message
-    record = the_record(tmp_path / "ray")
-    assert '"failed: round 1 has 0 valid' in (record.directory / "provenance.json").read_text()
 
 
 @pytest.mark.long

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from deployment import Deployment
-from federation import numbers
 from image_folders import CLASSES, paint, paint_split
 from small import Small
 
@@ -152,22 +150,3 @@ def test_an_unknown_class_and_bad_files_are_refused_without_a_files_name(
     (north / "purple").mkdir()
     with pytest.raises(FederationError, match=r"purple is a folder of no known class.*red, green"):
         federate(run_config, nodes)
-
-
-@pytest.mark.long
-@pytest.mark.extended
-def test_supernodes_with_folders_of_their_own_give_the_numbers_of_this_process(
-    small: Small, nodes: list[dict[str, str]], tmp_path: Path
-) -> None:
-    text = f"{IMAGES} evaluation.on=sites data.site_holdout=0.2"
-    run_config = small(dataset="images", rounds=1, set=text)
-    remote = run_config | {"output-dir": str(tmp_path / "remote")}
-    words = [" ".join(f'{key}="{value}"' for key, value in node.items()) for node in nodes]
-    with Deployment(tmp_path, nodes=words) as federation:
-        assert federation.wait(federation.submit(remote)) == "finished:completed"
-    (found,) = (tmp_path / "remote").iterdir()
-    there, here = numbers(Record(found)), numbers(federate(run_config, nodes))
-    assert [line["accepted"] for line in there] == [[], ["east", "north", "south"]]
-    for line, other in zip(there, here, strict=True):
-        same = ("accepted", "sites", "train", "devices", "floats_up")
-        assert {key: line[key] for key in same} == {key: other[key] for key in same}

@@ -1,4 +1,4 @@
-"""Private runs over a real SuperLink: the numbers of this process, a site killed as it draws, and a spent budget.
+"""A private run over a real SuperLink: a site killed as it draws, and a spent budget.
 
 Minutes, so with `pytest tests/deployment/test_private_over_superlink.py -m long` only.
 """
@@ -13,11 +13,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from deployment import Deployment
-from federation import numbers, run, words_of
+from federation import words_of
 from frail import Frail, until
 from image_folders import CLASSES, COLOURS, paint
-from small import SMALL, Small
+from small import SMALL
 
 from client_app.owner.ledger import NO_BUDGET
 from common.learning.steps import DPSGDSteps
@@ -38,52 +37,6 @@ pytestmark = [
 
 DELTA = 1e-5
 PRIVATE = "privacy.noise_multiplier=1 privacy.counts=public evaluation.on=server"
-
-
-# ---- the same numbers -----------------------------------------------------------------------------------
-
-
-def test_nodes_with_a_budget_give_the_numbers_and_the_epsilon_of_this_process(
-    small: Small, tmp_path: Path
-) -> None:
-    """Their noise is the seed's, as with any partition of a known data set; what it would cost is reckoned anew."""
-    config = small(method="fedavg", set=PRIVATE)
-    nodes = [f"partition-id={i} num-partitions=3 privacy-epsilon=50" for i in range(3)]
-    with Deployment(tmp_path, nodes=nodes) as federation:
-        there = tmp_path / "remote"
-        run_id = federation.submit(config | {"output-dir": str(there)})
-        assert federation.wait(run_id) == "finished:completed"
-    (directory,) = there.iterdir()
-    record = Record(directory)
-    assert numbers(record) == numbers(run(config))
-    for server_round in (1, 2):
-        line = record.metrics()[server_round]
-        assert line["accepted"] == [f"partition-{i}" for i in range(3)]
-        for spent in line["notes"]["spent"].values():
-            (event,) = map(Event.read, spent["events"])
-            assert spent["seeded"]
-            assert spent["epsilon"] == pytest.approx(epsilon([event], DELTA).value)
-            assert event.steps == server_round * round(1 / event.sample_rate + 0.5)
-
-
-def test_an_epsilon_is_planned_and_kept_and_patience_ends_the_run_as_in_this_process(
-    small: Small, tmp_path: Path
-) -> None:
-    words = "privacy.epsilon=6 privacy.examples=40 evaluation.on=server evaluation.patience=1"
-    config = small(method="fedavg", rounds=4, set=f"{words} fedavg.lr=1e-9")
-    nodes = [f"partition-id={i} num-partitions=3 privacy-epsilon=6" for i in range(3)]
-    with Deployment(tmp_path, nodes=nodes) as federation:
-        there = tmp_path / "remote"
-        run_id = federation.submit(config | {"output-dir": str(there)})
-        ended = federation.wait(run_id)
-        assert ended == "finished:completed", federation.server_log(run_id)
-    (directory,) = there.iterdir()
-    record, alone = Record(directory), run(config)
-    assert numbers(record) == numbers(alone)
-    rounds = record.metrics()
-    assert 0 < len(rounds) - 1 < 4, "patience ended it"
-    for spent in rounds[-1]["notes"]["spent"].values():
-        assert 0 < spent["epsilon"] <= 6
 
 
 # ---- sites with folders, ledgers and budgets of their own ----------------------------------------------------

@@ -135,9 +135,9 @@ class Deployment:
             *options,
         )
 
-    def submit(self, run_config: Mapping[str, Any]) -> str:
+    def submit(self, run_config: Mapping[str, Any], app: Path = ROOT) -> str:
         """Start a run and return its id."""
-        answer = self._flwr("run", str(ROOT), "lab", "-c", to_flwr(run_config), "--format", "json")
+        answer = self._flwr("run", str(app), "lab", "-c", to_flwr(run_config), "--format", "json")
         assert answer.get("success"), answer
         run_id = str(answer["run-id"])
         self._outputs[run_id] = Path(str(run_config["output-dir"]))
