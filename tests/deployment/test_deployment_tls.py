@@ -21,13 +21,10 @@ from waiting import until
 
 from server_app.record import Record
 
-pytestmark = [
-    pytest.mark.extended,
-    pytest.mark.promise(
-        "A federation in operation",
-        "`nectar doctor --site` fails on an unregistered key, and disturbs no SuperNode",
-    ),
-]
+pytestmark = pytest.mark.promise(
+    "A federation in operation",
+    "`nectar doctor --site` fails on an unregistered key, and disturbs no SuperNode",
+)
 
 PYTHON = [sys.executable, "-m", "nectar.cli"]
 
@@ -88,6 +85,7 @@ def test_the_numbers_are_those_of_this_process(done: Done, tmp_path: Path) -> No
     assert all(count > 0 for way in ("up", "down") for count in last["bytes"][way].values())
 
 
+@pytest.mark.extended
 def test_a_secret_sum_is_that_of_this_process_with_and_without_masks(
     lab: Secured, small: Small, tmp_path: Path
 ) -> None:
@@ -196,6 +194,7 @@ def key_in_use(done: Done, tmp_path: Path) -> dict[str, Any]:
     return {"key": done.federation.keys / "nodes/partition-0"}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("how", "said"),
     [(other_key, NOT_THIS_KEY), (key_in_use, NOT_THIS_KEY), (no_key, NO_KEY), (other_ca, WRONG_CA)],
@@ -213,6 +212,7 @@ def test_who_is_turned_away_and_with_which_words(
     assert "Exit Code: 305" in log
 
 
+@pytest.mark.extended
 def test_a_sites_new_key_takes_the_old_ones_place(
     done: Done, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
