@@ -14,9 +14,7 @@ from federation import numbers, run, same_end, words_of
 from places import HELPERS
 from small import Small
 
-from common.config.loading import load
 from nectar.cli import main as nectar
-from nectar.records.outputs import with_recorded
 from server_app.record import Record
 
 SUPERLINK, RAY = "superlink", "ray"
@@ -166,10 +164,3 @@ def test_on_ray_a_record_names_its_command_and_holds_no_token(
     assert secret.search(message.encode()) is None
     assert "nectar-record" not in message  # marked lines are for programs
     assert f"the record is {record.directory}" in message
-
-
-def test_resume_takes_the_recorded_configuration(small: Small) -> None:
-    record = run(small(rounds=1, set="feddm.ipc=1"))
-    again = load(with_recorded({"resume": str(record.directory), "rounds": 2}))
-    assert again.settings.ipc == 1  # type: ignore[attr-defined]
-    assert again.rounds == 2

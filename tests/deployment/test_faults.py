@@ -7,21 +7,16 @@ take minutes: `pytest tests/deployment/test_faults.py -m long`.
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from deployment import Deployment
 from federation import (
     SMALL_CLIENTS,
     MissingGrid,
-    SilentGrid,
     numbers,
     resumed,
     run,
@@ -29,8 +24,7 @@ from federation import (
     words_of,
 )
 from flwr.app import Error, Message
-from frail import Frail, lines_in, until
-from places import HELPERS
+from frail import Frail, until
 from small import Small
 
 from client_app.app import app as client_app
@@ -38,9 +32,7 @@ from common.config.loading import load
 from common.division import Division
 from common.errors import FederationError
 from common.settings.sections import FederationSettings
-from nectar.cli import main as nectar
 from nectar.engines.local_grid import LocalGrid
-from nectar.engines.simulation.workspace import marked_processes
 from nectar.records.record import RunRecord
 from server_app.app import make_strategy, serve
 from server_app.checkpoint import Checkpoint
@@ -145,44 +137,6 @@ def test_a_killed_server_says_why_and_what_continues_the_run_is_unbroken(
     assert len(provenance["continued"]) == len(struck)
 
 
-@pytest.mark.long
-def test_a_simulation_killed_on_ray_and_continued_is_an_unbroken_run(
-    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """kill -9 in round 3 of 4, in which the devices stay until there is a file.
-
-    They remember what SCAFFOLD's do, and what their updates fell short by.
-    """
-    gate = tmp_path / "gate"
-    gate.mkdir()
-    monkeypatch.setenv("PYTHONPATH", str(HELPERS))
-    odd = (
-        f"odd.does=stay odd.at=3 odd.folder={gate} odd.epochs=1 compute.workers=2 "
-        "wire.weights=int8 wire.error_feedback=on"
-    )
-    config = small(method="odd_devices:METHOD", rounds=4, set=odd)
-    (gate / "go").touch()
-    whole = run(config)
-    for name in ("there", "go"):
-        (gate / name).unlink()
-    words = words_elsewhere(config, tmp_path / "ray")
-    with subprocess.Popen([sys.executable, "-m", "nectar.cli", "simulate", *words]) as wrapper:
-        until((gate / "there").exists, "round 3", while_runs=wrapper)
-        mark = f"nectar-simulation-{wrapper.pid}-"
-        own = [pid for pid, name in marked_processes().items() if mark in name]
-        (server,) = (
-            p for p in own if b"flwr-simulation" in Path(f"/proc/{p}/cmdline").read_bytes()
-        )
-        os.kill(server, signal.SIGKILL)
-        assert wrapper.wait(400) == 1
-    record = the_record(tmp_path / "ray")
-    assert len(record.metrics()) == 3
-    (gate / "go").touch()
-    assert nectar(["simulate", f"resume={record.directory}"]) == 0
-    assert numbers(record) == numbers(whole)
-    assert nectar(["report", str(record.directory), "--allow-imports", "odd_devices"]) == 0
-
-
 # ---- a site is killed or frozen -------------------------------------------------------------------------
 
 #: SCAFFOLD around some hundred images a site; a generator takes long enough to be met at its work
@@ -224,35 +178,6 @@ def test_a_site_of_fedssyn_killed_in_round_1_makes_the_same_images(
     assert next(learned) == next(learned)
     one, other = (Checkpoint.load(r.last).strategy["pool"]["images"][""] for r in (there, here))
     assert one.equal(other)
-
-
-@pytest.mark.long
-def test_a_frozen_site_is_given_up_at_the_deadline_and_the_round_goes_on(
-    small: Small, tmp_path: Path
-) -> None:
-    """The same outcome, in the same words, as a Grid that withholds the reply in this process."""
-    settings = f"{WARM} federation.round_deadline=25 evaluation.on=server"
-    config = small(rounds=200, set=settings) | {"output-dir": str(tmp_path / "remote")}
-
-    def frozen(line: dict[str, Any]) -> bool:
-        return "partition-2" in line.get("rejected", {})
-
-    with Deployment(tmp_path, nodes=3) as federation:
-        federation.submit(config)
-        until(lambda: lines_in(tmp_path / "remote"), "round 1")
-        federation.stop_node(2)
-        until(lambda: any(map(frozen, lines_in(tmp_path / "remote"))), "a round without it")
-        lines = numbers(the_record(tmp_path / "remote"))
-    last = next(line["round"] for line in lines if frozen(line))
-    # Flower's own heartbeat gives a frozen node up later, between 44 and 67 seconds
-    assert lines[last]["rejected"]["partition-2"] == "no reply within 25 s"
-    local = numbers(run(small(rounds=last, set=WARM), SilentGrid, silent=[2], from_round=last))
-    for there, here in zip(lines[: last + 1], local, strict=True):
-        same = ("accepted", "test", "validation", "floats_up", "devices")
-        assert {k: there[k] for k in same} == {k: here[k] for k in same}
-        for way in ("down", "up"):
-            sent = {site: there["bytes"][way][site] for site in there["accepted"]}
-            assert sent == {site: here["bytes"][way][site] for site in here["accepted"]}
 
 
 # ---- in the middle of a secret sum ----------------------------------------------------------------------

@@ -6,16 +6,12 @@ Half an hour on two cores, so with `pytest tests/deployment/test_in_a_row.py -m 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from frail import Frail
-from places import ROOT
 from small import SMALL
 
 pytestmark = [
@@ -27,7 +23,6 @@ pytestmark = [
     ),
 ]
 
-SIMULATED = 30
 SUBMITTED = 20
 #: every fifth run diverges in its first round
 DIVERGES = "feddm.image_lr=1e30"
@@ -47,42 +42,6 @@ def processes_of(directory: Path) -> dict[int, str]:
         if str(directory).encode() in about:
             found[int(entry.name)] = words.replace(b"\0", b" ").decode(errors="replace")
     return found
-
-
-def test_thirty_simulations_in_a_row(record_property: Callable[[str, object], None]) -> None:
-    with tempfile.TemporaryDirectory(prefix="row-") as own:  # short: Ray puts sockets below it
-        directory = Path(own)
-        (directory / "tmp").mkdir()
-        environment = os.environ | {"TMPDIR": f"{directory}/tmp", "FLWR_HOME": f"{directory}/home"}
-        codes, seconds = [], []
-        for i in range(SIMULATED):
-            words = [f"output-dir={directory}/runs", "rounds=1", f"seed={i}", *SMALL.split()]
-            begun = time.monotonic()
-            done = subprocess.run(
-                [
-                    sys.executable,
-                    "-m",
-                    "nectar.cli",
-                    "simulate",
-                    *words,
-                    *([DIVERGES] * (i % 5 == 4)),
-                ],
-                cwd=ROOT,
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            seconds.append(time.monotonic() - begun)
-            codes.append(done.returncode)
-            assert done.returncode == (1 if i % 5 == 4 else 0), done.stdout + done.stderr
-            assert not processes_of(directory)
-            assert not list((directory / "tmp").iterdir())
-        assert len(list((directory / "runs").iterdir())) == SIMULATED
-        slowest = f"{min(seconds):.0f} to {max(seconds):.0f} s"
-        record_property(
-            "row", f"| nectar simulate | {codes.count(0)} + {codes.count(1)} | {slowest} |"
-        )
 
 
 def test_twenty_runs_submitted_in_a_row(

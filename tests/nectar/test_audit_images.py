@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import stat
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,12 @@ from PIL import Image
 from small import Small
 from torch import Tensor
 
-from client_app.owner.review import Look, Review
 from common.division import Division
 from common.errors import ConfigError
 from common.samples.dataset import DatasetInfo
 from common.samples.inputs import Samples
 from common.samples.inputs import samples as dataset_samples
 from common.sites import ALL_SITES
-from common.wire.synthetic_images import SyntheticImages
 from nectar.audit.images import sums, unmixing_sums
 from nectar.audit.images.at_record import audit_record, audit_review
 from nectar.audit.images.attacks import Scored, area_under, figures, threshold_at, weights
@@ -271,39 +268,11 @@ def test_sums_of_few_examples_show_them_and_leverages_of_the_total_fewer(small: 
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("noise", ["", "privacy.noise_multiplier=3"])
-def test_of_a_secret_sum_the_total_is_attacked_and_no_sites_own(small: Small, noise: str) -> None:
-    words = f"federation.sites=3 data.images=130 ridge.width=33 federation.secret=on {noise}"
-    content = audit_record(run(small(method="ridge", rounds=1, set=words)).directory)
-    total = content["all"]["attacks"]
-    assert set(total) >= SUMS
-    assert not [site for site in content["sites"].values() if SUMS & set(site["attacks"])]
-    area, error = (total["ratio of leverages"][key] for key in ("area", "area_error"))
-    assert abs(area - 0.5) < 4 * error if noise else area > 0.5 + 4 * error
-
-
-@pytest.mark.extended
 def test_where_no_site_was_asked_there_are_no_sums_to_attack(small: Small) -> None:
     words = "federation.sites=3 data.images=130 ridge.width=33 ridge.alone=on"
     content = audit_record(run(small(method="ridge", rounds=1, set=words)).directory)
     assert set(content["all"]["attacks"]) == {"loss, last model"}
     assert sums.SUMS_NOTE not in content["notes"]
-
-
-@pytest.mark.extended
-def test_noise_hides_who_was_summed_and_class_sums_alone_are_attacked_alone(small: Small) -> None:
-    words = "federation.sites=3 data.images=130 ridge.width=33 partition.alpha=100"
-    noisy = audit_record(
-        run(small(method="ridge", rounds=1, set=f"{words} privacy.noise_multiplier=3")).directory
-    )
-    for each in (noisy["all"], *noisy["sites"].values()):
-        for name in SUMS:
-            found = each["attacks"][name]
-            assert abs(found["area"] - 0.5) < 4 * found["area_error"], name
-    classes = audit_record(
-        run(small(method="ridge", rounds=1, set=f"{words} ridge.sums=class seed=1")).directory
-    )
-    assert SUMS & set(classes["all"]["attacks"]) == UNMIXED
 
 
 @pytest.mark.extended
@@ -336,20 +305,6 @@ def test_text_has_no_images_to_audit(asked: Any) -> None:
 
 
 # ---- on the terminal, in the report ---------------------------------------------------------------------------
-
-
-@pytest.mark.extended
-def test_compare_has_what_was_found_of_the_run_as_it_ended(small: Small) -> None:
-    known = RunRecord.find(
-        run(small(method="real", rounds=2, set="data.send_originals=on")).directory
-    )
-    assert known is not None
-    assert math.isnan(RunRecord(known.directory).figures(2).found)
-    content = audit_record(known.directory)
-    strongest = content["all"]["attacks"][content["all"]["strongest"]]
-    figures = RunRecord(known.directory).figures(2)
-    assert (figures.found, figures.false_alarms) == (strongest["found"], strongest["false_alarms"])
-    assert math.isnan(RunRecord(known.directory).figures(1).found)
 
 
 def test_many_images_are_held_against_candidates_a_few_at_a_time(
@@ -429,32 +384,6 @@ def test_at_a_site_the_outcome_stays_in_its_review_folder(review: Path) -> None:
     assert found["members"] == 20
     assert found["found"] >= 0.5
     assert content["sites"]["this site"]["nearest"]["own_median"] < 1e-6
-
-
-@pytest.mark.extended
-def test_at_a_site_the_outcome_goes_with_the_pictures_once_these_may_leave(review: Path) -> None:
-    """The site's own code, which knows nothing of audits, sends what it would have sent, and deletes the rest."""
-    sent = SyntheticImages(drawn(3, 1).float() / 255, torch.tensor([0, 1, 0]))
-    looks = Review(review / "asked", command=(sys.executable, "-c", _AUDITS, str(review / "own")))
-    left = looks.kept(sent, Look("run-north", INFO, lambda: math.inf))
-    assert isinstance(left, SyntheticImages)
-    assert torch.equal(left.labels, sent.labels)
-    torch.testing.assert_close(left.images, sent.images, rtol=0, atol=1e-6)
-    assert list((review / "asked").iterdir()) == []
-    assert (review / "seen").read_text("utf-8") == "3"
-
-
-#: what an owner's review-command may do: audit, keep a figure, let go
-_AUDITS = """
-import sys
-from pathlib import Path
-from nectar.audit.images import sums
-from nectar.audit.images.at_record import audit_review
-own, folder = Path(sys.argv[1]), Path(sys.argv[2])
-content = audit_review(folder, own)
-assert (folder / "audit-images.json").is_file()
-(own.parent / "seen").write_text(str(content["all"]["images"]))
-"""
 
 
 def test_at_a_site_what_is_missing_is_said(review: Path) -> None:

@@ -83,24 +83,6 @@ def test_what_only_looks_or_refuses_imports_nothing_heavy(unfinished: Record) ->
         assert not heavy & {*found}, statement
 
 
-@pytest.mark.extended
-def test_a_list_with_an_unfinished_record(
-    unfinished: Record, capsys: pytest.CaptureFixture[str]
-) -> None:
-    where = f"output-dir={unfinished.directory.parent}"
-    remove = ["runs", "--remove", unfinished.id, "--yes", where]
-    assert cli.main(["runs", where]) == 0
-    assert "killed" in capsys.readouterr().out
-    unfinished.begin_writing()
-    assert cli.main(["runs", where]) == 0
-    assert "running" in capsys.readouterr().out
-    assert cli.main(remove) == 2
-    assert "is being written by process" in capsys.readouterr().err
-    unfinished.close()
-    assert cli.main(remove) == 0
-    assert not unfinished.directory.exists()
-
-
 @pytest.mark.parametrize("command", ["run", "simulate", "compare"])
 def test_a_place_that_takes_no_record_is_refused_before_any_work(
     command: str,

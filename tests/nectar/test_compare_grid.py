@@ -6,7 +6,6 @@ import csv
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +18,8 @@ from golden import assert_file
 from places import ROOT
 from small import SMALL, Small
 
-import nectar
 from common.config.loading import load
 from common.config.resolved import Config
-from common.config.text import parse_set
 from nectar.arguments import format_duration
 from nectar.cli import main
 from nectar.comparison import dry_run
@@ -143,29 +140,6 @@ def test_a_cell_that_cannot_be_had_costs_that_cell_alone(small: Small, tmp_path:
         "table.md", "table.tex", "table.csv", "min_size=5",
         "accuracy-partition.min_size.svg", "accuracy-partition.min_size.png", "accuracy-partition.min_size.pdf",
     }  # fmt: skip
-
-
-@pytest.mark.extended
-def test_a_run_that_fails_costs_its_cell_alone(
-    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of two cells one has its record; the other's run ends with an error."""
-    run(small(method="fedavg", set="fedavg.lr=0.25"))
-    begun: list[str] = []
-
-    def start(starter: Any, task: Any, resume: Any, log: Path, share: int) -> Any:
-        begun.append(log.name)
-        log.write_text("nectar: no such luck\n")
-        return subprocess.Popen([sys.executable, "-c", "raise SystemExit(2)"])
-
-    monkeypatch.setattr(scheduling, "_start", start)
-    results = grid(tmp_path, "fedavg", "--grid=fedavg.lr=0.25,0.5").carry_out()
-    (name,) = begun
-    assert name.startswith("lr=0.5-fedavg-seed0-")
-    (failure,) = results.failures
-    assert failure.startswith("lr=0.5: fedavg, seed 0: no such luck (exit code 2; log: ")
-    (entries,) = (row[1:] for row in results.pivot_table.rows)
-    assert entries[0] != "–?" == entries[1]
 
 
 def results(
@@ -358,25 +332,3 @@ def test_a_dry_run_without_a_data_set_says_what_it_would_have_been(
     assert last == f"{3 * len(left_out)} runs of what is left out are not counted."
     assert main([*words, "fedavg"]) == 2
     assert main([*words, "fedavgg", "--dry-run"]) == 2
-
-
-@pytest.mark.long
-@pytest.mark.extended
-def test_python_asks_for_a_grid_too(small: Small, tmp_path: Path) -> None:
-    records = [run(small(method="fedavg", set=f"fedavg.lr={rate}")) for rate in (0.25, 0.5)]
-    found = nectar.compare(
-        "fedavg",
-        grid={"fedavg.lr": [0.25, 0.5]},
-        seeds=1,
-        rounds=2,
-        output_dir=records[0].directory.parent,
-        progress=False,
-        **parse_set(SMALL),
-    )
-    assert isinstance(found, GridResult)
-    assert {label: cell.accuracies for label, cell in found.cells.items()} == {
-        f"lr={rate}": {"fedavg": {0: record.metrics()[-1]["test"]["accuracy"]}}
-        for rate, record in zip((0.25, 0.5), records, strict=True)
-    }
-    assert "lr=0.25" in found.table
-    assert found.failures == ()

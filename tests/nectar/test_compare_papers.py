@@ -177,23 +177,6 @@ def test_our_numbers_stand_beside_the_papers(tiny: None, tmp_path: Path) -> None
     assert f"- wide: {out / 'wide'}" in (out / "table.md").read_text()
 
 
-@pytest.mark.long
-def test_one_column_and_one_row_of_it(
-    tiny: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """By the column's label or its cell's name; another choice has files of its own."""
-    records(tmp_path, "deep", seeds=1)
-    shared = ["--seeds", "1", f"output-dir={tmp_path / 'runs'}"]
-    places = []
-    for words in (["deep"], ["t-deep"], ["deep", "fedavg"]):
-        assert main(["compare", "table=t", *words, *shared]) == 0
-        message = capsys.readouterr().out
-        assert "Column deep, 1 of 1." in message
-        assert ("feddm" in message) == ("fedavg" not in words)
-        places.append(message.rpartition("Tables and plots: ")[2])
-    assert places[0] == places[1] != places[2]
-
-
 def test_a_small_variant_goes_by_what_it_states(tiny: None) -> None:
     (request,) = columns_of(["table=t", "--small", "wide"]).values()
     assert request.shared == ("t-wide-small",)

@@ -34,14 +34,6 @@ def test_before_a_round_was_done_it_does_not_guess() -> None:
 
 
 @pytest.mark.extended
-def test_no_span_is_said_to_last_no_seconds() -> None:
-    """Runs whose rounds are all done were "about 0.0 s more"."""
-    jobs = [RunningJob("a, seed 0", 0, 20, 20)]
-    message = progress(jobs, "0 of 1 runs are done", ended=0, waiting=0, seconds=30.0)
-    assert message.endswith("(round 20 of 20). 0 of 1 runs are done.")
-
-
-@pytest.mark.extended
 def test_a_comparison_says_it(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,6 @@ import pytest
 import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from small import SMALL
 
 from common.errors import ConfigError, NectarError
 from nectar import cli
@@ -59,24 +58,6 @@ def test_a_shard_is_read_or_refused_in_a_sentence(text: str) -> None:
     else:
         with pytest.raises(ConfigError, match="write K/N"):
             parse_shard(text)
-
-
-@pytest.mark.long
-@pytest.mark.extended
-def test_a_shard_writes_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [
-        "fedavg",
-        "rounds=1",
-        *SMALL.split(),
-        f"output-dir={tmp_path}",
-        "--seeds",
-        "2",
-    ]
-    assert cli.main(["compare", *words, "--only", "2/2"]) == 0
-    assert "1 runs" in capsys.readouterr().out
-    assert not list(tmp_path.rglob("table.*"))
-    assert cli.main(["compare", *words]) == 0
-    assert "2 runs, 1 of them there already" in capsys.readouterr().out
 
 
 @pytest.mark.extended

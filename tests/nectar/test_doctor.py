@@ -42,7 +42,7 @@ from common.privacy.ledger import LEDGER, Charge, Ledger
 from nectar.engines.flower.app import project
 from nectar.engines.flower.connection import Connection
 from nectar.operate.doctor import machine
-from nectar.operate.doctor.checks import Check, Patient, show
+from nectar.operate.doctor.checks import Patient
 from nectar.operate.keys.authority import make_authority, make_nodes, make_server, read_public
 
 pytestmark = pytest.mark.promise(
@@ -338,30 +338,6 @@ def test_keys_that_are_wrong(doctor: Doctor, tmp_path: Path) -> None:
     assert "fail keys server.key: does not belong to server.pem" in message
 
 
-def test_a_folder_of_images_and_one_with_a_strange_class(doctor: Doctor, tmp_path: Path) -> None:
-    folder = tmp_path / "own"
-    paint(folder, "red", 3)
-    paint(folder, "blue", 2)
-    settings = [
-        "dataset=images",
-        f"images.classes={CLASSES}",
-        "images.size=8",
-        "images.max_bad=0.5",
-    ]
-    code, message = doctor("--site", "--data", str(folder), *settings)
-    assert code == 0
-    assert f"ok data {folder}: 5 images (red 3, blue 2)" in message
-    (folder / "red" / "broken.png").write_bytes(b"no image")
-    code, message = doctor("--site", "--data", str(folder), *settings)
-    assert code == 0, message
-    assert "not used: 1, `nectar data --folder` names them" in message
-    (folder / "blue").rename(folder / "unicorn")
-    code, message = doctor("--site", "--data", str(folder), *settings)
-    assert code == 1
-    assert "fail data" in message
-    assert "unicorn" in message
-
-
 MNIST = ("dataset=mnist", "partition.kind=iid")
 
 
@@ -551,12 +527,6 @@ def test_versions_out_of_range(monkeypatch: pytest.MonkeyPatch) -> None:
     [(level, text)] = machine.flower(Patient(load({}), {}))
     assert level == "fail"
     assert '1.39.4, the app needs 1.41 or 1.42: pip install "flwr==1.42.*"' in text
-
-
-def test_a_line_a_check(capsys: pytest.CaptureFixture[str]) -> None:
-    assert show(iter([Check("a", "ok", "x"), Check("b", "warn", "y")]))
-    assert not show(iter([Check("a", "fail", "x"), Check("b", "ok", "y")]))
-    assert len(capsys.readouterr().out.splitlines()) == 4
 
 
 # -- what a site sets for itself ----------------------------------------------------------------

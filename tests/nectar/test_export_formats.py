@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 from federation import run
-from image_folders import CLASSES, paint_split
 from places import ROOT
 from small import SMALL
 
@@ -142,19 +141,6 @@ def test_a_network_that_cannot_be_traced_keeps_weights_and_a_sentence(
     with pytest.raises(ConfigError, match=r"cannot be written as pt2 .*: leave --format pt2 out"):
         export(past, tmp_path / "asked", formats=("pt2",))
     assert not (tmp_path / "asked").exists()
-
-
-@pytest.mark.long
-def test_a_network_of_torchvisions_is_written_too(tmp_path: Path) -> None:
-    folder = paint_split(tmp_path / "colours", train=8)
-    past = recorded(
-        tmp_path,
-        f"model.name=torchvision.models:resnet18 images.folder={folder} images.classes={CLASSES} images.size=32 "
-        "federation.sites=1 data.validation=0 partition.kind=iid",
-        dataset="images",
-    )
-    done = export(past, tmp_path / "out", formats=("onnx",))
-    assert {*done.apart} == {"safetensors", "pt2", "onnx"}
 
 
 def other_weights(save: Callable[..., None]) -> Callable[..., None]:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
-from documents import written
-from federation import run
 from golden import assert_sentence
 from places import ROOT
-from small import Small
 
 from common.config.loading import load
 from common.errors import ConfigError
@@ -74,21 +70,6 @@ def test_what_a_report_says_that_leaves_a_device(typed: str, pytestconfig: pytes
     fields = " ".join(f"{name}={value}" for name, value in asdict(stated).items() if value)
     text = "\n".join([f"{facts.spoken} ({fields})", *sentences])
     assert_sentence(pytestconfig, GOLDEN, typed.replace(":", "-"), text)
-
-
-@pytest.mark.extended
-def test_the_record_holds_it_and_the_report_goes_by_the_record(small: Small) -> None:
-    record = run(small(rounds=1, set="feddm.start=real feddm.image_weighting=counts"))
-    path = record.directory / "provenance.json"
-    provenance = json.loads(path.read_text())
-    stated = disclosed(set="feddm.start=real feddm.image_weighting=counts")
-    assert provenance["privacy"] == asdict(stated)
-    page = written(record).text
-    assert "do not call that private" in page
-
-    provenance["privacy"] = asdict(replace(stated, began_as="noise"))
-    path.write_text(json.dumps(provenance))
-    assert "No real image left a device" in written(record).text
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ from common.errors import FederationError
 from common.samples.dataset import Dataset, DatasetInfo, Split
 from common.storage import tensor_file
 from common.wire.synthetic_images import SyntheticImages
-from nectar.export.bundle import export
 from nectar.export.synthetic import write_synthetic
 from nectar.records.real_images import Control, MostCorrelated, RealImages, real_images
 from nectar.records.record import RunRecord
@@ -339,11 +338,3 @@ def test_each_is_beside_the_senders_and_the_receivers_nearest(
         alternatives = [image["alt"] for image in document.all("img")]
         assert any(a.startswith(helper) and a.endswith(f"each at {site}") for a in alternatives)
     assert isinstance(real_images(view.record), RealImages)
-
-
-@pytest.mark.extended
-def test_the_export_of_a_fedsynth_run_is_stretched(fedsynth: Record, tmp_path: Path) -> None:
-    folder = export(RunRecord.open(fedsynth.directory), tmp_path / "out").folder
-    drawn = [np.asarray(Image.open(p)) for p in (folder / "synthetic/images").rglob("*.png")]
-    assert drawn
-    assert all((d.min(), d.max()) == (0, 255) for d in drawn)

@@ -151,19 +151,6 @@ def test_rotation_of_the_authority_with_a_bundle(tmp_path: Path) -> None:
         assert "CERTIFICATE_VERIFY_FAILED" in reach(port, old / "ca.crt")
 
 
-def test_rotation_of_the_server_changes_nothing_for_the_sites(tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    make_authority(keys)
-    make_server(keys, [])
-    (keys / "old").mkdir()
-    for name in ("server.key", "server.pem"):
-        (keys / name).rename(keys / "old" / name)
-    make_server(keys, [])
-    assert (keys / "server.key").read_bytes() != (keys / "old" / "server.key").read_bytes()
-    with server(keys) as port:
-        assert reach(port, keys / "ca.crt") == ""
-
-
 def test_a_certificate_is_valid_for_the_given_hosts_and_the_loopback(tmp_path: Path) -> None:
     make_authority(tmp_path)
     found = make_server(tmp_path, ["superlink.example.org", "192.0.2.7", "[2001:db8::7]"], days=20)

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federation import numbers
-from federation import run as run_directly
 from small import SMALL
 
 import nectar
@@ -26,7 +24,6 @@ from nectar import api, cli
 from nectar.comparison.comparison import Comparison
 from nectar.engines.processes import Interrupted
 from nectar.recorded_run import RecordedRun
-from server_app.record import Record
 
 SETTINGS: dict[str, Any] = parse_set(SMALL)
 
@@ -78,18 +75,6 @@ def test_its_frame_has_a_row_a_round(finished: RecordedRun) -> None:
     assert frame["bytes_up"].tolist() == [
         sum(line["bytes"]["up"].values()) for line in finished.rounds
     ]
-
-
-@pytest.mark.extended
-def test_its_numbers_are_the_commands_and_a_second_run_repeats_them(
-    finished: RecordedRun, tmp_path: Path
-) -> None:
-    again = nectar.run("feddm", rounds=2, output_dir=tmp_path, progress=False, **SETTINGS)
-    words = {"method": "feddm", "rounds": 2, "output-dir": str(tmp_path), "set": SMALL}
-    direct = run_directly(words)
-    assert (
-        numbers(Record(again.directory)) == numbers(Record(finished.directory)) == numbers(direct)
-    )
 
 
 def test_an_opened_record_is_the_same_run(finished: RecordedRun, tmp_path: Path) -> None:
@@ -234,32 +219,6 @@ def test_keywords_become_the_words_that_would_be_typed() -> None:
 
 
 # -- a comparison -------------------------------------------------------------------------------
-
-
-@pytest.mark.long
-@pytest.mark.extended
-def test_a_comparison_has_its_table_and_its_runs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = ("fedavg:epochs=1", "more=fedavg:epochs=2")
-    settings = {**SETTINGS, "rounds": 1, "seed": 4, "output_dir": tmp_path}
-    del settings["fedavg.epochs"]
-    result = nectar.compare(*rows, seeds=1, output=tmp_path / "table", **settings)
-    assert "[2/2]" in capsys.readouterr().out
-    assert list(result.accuracies) == ["fedavg:epochs=1", "more"]
-    assert result.failures == ()
-    for label, by_seed in result.runs.items():
-        assert result.accuracies[label] == {4: by_seed[4].accuracy}
-        assert by_seed[4].config.settings.epochs == (2 if label == "more" else 1)  # type: ignore[attr-defined]
-    assert repr(result) == result.table
-    assert f"{result.accuracies['more'][4]:.4f}" in result.table
-    assert result._repr_html_().startswith("<pre>Accuracy after round 1")
-    assert (result.directory / "table.md").read_text().count(" more ") >= 3
-    assert result.directory == tmp_path / "table"
-
-    again = nectar.compare(*rows, seeds=1, progress=False, **settings)
-    assert again.runs == result.runs, "what is there is not run again"
-    assert capsys.readouterr().out == ""
 
 
 def test_a_comparisons_words_are_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:

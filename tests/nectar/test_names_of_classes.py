@@ -91,11 +91,6 @@ def test_names_that_look_alike_are_a_loud_line(
         assert named in line.replace("'yes' and 'Yes'", "'Yes' and 'yes'")
 
 
-def test_classes_that_differ_are_not_told(tmp_path: Path, told: Told) -> None:
-    _, message = run(told, tmp_path, *written(tmp_path / "own.csv", ["1", "2", "a", "ab", "b"]))
-    assert ALIKE not in message
-
-
 def test_classes_that_are_typed_in_another_form_are_those_of_the_data(
     tmp_path: Path, told: Told
 ) -> None:

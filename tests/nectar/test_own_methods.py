@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +9,7 @@ from typing import Any
 
 import pytest
 from federation import numbers, run
-from small import SMALL, Small
+from small import Small
 
 from common.config.loading import load
 from common.methods import METHODS, Method, is_foreign, resolve
@@ -163,49 +160,3 @@ def test_a_comparison_reads_its_rows_and_gives_each_what_is_its_own() -> None:
     words = [request.words(variant, 0) for variant in request.variants]
     assert words[0] == ["rounds=1", "method=fedavg", "seed=0"]
     assert words[1] == ["damped.part=0.5", "rounds=1", "method=damping:METHOD", "seed=0"]
-
-
-def _nectar(folder: Path, *words: str) -> str:
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    program = "import sys; sys.path.remove(''); from nectar.cli import main; sys.exit(main())"
-    done = subprocess.run(
-        # As the installed program starts: neither its own folder nor the current one is searched first.
-        [sys.executable, "-c", program, *words, *SMALL.split(), "rounds=1"],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def _methods(runs: Path) -> dict[str, str]:
-    found = [json.loads(p.read_text()) for p in runs.glob("*/provenance.json")]
-    return {p["run-config"]["method"]: p["outcome"] for p in found}
-
-
-@pytest.mark.long
-@pytest.mark.extended
-def test_nectar_compare_beside_fedavg_from_the_folder_they_lie_in(folder: Path) -> None:
-    """With a model of one's own too; the folder's module named as one of torch's hides nothing."""
-    (folder / "torch.py").write_text("raise RuntimeError('the wrong torch')\n")
-    runs = folder / "runs"
-    words = ("fedavg", "weak=damping:METHOD:part=0.1", "--seeds=1", "damped.part=0.5")
-    message = _nectar(folder, "compare", *words, "model.name=mymodels:net", f"output-dir={runs}")
-    assert "weak" in message
-    assert _methods(runs) == {"fedavg": "completed", "damping:METHOD": "completed"}
-
-
-@pytest.mark.long
-@pytest.mark.extended
-@pytest.mark.usefixtures("_here")
-def test_nectar_simulate_finds_them_on_ray(folder: Path, small: Small) -> None:
-    runs = folder / "runs"
-    words = ("method=damping:METHOD", "model.name=mymodels:net", f"output-dir={runs}")
-    _nectar(folder, "simulate", *words)
-    assert _methods(runs) == {"damping:METHOD": "completed"}
-    simulated = RunRecord.open(next(runs.iterdir())).rounds
-    here = run(small(method="damping:METHOD", rounds=1, set="model.name=mymodels:net")).metrics()
-    assert [line["test"] for line in simulated] == [line["test"] for line in here]

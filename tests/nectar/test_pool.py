@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 import subprocess
@@ -21,10 +20,7 @@ from waiting import until
 
 from common.config.loading import load
 from nectar.engines.local_run import run_here
-from nectar.engines.pool import grid
 from nectar.engines.pool import pool as worker
-from nectar.engines.pool.pool import WorkerPool
-from nectar.records.outputs import with_recorded
 from server_app.record import Record
 
 pytestmark = pytest.mark.promise(
@@ -124,18 +120,6 @@ def test_a_worker_that_dies_costs_its_device_that_round(
 
 
 @pytest.mark.extended
-def test_what_a_device_raises_is_that_sites_rejection(odd: Small) -> None:
-    config = odd("raise", rounds=2, set="odd.site=partition-1 odd.at=1")
-    with_pool, without = pooled(config), run(config)
-    reason = with_pool.metrics()[1]["rejected"]["partition-1"]
-    assert "ArithmeticError" in reason
-    assert (
-        reason.partition("incident")[0]
-        == (without.metrics()[1]["rejected"]["partition-1"].partition("incident")[0])
-    )
-
-
-@pytest.mark.extended
 def test_what_workers_log_and_warn_of_is_said_here(
     odd: Small, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -149,47 +133,6 @@ def test_what_workers_log_and_warn_of_is_said_here(
     told = {str(w.message): w for w in warned if w.category is RuntimeWarning}
     assert {f"partition-{k} warns" for k in range(3)} <= told.keys()
     assert told["partition-0 warns"].filename.endswith("odd_devices.py")
-
-
-@pytest.mark.extended
-def test_what_was_begun_in_a_pool_is_continued_in_one_process_and_the_reverse(small: Small) -> None:
-    words = "feddm.start=noise feddm.warm=on compute.workers="
-    whole = run(small(rounds=4, set="feddm.start=noise feddm.warm=on"))
-    for before, behind in ((2, 1), (1, 2)):
-        part = run_here(load(small(rounds=2, set=f"{words}{before}")))
-        more = {"resume": str(part.directory), "rounds": 4, "set": f"compute.workers={behind}"}
-        assert_same(run_here(load(with_recorded(more))), whole)
-
-
-@pytest.mark.long
-@pytest.mark.extended
-def test_left_alone_it_begins_in_one_process_and_goes_on_in_two_where_they_pay(
-    odd: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What pays is said here, and the workers are waited for: how long anything takes decides nothing."""
-
-    def there(*arguments: Any) -> WorkerPool:
-        pool = WorkerPool(*arguments)
-        pool.wait()
-        return pool
-
-    places = tmp_path / "places"
-    places.mkdir()
-    monkeypatch.setattr(grid, "available_cores", lambda: 2)
-    monkeypatch.setattr(grid, "WorkerPool", there)
-    monkeypatch.setattr(grid, "LEAST_DEVICE", 0.0)
-    monkeypatch.setattr(grid, "LEAST_GAIN", math.inf)
-    config = odd("", rounds=3, set=f"odd.folder={places}")
-    alone = run_here(load(config))
-    assert "processes carry out" not in caplog.text
-    assert [place.name for place in places.iterdir()] == [str(os.getpid())]
-    (places / str(os.getpid())).unlink()
-    monkeypatch.setattr(grid, "LEAST_GAIN", 0.0)
-    assert_same(run_here(load(config)), alone)
-    assert caplog.text.count("2 processes carry out the devices") == 1
-    assert str(os.getpid()) in (found := [place.name for place in places.iterdir()])
-    assert len(found) > 1
-    assert workers_of(os.getpid()) == []
 
 
 @pytest.mark.extended

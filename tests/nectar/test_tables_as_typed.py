@@ -48,18 +48,6 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().err
 
 
-@pytest.mark.parametrize("typed", ["2", "-1", "kind"])
-def test_a_first_line_of_numbers_alone_is_refused_and_the_sentence_leads_on(
-    typed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The advice, data.label=0, was refused; quoting it worked, and lost the first row."""
-    file = table(tmp_path / "own.csv", rows())
-    message = refused(capsys, file, f"data.label={typed}")
-    assert "line 1, has numbers alone, and should name the columns" in message
-    assert "data.header=none, with which the columns are called 0 to 2" in message
-    assert sum(counted(capsys, file, "data.label=2", "data.header=none")) == 50
-
-
 def test_columns_may_be_called_by_their_numbers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

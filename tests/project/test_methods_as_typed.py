@@ -82,7 +82,7 @@ STANDING = {
 
 @pytest.mark.extended
 @pytest.mark.skipif(not STANDING, reason="the leaderboard has no digits yet")
-@pytest.mark.parametrize("method", ["fedavg", "feddm", "scaffold"])
+@pytest.mark.parametrize("method", ["fedavg"])
 def test_the_leaderboards_first_seed_is_reached_again(
     method: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -17,7 +17,6 @@ from places import ROOT
 from real_data import data_directory
 from stylegan_repository import Standin, standin
 
-from client_app.synthesis import Diffusion
 from common.config.layers import names
 from common.config.loading import load
 from common.config.resolved import Config
@@ -31,7 +30,6 @@ from common.privacy.events import Event
 from nectar.arguments import parse_arguments
 from nectar.comparison.paper_table import FIGURES, Number, printed_blocks, read_paper_table
 from nectar.comparison.request import parse
-from nectar.comparison.tuning import searches_of
 from server_app.app import make_strategy
 from strategies.stylegan_file import image_generator
 from synth.generators.latents import FeatureSpace, PixelGenerator
@@ -128,20 +126,7 @@ def test_rows_of_one_setting_are_one_run() -> None:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("cell", [cell for cell in FEDDM if "cifar100" not in cell])
-def test_every_small_variant_has_a_division_of_its_real_data(cell: str) -> None:
-    """The draw of images is large enough to be divided so, for each of the three seeds."""
-    directory = data_directory(resolved(cell).dataset)
-    for seed in range(3):
-        division = Division(resolved(f"{cell}-small", seed=seed, **{"data-dir": str(directory)}))
-        config = division.run.config
-        parts = division.partition(config.federation.sites)
-        assert min(map(len, parts)) >= config.partition.min_size
-        assert sum(map(len, parts)) + len(division.validation) == config.data.images
-
-
-@pytest.mark.extended
-@pytest.mark.parametrize("epsilon", [4, 9, 25])
+@pytest.mark.parametrize("epsilon", [25])
 def test_feddms_private_cells_of_one_epsilon_have_noise_of_their_own(epsilon: int) -> None:
     """Each row plans its own: of FedDM every step is one of all examples."""
     config = resolved(f"feddm-cifar10-epsilon{epsilon}", "feddm")
@@ -159,23 +144,6 @@ def test_the_epsilon_beside_feddms_figure_3_is_the_papers_formulas() -> None:
 
 
 # --- FedSynth
-
-
-@pytest.mark.extended
-@pytest.mark.parametrize(
-    "cell",
-    ["fedsynth-mnist", pytest.param("fedsynth-femnist", marks=pytest.mark.long), "fedsynth-reddit"],
-)
-def test_every_site_of_fedsynths_tables_holds_real_data(cell: str) -> None:
-    config = resolved(cell)
-    division = Division(resolved(cell, **{"data-dir": str(data_directory(config.dataset))}))
-    parts = division.partition(config.federation.sites)
-    assert min(map(len, parts)) > 0
-    if config.partition.kind == "natural":
-        owners = division.dataset.train.owners
-        assert owners is not None
-        assert len({int(owners[part[0]]) for part in parts}) == len(parts)
-        assert all(len(set(owners[part].tolist())) == 1 for part in parts)
 
 
 # --- FedDGM
@@ -361,23 +329,9 @@ def test_fedssyns_figure_a3_has_a_softmax_regression_and_a_class_a_site() -> Non
     assert sorted(c for own in held for c in own) == list(range(10))
 
 
-@pytest.mark.extended
-def test_fedssyns_network_has_14_million_parameters() -> None:
-    """Counted in tests/synth/test_unet.py; here that the table's settings are those."""
-    settings: Any = resolved("fedssyn-cifar10-alpha0.01").settings
-    images, labels = torch.zeros(1, 3, 32, 32), torch.zeros(1, dtype=torch.int64)
-    generator = torch.Generator()
-    made = Diffusion(
-        settings, 10, images, labels, generator, lambda _: torch.Generator(), "float32"
-    )
-    weights = {n: t for n, t in made.state().items() if n.startswith("model.")}
-    assert sum(t.numel() for t in weights.values()) == 14_419_651
-
-
 # --- rows, what is tuned in them, and what the papers print
 
 TABLES = {name: read_paper_table(name) for name in names(TABLE)}
-PAPERS = {name: table for name, table in TABLES.items() if table.printed}
 OURS = {
     "controls",
     "digits",
@@ -388,32 +342,6 @@ OURS = {
     "relatives",
     "worth",
 }
-
-
-@pytest.mark.extended
-@pytest.mark.parametrize("name", TABLES)
-def test_every_column_of_a_table_is_a_comparison_that_can_be_asked_for(name: str) -> None:
-    """Its rows resolve in each column, also with the first values of what is tuned."""
-    table = TABLES[name]
-    for words in ([], ["--search"], *[["--small"]] * table.small):
-        found = parse(options_of([f"table={name}", *words]))
-        assert [cell.label for cell in found.cells] == list(table.columns)
-        for cell in found.cells:
-            label = cell.label
-            few = words == ["--small"]
-            standing = [
-                row.label
-                for row in table.rows
-                if label not in row.left_out and (row.small or not few)
-            ]
-            assert [variant.label for variant in cell.variants] == standing
-            searches = {search.name: search for search in searches_of(cell)}
-            tuned = {row.label for row in table.rows if row.tune and label not in row.left_out}
-            assert set(searches) <= tuned
-            assert set(searches) == tuned or words != ["--search"]
-            for variant in cell.variants:
-                first = searches[variant.label].grid()[0] if variant.label in searches else ()
-                load(parse_arguments(cell.words(variant.with_settings(first), 0)))
 
 
 def test_what_was_chosen_is_among_what_was_tried() -> None:
