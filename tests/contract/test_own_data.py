@@ -223,19 +223,22 @@ def test_a_run_that_states_it_resolves_to_it(opened: Open, door: str) -> None:
 @given(
     counts=st.lists(st.integers(6, 30), min_size=2, max_size=3).map(tuple),
     groups=st.integers(6, 12),
-    kind=st.sampled_from(["iid", "dirichlet", "quantity", "natural"]),
+    kind=st.sampled_from(["iid", "dirichlet", "quantity", "by_class", "shards", "natural"]),
 )
 def test_groups_are_on_one_side_of_every_division(
     opened: Open, counts: tuple[int, ...], groups: int, kind: str
 ) -> None:
     source = Source(counts, groups)
-    text = f"partition.kind={kind} partition.min_size=0 partition.alpha=5 federation.sites=2"
+    text = f"partition.kind={kind} partition.min_size=0 partition.alpha=5 federation.sites=2 "
+    text += "data.site_holdout=0.3"
     division = opened("table", source).division(f"{text} data.validation=0.2 evaluation.on=none")
     train = division.dataset.train
     assert train.owners is not None
     who = [i % groups for i in ids(train)]
     sides = [{i % groups for i in ids(division.dataset.test)}]
-    parts = [division.validation, *division.partition(2)]
+    parts = [division.validation]
+    for site, part in enumerate(division.partition(2)):
+        parts += division.share(f"partition-{site}", division.dataset, part)
     sides += [{who[i] for i in part} for part in parts]
     assert sum(map(len, sides)) == len(set.union(*sides)), "nobody is on two sides"
     if kind != "natural":

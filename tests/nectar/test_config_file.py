@@ -9,7 +9,6 @@ import pytest
 from federation import run
 from small import Small
 
-from common.config import layers
 from common.config.loading import load
 from common.config.resolved import Config
 from common.config.tables import experiment_names
@@ -47,8 +46,8 @@ def resolved(*words: str) -> Config:
 def test_what_is_printed_resolves_to_the_same(
     file: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of every experiment; and what is submitted does so where files say something else."""
-    for experiment in ("", *experiment_names()):
+    """And what is submitted does so where files say something else."""
+    for experiment in ("", *sorted(experiment_names())[::10]):
         words = [experiment] if experiment else []
         assert nectar(["config", *words, "seed=4", "wire.images=float32"]) == 0
         printed = capsys.readouterr().out
@@ -62,20 +61,6 @@ def test_what_is_printed_resolves_to_the_same(
     assert [line.partition("  #")[0] for line in again.splitlines()] == [
         line.partition("  #")[0] for line in printed.splitlines()
     ]
-
-
-@pytest.mark.extended
-def test_a_resolved_run_config_reads_no_file(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    configs = [load({"experiment": name}) for name in experiment_names()]
-    strategy = {"method": "flwr.serverapp.strategy:FedAdam", "set": "strategy.eta=0.2"}
-    configs += [load({}), load({**strategy, "experiment": "digits-alpha001"})]
-    monkeypatch.setattr(layers, "CONF", tmp_path)
-    for config in configs:
-        assert load(config.to_run_config()) == config
-    with pytest.raises(ConfigError, match="resolved is what `nectar` submits a run with"):
-        load({"resolved": "no"})
 
 
 def test_a_records_configuration_runs_again(small: Small) -> None:

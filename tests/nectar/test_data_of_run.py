@@ -19,7 +19,6 @@ import pytest
 from data_files import forget_loaded
 from federation import numbers
 from image_folders import CLASSES, paint
-from PIL import Image
 from small import Small
 
 from client_app.app import app as client_app
@@ -72,27 +71,6 @@ def own_module(monkeypatch: pytest.MonkeyPatch, returned: Any) -> str:
     return "dataset=own_module:load"
 
 
-class Hub:
-    """What flwr-datasets gives of an image set."""
-
-    def __init__(self, found: dict[str, Any], part: str) -> None:
-        self.rows = [
-            {"image": Image.fromarray(image), "label": int(label)}
-            for image, label in zip(found[f"{part}_images"], found[f"{part}_labels"], strict=True)
-        ]
-        label = type("ClassLabel", (), {"names": ["a", "b"]})()
-        self.features = {"image": type("Image", (), {})(), "label": label}
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __iter__(self) -> Any:
-        return iter(self.rows)
-
-    def select_columns(self, names: list[str]) -> Hub:
-        return self
-
-
 Put = Callable[[int, Path, pytest.MonkeyPatch], str]
 QUICK = "images.size=8 model.depth=1"
 
@@ -100,11 +78,6 @@ QUICK = "images.size=8 model.depth=1"
 def csv_file(n: int, at: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     write_table(at / "own.csv", n)
     return f"data.file={at / 'own.csv'} data.label=y data.scale=none"
-
-
-def npz_file(n: int, at: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    np.savez(at / "own.npz", **pictures(n))
-    return f"data.file={at / 'own.npz'} model.depth=1"
 
 
 def constants_of_a_file(n: int, at: Path, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -133,45 +106,8 @@ def function(n: int, at: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"{own_module(monkeypatch, pictures(n))} model.depth=1"
 
 
-def judged_at_sites(n: int, at: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    return f"{function(n, at, monkeypatch)} evaluation.on=sites data.site_holdout=0.2"
-
-
-def hub(n: int, at: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    class Federated:
-        def __init__(self, **options: Any) -> None: ...
-
-        def load_split(self, name: str) -> Hub:
-            return Hub(pictures(n), name)
-
-    module = types.ModuleType("flwr_datasets")
-    module.FederatedDataset = Federated  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "flwr_datasets", module)
-    shutil.rmtree(at / "data", ignore_errors=True)  # a set of the hub is read once
-    return "dataset=hf:someone/pictures model.depth=1"
-
-
-def torchvision_set(n: int, at: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    from torchvision import datasets
-
-    def init(self: Any, root: Path, train: bool = True) -> None:
-        found, part = pictures(n), "train" if train else "test"
-        self.data, self.targets = found[f"{part}_images"], found[f"{part}_labels"]
-
-    stood_in = type("Odd", (datasets.VisionDataset,), {"__init__": init})
-    monkeypatch.setattr(datasets, "Odd", stood_in, raising=False)
-    shutil.rmtree(at / "data", ignore_errors=True)
-    return "dataset=torchvision:Odd model.depth=1"
-
-
 @pytest.mark.sweep
-@pytest.mark.parametrize(
-    "put",
-    [
-        *(csv_file, npz_file, constants_of_a_file, folder, site_folders, function),
-        *(judged_at_sites, hub, torchvision_set),
-    ],
-)
+@pytest.mark.parametrize("put", [csv_file, constants_of_a_file, site_folders, function])
 def test_data_that_changed_are_not_learned_from_on_resume(
     put: Put, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -213,20 +149,6 @@ def _environment(at: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "NECTAR_DATA": str(at / "data")}
 
 
-@pytest.mark.extended
-def test_a_row_less_raises_no_figure_of_labels_that_were_drawn_by_lot(tmp_path: Path) -> None:
-    """.5000 before, and .8 and more by training on the former test rows."""
-    write_table(tmp_path / "own.csv")
-    words = [*BY_LOT.split(), f"data.file={tmp_path / 'own.csv'}", "data.label=y", "rounds=8"]
-    assert nectar("run", *words, at=tmp_path)[0] == 0
-    (record,) = (tmp_path / "runs").glob("[!.]*")
-    lines = (tmp_path / "own.csv").read_text().splitlines(keepends=True)
-    (tmp_path / "own.csv").write_text("".join([lines[0], *lines[2:]]))
-    code, message = nectar("run", f"resume={record}", "rounds=9", at=tmp_path)
-    assert (code, REFUSED in message) == (2, True)
-    assert len(Record(record).metrics()) == 9
-
-
 def unseeded(at: Path) -> list[str]:
     """Write a function that splits differently at each call, and return the words of a run on it."""
     rows, labels = drawn()
@@ -247,24 +169,13 @@ def unseeded(at: Path) -> list[str]:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("judged", ["server", "sites"])
-def test_a_function_that_splits_differently_stops_workers(tmp_path: Path, judged: str) -> None:
-    words = [*unseeded(tmp_path), f"evaluation.on={judged}", "data.site_holdout=0.2"]
+def test_a_function_that_splits_differently_stops_workers(tmp_path: Path) -> None:
+    words = [*unseeded(tmp_path), "evaluation.on=sites", "data.site_holdout=0.2"]
     assert nectar("run", *words, "compute.workers=1", at=tmp_path)[0] == 0
     code, message = nectar("run", *words, "compute.workers=2", at=tmp_path)
     assert code == 2
     assert f"nectar: {REFUSED}" in message
     assert "load gave other data than before: fix its seed" in message
-
-
-@pytest.mark.extended
-def test_compare_says_the_same_of_a_function_that_splits_differently(tmp_path: Path) -> None:
-    method, *words = unseeded(tmp_path)
-    code, message = nectar("compare", method, "--seeds=1", "--jobs=1", *words, at=tmp_path)
-    assert code
-    assert REFUSED in message
-    assert "fix its seed" in message
-    assert "source has changed" not in message
 
 
 # ---- a real site's own folder --------------------------------------------------------------------------

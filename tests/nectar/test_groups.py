@@ -21,7 +21,6 @@ from nectar.cli import main
 
 PATIENTS, ROWS = 40, 10
 PRIVATE = "evaluation.on=none privacy.noise_multiplier=1 privacy.counts=public"
-RUN = ("run", "fedavg", "federation.sites=4", "rounds=10", "fedavg.epochs=30", "fedavg.lr=0.1")
 
 
 @pytest.fixture(autouse=True)
@@ -55,43 +54,6 @@ def last(words: list[str], tmp_path: Path) -> dict[str, Any]:
     lines = (Path((tmp_path / "note").read_text().strip()) / "metrics.jsonl").read_text()
     found: dict[str, Any] = json.loads(lines.splitlines()[-1])
     return found
-
-
-@pytest.mark.extended
-def test_a_class_drawn_by_lot_is_learned_by_rows_and_not_by_patients(tmp_path: Path) -> None:
-    """On test, on the server's validation rows and on those that sites hold out."""
-    file = table(tmp_path / "t.csv")
-    judged = ["data.validation=0.25", "data.site_holdout=0.25", "evaluation.on=both", "seed=1"]
-    words = [*RUN, "data.label=class", "partition.alpha=100", *judged]
-    bare = tmp_path / "bare.csv"
-    bare.write_text(re.sub(r",(p\d+|patient),", ",", (tmp_path / "t.csv").read_text()))
-    by_rows = last([*words, f"data.file={bare}"], tmp_path)
-    by_patient = last([*words, file, "data.group=patient"], tmp_path)
-    for part in ("test", "validation", "sites"):
-        assert by_rows[part]["accuracy"] > 0.9
-        assert by_patient[part]["accuracy"] < 0.8
-
-
-@pytest.mark.parametrize("kind", ["dirichlet", "iid", "quantity", "by_class", "shards", "natural"])
-def test_every_division_keeps_patients_whole(tmp_path: Path, kind: str) -> None:
-    file = table(tmp_path / "t.csv")
-    words = (
-        f"data.label=class data.group=patient partition.kind={kind} data.site_holdout=0.3".split()
-    )
-    division = division_of(file, *words, "federation.sites=4 data.validation=0.2")
-    groups = division.dataset.train.owners
-    assert groups is not None
-    sides = [division.validation]
-    for site, part in enumerate(division.partition(4)):
-        sides += division.share(f"partition-{site}", division.dataset, part)
-    held = [set(groups[side].tolist()) for side in sides]
-    assert all(len(side) == ROWS * len(these) for side, these in zip(sides, held, strict=True))
-    assert sum(map(len, held)) == len(set.union(*held))
-    if kind != "natural":
-        assert len(set.union(*held)) == PATIENTS * 0.8
-    assert len(held[0]) == pytest.approx(PATIENTS * 0.8 * 0.2, abs=1)
-    assert len(division.dataset.test) == PATIENTS * ROWS * 0.2
-    assert division.dataset.info.columns == tuple("abcdef")
 
 
 def test_in_a_private_run_one_more_row_or_patient_moves_no_other(tmp_path: Path) -> None:

@@ -104,20 +104,6 @@ def test_without_tls_only_when_it_is_said(home: Path) -> None:
         assert "insecure = true" in (found.home / "config.toml").read_text()
 
 
-def test_a_run_is_stopped_whatever_is_wrong_with_the_settings_here(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def refused(*words: Any, **options: Any) -> Any:
-        raise AssertionError("settings were read")
-
-    monkeypatch.setattr("nectar.engines.remote.order.order_of", refused)
-    stopped = []
-    monkeypatch.setattr(Client, "stop", lambda self, run: stopped.append(run))
-    assert nectar("submit", "lab", "--stop", "17") == 0
-    assert stopped == ["17"]
-    assert capsys.readouterr().out == "run 17 was stopped.\n"
-
-
 # -- what is submitted --------------------------------------------------------------------------
 
 
@@ -490,7 +476,10 @@ def test_a_completed_run_that_named_no_record_is_no_success(
     assert "named no record: `nectar fetch lab latest` brings" in capsys.readouterr().out
 
 
-def test_stop_ends_a_run(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_stopped_whatever_is_wrong_with_the_settings_here(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nectar.engines.remote.order.order_of", lambda *_, **__: 1 / 0)
     client = FakeClient([], [])
     through(monkeypatch, client)
     assert nectar("submit", "lab", "--stop", "17") == 0

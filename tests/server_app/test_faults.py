@@ -41,10 +41,6 @@ def wrong_shape(arrays: list[np.ndarray]) -> list[np.ndarray]:
     return [arrays[0], arrays[1][:, :, 1:], *arrays[2:]]
 
 
-def wrong_label(arrays: list[np.ndarray]) -> list[np.ndarray]:
-    return [arrays[0], arrays[1], np.full_like(arrays[2], 10)]
-
-
 def unreadable(instruction: Message, reply: Message) -> Message:
     """An array whose bytes are a pickle: Flower's loader refuses it, and nothing is unpickled."""
     record = ArrayRecord([np.zeros(1)])
@@ -75,22 +71,9 @@ def counts(number: float) -> Any:
 @pytest.mark.parametrize(
     ("method", "tamper", "said"),
     [
-        ("fedavg", counts(1e11), "where a count from 1 to"),
-        ("fedavg", counts(0), "where a count from 1 to"),
         ("fedavg", counts(100_000), "num-examples is 100000 where the roll call said"),
-        (
-            "feddm",
-            with_arrays(garbage),
-            "header of what should be a 'synthetic-images' is not JSON",
-        ),
-        ("feddm", with_arrays(nan), "values that are not finite"),
-        ("feddm", with_arrays(wrong_shape), "synthetic images is float32 of shape"),
-        ("feddm", with_arrays(wrong_label), "a label is 10 where 0 to 9 are allowed"),
         ("feddm", unreadable, "array 0 of the reply cannot be read: it is not an array"),
         ("feddm", no_count, "num-examples is None"),
-        ("fedavg", with_arrays(nan), "the weight '.*' holds .* values that are not finite"),
-        ("fedavg", with_arrays(wrong_shape), "where float32 of shape"),
-        ("fedavg", with_arrays(garbage), "is not JSON"),
         ("flwr.serverapp.strategy:FedAdam", with_arrays(nan), "values that are not finite"),
         ("flwr.serverapp.strategy:FedAdam", with_arrays(wrong_shape), "where float32 of shape"),
     ],

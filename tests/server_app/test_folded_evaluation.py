@@ -17,7 +17,6 @@ from common.errors import FederationError
 from common.specs.updates import EVALUATION
 from common.wire.weights import Weights
 from nectar.engines.local_grid import LocalGrid
-from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from server_app.recorder import Recorder
 from strategies.exchange.evaluation import PiggybackEvaluation
@@ -187,24 +186,6 @@ def test_a_round_that_fails_still_writes_what_the_sites_said_of_the_last(
         run(config)
     (record,) = _records(config)
     assert [line["round"] for line in record.metrics()] == [0, 1]
-
-
-@pytest.mark.extended
-def test_more_rounds_continue_a_finished_run(small: Small) -> None:
-    """Its last line stays as it is, though its sites judge once more."""
-    whole = run(small(method="fedavg", rounds=3, set=AT_SITES))
-    part = run(small(method="fedavg", rounds=2, set=AT_SITES))
-    before = part.metrics()
-    continued = resumed(part, 3)
-    assert continued.metrics()[:3] == before
-    assert figures(continued) == figures(whole)
-
-
-def test_best_is_the_round_that_it_says(small: Small) -> None:
-    record = run(small(method="fedavg", rounds=3, set=AT_SITES))
-    reached = {line["round"]: line["validation"]["accuracy"] for line in record.metrics()[1:]}
-    best = Checkpoint.load(record.best)
-    assert reached[best.server_round] == max(reached.values()) == best.validation_accuracy
 
 
 def test_the_log_says_what_the_sites_found(small: Small, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,7 +14,6 @@ import pytest
 import torch
 from documents import check, written
 from federation import numbers, resumed, run
-from real_data import data_directory
 from sklearn.metrics import (
     balanced_accuracy_score,
     confusion_matrix,
@@ -50,12 +49,6 @@ def rare(path: Path) -> str:
 def words_of(data: str, folder: Path) -> dict[str, Any]:
     if data == "digits":
         return parse_set(SMALL)
-    if data == "femnist":  # 62 classes, a writer a site
-        where = {"dataset": "femnist", "data_dir": data_directory("femnist")}
-        few = (
-            "partition.kind=natural federation.sites=30 model.width=8 fedavg.epochs=1 fedavg.lr=0.1"
-        )
-        return where | parse_set(few)
     few = "federation.sites=3 partition.alpha=5 partition.min_size=30 model.width=8 fedavg.epochs=2 fedavg.lr=0.5"
     return parse_set(f"{rare(folder / 'rare.csv')} {few}")
 
@@ -93,7 +86,7 @@ def require_scikit_learns(figures: dict[str, Any], outputs: Any, labels: Any) ->
 @pytest.mark.extended
 @pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")
 @pytest.mark.parametrize("measure", ["auc", "f1"])
-@pytest.mark.parametrize("data", ["digits", "table", "femnist"])
+@pytest.mark.parametrize("data", ["digits", "table"])
 def test_a_runs_figures_are_scikit_learns_at_the_server_and_at_the_sites(
     tmp_path: Path, data: str, measure: str
 ) -> None:
@@ -233,9 +226,8 @@ def test_figures_that_cannot_be_cost_a_site_its_place_and_the_run_nothing(
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("at", ["server", "sites"])
-def test_it_chooses_the_best_round(small: Small, at: str) -> None:
-    words = f"data.validation_at={at} data.validation=0.2 evaluation.measure=auc fedavg.lr=1"
+def test_it_chooses_the_best_round(small: Small) -> None:
+    words = "data.validation_at=sites data.validation=0.2 evaluation.measure=auc fedavg.lr=1"
     whole = run(small(method="fedavg", rounds=4, set=words))
     reached = {line["round"]: line["validation"]["auc"] for line in whole.metrics()[1:]}
     best = Checkpoint.load(whole.best)
@@ -329,7 +321,7 @@ def compared(folder: Path, *words: str) -> int:
 def test_a_comparison_ranks_by_it_and_its_csv_has_every_measure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert compared(tmp_path, "a=fedavg", "b=fedavg:lr=0.5", "evaluation.measure=auc") == 0
+    assert compared(tmp_path, "fedavg", "evaluation.measure=auc") == 0
     shown = capsys.readouterr().out
     (place,) = tmp_path.glob("compare-*")
     reached = [RecordedRun.open(p).rounds[-1]["test"]["auc"] for p in tmp_path.glob("2*")]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federation import numbers, run
+from federation import run
 from small import Small
 
 from common.config.loading import load as load_config
@@ -75,12 +75,6 @@ def test_a_language_model_is_judged_on_the_texts_that_sites_hold_out(asked: Smal
 
 
 @pytest.mark.extended
-def test_the_same_command_gives_the_same_language_model(asked: Small) -> None:
-    one, other = run(asked()), run(asked())
-    assert numbers(one) == numbers(other)
-
-
-@pytest.mark.extended
 def test_a_language_model_is_reported_without_a_table_of_its_vocabulary(asked: Small) -> None:
     record = run(asked())
     assert main(["report", str(record.directory)]) == 0
@@ -92,15 +86,6 @@ def test_a_language_model_is_reported_without_a_table_of_its_vocabulary(asked: S
     assert "Images by site and class" not in page
     assert "Test accuracy by class" not in page
     assert len(page) < 300_000
-
-
-@pytest.mark.extended
-def test_a_comparison_reads_a_language_models_run(asked: Small) -> None:
-    record = run(asked())
-    found = RunRecord.open(record.directory).figures(2)
-    assert found.completed
-    assert found.learned
-    assert found.final == record.metrics()[-1]["test"]["accuracy"]
 
 
 def test_a_language_model_is_not_exported(asked: Small) -> None:

@@ -9,8 +9,6 @@ import pytest
 from federation import resumed, run
 from small import Small
 
-from common.config.loading import load
-from common.errors import ConfigError
 from nectar.cli import main
 from nectar.records.record import RunRecord
 
@@ -67,19 +65,3 @@ def test_what_is_exported_is_the_best_round_and_a_resumed_run_counts_on(
     assert main(["export", str(record.directory), "--output", str(folder)]) == 0
     assert json.loads((folder / "model.json").read_text())["run"]["round"] == 1
     capsys.readouterr()
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "fedavg data.validation=0",
-        "fedavg evaluation.on=none",
-        "server",
-        "ridge ridge.server=on",
-    ],
-)
-def test_without_a_split_to_judge_by_it_is_refused(words: str) -> None:
-    method, *more = words.split()
-    given = {"method": method, "set": " ".join([*more, "evaluation.patience=2"])}
-    with pytest.raises(ConfigError, match="validation split, which is not judged"):
-        load(given)

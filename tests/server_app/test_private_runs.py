@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 from data_files import forget_loaded
-from federation import MissingGrid, numbers, run
+from federation import MissingGrid, run
 from flwr.app import ConfigRecord, Message
 from private_method import MULTIPLIER
 from small import Small
 
 from client_app.app import app as client_app
 from common.config.loading import load
-from common.errors import ConfigError, FederationError
+from common.errors import FederationError
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event
 from common.privacy.ledger import Ledger
@@ -71,33 +71,9 @@ def test_a_simulation_says_what_it_would_cost_and_that_it_guarantees_nothing(sma
     assert not (record.directory / FILE).exists()
 
 
-def test_no_figure_of_the_sites_is_in_the_record(small: Small) -> None:
-    record = run(small(method=METHOD))
-    for line in record.metrics()[1:]:
-        for figures in line["devices"].values():
-            assert set(figures) == {"draws", "seeded-noise"}
-        assert set(line["seconds"]["by_site"].values()) == {None}
-    assert {each["examples"] for each in _partition(record)["sites"].values()} == {1}
-
-
 def _partition(record: Record) -> dict[str, Any]:
     content: dict[str, Any] = json.loads((record.directory / "partition.json").read_text())
     return content
-
-
-@pytest.mark.extended
-def test_a_run_that_continues_has_spent_as_much_as_an_unbroken_one(small: Small) -> None:
-    whole = run(small(method=METHOD, rounds=3))
-    begun = run(small(method=METHOD, rounds=1))
-    resumed = run(small(method=METHOD, rounds=3) | {"resume": str(begun.directory)})
-    assert numbers(resumed) == numbers(whole)
-
-
-@pytest.mark.parametrize("on", ["sites", "both"])
-def test_sites_that_judge_are_refused_in_a_private_run(small: Small, on: str) -> None:
-    keys = small(method=METHOD, set=f"evaluation.on={on} data.site_holdout=0.2")
-    with pytest.raises(ConfigError, match="the privacy of this run"):
-        load(keys)
 
 
 # ---- real sites ---------------------------------------------------------------------------------------

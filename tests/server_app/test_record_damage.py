@@ -70,12 +70,6 @@ def line(number: int, change: Callable[[str], str | None]) -> Damage:
     return damage
 
 
-def not_text(record: Path) -> None:
-    flip(record / "metrics.jsonl", 40)  # a letter of round 0's line becomes no letter
-    content = (record / "metrics.jsonl").read_bytes()
-    (record / "metrics.jsonl").write_bytes(content.replace(b'"round": 1', b'"round": \xff1'))
-
-
 def older(name: str) -> Damage:
     """Return what puts a checkpoint of round 2 in the place of a newer one."""
 
@@ -89,8 +83,6 @@ def older(name: str) -> Damage:
 
 DAMAGES: dict[str, tuple[Damage, str]] = {
     "a line in the middle": (line(1, lambda text: text.replace(":", ";", 1)), r"line 2"),
-    "bytes that are no text": (not_text, r"line [12]"),
-    "a line of something else": (line(2, lambda text: "[1, 2]"), r"line 3"),
     "the last line": (line(ROUNDS, lambda text: text.replace("{", "(", 1)), rf"line {ROUNDS + 1}"),
     "a line less": (line(2, lambda text: None), r"line 3 of .* is round 3's where round 2's"),
     "a line twice": (
@@ -104,27 +96,10 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         r"last\.safetensors is missing, though round 4 was recorded",
     ),
     "an older checkpoint": (older("last.safetensors"), r"is of round 2, and .* up to round 4"),
-    "a shorter checkpoint": (
-        lambda r: (r / "checkpoint" / "last.safetensors").write_bytes(b"short"),
-        r"checkpoint .*last\.safetensors cannot be read",
-    ),
-    "a flipped checkpoint": (
-        lambda r: flip(r / "checkpoint" / "last.safetensors", -100),
-        r"last\.safetensors cannot be read: .*(checksum|changed)",
-    ),
     "a flipped best checkpoint": (
         lambda r: flip(r / "checkpoint" / "best.safetensors", -100),
         r"best\.safetensors cannot be read: .*(checksum|changed)",
     ),
-    "the provenance": (
-        lambda r: (r / "provenance.json").write_text("{"),
-        r"provenance\.json|not a run's record",
-    ),
-    "the provenance is a list": (
-        lambda r: (r / "provenance.json").write_text("[]"),
-        r"provenance\.json|not a run's record",
-    ),
-    "the settings": (lambda r: (r / "config.yaml").write_text("a: [b"), r"config\.yaml"),
 }
 
 

@@ -21,7 +21,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from client_app.app import app as client_app
 from common.config.loading import load
-from common.errors import ConfigError, FederationError
+from common.errors import FederationError
 from common.settings.sections import TrackSettings
 from common.sites import Site
 from nectar.arguments import parse_arguments
@@ -29,7 +29,6 @@ from nectar.cli import main
 from nectar.comparison.comparison import Comparison
 from nectar.comparison.request import parse
 from nectar.engines.local_grid import LocalGrid
-from nectar.records.outputs import with_recorded
 from server_app import on_round as notifying
 from server_app import tracking
 from server_app.app import serve
@@ -152,14 +151,6 @@ def test_a_run_that_continues_goes_on_in_its_event_files(small: Small) -> None:
     resumed(record, rounds=3)
     assert steps(record) == [0, 1, 2, 3]
     assert steps(record, "sites/accuracy") == [1, 2, 3]
-
-
-@pytest.mark.extended
-def test_rounds_before_it_was_tracked_are_told_too(small: Small) -> None:
-    record = run(small(method="fedavg", rounds=1))
-    words = parse_arguments([f"resume={record.directory}", "track=tensorboard", "rounds=2"])
-    run(with_recorded(words))
-    assert steps(record) == [0, 1, 2]
 
 
 @pytest.mark.extended
@@ -403,24 +394,6 @@ def test_a_tracker_that_is_not_installed_is_refused_before_any_work(
         "-e '.[tensorboard]'" in message
     )  # by the extra: uv's pins let a bare mlflow be that of 2022
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ("track=tensorbord", "track.by='tensorbord' .* must be one of none, tensorboard, mlflow"),
-        ("track=", "track= has no value"),
-        ("track=mlflow track.by=none", "track.by is given twice"),
-        ("track.images=on", "track.images=on shows images to a tracker, and none is chosen"),
-        (
-            "track=mlflow track.images=on dataset=torchvision:SVHN",
-            "track.images=on would copy pictures of dataset=torchvision:SVHN",
-        ),
-    ],
-)
-def test_what_cannot_be_tracked_is_refused(words: str, sentence: str) -> None:
-    with pytest.raises(ConfigError, match=sentence):
-        load(parse_arguments(words.split()))
 
 
 def test_images_of_sites_with_data_of_their_own_are_refused() -> None:
