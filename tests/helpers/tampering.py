@@ -1,6 +1,6 @@
 """What a device that misbehaves makes of its reply: the parts of a payload, and changes of them.
 
-The fuzzers, ``hostile_sites`` and the tests take a payload apart as a ``Part``.
+The fuzzers and the tests take a payload apart as a ``Part``.
 """
 
 from __future__ import annotations
