@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from federation import MissingGrid, PromptGrid
+from federation import MissingGrid
 from federation import run as run_on
 
 import nectar
-from common.division import Division
 from common.errors import ConfigError, FederationError, NectarError
 from nectar.arguments import parse_arguments
 from nectar.audit.images.at_record import audit_record
@@ -21,8 +20,6 @@ from nectar.records.outputs import with_recorded
 from nectar.records.real_images import RealImages, real_images
 from nectar.records.record import RunRecord
 from nectar.records.run_list import Archive
-from server_app.app import make_strategy
-from strategies.ridge import Ridge
 
 QUICK: dict[str, Any] = {"ridge.width": 17, "federation.sites": 3, "evaluation.batch": 400}
 KEPT = QUICK | {"ridge.keep": "sites"}
@@ -46,13 +43,6 @@ def on_grid(words: list[str], *without: str, grid: Any = MissingGrid) -> Recorde
 
 def again(run: RecordedRun, *words: str, without: tuple[str, ...] = ()) -> RecordedRun:
     return on_grid([f"resume={run.directory}", *words], *without)
-
-
-def restored(run: RecordedRun) -> Ridge:
-    strategy = make_strategy(Division(run.config).run)
-    assert isinstance(strategy, Ridge)
-    strategy.restore(run.checkpoint().strategy)
-    return strategy
 
 
 def head(run: RecordedRun) -> torch.Tensor:
@@ -183,23 +173,6 @@ def test_who_was_forgotten_stays_so_and_a_late_one_joins_what_is_left(tmp_path: 
 
 
 @pytest.mark.extended
-def test_several_leave_at_once(tmp_path: Path) -> None:
-    whole = ran(tmp_path, **KEPT)
-    left = again(whole, "ridge.forget=partition-2, partition-0")
-    assert torch.equal(head(left), head(ran(tmp_path, "partition-0", "partition-2", **KEPT)))
-
-
-@pytest.mark.extended
-def test_the_coding_error_is_of_those_that_are_left(tmp_path: Path) -> None:
-    whole = ran(tmp_path, **KEPT)
-    strategy = restored(again(whole, "ridge.forget=partition-0"))
-    assert list(strategy._rows) == ["partition-1", "partition-2"]
-    total = sum(strategy._rows.values())
-    assert strategy._total is not None
-    assert strategy._summing.count(strategy._total) == pytest.approx(total)
-
-
-@pytest.mark.extended
 def test_the_record_of_those_that_are_left_still_knows_who_held_what(tmp_path: Path) -> None:
     whole = ran(tmp_path, **KEPT)
     left = again(whole, "ridge.forget=partition-0")
@@ -274,10 +247,3 @@ def test_a_record_that_stopped_before_it_was_done_is_not_taken_for_a_run(tmp_pat
         file.unlink()
     with pytest.raises(FederationError, match="stopped before its first round was done"):
         again(left)
-
-
-@pytest.mark.extended
-def test_replies_that_come_one_by_one_are_added_once(tmp_path: Path) -> None:
-    first = ran(tmp_path, "partition-2", **{"ridge.form": "integers"})
-    late = on_grid([f"resume={first.directory}", "federation.newcomers=any"], grid=PromptGrid)
-    assert torch.equal(head(late), head(ran(tmp_path, **{"ridge.form": "integers"})))
