@@ -154,6 +154,22 @@ CASES = (
     Case("server", "server", "image_training.epochs=2", 2),
 )  # fmt: skip
 
+POOLED = (
+    "fedavg",
+    "feddm",
+    "fedgen",
+    "fedssyn",
+    "fedsynth",
+    "fedper",
+    "feddgm",
+    "ridge",
+    "FedAdam",
+)
+"""Those that two processes carry out. A worker is handed a node's messages and its memory, whatever the method, so that
+methods whose sites keep and send the same kinds of things are one row: weights, images, a generator, shares of a pool,
+batches, a model of the site's own, a trajectory, sums, and a strategy of Flower's.
+"""
+
 QUICK = ("fedavg", "scaffold", "feddm", "fedssyn", "fedsynth", "topk", "ridge", "fedadam")
 """Those that the README's command runs: a kind of method each."""
 

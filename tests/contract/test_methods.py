@@ -37,7 +37,7 @@ from tests.contract.base import (
     broken_off,
     ended_with,
 )
-from tests.contract.cases import CASES, QUICK, SITES, Case, rows
+from tests.contract.cases import CASES, POOLED, SITES, Case, rows
 from tests.contract.hostile import SPOILT, longer, spoiler
 
 #: methods of which no site is asked anything
@@ -61,11 +61,6 @@ def config_in(
 
 def plain(case: Case) -> bool:
     return case.plain
-
-
-def pooled(case: Case) -> bool:
-    """A kind of method each, and those whose sites draw, charge or remember in ways of their own."""
-    return case.name in (*QUICK, "moon", "feddyn", "feddpms", "fedgen", "ditto", "fedavg noise")
 
 
 def asks(case: Case) -> bool:
@@ -96,7 +91,7 @@ def test_broken_off_behind_each_round_a_run_has_the_numbers_of_an_unbroken_one(
     "A pool gives the numbers of one process, to the bit; a dead worker costs its site that "
     "round; nothing is left or printed after",
 )
-@pytest.mark.parametrize("case", rows(pooled))
+@pytest.mark.parametrize("case", rows(lambda case: case.name in POOLED))
 def test_two_processes_give_the_numbers_of_one(runs: Runs, tmp_path: Path, case: Case) -> None:
     """There one site answers the roll call for all, which the record does not show either."""
     pooled = run_here(load(config_in(tmp_path, runs, case, "compute.workers=2")))

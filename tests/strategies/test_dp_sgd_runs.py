@@ -162,18 +162,6 @@ def test_a_strategy_that_weights_by_losses_is_refused(small: Small) -> None:
         run(given)
 
 
-@pytest.mark.extended
-def test_the_systems_noise_gives_another_run_each_time(small: Small) -> None:
-    """Seeded, a run is itself again; with the system's entropy neither samples nor noise are."""
-    seeded = [weights(run(small(method="fedavg", set=PRIVATE))) for _ in range(2)]
-    drawn = [
-        weights(run(small(method="fedavg", set=f"{PRIVATE} privacy.noise=system")))
-        for _ in range(2)
-    ]
-    assert all(torch.equal(tensor, seeded[1][name]) for name, tensor in seeded[0].items())
-    assert any(not torch.equal(tensor, drawn[1][name]) for name, tensor in drawn[0].items())
-
-
 def test_a_model_that_normalises_over_its_batch_is_refused_before_it_is_charged(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:

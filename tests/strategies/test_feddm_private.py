@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
-from federation import numbers, run
 from flwr.app import RecordDict
 from small import Small
 from torch import Tensor
 
-from client_app.draws import Draws
 from client_app.feddm import FedDMClient
 from client_app.state import ContextState
 from common.config.loading import load
@@ -63,48 +60,7 @@ def spec(device: FedDMClient) -> SyntheticImagesSpec:
     return images_spec(device.run, 9)
 
 
-# ---- whole runs ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.extended
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_a_run_learns_with_little_noise_and_not_with_much(small: Small, mechanism: str) -> None:
-    """25 steps: sigma 0.01 has an epsilon of more than 100,000, sigma 1000 one below 0.1."""
-    text = (
-        f"{PUBLIC} privacy.clip=5 feddm.iterations=25 feddm.image_lr=10 feddm.real_batch=64 "
-        "image_training.epochs=60 image_training.lr=0.05"
-    )
-    accuracy = {
-        sigma: run(small(rounds=1, set=private(mechanism, sigma, text))).metrics()[-1]["test"]
-        for sigma in (0.01, 1000.0)
-    }
-    assert accuracy[0.01]["accuracy"] > 0.5
-    assert accuracy[1000.0]["accuracy"] < 0.35
-
-
-@pytest.mark.extended
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_seeded_runs_are_equal_and_those_of_the_systems_entropy_are_not(
-    small: Small, mechanism: str
-) -> None:
-    keys = {"rounds": 2}
-    one, other = (numbers(run(small(**keys, set=private(mechanism)))) for _ in range(2))
-    assert one == other
-    drawn = f"{PUBLIC} privacy.noise=system"
-    one, other = (numbers(run(small(**keys, set=private(mechanism, 1.0, drawn)))) for _ in range(2))
-    assert one != other
-
-
 # ---- what a site sends and remembers ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_no_figure_of_the_images_goes_with_the_reply(small: Small, mechanism: str) -> None:
-    device = client(small(set="feddm.iterations=2"))
-    assert {"matching-loss", "images-equal"} <= set(reply(device)[1])
-    _, figures = reply(client(small(set=private(mechanism))))
-    assert not {name for name in figures if "loss" in name or "images" in name}
-    assert figures["seeded-noise"] == 1
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -198,51 +154,11 @@ def test_counts_with_noise_are_an_event_of_their_own(small: Small) -> None:
     assert (second.mechanism, second.steps) == ("feddm-feature", 2)
 
 
-def test_a_round_that_is_not_charged_in_full_is_noticed(
-    small: Small, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A planted bug: the counts' event is forgotten, or an iteration."""
-    charge = Draws.charge
-    text = private("feature", 1.0, "feddm.counts_noise=5 feddm.iterations=2")
-    with monkeypatch.context() as forgets:
-        forgets.setattr(
-            Draws,
-            "charge",
-            lambda self, *events: charge(
-                self, *(replace(e, steps=max(1, e.steps - 1)) for e in events)
-            ),
-        )
-        assert uncharged(client(small(set=text))) == 1
-    monkeypatch.setattr(
-        Draws,
-        "charge",
-        lambda self, *events: None if "counts" in events[0].mechanism else charge(self, *events),
-    )
-    with pytest.raises(AssertionError, match="noise before the charge"):
-        uncharged(client(small(set=text)))
-
-
 def told(config: dict[str, Any], images: float) -> dict[str, Any]:
     """Return the figures of a reply to which the images could have given nothing else: without an iteration."""
     device = client(config)
     device.samples = Samples.of(torch.full((24, 1, 8, 8), images), device.samples.labels)
     return {name: v for name, v in reply(device)[1].items() if name != "seconds"}
-
-
-def test_a_figure_past_the_mechanism_is_noticed(
-    small: Small, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A planted bug: the mean of the images, told beside the reply."""
-    config = small(set=f"{private('feature')} feddm.iterations=0")
-    assert told(config, 1.0) == told(config, 2.0)
-    values = FedDMClient._values
-
-    def tells(self: FedDMClient) -> Any:
-        self.tell(brightness=float(self.samples.inputs(slice(None)).mean()))
-        return values(self)
-
-    monkeypatch.setattr(FedDMClient, "_values", tells)
-    assert told(config, 1.0) != told(config, 2.0)
 
 
 # ---- what is refused ----------------------------------------------------------------------------------

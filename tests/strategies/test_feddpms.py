@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federation import MissingGrid, TamperedGrid, run
+from federation import TamperedGrid, run
 from small import Small
-from tampering import with_arrays
 
 import common.learning.training
-from client_app.feddpms import FedDPMSClient
 from common.config.loading import load
 from common.division import Division
 from common.errors import ConfigError
@@ -120,33 +118,6 @@ def test_synthetic_images_change_the_rounds_behind_the_match(small: Small) -> No
     assert max(figures["synthetic"] for figures in added[0].values()) > 0
 
 
-def test_the_control_hands_on_one_mean_for_every_class(
-    small: Small, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the sites share is that of the default to the bit; what they are given differs."""
-    received: list[torch.Tensor] = []
-    real = FedDPMSClient._copies
-
-    def seen(self: FedDPMSClient, means: torch.Tensor, *rest: Any) -> Any:
-        received.append(means)
-        return real(self, means, *rest)
-
-    monkeypatch.setattr(FedDPMSClient, "_copies", seen)
-    records = [
-        run(small(method="feddpms", rounds=4, set=f"{DPMS} feddpms.mechanism={mechanism}"))
-        for mechanism in ("single-release", "overall-mean")
-    ]
-    vectors, others = (
-        torch.cat(list(Checkpoint.load(r.last).strategy["exchange"]["vectors"].values()))
-        for r in records
-    )
-    assert torch.equal(vectors, others)
-    assert len(received) == 6
-    assert all(len(means.unique(dim=0)) == len(means) for means in received[:3])
-    for means in received[3:]:
-        assert torch.allclose(means, others.mean(0).expand_as(means), atol=1e-6)
-
-
 def test_an_epoch_draws_as_many_as_the_site_has_images_of_its_own(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,64 +176,6 @@ def test_the_decoder_is_let_go_of_once_a_site_has_shared_and_was_helped(small: S
     for each in names.values():
         assert any(name.startswith("synthetic/") for name in each)
         assert not any(name.startswith("decoder/") for name in each)
-
-
-# ---- lost and spoilt replies, absent sites, killed servers ------------------------------------------------
-
-
-def test_a_spoilt_reply_is_as_if_the_site_had_not_been_asked(small: Small) -> None:
-    """Site 1's replies of rounds 3 (its means) and 5 (images it drew) are spoilt: it shares in 4, is helped in 6.
-
-    Only site 1 has classes that site 0 lacks, so that site 0 is helped in round 5, with the means of round 4.
-    """
-    spoiled = with_arrays(
-        lambda a: [x if i != 2 else np.full_like(x, np.nan) for i, x in enumerate(a)]
-    )
-
-    def sometimes(message: Any, reply: Any) -> Any:
-        return spoiled(message, reply) if message.metadata.group_id in "35" else reply
-
-    config = small(method="feddpms", rounds=7, set=DPMS)
-    record = run(config, TamperedGrid, tampers={1: sometimes})
-    message = notes(record)
-    assert [list(n["rejected"]) for n in record.metrics()][3:7] == [
-        ["partition-1"],
-        [],
-        ["partition-1"],
-        [],
-    ]
-    assert set(message[3]["privacy"]) == {"partition-0", "partition-2"}
-    assert set(message[4]["privacy"]) == {"partition-1"}
-    assert (
-        message[4]["privacy"]["partition-1"]["releases"] == 2
-    )  # the first ones were released as well
-    helped = {site: r for r, n in enumerate(message) for site in n.get("matches", {})}
-    assert helped == {"partition-0": 5, "partition-1": 6, "partition-2": 4}
-
-
-def test_sites_that_miss_rounds_join_late_and_are_matched_at_their_next(small: Small) -> None:
-    """Site 2 is away until round 4 and shares there; it is helped in round 5. Site 0's reply of round 4 is lost."""
-    away = {("partition-2", r) for r in (1, 2, 3)}
-    record = run(
-        small(method="feddpms", rounds=6, set=DPMS),
-        MissingGrid,
-        absent=away,
-        lost={("partition-0", 4)},
-    )
-    message = notes(record)
-    assert set(message[3]["privacy"]) == {"partition-0", "partition-1"}
-    assert set(message[4]["privacy"]) == {"partition-2"}
-    helped = {site: r for r, n in enumerate(message) for site in n.get("matches", {})}
-    assert helped == {"partition-1": 4, "partition-0": 5, "partition-2": 5}
-
-
-def test_with_partial_participation_each_helps_once_and_is_helped_once(small: Small) -> None:
-    text = f"{DPMS} federation.sites=5 federation.participation=0.4"
-    record = run(small(method="feddpms", rounds=14, set=text))
-    shared = [site for n in notes(record) for site in n.get("privacy", {})]
-    helped = [site for n in notes(record) for site in n.get("matches", {})]
-    assert len(shared) == len(set(shared)) >= 4
-    assert len(helped) == len(set(helped)) >= 3
 
 
 # ---- refusals -----------------------------------------------------------------------------------------------

@@ -33,9 +33,6 @@ from common.specs.fedvae import shared_spec, start_decoder
 from common.wire.bundle import Bundle
 from common.wire.tensors import LABELS, VECTORS
 from common.wire.weights import Weights
-from nectar.records.record import RunRecord
-from nectar.report.privacy import exposed
-from nectar.report.view import View
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from synth.latent_sharing import mean_steps
@@ -255,19 +252,6 @@ def test_a_site_is_charged_for_every_rounds_steps_and_for_its_means(small: Small
         accountant.history = [(1.5, q, number) for q, number in steps.items()] + [(noise, 1.0, 2)]
         assert last[site]["epsilon"] == pytest.approx(accountant.get_epsilon(1e-5), rel=0.02)
     assert helped, "nobody was helped, and all rates are those of the sites' own images"
-
-
-def test_record_and_report_state_one_epsilon(small: Small) -> None:
-    """That of everything, and none of the means alone, of which a run without DP-SGD speaks."""
-    record = run(small(method="feddpms", rounds=3, set=PUBLIC))
-    notes = record.metrics()[-1]["notes"]
-    assert "privacy" not in notes
-    found = [told["epsilon"] for told in notes["spent"].values()]
-    message = " ".join(exposed(View(RunRecord.open(record.directory))))
-    assert f"has an epsilon of {min(found):.3g} to {max(found):.3g} at delta 1e-05" in message
-    assert message.count("an epsilon of") == 1
-    assert "means alone" not in message
-    assert "Nothing here is differentially private." not in message
 
 
 @pytest.mark.parametrize(

@@ -110,17 +110,6 @@ def test_two_checkouts_do_not_meet_in_one_process(
 
 
 @pytest.mark.extended
-def test_a_run_through_it_comes_nearer_to_the_sites_weights(
-    small: Small, official: Standin
-) -> None:
-    text = f"{TINY} feddgm.iterations=30 feddgm.dsa= feddgm.latent_lr=3 feddgm.feature_lr=300 "
-    record = run(small(method="feddgm", rounds=1, set=text + official.settings("feddgm.space=2")))
-    for noted in record.metrics()[1]["notes"]["matching"].values():
-        first, last = noted["loss"]
-        assert last < first
-
-
-@pytest.mark.extended
 @pytest.mark.parametrize("together", [1, 2])
 def test_making_images_in_chunks_changes_rounding_alone(
     small: Small, official: Standin, together: int

@@ -14,7 +14,6 @@ from federation import run
 from places import ROOT
 from pretended_rounds import PLANTED, figures_of, rounds_of
 from small import Small
-from tiers import ALIKE
 
 from common.methods import METHODS
 
@@ -35,8 +34,8 @@ OTHERS = {
 """What else a method's run has here: what makes it short, and what else a device is to see (privacy, augmentation)."""
 
 
-ROUNDS = [name for name in METHODS if name not in ALIKE or name in OTHERS]
-"""Methods that run here: of those that only add a term to FedAvg's loss, the one with noise."""
+ROUNDS = (*OTHERS, "fedaf", "fedgen", "fedmd", "fedsynth", "lowrank", "fedper", "ridge")
+"""Methods that run here: one of each kind of computation at a device."""
 
 LOOSELY = {"feddm": 2e-2, "fedaf": 2e-2, "fedsynth": 5e-2, "fedssyn": 1e-3, "fedrep": 1e-3}
 """How far figures may lie apart where a last bit of a step is carried on by all that follow; else 1e-4."""
