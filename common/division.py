@@ -79,13 +79,7 @@ class Division:
 
     @property
     def dataset(self) -> Dataset:
-        """The data set, loaded once a process where something needs it.
-
-        Raises
-        ------
-        DataError
-            If it cannot be had, or the server is to evaluate on a test split that it does not have.
-        """
+        """The data set, loaded once a process where something needs it, or raise DataError."""
         config, dataset = self.config, self._loaded
         if self.judged and not len(dataset.test):
             where = config.images.folder or dataset.info.name
@@ -122,13 +116,7 @@ class Division:
         }
 
     def site_dataset(self, folder: Path, keep: Path | None) -> Dataset:
-        """Return a site's own images or rows, all for training; ``keep`` is where the site keeps files of its own.
-
-        Raises
-        ------
-        DataError
-            If the run's data set is not such, or the site's folder or table cannot be used.
-        """
+        """Return a site's own images or rows, all for training; ``keep`` is where the site keeps files of its own."""
         config = self.config
         images = load_site(
             config.dataset, config.images, folder, keep, config.data, private=config.private

@@ -203,18 +203,7 @@ def resolve(name: str) -> Method:
 
 
 def require_taken(name: str, kind: str, dataset: str) -> None:
-    """Refuse data of a kind that a method cannot learn from.
-
-    Parameters
-    ----------
-    kind : str
-        What the data are, one of ``common.models.registry.KINDS``.
-
-    Raises
-    ------
-    ConfigError
-        Naming the methods that can.
-    """
+    """Refuse data of a kind that a method cannot learn from (ConfigError)."""
     taken = resolve(name).takes
     if kind not in taken:
         others = ", ".join(other for other, known in METHODS.items() if kind in known.takes)

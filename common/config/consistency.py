@@ -67,14 +67,7 @@ def check_batched(compute: ComputeSettings) -> None:
 
 
 def check_robust(federation: FederationSettings, method: str, settings: Settings) -> None:
-    """Refuse a robust average where none is taken, and Krum of too few replies.
-
-    Raises
-    ------
-    ConfigError
-        If the method's server averages no models or learns from more than that; if the sites asked in a round are fewer
-        than Krum needs, or more replies are to be kept than would be left without the hostile ones.
-    """
+    """Refuse a robust average where none is taken, and Krum of too few replies (ConfigError)."""
     if not federation.combines:
         return
     asked = f"federation.robust={federation.robust}"
@@ -133,13 +126,7 @@ def check_private(private: bool, asked: str, method: str) -> None:
 
 
 def check_wire(wire: WireSettings, method: str, sent: Disclosure | None) -> None:
-    """Refuse pictures of what is none, and feedback of errors that nothing makes.
-
-    Raises
-    ------
-    ConfigError
-        If sites send batches or vectors that no picture shows, or send no coded update.
-    """
+    """Refuse pictures of what is none, and feedback of errors that nothing makes (ConfigError)."""
     if wire.pictures and sent is not None and sent.numbers:
         raise ConfigError(
             f"wire.images={wire.images} cannot hold under method={method}, whose sites send {sent.payload}: these are "
@@ -156,13 +143,7 @@ def check_wire(wire: WireSettings, method: str, sent: Disclosure | None) -> None
 def check_statistics(
     model: ModelSettings, evaluation: EvaluationSettings, method: str, sent: Disclosure | None
 ) -> None:
-    """Refuse a part of the model that stays at the sites where the server needs a whole one.
-
-    Raises
-    ------
-    ConfigError
-        If the server is to evaluate, or the sites send no weights that they trained.
-    """
+    """Refuse a part of the model that stays at the sites where the server needs a whole one (ConfigError)."""
     if not model.stays_in_part:
         return
     told = model.what_stays
@@ -182,14 +163,7 @@ def check_statistics(
 
 
 def check_images(images: ImagesSettings, kind: str = "images") -> None:
-    """Refuse a folder of images that could never be read; without a class list there is none.
-
-    Raises
-    ------
-    ConfigError
-        A class list with a name twice or a name that no folder can have, or constants that do not fit the
-        channels.
-    """
+    """Refuse a folder of images that could never be read; without a class list there is none (ConfigError)."""
     if not images.classes:
         return
     _check_names(images.names)
@@ -225,14 +199,7 @@ def _check_names(names: tuple[str, ...]) -> None:
 
 
 def check_own_data(dataset: str, data: DataSettings, images: ImagesSettings) -> None:
-    """Refuse settings of a set of one's own that do not fit together.
-
-    Raises
-    ------
-    ConfigError
-        ``dataset=file`` without ``data.file`` or the reverse, a path that cannot be used, a setting that is another
-        kind of set's.
-    """
+    """Refuse settings of a set of one's own that do not fit together (ConfigError)."""
     kind = kind_of(dataset)
     if data.file and kind != FILE:
         raise ConfigError(
@@ -428,13 +395,7 @@ def check_taken(
 def check_originals(
     method: str, disclosed: Disclosure | None, dataset: str, data: DataSettings
 ) -> None:
-    """Refuse to send pictures that may be somebody's own as they are, unless that is asked for.
-
-    Raises
-    ------
-    ConfigError
-        If real examples leave unchanged, the set is not public, and ``data.send_originals`` is off.
-    """
+    """Refuse to send pictures that may be somebody's own as they are, unless that is asked for (ConfigError)."""
     if disclosed is None or not disclosed.unchanged:
         return
     if is_user_data(dataset) and not data.send_originals:
@@ -479,13 +440,7 @@ def check_track(track: TrackSettings, dataset: str) -> None:
 
 
 def check_privacy(privacy: PrivacySettings, method: str, settings: Settings) -> None:
-    """Refuse differential privacy where something would leave the sites past its noise.
-
-    Raises
-    ------
-    ConfigError
-        If the method has no mechanism, or not under these settings, or if it tells private counts of classes.
-    """
+    """Refuse differential privacy where something would leave the sites past its noise (ConfigError)."""
     sent = settings.disclosure()
     if not privacy.active:
         if resolve(method).private and sent is not None and sent.differentially_private:
@@ -544,13 +499,7 @@ def check_head(model: ModelSettings, method: str) -> None:
 
 
 def check_model(model: ModelSettings) -> None:
-    """Refuse weights to start from that are no file by absolute path, and none of torchvision's.
-
-    Raises
-    ------
-    ConfigError
-        Another kind of file, a relative path, or a checksum of no file.
-    """
+    """Refuse weights to start from that are no file by absolute path, and none of torchvision's (ConfigError)."""
     start = model.start
     if start and not ((_is_file(start) and PurePath(start).is_absolute()) or _is_published(start)):
         raise ConfigError(
@@ -564,13 +513,7 @@ def check_model(model: ModelSettings) -> None:
 
 
 def check_features(features: FeaturesSettings, dataset: str, data: DataSettings) -> None:
-    """Refuse features of no network, of one that takes no images, or whose weights machines could not agree on.
-
-    Raises
-    ------
-    ConfigError
-        A network of something else, weights that are not named or not told apart, or data that are no images.
-    """
+    """Refuse features of no network, of one that takes no images, or whose weights machines could not agree on."""
     name, start = features.name, features.start
     if not name:
         for key, value in features.model_dump().items():

@@ -49,18 +49,7 @@ def names(kind: str) -> tuple[str, ...]:
 
 
 def dataset_layer(name: str, where: str) -> Layer:
-    """Read ``conf/dataset/<name>.yaml``.
-
-    Parameters
-    ----------
-    where : str
-        Where it was chosen, for the message.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such file, or it is not made of keys and sections.
-    """
+    """Read ``conf/dataset/<name>.yaml``, or raise ConfigError."""
     known = names("dataset")
     if name not in known:
         as_method = name in METHODS or is_import_path(name)

@@ -59,15 +59,7 @@ def known_keys(own: Method | None = None) -> list[str]:
 
 @dataclass(frozen=True)
 class Sections:
-    """The settings that a run uses.
-
-    Parameters
-    ----------
-    inner : mapping of str to Settings
-        Those of the methods inside it, and of those inside these, by name.
-    leaves : mapping of str to Leaf
-        The values given, and those that these methods took over.
-    """
+    """The settings that a run uses."""
 
     run: RunSettings
     shared: Mapping[str, Section]
@@ -80,18 +72,6 @@ def read_sections(given: Mapping[str, Leaf], own: Method | None = None) -> Secti
     """Build the sections that a run uses, and check what is given for any other.
 
     A section that is not in use and has no value is not even imported: a process of a run reads its own method's.
-
-    Parameters
-    ----------
-    given : mapping of str to Leaf
-        Every value given, by dotted key.
-    own : Method, optional
-        The user's own method, if one is chosen.
-
-    Raises
-    ------
-    ConfigError
-        A sentence for each key that does not exist and each value that its class refuses; else for an unknown method.
     """
     reading = _Reading(given, own)
     chosen = _chosen_section(given, own)
@@ -276,20 +256,7 @@ def _is_known(key: str, own: Method | None) -> bool:
 
 
 def build(section: str, cls: type[Section], leaves: Mapping[str, Leaf]) -> Section | list[str]:
-    """Build a section from the values given for it.
-
-    Parameters
-    ----------
-    section : str
-        The section's name; empty for the run-wide keys.
-    leaves : mapping of str to Leaf
-        Every value given, by dotted key; unknown keys are passed over.
-
-    Returns
-    -------
-    Section or list of str
-        The section, or a sentence for each value that its class refuses.
-    """
+    """Build a section from the values given for it."""
     prefix = f"{section}." if section else ""
     mine = {name: leaves[prefix + name] for name in cls.model_fields if prefix + name in leaves}
     values: dict[str, Any] = {name: leaf.value for name, leaf in mine.items()}

@@ -34,13 +34,7 @@ class _Arguments(BaseModel):
 
 
 def check_strategy(leaf: Leaf) -> type[Any]:
-    """Import a strategy's class and see that it is one of Flower's kind.
-
-    Raises
-    ------
-    ConfigError
-        If it cannot be imported, is no subclass of ``flwr.serverapp.strategy.Strategy``, or moves no weights.
-    """
+    """Import a strategy's class and see that it is one of Flower's kind, or raise ConfigError."""
     from flwr.serverapp.strategy import (  # seconds of imports, for these methods only
         FedXgbBagging,
         FedXgbCyclic,
@@ -121,21 +115,7 @@ def settable(model: type[_Arguments]) -> dict[str, FieldInfo]:
 def check_arguments(
     path: str, cls: type[Any], leaves: Mapping[str, Leaf]
 ) -> tuple[dict[str, Scalar], list[str]]:
-    """Check the ``strategy`` section against a constructor.
-
-    Parameters
-    ----------
-    leaves : mapping of str to Leaf
-        Every value given, by dotted key.
-
-    Returns
-    -------
-    arguments : dict
-        What to construct the strategy with.
-    problems : list of str
-        A sentence for each argument that does not exist, cannot be given as text, has the wrong
-        type or is missing.
-    """
+    """Check the ``strategy`` section against a constructor."""
     model, given = arguments_model(cls), stated_arguments(leaves)
     try:
         read = model.model_validate({name: leaf.value for name, leaf in given.items()})

@@ -48,15 +48,7 @@ class Departure:
 
 @dataclass(frozen=True)
 class Column:
-    """A combination of columns of a table: a cell.
-
-    Parameters
-    ----------
-    cell : str
-        The experiment's name.
-    steps, small_steps : tuple of Departure
-        Departures from the table's base to the cell, and from the table's small departure to its small variant.
-    """
+    """A combination of columns of a table: a cell."""
 
     label: str
     cell: str
@@ -175,20 +167,7 @@ def is_experiment(name: str) -> bool:
 def experiment_layers(
     name: str, where: str = COMMAND_LINE, above: tuple[str, ...] = ()
 ) -> list[Layer]:
-    """Return the layers of an experiment's settings, those of what it departs from below its own.
-
-    Parameters
-    ----------
-    where : str
-        Where it was named.
-    above : tuple of str
-        The experiments that lead to it.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such experiment, a file is not made as tables are, or ``base`` leads back to where it stands.
-    """
+    """Return the layers of an experiment's settings, those of what it departs from below its own; else ConfigError."""
     found = _find(name)
     if found is None:
         raise _unknown(name, where)

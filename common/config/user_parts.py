@@ -38,13 +38,7 @@ def require_allowed(leaves: Mapping[str, Leaf], policy: ImportPolicy) -> None:
 
 
 def chosen_method(leaves: Mapping[str, Leaf], policy: ImportPolicy | None = None) -> Method | None:
-    """Return the method of the user's own that is chosen; None for one of Nectar's and for a Flower strategy.
-
-    Raises
-    ------
-    ConfigError
-        If it cannot be imported, or its name is another's or cannot be a section's.
-    """
+    """Return the method of the user's own that is chosen; None for one of Nectar's and for a Flower strategy."""
     leaf = leaves.get("method")
     if leaf is None or not isinstance(leaf.value, str) or not is_import_path(leaf.value):
         return None

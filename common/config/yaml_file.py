@@ -43,18 +43,7 @@ _Loader.add_constructor(_MAP, _construct_mapping)
 
 
 def read_yaml(path: Path, name: str) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping (or nothing).
-
-    Parameters
-    ----------
-    name : str
-        What a message calls it.
-
-    Raises
-    ------
-    ConfigError
-        If it is no YAML, states a key twice or holds anything but a mapping.
-    """
+    """Read a YAML file that holds a mapping (or nothing), or raise ConfigError."""
     try:
         content = copy.deepcopy(_parsed(path.read_text(encoding="utf-8")))
     except OSError as error:

@@ -58,12 +58,6 @@ def load(
         defaults.
     seed
         the run's, by which a test split is drawn where the set brings none.
-
-    Raises
-    ------
-    DataError
-        the name is unknown, or a file is missing, truncated or damaged; it is named. A
-        folder of images that cannot be used: why. Something lies out of ``validation_rules``.
     """
     data_dir = bounds.inside(Path(data_dir).expanduser(), "data-dir")
     data = data or DataSettings()
@@ -101,11 +95,6 @@ def load_site(
         below which directory the store goes; None for the user's cache.
     private
         whether a mechanism covers what leaves the site, its refusals too.
-
-    Raises
-    ------
-    DataError
-        the data set is not a folder of images, or a table of named columns, or the site's cannot be used: why.
     """
     if data is not None and data.columns:
         return _once(

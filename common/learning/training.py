@@ -97,17 +97,7 @@ def plain_gradient(
 
 @dataclass(frozen=True)
 class Gradients:
-    """How gradients come about; as it stands, of the mean loss of each pass's batches.
-
-    Attributes
-    ----------
-    rule : Rule
-        Leaves a batch's gradient in ``grad``.
-    sampled : iterable of Tensor, optional
-        The positions of each step's batch, of any number. There are no passes then: this is all there is.
-    rows : callable, optional
-        (step, positions) -> the draws of these examples, each example's its own, as a private step needs.
-    """
+    """How gradients come about; as it stands, of the mean loss of each pass's batches."""
 
     rule: GradientRule = plain_gradient
     sampled: Iterable[Tensor] | None = None

@@ -162,11 +162,6 @@ class RidgeModel(Classifier):
         Axes and the constant, at least 2: that many numbers stand for an example. `Axes` are its buffers.
     embedding
         How many of the axes, the last ones, are in a `RandomNetwork`'s embedding instead of the filters' answers.
-
-    Raises
-    ------
-    ValueError
-        There is no axis.
     """
 
     axes: Tensor

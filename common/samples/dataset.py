@@ -155,13 +155,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A file that is in a data set's folder and not in the data set.
-
-    Attributes
-    ----------
-    path
-        its place below the folder.
-    """
+    """A file that is in a data set's folder and not in the data set."""
 
     path: str
     reason: str

@@ -20,15 +20,7 @@ MOST_COLUMNS = 10_000
 
 @dataclass(frozen=True)
 class Column:
-    """One column: numbers, or categories, each of which becomes a number of its own, 0 or 1.
-
-    Parameters
-    ----------
-    name : str
-        As the first line of a file has it.
-    categories : tuple of str
-        Those that the run names, in their order; none of a column of numbers.
-    """
+    """One column: numbers, or categories, each of which becomes a number of its own, 0 or 1."""
 
     name: str
     categories: tuple[str, ...] = ()
@@ -53,13 +45,7 @@ class Column:
 
 @lru_cache(maxsize=64)
 def agreed_columns(text: str) -> tuple[Column, ...]:
-    """Read ``data.columns``: names with commas between them, ``NAME:a|b`` for one of categories.
-
-    Raises
-    ------
-    ValueError
-        If a name is empty or there twice, or a column has fewer than two categories: which.
-    """
+    """Read ``data.columns``: names with commas between them, ``NAME:a|b`` for one of categories; else ValueError."""
     found = tuple(map(_column, text.split(","))) if text else ()
     _refuse_twice([column.name for column in found], "data.columns names a column")
     _refuse_twice(inputs_of(found), "data.columns makes a column")

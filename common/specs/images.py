@@ -16,11 +16,6 @@ def images_spec(
     """Return the form of images of the run's shape, at most ``ipc`` of a class; see `SyntheticImagesSpec`.
 
     With ``half`` they are half as high and wide.
-
-    Raises
-    ------
-    ConfigError
-        If the data set is text, a side cannot be halved, or so many cannot travel in the run's codec.
     """
     shape = half_shape(run) if half else run.image_shape
     classes, constants = len(run.info.classes), picture_constants(run)

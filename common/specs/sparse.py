@@ -11,13 +11,7 @@ from common.wire.top_k_update import MaskedUpdateSpec, TopKUpdateSpec, k_for, la
 
 
 def masked_spec(run: Run) -> MaskedUpdateSpec:
-    """Return the form of what a run's devices send under random masking.
-
-    Raises
-    ------
-    ConfigError
-        If the rate leaves less than one number of the model's on average, or the model has running variances.
-    """
+    """Return the form of what a run's devices send under random masking, or raise ConfigError."""
     settings, total = run.settings(MaskingSettings), length(run.spec)
     # What is kept is multiplied by the rate, which can take a variance below 0, where the model gives no number.
     if settings.rate > 1 and any(name.endswith("running_var") for name in run.spec.names):
@@ -34,13 +28,7 @@ def masked_spec(run: Run) -> MaskedUpdateSpec:
 
 
 def top_k_spec(run: Run) -> TopKUpdateSpec:
-    """Return the form of what a run's devices send under top-k.
-
-    Raises
-    ------
-    ConfigError
-        If the rate does not leave the bytes of one number of the model's and its place.
-    """
+    """Return the form of what a run's devices send under top-k, or raise ConfigError."""
     settings, total = run.settings(TopKSettings), length(run.spec)
     k = k_for(total, settings.rate, settings.values)
     if k:

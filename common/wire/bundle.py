@@ -77,13 +77,7 @@ class Bundle:
         spec: BundleSpec,
         part: Callable[[str, Sequence[AnyArray], Spec], Payload] | None = None,
     ) -> Self:
-        """Rebuild every part by its own specification; ``part`` does so in another way, of a name, arrays and that.
-
-        Raises
-        ------
-        PayloadError
-            If a part is missing, unknown, out of order or not what its specification says.
-        """
+        """Rebuild every part by its own specification; ``part`` does so in another way, of a name, arrays and that."""
         header, body = unframe_plain(cls.kind, arrays)
         counts = _counts(header.get("parts"), len(body))
         wanted = [name for name in spec.parts if name in counts or name not in spec.optional]

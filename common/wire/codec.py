@@ -280,13 +280,7 @@ def _head(descr: str, shape: tuple[int, ...]) -> bytes:
 
 
 def read(data: bytes) -> NDArray:
-    """Return the array of numbers that ``data`` holds, as a read-only view of it.
-
-    Raises
-    ------
-    PayloadError
-        If ``data`` is anything else than a header and exactly the values that it announces.
-    """
+    """Return the array of numbers that ``data`` holds, as a read-only view of it, or raise PayloadError."""
     if not data.startswith(_MAGIC):
         raise PayloadError("it is not an array as numpy.save writes one")
     length = int.from_bytes(data[len(_MAGIC) : _START], "little")
@@ -364,13 +358,7 @@ ROUNDED = 2e-3
 
 
 def pack(name: str, values: Tensor, codec: str) -> AnyArray:
-    """Return floating ``values``, on any device, as an array of the dtype of ``codec``, one of `FLOAT_CODECS`.
-
-    Raises
-    ------
-    PayloadError
-        If a value is not finite, or beyond what the dtype holds.
-    """
+    """Return floating ``values``, on any device, as an array of the dtype of ``codec``, one of `FLOAT_CODECS`."""
     values = values.detach().cpu().contiguous()
     require_finite(name, values)
     return np.asarray(narrowed(name, values, FLOAT_CODECS[codec]).numpy())

@@ -64,13 +64,7 @@ class CompressedArray:
         return len(self.shape)
 
     def values(self) -> AnyArray:
-        """Return the array; call it once dtype and shape are what is expected, which bounds the memory it takes.
-
-        Raises
-        ------
-        PayloadError
-            If the compressed bytes are damaged, cut short, or hold more or less than dtype and shape say.
-        """
+        """Return the array; call it once dtype and shape are what is expected, which bounds the memory it takes."""
         if not self.compression:
             return self.data
         return _expand(self.data, self.dtype, self.shape, COMPRESSIONS[self.compression])
@@ -91,13 +85,7 @@ def compress(arrays: Sequence[AnyArray], compression: str) -> tuple[list[Entry],
 def arrivals(
     kind: str, entries: object, arrays: Sequence[AnyArray], compression: str
 ) -> list[CompressedArray]:
-    """Return ``arrays`` with the dtypes and shapes that the header's ``entries`` give them.
-
-    Raises
-    ------
-    PayloadError
-        If there is not an entry for each array, or one is no dtype and shape.
-    """
+    """Return ``arrays`` with the dtypes and shapes that the header's ``entries`` give them, or raise PayloadError."""
     if not isinstance(entries, list) or len(entries) != len(arrays):
         number = len(entries) if isinstance(entries, list) else "no"
         raise PayloadError(

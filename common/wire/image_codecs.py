@@ -49,13 +49,7 @@ class ImageCoder(ABC):
     def decode(
         self, array: CompressedArray, shape: tuple[int, ...], header: Mapping[str, Any]
     ) -> Tensor:
-        """Return images of ``shape``, float32 or uint8, on the CPU.
-
-        Raises
-        ------
-        PayloadError
-            If ``array`` is not what that shape takes, seen before it is decompressed, or a value is not finite.
-        """
+        """Return images of ``shape``, float32 or uint8, on the CPU, or raise PayloadError."""
 
 
 @dataclass(frozen=True)
@@ -170,13 +164,7 @@ def require(codec: object, allowed: Filter, *also: str) -> str:
 
 
 def most_bytes(shape: tuple[int, ...], allowed: Filter) -> int:
-    """Return the most bytes that images of ``shape`` take in one of the ``allowed`` codecs that can hold them.
-
-    Raises
-    ------
-    PayloadError
-        If none can.
-    """
+    """Return the most bytes that images of ``shape`` take in one of the ``allowed`` codecs that can hold them."""
     sizes: list[int] = []
     problem: PayloadError | None = None
     for row in filter(allowed, IMAGE_CODECS.values()):

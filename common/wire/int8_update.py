@@ -73,22 +73,7 @@ class Int8Update:
         parameters: Collection[str],
         owed: Mapping[str, Tensor] | None = None,
     ) -> tuple[Int8Update, Mapping[str, Tensor]]:
-        """Return the coded change from ``base`` to ``new``, and by how much it falls short of it.
-
-        Parameters
-        ----------
-        new, base : Weights
-            The model, and the one that was sent.
-        parameters : collection of str
-            The names of its parameters.
-        owed : mapping of str to Tensor, optional
-            What earlier updates fell short by: it is sent with this one.
-
-        Raises
-        ------
-        PayloadError
-            If a change is not finite.
-        """
+        """Return the coded change from ``base`` to ``new``, and by how much it falls short of it; else PayloadError."""
         ended, started, owed = new.read_only, base.read_only, owed or {}
         levels: dict[str, Tensor] = {}
         scales: list[Tensor] = []
@@ -121,14 +106,7 @@ class Int8Update:
 
     @classmethod
     def decode(cls, arrays: Sequence[AnyArray], spec: Int8UpdateSpec) -> Weights:
-        """Return the model: what was sent, and the change upon it.
-
-        Raises
-        ------
-        PayloadError
-            If count, a dtype, a shape or a level is not as ``spec`` says, or a scale or a number of the model is not
-            finite, or a scale is below 0.
-        """
+        """Return the model: what was sent, and the change upon it, or raise PayloadError."""
         _, body = unframe(cls.kind, arrays)
         form = spec.weights
         require_count(cls.kind, body, 1 + len(form.names))

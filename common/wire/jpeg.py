@@ -46,13 +46,7 @@ class Sheet:
 
     @classmethod
     def of(cls, count: int, shape: tuple[int, ...]) -> Self:
-        """Return the picture of so many images, at least one.
-
-        Raises
-        ------
-        PayloadError
-            If images of this shape are no pictures, or it would be too large for a JPEG file.
-        """
+        """Return the picture of so many images, at least one, or raise PayloadError."""
         if len(shape) != 3 or shape[0] not in _MODES:
             raise PayloadError(
                 f"images of shape {shape} are not pictures: one or three channels were expected"
@@ -121,13 +115,7 @@ class Sheet:
         return np.frombuffer(file.getvalue(), np.uint8)
 
     def read(self, data: AnyArray) -> Tensor:
-        """Return the images, uint8 [count, C, H, W], that a file of bytes ``data`` [n] shows.
-
-        Raises
-        ------
-        PayloadError
-            If it is anything else than the baseline JPEG of such a picture; nothing is decoded then.
-        """
+        """Return the images, uint8 [count, C, H, W], that a file of bytes ``data`` [n] shows, or raise PayloadError."""
         file = data.tobytes()
         _require_plain(file, self.width, self.height, self.shape[0])
         try:
@@ -207,11 +195,6 @@ def _require_plain(data: bytes, width: int, height: int, components: int) -> Non
     ----------
     components : int
         1 (grey) or 3 (colour, each component with as many values as the others).
-
-    Raises
-    ------
-    PayloadError
-        Saying what it is or holds instead.
     """
     if not data.startswith(_START):
         raise PayloadError("the pictures are not a JPEG file")

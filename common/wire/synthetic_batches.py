@@ -110,13 +110,7 @@ class SyntheticBatches:
         return self.inputs.numel() + (self.labels.numel() if self.trained else 0) + step
 
     def encode(self, compression: str = "none") -> list[AnyArray]:
-        """Return the header, inputs, labels (classes in the smallest integer type) and the step size if it is sent.
-
-        Raises
-        ------
-        PayloadError
-            If a value is not finite, or beyond what float16 holds.
-        """
+        """Return the header, inputs, labels (classes in the smallest integer type) and the step size if it is sent."""
         more, values = coder_of(self.codec, INPUTS, axis=0).encode(self.inputs)
         arrays = [values, self._packed_labels()]
         if self.step_size is not None:
@@ -145,13 +139,7 @@ class SyntheticBatches:
         return cls(inputs, labels, step, codec)
 
     def as_sent(self, spec: SyntheticBatchesSpec) -> Self:
-        """Return the batches as the receiver will read them, on the CPU: a device replays exactly what it sends.
-
-        Raises
-        ------
-        PayloadError
-            If they cannot be sent: a value is not finite or beyond its dtype, or they are not as ``spec`` says.
-        """
+        """Return the batches as the receiver will read them, on the CPU: a device replays exactly what it sends."""
         return self.decode(self.encode(), spec)
 
 

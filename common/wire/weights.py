@@ -169,13 +169,7 @@ class Weights:
 
     @classmethod
     def decode(cls, arrays: Sequence[AnyArray], spec: WeightsSpec) -> Self:
-        """Rebuild the state in the model's own dtypes: views of ``arrays``, copied when they are asked for.
-
-        Raises
-        ------
-        PayloadError
-            If count, a dtype or a shape differs from ``spec``, or a value is damaged or not finite.
-        """
+        """Rebuild the state in the model's own dtypes: views of ``arrays``, copied when they are asked for."""
         header, body = unframe(cls.kind, arrays)
         codec = choose(header, "codec", CODECS)
         narrow = CODECS[codec].dtype
@@ -207,11 +201,6 @@ class CopyOnWriteTensors(Mapping[str, Tensor]):
 
     Bytes that arrive are shared: by the server with the devices of its process, and by these with each other. Most of
     what is done with weights reads them, or copies them anyway; that goes by :meth:`read_only`, and costs no memory.
-
-    Parameters
-    ----------
-    views : mapping of str to Tensor
-        Nobody writes to them.
     """
 
     def __init__(self, views: Mapping[str, Tensor]) -> None:

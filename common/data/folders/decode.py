@@ -68,11 +68,6 @@ def read_image(
     ``settings.black`` to ``settings.white``, or to the end of its bits' range, whatever values it holds. One that would
     be decoded to more than ``most_pixels`` is not used, nor is a TIFF file of several pages unless
     ``settings.page`` says which.
-
-    Raises
-    ------
-    Unreadable
-        If it cannot be decoded.
     """
     heif = path.suffix.lower() in HEIF_ENDINGS and reads_heif()
     formats = (*_FORMATS, "HEIF") if heif else _FORMATS

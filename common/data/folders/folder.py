@@ -68,11 +68,6 @@ def split_folders(folder: Path, classes: Sequence[str]) -> tuple[str | None, str
     """Return the names of the training and of the test folder below ``folder``, None for one that is not there.
 
     A folder without either that holds folders of ``classes`` is the training folder itself.
-
-    Raises
-    ------
-    DataError
-        If there is neither.
     """
     if not folder.is_dir():
         raise DataError(
@@ -95,11 +90,6 @@ def list_split(folder: Path, split: str, classes: Sequence[str], group: str = ""
     """List ``<folder>/<split>/<class>/*`` without opening a file; paths are relative to ``folder``.
 
     Hidden files are passed over. Symbolic links count as what they lead to. ``group`` is ``images.group``.
-
-    Raises
-    ------
-    DataError
-        If there is a folder of a class that is not in ``classes``, or a folder cannot be read.
     """
     files: list[ImageFile] = []
     skipped: list[Skipped] = []
@@ -233,17 +223,7 @@ class Holdout:
 def with_test(
     stored: Stored, name: str, roots: Sequence[Path], holdout: Holdout, mode: int
 ) -> Stored:
-    """Return ``stored`` with a test split: its own, else one cut off its training split, in a store of its own.
-
-    Parameters
-    ----------
-    roots : sequence of Path
-        Where stores may lie.
-    holdout : Holdout
-        What to cut; a share of 0 cuts nothing.
-    mode : int
-        Who may enter a new store.
-    """
+    """Return ``stored`` with a test split: its own, else one cut off its training split, in a store of its own."""
     if len(stored.test) or not holdout.share or not len(stored.train):
         return stored
     divided = [] if holdout.whole else ["divided"]

@@ -47,12 +47,6 @@ def read_central(
     """Return the data set below ``images.folder``: its training and its test split.
 
     A folder with a test split alone has no training images; one without a test split gets one by ``holdout``.
-
-    Raises
-    ------
-    DataError
-        there is no such folder, it holds a class that is not in the list, or too many
-        files that cannot be used; it lies out of ``validation_rules``.
     """
     if not settings.folder:
         raise DataError(
@@ -87,22 +81,7 @@ def read_central(
 def read_site(
     info: DatasetInfo, settings: ImagesSettings, folder: Path, keep: Path | None
 ) -> Dataset:
-    """Return a site's own images, ``<folder>/<class>/*`` or ``<folder>/train/<class>/*``, all for training.
-
-    Parameters
-    ----------
-    settings
-        the classes and the form of an image, the same at every site.
-    keep
-        where the site keeps what must survive a restart; None for the user's cache.
-
-    Raises
-    ------
-    DataError
-        there is no such folder, it holds a class that is not in the list, no image, or
-        too many files that cannot be used. The sentence may go to the server, so it names no
-        file; the site's log does.
-    """
+    """Return a site's own images, ``<folder>/<class>/*`` or ``<folder>/train/<class>/*``, all for training."""
     folder = folder.resolve()
     if not folder.is_dir():
         raise DataError(

@@ -44,18 +44,7 @@ def memory_bytes() -> int | None:
 
 @contextmanager
 def bounded(what: str) -> Iterator[None]:
-    """While this lasts, whoever opens a picture that is too large gets Pillow's error, which becomes a sentence.
-
-    Parameters
-    ----------
-    what : str
-        What a message calls the set that is read.
-
-    Raises
-    ------
-    DataError
-        If one is too large.
-    """
+    """While this lasts, whoever opens a picture that is too large gets Pillow's error, which becomes a sentence."""
     before = Image.MAX_IMAGE_PIXELS
     Image.MAX_IMAGE_PIXELS = (
         most_pixels() // 2

@@ -36,17 +36,7 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class DownloadSource:
-    """Where a data set comes from.
-
-    Attributes
-    ----------
-    torchvision
-        the name of torchvision's class that downloads it.
-    files
-        everything it is read from.
-    read
-        makes the two splits of the files below a data directory.
-    """
+    """Where a data set comes from."""
 
     torchvision: str
     files: tuple[SourceFile, ...]

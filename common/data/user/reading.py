@@ -75,20 +75,6 @@ def read_user_data(
     A file's store is known by the file's checksum, a published set's by its name: neither is read again. A function
     is called in every process, since nothing else tells whether what it returns has changed; it must return the same
     each time.
-
-    Parameters
-    ----------
-    images : ImagesSettings
-        Whose ``mean``, ``std`` and ``classes`` stand over what the set brings.
-    data : DataSettings
-        Which file, what its arrays are and how they are brought to a common scale.
-    holdout : Holdout
-        The test split that is drawn where the set brings none.
-
-    Raises
-    ------
-    DataError
-        If it cannot be had or used: why.
     """
     size = data.size
     if kind_of(name) == FILE:
@@ -127,22 +113,7 @@ def read_site_table(
     *,
     private: bool = False,
 ) -> Dataset:
-    """Return a site's own table, all for training, as the columns and classes that the run names.
-
-    Parameters
-    ----------
-    file : Path
-        A .csv file. It may have other columns too, and they may have any order.
-    keep : Path, optional
-        Where the site keeps what must survive a restart; None for the user's cache.
-    private : bool
-        Whether a mechanism covers what leaves: then the server learns of columns that are missing, not of rows.
-
-    Raises
-    ------
-    DataError
-        If it does not fit: why. The sentence may go to the server, which is told no name that it did not name itself.
-    """
+    """Return a site's own table, all for training, as the columns and classes that the run names; else DataError."""
     if file.suffix != TABLE_ENDING or not file.is_file():
         raise DataError(
             f"{file} is not a .csv file, and the run learns from tables (data.columns): name one",
@@ -281,13 +252,7 @@ _DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/.]\d{1,2}[
 
 
 def as_classes(stored: Stored, name: str, *, measured: bool) -> Stored:
-    """Return a set whose labels are coded as a table's are, unless it names its classes: from 0, none left out.
-
-    Raises
-    ------
-    DataError
-        If the labels look measured and these are not taken: why, and what to do.
-    """
+    """Return a set whose labels are coded as a table's are, unless it names its classes: from 0, none left out."""
     if stored.about.get("stated"):
         return stored
     labels = np.concatenate([stored.train.labels, stored.test.labels])
@@ -325,11 +290,6 @@ def in_ranges(
     -------
     dict
         ``train_labels``, the ranges' names [n], and ``classes``, all of them in order.
-
-    Raises
-    ------
-    DataError
-        If a label is not a number, or so many rows have one number that there are fewer ranges.
     """
     found = [number_of(label) for label in labels]
     numbers = np.array([number for number in found if number is not None])
