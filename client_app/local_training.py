@@ -19,8 +19,7 @@ from common.learning.training import GradientRule, Gradients, Local, Objective, 
 from common.models import Classifier, couples_samples
 from common.privacy.events import Event
 from common.samples.inputs import Samples
-from common.settings.fedavg import FedAvgSettings
-from common.settings.training import TrainingSettings
+from common.settings.fedavg import FedAvgSettings, TrainingSettings
 from common.wire.weights import Weights
 from synth.row_draws import UndrawableError
 

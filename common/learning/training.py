@@ -21,7 +21,7 @@ from common.learning.compute import autocast, counted, is_large
 from common.learning.task import Evaluation, Task
 from common.models import couples_samples
 from common.samples.inputs import Samples
-from common.settings.training import TrainingSettings
+from common.settings.fedavg import TrainingSettings
 from synth.descent import SGD, Adam
 from synth.row_draws import RowDraws
 

@@ -15,10 +15,9 @@ from places import ROOT
 from small import SMALL
 
 from common.errors import PayloadError
-from common.settings.masking import MaskingSettings
+from common.settings.fedavg import MaskingSettings, TopKSettings
 from common.settings.section import Section
 from common.settings.sections import WireSettings
-from common.settings.topk import TopKSettings
 from common.wire.codec import FLOAT_CODECS
 from common.wire.compression import COMPRESSIONS
 from common.wire.image_codecs import (

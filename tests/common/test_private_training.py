@@ -19,7 +19,7 @@ from common.learning.training import Gradients, Local, train
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event
 from common.samples.inputs import Samples
-from common.settings.training import TrainingSettings
+from common.settings.fedavg import TrainingSettings
 from synth.private_release import Gaussian
 from synth.row_draws import RowDraws
 

@@ -21,7 +21,7 @@ from common.errors import PayloadError
 from common.learning.run import Run
 from common.samples.inputs import Samples
 from common.sites import Site
-from common.specs.lowrank import factors_spec, ranks_of, update_of
+from common.specs.sparse import factors_spec, ranks_of, update_of
 from common.specs.updates import TAKEN
 from common.wire.weights import Weights
 from strategies.exchange.replies import Upload

@@ -32,7 +32,7 @@ from common.samples.inputs import Samples, samples
 from common.settings.images import ImagesSettings
 from common.settings.ridge import RidgeSettings
 from common.sites import ALL_SITES, site_order
-from common.specs.fedmd import public_samples
+from common.specs.logits import public_samples
 from common.storage.files import write_json
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
