@@ -25,7 +25,7 @@ from common.learning.compute import counted
 from common.privacy.events import Event
 from common.samples.inputs import Samples
 from common.settings.generation import GenerationSettings
-from common.specs.fedssyn import schedule, unbuildable, unet
+from common.specs.generation import schedule, unbuildable, unet
 from common.storage import tensor_file
 from common.storage.tensor_file import TensorFileError
 from common.wire.synthetic_images import LEVELS, Pixels

@@ -15,8 +15,7 @@ from common.config.resolved import Config
 from common.data.division.partitions import lacking, partition
 from common.data.division.stratify import Parts, subset, validation_split
 from common.data.features import Extractor
-from common.data.folders.folder import list_split
-from common.data.folders.image_sets import site_split
+from common.data.folders.folder import list_split, site_split
 from common.data.loading import load, load_site
 from common.data.published.catalogue import NAMES, describe
 from common.data.store import store_roots

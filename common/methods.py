@@ -189,7 +189,7 @@ METHODS: dict[str, Method] = {
             "Ridge",
             private=True,
             takes=_NUMBERS,
-            parts=("common.models.ridge", "common.models.ridge_network", "strategies.taught"),
+            parts=("common.models.ridge", "common.models.ridge", "strategies.taught"),
         ),
     )
 }

@@ -19,9 +19,9 @@ from common.specs.fedssyn import (
     given_away,
     made_spec,
     pixels_spec,
-    require_buildable,
     settings_of,
 )
+from common.specs.generation import require_buildable
 from common.wire.bundle import Bundle
 from common.wire.tensors import Tensors
 from common.wire.weights import Weights

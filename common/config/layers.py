@@ -19,8 +19,7 @@ from common.config.keys import (
     show,
     unknown,
 )
-from common.config.text import from_home, parse_set
-from common.config.yaml_file import read_yaml
+from common.config.text import from_home, parse_set, read_yaml
 from common.errors import ConfigError
 from common.methods import METHODS
 from common.settings.sections import SECTIONS, RunSettings, forms_in_words

@@ -40,11 +40,16 @@ from common.config.layers import (
 from common.config.resolved import Config, stated_here
 from common.config.schema import read_sections, refuse_unknown_keys
 from common.config.secret import alike
-from common.config.strategy import check_arguments, check_strategy, stated_arguments
 from common.config.tables import experiment_layers
-from common.config.text import Scalar, from_home
-from common.config.user_parts import ImportPolicy, chosen_method, require_allowed
-from common.config.yaml_file import read_yaml
+from common.config.text import Scalar, from_home, read_yaml
+from common.config.user_parts import (
+    ImportPolicy,
+    check_arguments,
+    check_strategy,
+    chosen_method,
+    require_allowed,
+    stated_arguments,
+)
 from common.errors import ConfigError
 from common.methods import METHODS, Method, settings_of
 from common.settings.sections import (
@@ -297,17 +302,7 @@ SCHEMA = 2
 
 @dataclass(frozen=True)
 class OwnFile:
-    """What such a file says.
-
-    Parameters
-    ----------
-    layers : tuple of Layer
-        Its settings, and below them those of the experiment that it departs from.
-    paths : mapping of str to Leaf
-        Its paths by key, absolute.
-    experiment : str
-        Of a configuration that states all: the experiment that it came of.
-    """
+    """What such a file says."""
 
     layers: tuple[Layer, ...] = ()
     paths: Mapping[str, Leaf] = field(default_factory=dict)

@@ -63,13 +63,7 @@ def noise_for(target: float, delta: float, sample_rate: float = 1.0, steps: int 
 
 
 def planned_privacy(read: Sections, *, begins: bool) -> PrivacySettings:
-    """Return the run's privacy settings with the noise with which its rounds cost a site ``privacy.epsilon``.
-
-    Parameters
-    ----------
-    begins : bool
-        Whether the run begins; else it has its noise, which is held against its rounds.
-    """
+    """Return the run's privacy settings with the noise with which its rounds cost a site ``privacy.epsilon``."""
     privacy = cast(PrivacySettings, read.shared["privacy"])
     held = cast(DataSettings, read.shared["data"]).site_holdout
     method, settings, rounds = read.run.method, read.method, read.run.rounds

@@ -196,28 +196,15 @@ def _taken_over(
     return found
 
 
-#: settings that had another name before the first release, by that name
-RENAMED = {
-    **{f"{method}.augment": f"{method}.dsa" for method in ("feddm", "fedaf")},
-    **{f"{method}.weighting": f"{method}.image_weighting" for method in ("feddm", "fedaf", "real")},
-    "federation.clients": "federation.sites",
-    "real.rho": "image_training.ball",
-    "fedssyn.images": "fedssyn.source (shuffled is diffusion, real-shuffled is real, local is fedssyn.shared=off, and "
-    "central a source with inner=central)",
-    "fedssyn.generator": "fedssyn.source (beta-vae is vae)",
-    **{
-        f"{method}.server_{name}": f"image_training.{name}"
-        for method in ("feddm", "real")
-        for name in ("lr", "momentum", "weight_decay", "batch", "epochs", "steps")
-    },
-}
+GONE = {"wire.compression": "none", "data.bins": 0, "data.edges": ""}
+"""What settings were in release 0.2 that there are no more, in a record that goes on as it would without them."""
 
 
 def unknown_problems(leaves: Mapping[str, Leaf], own: Method | None = None) -> list[str]:
     """Say of every key that does not exist which one is nearest."""
     problems = []
     for key, leaf in leaves.items():
-        if _is_known(key, own):
+        if _is_known(key, own) or GONE.get(key) == leaf.value:
             continue
         if key in RUN_KEYS:
             problems.append(
@@ -225,7 +212,7 @@ def unknown_problems(leaves: Mapping[str, Leaf], own: Method | None = None) -> l
             )
             continue
         method, known = _chosen_section(leaves, own), known_keys(own)
-        guess = RENAMED.get(key) or nearest_key(key, known, method)
+        guess = nearest_key(key, known, method)
         problems.append(not_a_setting(key, leaf.where, guess, method))
     return problems
 

@@ -23,7 +23,7 @@ from common.code.imports import is_import_path
 from common.config import layers
 from common.config.keys import COMMAND_LINE, closest_word, fold, near, show, where_phrase
 from common.config.layers import BASE, Layer, flatten, names
-from common.config.yaml_file import read_yaml
+from common.config.text import read_yaml
 from common.errors import ConfigError
 from common.methods import METHODS
 from common.settings.sections import RunSettings
@@ -58,21 +58,7 @@ class Column:
 
 @dataclass(frozen=True)
 class TableFile:
-    """A table as its file describes it.
-
-    Parameters
-    ----------
-    base : Departure
-        What its cells share.
-    small : Departure or None
-        What their small variants share beside; None if the table states none.
-    columns : tuple of Column
-        Its own cells.
-    others : tuple of str
-        Cells of other tables that are in this one too.
-    content : mapping
-        All that the file says.
-    """
+    """A table as its file describes it."""
 
     name: str
     base: Departure

@@ -97,20 +97,6 @@ def shared_store(
 
     Any number of processes may call this at once: one builds, the others wait and map what it
     built.
-
-    Parameters
-    ----------
-    name
-        the data set's name, the store's folder.
-    roots
-        where stores may lie, the first writable one being used for a new one.
-    fingerprint
-        of the published files; a store of others is rebuilt.
-    read_source
-        reads the published files; called only where no root has a usable store. The
-        arrays it returns may be mapped from files: they are copied piece by piece.
-    mode
-        who may enter a new store, before the process's own mask.
     """
     problems: list[str] = []
     for root in roots:

@@ -185,17 +185,7 @@ _HASH = re.compile(r"-([0-9a-f]{8})\.pth$")
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """A file of weights as the settings of a section name it.
-
-    Parameters
-    ----------
-    section : str
-        ``model`` or ``features``, whose ``name``, ``start``, ``sha256`` and ``norm`` these are.
-    data_dir : Path
-        Below which fetched files lie.
-    bounds : Bounds
-        What may be read and fetched on this machine.
-    """
+    """A file of weights as the settings of a section name it."""
 
     section: str
     name: str

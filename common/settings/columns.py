@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
-from math import isfinite
 
 from common.settings.images import class_name
 
@@ -79,11 +77,3 @@ def _refuse_twice(names: Sequence[str], what: str) -> None:
         if name in seen:
             raise ValueError(f"{what} {name!r} twice: name each once")
         seen.add(name)
-
-
-def edges_of(text: str) -> tuple[float, ...]:
-    """Read ``data.edges``; ValueError if they are not finite numbers, each above the one before."""
-    edges = tuple(map(float, text.split(",")))
-    if not all(map(isfinite, edges)) or any(a >= b for a, b in pairwise(edges)):
-        raise ValueError(text)
-    return edges

@@ -1,27 +1,20 @@
-"""What travels under Fedssyn beside the inner method's payloads, and the networks of a site's generator."""
+"""What travels under Fedssyn beside the inner method's payloads: what images are asked for by, images, a share."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
-from common.errors import ConfigError, FederationError
+from common.errors import FederationError
 from common.learning.run import Run
 from common.settings.base import Disclosure
 from common.settings.fedssyn import FedssynSettings
-from common.settings.generation import GenerationSettings
 from common.specs.images import picture_constants, sent_images
 from common.wire.bundle import Bundle, BundleSpec
 from common.wire.codec import Payload, Spec
 from common.wire.synthetic_images import Pixels, PixelsSpec, SyntheticImages, SyntheticImagesSpec
 from common.wire.tensors import TensorSpec, TensorsSpec
 from common.wire.weights import Weights
-from synth.beta_vae import BetaVAE
-from synth.diffusion import Schedule
-from synth.unet import UNet
 
 Images = Pixels | SyntheticImages
 """Labelled images, as a generator gives them or as another method does."""
@@ -137,53 +130,3 @@ def weights_of(payload: Payload) -> Weights:
             "leave it out"
         )
     return found
-
-
-def require_buildable(
-    kind: str, settings: GenerationSettings, shape: tuple[int, int, int], classes: int
-) -> None:
-    """Lay a ``diffusion`` or ``vae`` out without memory; ConfigError if the settings make none of such images."""
-    with unbuildable():
-        if kind == "diffusion":
-            unet(settings, shape, classes, None)
-            schedule(settings)
-            return
-        with torch.device("meta"):
-            BetaVAE(shape, settings.latent)
-
-
-@contextmanager
-def unbuildable() -> Iterator[None]:
-    """Raise ConfigError where a generator cannot be built."""
-    try:
-        yield
-    except ValueError as error:
-        raise ConfigError(
-            f"the generator cannot be built: {error}. Set other sizes of it (fedssyn.multipliers, fedssyn.attention, "
-            "fedssyn.width, fedssyn.diffusion_steps), or another fedssyn.source."
-        ) from None
-
-
-def unet(
-    settings: GenerationSettings,
-    shape: tuple[int, int, int],
-    classes: int,
-    weights: torch.Generator | None,
-) -> UNet:
-    """Return the diffusion model's network, laid out alone without ``weights``."""
-    return UNet(
-        shape,
-        classes,
-        weights,
-        width=settings.width,
-        multipliers=settings.levels(),
-        blocks=settings.blocks,
-        attention=settings.attending(),
-        dropout=settings.dropout,
-    )
-
-
-def schedule(settings: GenerationSettings) -> Schedule:
-    """Return the diffusion model's schedule."""
-    make = Schedule.cosine if settings.schedule == "cosine" else Schedule.linear
-    return make(settings.diffusion_steps)

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from common.learning.dp_sgd import dp_sgd
 from common.learning.steps import DPSGDSteps
 from common.learning.task import Classification
-from common.learning.training import Gradients, Local, train
+from common.learning.training import Gradients, Local, dp_sgd, train
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event
 from common.samples.inputs import Samples

@@ -14,19 +14,7 @@ from common.samples.dataset import Split
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One published file.
-
-    Attributes
-    ----------
-    path
-        where it is below the data directory (torchvision's layout).
-    split
-        the part of the data set it belongs to.
-    md5
-        the published file's checksum.
-    archive
-        the address of what its publisher offers, from which it is unpacked.
-    """
+    """One published file."""
 
     path: str
     split: Literal["train", "test"]

@@ -28,18 +28,7 @@ Paths = Sequence[Path]
 
 @dataclass(frozen=True)
 class LeafSource:
-    """Shards that LEAF's own scripts draw from the public data, so no checksum is published.
-
-    Attributes
-    ----------
-    folder
-        the data set's folder below ``leaf``, with ``train/*.json`` and ``test/*.json``.
-    read
-        makes the two splits of the training shards, the test shards and ``extra``, each
-        sorted by name.
-    extra
-        further files below the data directory.
-    """
+    """Shards that LEAF's own scripts draw from the public data, so no checksum is published."""
 
     folder: str
     read: Callable[[Paths, Paths, Paths], tuple[Split, Split]]

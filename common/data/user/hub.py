@@ -100,17 +100,7 @@ _TORCHVISION_SETS_TRAIN, _TORCHVISION_SETS_TEST = ("train", "trainval"), ("test"
 def read_torchvision(
     dataset: str, data_dir: Path, size: int, bounds: Bounds = ANYWHERE
 ) -> dict[str, Any]:
-    """Return images and labels by name, downloading what is missing where there is a network.
-
-    Parameters
-    ----------
-    dataset : str
-        ``torchvision:NAME``; ``torchvision:NAME:SPLIT`` for a set that has several, such as EMNIST.
-    data_dir : Path
-        The data directory, torchvision's ``root``.
-    size : int
-        As in :func:`common.data.user.arrays.arrays_of`.
-    """
+    """Return images and labels by name, downloading what is missing where there is a network."""
     _, name, *variant = dataset.split(":")
     bounds.links_inside(data_dir, "data-dir")
     cls = _class(name, dataset)

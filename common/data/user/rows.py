@@ -277,31 +277,10 @@ def read_rows(
     columns: Sequence[Column] = (),
     of: str = "group",
 ) -> dict[str, Any]:
-    """Return the rows, their classes' names and the columns' names.
+    """Return ``train_images`` float64 [n, columns], ``train_labels`` text [n], ``columns``, perhaps ``train_groups``.
 
     Cells are numbers with a decimal point, and anything in the column ``label`` and in those of categories. What is
     wrong is told by its line and column, never by what is there.
-
-    Parameters
-    ----------
-    path : Path
-        UTF-8, with or without a byte order mark; commas between cells; names of the columns in the first line.
-    label : str
-        The column of the classes.
-    group : str
-        The column of what belongs together; nothing for none.
-    named : bool
-        Whether the first line names the columns; else they are called 0, 1, 2, ...
-    columns : sequence of Column
-        Those that are read, in this order, whatever else the file has; none for all but ``label`` and ``group``.
-    of : str
-        Which of the settings of ``data`` names ``group``.
-
-    Returns
-    -------
-    dict
-        ``train_images`` float64 [n, columns], ``train_labels`` text [n], ``columns`` list of str; ``train_groups``
-        text [n] where they are asked for.
     """
     try:
         return _read(path, _Table(path, label, group, named, tuple(columns), of))

@@ -16,9 +16,8 @@ from PIL import Image
 from torch import Tensor
 
 from common.config.user_parts import ImportPolicy
-from common.data.folders.decode import Unreadable, read_image
+from common.data.folders.decode import Unreadable, most_pixels, read_image
 from common.data.folders.folder import list_split, split_folders
-from common.data.folders.pictures import most_pixels
 from common.division import Division
 from common.draws.seeding import numpy_generator
 from common.errors import ConfigError, NectarError
