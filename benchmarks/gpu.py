@@ -21,10 +21,9 @@ from benchmarks.measure import Claim, Row, compare
 from common.draws.private_draws import KeyStream
 from common.draws.seeding import generator
 from common.learning.compute import torch_device
-from common.learning.dp_sgd import dp_sgd
 from common.learning.stacked import Pupil, train_stacked
 from common.learning.task import Classification
-from common.learning.training import Gradients, train
+from common.learning.training import Gradients, dp_sgd, train
 from common.models import build
 from common.samples.inputs import Samples
 from common.settings.fedavg import FedAvgSettings

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from benchmarks.measure import Claim, Row, compare, figure_elsewhere, peak_memory, threads
 from common.draws.private_draws import KeyStream, SystemRows
 from common.draws.seeding import generator
-from common.learning.dp_sgd import dp_sgd
-from common.learning.training import plain_gradient
+from common.learning.training import dp_sgd, plain_gradient
 from common.models import build
 from synth.descent import SGD
 from synth.linear_gradients import clipped_sum, finely

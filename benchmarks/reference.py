@@ -24,8 +24,7 @@ from common.config.layers import flatten, names
 from common.config.loading import load
 from common.config.schema import section_classes
 from common.config.tables import ENDING, TABLE, experiments
-from common.config.text import scalar_text
-from common.config.yaml_file import read_yaml
+from common.config.text import read_yaml, scalar_text
 from common.data.division.partitions import NATURAL
 from common.data.published.catalogue import describe
 from common.methods import METHODS, settings_class

@@ -26,7 +26,7 @@ from common.learning.compute import return_freed_memory, use_threads
 from common.learning.run import Run
 from common.learning.training import train
 from common.samples.inputs import Samples
-from common.settings.training import TrainingSettings
+from common.settings.fedavg import TrainingSettings
 from nectar.engines.local_grid import LocalGrid
 from server_app.app import make_strategy
 from strategies.base import Strategy

@@ -352,8 +352,7 @@ class DeviceClient(NumPyClient):
 
     def release(self, phase: str, payload: Payload | None, figures: Sequence[str]) -> NDArrays:
         """Encode what leaves, and note in the site's own log what it is, when it left and how large it was."""
-        compression = self.run.config.wire.compression
-        arrays = [] if payload is None else payload.encode(compression)
+        arrays = [] if payload is None else payload.encode()
         kind = payload.kind if payload else ""
         self.state.log_release(payload_line(self.server_round, phase, kind, arrays, figures))
         return arrays

@@ -5,7 +5,7 @@ from __future__ import annotations
 from client_app.device import DeviceClient, phase
 from client_app.local_training import pulled, train_aside, train_locally
 from common.models import Classifier
-from common.settings.ditto import DittoSettings
+from common.settings.fedavg import DittoSettings
 from common.wire.weights import Weights
 
 

@@ -14,10 +14,9 @@ from client_app.device import phase
 from client_app.feddm import FedDMClient
 from client_app.local_training import train_aside
 from common.models import Classifier
-from common.settings.fedaf import FedAFSettings
-from common.settings.feddm import FedDMSettings
-from common.settings.training import TrainingSettings
-from common.specs.fedaf import IMAGES, LOGITS, OTHERS, SHARES, WEIGHTS, sent_spec
+from common.settings.fedavg import TrainingSettings
+from common.settings.feddm import FedAFSettings, FedDMSettings
+from common.specs.logits import IMAGES, LOGITS, OTHERS, SHARES, WEIGHTS, fedaf_sent_spec
 from common.wire.bundle import Bundle
 from common.wire.tensors import LABELS, VECTORS, Tensors, latent_means
 from common.wire.weights import Weights
@@ -31,7 +30,7 @@ class FedAFClient(FedDMClient):
 
     _others: Tensor | None = None
 
-    @phase("condense", takes=sent_spec)
+    @phase("condense", takes=fedaf_sent_spec)
     def condense(self, given: Bundle) -> Bundle:
         """Return S_k, V_k at the round's weights, and R_k of the model that the site trains from them."""
         w = given.part(WEIGHTS, Weights)

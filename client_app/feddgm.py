@@ -6,7 +6,7 @@ from typing import Any
 
 from client_app.fedavg import FedAvgClient
 from common.learning.run import Run
-from common.specs.feddgm import surrogate_of
+from common.settings.feddgm import surrogate_of
 
 
 class FedDGMClient(FedAvgClient):

@@ -22,11 +22,12 @@ from common.specs.feddpms import (
     MEANS,
     MECHANISM,
     SCARCE,
+    SECONDARY,
     SHARE,
     WEIGHTS,
     sent_spec,
+    shared_spec,
 )
-from common.specs.fedvae import SECONDARY, shared_spec
 from common.wire.bundle import Bundle
 from common.wire.codec import Payload
 from common.wire.tensors import LABELS, VECTORS, Tensors, class_list, latent_means

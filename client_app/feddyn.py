@@ -10,7 +10,7 @@ from client_app.local_training import train_locally
 from client_app.state import Tensors
 from common.learning.stacked import Course
 from common.learning.training import Local
-from common.settings.feddyn import FedDynSettings
+from common.settings.fedavg import FedDynSettings
 from common.wire.weights import Weights
 
 

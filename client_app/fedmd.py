@@ -9,8 +9,8 @@ from client_app.local_training import train_aside, train_locally
 from common.errors import FederationError
 from common.models import Classifier
 from common.privacy.events import Event
-from common.settings.fedmd import FedMDSettings
-from common.specs.fedmd import (
+from common.settings.fedavg import FedMDSettings
+from common.specs.logits import (
     ANSWER,
     IMAGES,
     PHASE,

@@ -10,8 +10,8 @@ from client_app.local_training import train_locally
 from client_app.state import Tensors
 from common.learning.task import Task
 from common.learning.training import Local
-from common.settings.fedmix import FedMixSettings
-from common.specs.fedmix import INTRODUCE, MEANS, TRAIN, WEIGHTS, sent_spec
+from common.settings.fedavg import FedMixSettings
+from common.specs.averaging import INTRODUCE, MEANS, TRAIN, WEIGHTS, sent_spec
 from common.specs.images import sent_images
 from common.wire.bundle import Bundle
 from common.wire.synthetic_images import SyntheticImages

@@ -5,8 +5,8 @@ from __future__ import annotations
 from client_app.device import DeviceClient, phase
 from client_app.local_training import pulled, train_locally
 from common.learning.stacked import Course
-from common.settings.fednova import FedNovaSettings
-from common.specs.fednova import NORMALIZER, normalizer
+from common.settings.fedavg import FedNovaSettings
+from common.specs.averaging import NORMALIZER, normalizer
 from common.wire.weights import Weights
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from client_app.device import DeviceClient, phase
 from client_app.local_training import pulled, train_locally
 from common.learning.stacked import Course
-from common.settings.fedprox import FedProxSettings
+from common.settings.fedavg import FedProxSettings
 from common.wire.weights import Weights
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from client_app.device import DeviceClient, phase
 from client_app.local_training import train_aside
-from common.settings.fedrep import FedRepSettings
+from common.settings.fedavg import FedRepSettings
 from common.wire.weights import Weights
 
 

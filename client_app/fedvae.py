@@ -10,8 +10,8 @@ from client_app.local_training import train_locally
 from common.learning.training import Local
 from common.models import Classifier
 from common.models.encoder import VAE, Decoder, VAEEncoder
-from common.settings.fedvae import FedVAESettings
-from common.specs.fedvae import PRELIMINARY, SECONDARY, shared_spec, start_decoder
+from common.settings.feddpms import FedVAESettings
+from common.specs.feddpms import PRELIMINARY, SECONDARY, shared_spec, start_decoder
 from common.wire.weights import Weights
 from synth.beta_vae import auto_encoding_loss, sampled
 from synth.row_draws import RowDraws

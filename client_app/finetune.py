@@ -5,7 +5,7 @@ from __future__ import annotations
 from client_app.fedavg import FedAvgClient
 from client_app.local_training import train_aside
 from common.models import Classifier
-from common.settings.finetune import FinetuneSettings
+from common.settings.fedavg import FinetuneSettings
 from common.wire.weights import Weights
 
 

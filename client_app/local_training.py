@@ -12,15 +12,21 @@ from torch import Tensor, nn
 from client_app.ahead import PURPOSE, made_for
 from client_app.device import DeviceClient
 from common.errors import FederationError
-from common.learning.dp_sgd import dp_sgd
 from common.learning.steps import DPSGDSteps, planned
 from common.learning.task import Task
-from common.learning.training import GradientRule, Gradients, Local, Objective, Trained, train
+from common.learning.training import (
+    GradientRule,
+    Gradients,
+    Local,
+    Objective,
+    Trained,
+    dp_sgd,
+    train,
+)
 from common.models import Classifier, couples_samples
 from common.privacy.events import Event
 from common.samples.inputs import Samples
-from common.settings.fedavg import FedAvgSettings
-from common.settings.training import TrainingSettings
+from common.settings.fedavg import FedAvgSettings, TrainingSettings
 from common.wire.weights import Weights
 from synth.row_draws import UndrawableError
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from client_app.device import DeviceClient, phase
 from client_app.local_training import fidelity, train_locally
 from common.draws.seeding import generator
-from common.settings.lowrank import LowRankSettings
-from common.specs.lowrank import LEFT, RIGHT, factors_spec, ranks_of, update_of
+from common.settings.fedavg import LowRankSettings
+from common.specs.sparse import LEFT, RIGHT, factors_spec, ranks_of, update_of
 from common.wire.weights import Weights
 from synth.sparse_updates import factors
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from client_app.device import phase
 from client_app.sparse import SparseClient
 from common.draws.seeding import derive
-from common.settings.masking import MaskingSettings
+from common.settings.fedavg import MaskingSettings
 from common.specs.sparse import masked_spec
 from common.wire.top_k_update import MaskedUpdate
 from common.wire.weights import Weights

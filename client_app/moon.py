@@ -12,7 +12,7 @@ from client_app.device import DeviceClient, phase
 from client_app.local_training import train_locally
 from common.learning.training import Local
 from common.models import Classifier
-from common.settings.moon import MOONSettings
+from common.settings.fedavg import MOONSettings
 from common.wire.weights import Weights
 
 

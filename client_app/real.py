@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from client_app.device import DeviceClient, phase
-from common.settings.real import RealSettings
+from common.settings.surrogate import RealSettings
 from common.specs.images import sent_images
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights

@@ -12,8 +12,8 @@ from client_app.local_training import train_locally
 from client_app.state import Tensors
 from common.learning.stacked import Course
 from common.learning.training import Local, Trained, mean_gradient
-from common.settings.scaffold import ScaffoldSettings
-from common.specs.scaffold import CONTROL, WEIGHTS, bundle_spec, control_spec
+from common.settings.fedavg import ScaffoldSettings
+from common.specs.averaging import CONTROL, WEIGHTS, bundle_spec, control_spec
 from common.wire.bundle import Bundle
 from common.wire.weights import Weights
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from client_app.device import phase
 from client_app.sparse import SparseClient
-from common.settings.topk import TopKSettings
+from common.settings.fedavg import TopKSettings
 from common.specs.sparse import top_k_spec
 from common.wire.top_k_update import TopKUpdate
 from common.wire.weights import Weights

@@ -15,8 +15,7 @@ from common.config.resolved import Config
 from common.data.division.partitions import lacking, partition
 from common.data.division.stratify import Parts, subset, validation_split
 from common.data.features import Extractor
-from common.data.folders.folder import list_split
-from common.data.folders.image_sets import site_split
+from common.data.folders.folder import list_split, site_split
 from common.data.loading import load, load_site
 from common.data.published.catalogue import NAMES, describe
 from common.data.store import store_roots
@@ -79,13 +78,7 @@ class Division:
 
     @property
     def dataset(self) -> Dataset:
-        """The data set, loaded once a process where something needs it.
-
-        Raises
-        ------
-        DataError
-            If it cannot be had, or the server is to evaluate on a test split that it does not have.
-        """
+        """The data set, loaded once a process where something needs it, or raise DataError."""
         config, dataset = self.config, self._loaded
         if self.judged and not len(dataset.test):
             where = config.images.folder or dataset.info.name
@@ -122,13 +115,7 @@ class Division:
         }
 
     def site_dataset(self, folder: Path, keep: Path | None) -> Dataset:
-        """Return a site's own images or rows, all for training; ``keep`` is where the site keeps files of its own.
-
-        Raises
-        ------
-        DataError
-            If the run's data set is not such, or the site's folder or table cannot be used.
-        """
+        """Return a site's own images or rows, all for training; ``keep`` is where the site keeps files of its own."""
         config = self.config
         images = load_site(
             config.dataset, config.images, folder, keep, config.data, private=config.private

@@ -103,13 +103,13 @@ _IMAGES = ("images",)
 _NUMBERS = ("images", "table", "series")
 
 
-def _own(name: str, cls: str, **more: Any) -> Method:
-    """Return one of Nectar's methods, whose parts are in files of its name."""
+def _own(name: str, cls: str, settings: str = "", **more: Any) -> Method:
+    """Return one of Nectar's methods, whose parts are in files of its name, its settings perhaps in a family's."""
     return Method(
         name,
         f"strategies.{name}:{cls}",
         f"client_app.{name}:{cls}Client",
-        f"common.settings.{name}:{cls}Settings",
+        f"common.settings.{settings or name}:{cls}Settings",
         **more,
     )
 
@@ -118,26 +118,41 @@ METHODS: dict[str, Method] = {
     method.name: method
     for method in (
         _own("feddm", "FedDM", private=True, takes=_NUMBERS),
-        _own("fedaf", "FedAF", takes=_NUMBERS, on=("feddm",)),
-        _own("real", "Real", takes=_NUMBERS),
+        _own("fedaf", "FedAF", "feddm", takes=_NUMBERS, on=("feddm",)),
+        _own("real", "Real", "surrogate", takes=_NUMBERS),
         _own("fedavg", "FedAvg", private=True, averages=True),
-        _own("fedprox", "FedProx", private=True, averages=True),
-        _own("fednova", "FedNova", private=True, averages=True, on=("fedprox",)),
-        _own("fedper", "FedPer", private=True, averages=True),
-        _own("fedrep", "FedRep", averages=True),
-        _own("fedbn", "FedBN", averages=True, takes=("images", "series")),
-        _own("ditto", "Ditto", private=True, averages=True),
-        _own("finetune", "Finetune", private=True, averages=True),
-        _own("scaffold", "Scaffold", private=True, averages=True),
-        _own("feddyn", "FedDyn", private=True, averages=True),
-        _own("fedpvr", "FedPVR", private=True, averages=True, on=("scaffold",)),
-        _own("moon", "MOON", private=True, averages=True),
-        _own("fedmix", "FedMix", averages=True, takes=_NUMBERS),
+        _own("fedprox", "FedProx", "fedavg", private=True, averages=True),
+        _own("fednova", "FedNova", "fedavg", private=True, averages=True, on=("fedprox",)),
+        _own("fedper", "FedPer", "fedavg", private=True, averages=True),
+        _own("fedrep", "FedRep", "fedavg", averages=True),
+        _own("fedbn", "FedBN", "fedavg", averages=True, takes=("images", "series")),
+        _own("ditto", "Ditto", "fedavg", private=True, averages=True),
+        _own("finetune", "Finetune", "fedavg", private=True, averages=True),
+        _own("scaffold", "Scaffold", "fedavg", private=True, averages=True),
+        _own("feddyn", "FedDyn", "fedavg", private=True, averages=True),
+        _own("fedpvr", "FedPVR", "fedavg", private=True, averages=True, on=("scaffold",)),
+        _own("moon", "MOON", "fedavg", private=True, averages=True),
+        _own("fedmix", "FedMix", "fedavg", averages=True, takes=_NUMBERS),
         _own("fedgen", "FedGEN", private=True, takes=_NUMBERS),
         _own("dense", "DENSE", private=True, takes=_IMAGES),
-        _own("feddf", "FedDF", private=True, takes=_IMAGES, on=("fedmd",)),
-        _own("fedmd", "FedMD", private=True, takes=_IMAGES, parts=("strategies.public_images",)),
-        _own("fedvae", "FedVAE", private=True, averages=True, takes=_IMAGES),
+        _own("feddf", "FedDF", "fedavg", private=True, takes=_IMAGES, on=("fedmd",)),
+        _own(
+            "fedmd",
+            "FedMD",
+            "fedavg",
+            private=True,
+            takes=_IMAGES,
+            parts=("strategies.public_images",),
+        ),
+        _own(
+            "fedvae",
+            "FedVAE",
+            "feddpms",
+            private=True,
+            averages=True,
+            takes=_IMAGES,
+            on=("feddpms",),
+        ),
         _own("feddpms", "FedDPMS", private=True, averages=True, takes=_IMAGES, on=("fedvae",)),
         _own(
             "fedssyn",
@@ -155,25 +170,26 @@ METHODS: dict[str, Method] = {
             on=("feddm",),
             parts=("strategies.stylegan_file",),
         ),
-        _own("central", "Central"),
-        _own("server", "Server", on=("central",)),
-        _own("local", "Local", private=True),
+        _own("central", "Central", "fedavg"),
+        _own("server", "Server", "surrogate", on=("central",)),
+        _own("local", "Local", "fedavg", private=True),
         _own("fedsynth", "FedSynth", private=True, averages=True),
         _own(
             "masking",
             "Masking",
+            "fedavg",
             private=True,
             on=("topk",),
-            parts=("common.specs.sparse", "strategies.sparse"),
+            parts=("strategies.sparse",),
         ),
-        _own("topk", "TopK", private=True, on=("masking",)),
-        _own("lowrank", "LowRank", private=True, averages=True),
+        _own("topk", "TopK", "fedavg", private=True, on=("masking",)),
+        _own("lowrank", "LowRank", "fedavg", private=True, averages=True),
         _own(
             "ridge",
             "Ridge",
             private=True,
             takes=_NUMBERS,
-            parts=("common.models.ridge", "common.models.ridge_network", "strategies.taught"),
+            parts=("common.models.ridge", "common.models.ridge", "strategies.taught"),
         ),
     )
 }
@@ -203,18 +219,7 @@ def resolve(name: str) -> Method:
 
 
 def require_taken(name: str, kind: str, dataset: str) -> None:
-    """Refuse data of a kind that a method cannot learn from.
-
-    Parameters
-    ----------
-    kind : str
-        What the data are, one of ``common.models.registry.KINDS``.
-
-    Raises
-    ------
-    ConfigError
-        Naming the methods that can.
-    """
+    """Refuse data of a kind that a method cannot learn from (ConfigError)."""
     taken = resolve(name).takes
     if kind not in taken:
         others = ", ".join(other for other, known in METHODS.items() if kind in known.takes)

@@ -72,13 +72,7 @@ def site_order(name: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def site_name(node_config: Mapping[str, object]) -> str:
-    """Return the site's name in form NFC: of its node config, else ``partition-<i>``, else its folder's last part.
-
-    Raises
-    ------
-    FederationError
-        If the node config names no site, partition or folder, or no site can be called so.
-    """
+    """Return the site's name in form NFC: of its node config, else ``partition-<i>``, else its folder's last part."""
     name = node_config.get("site")
     if name is None and "partition-id" in node_config:
         name = partition_name(node_config["partition-id"])

@@ -34,7 +34,7 @@ from common.draws.seeding import generator
 from common.learning.run import Run
 from common.learning.training import train
 from common.samples.inputs import Samples, samples
-from common.settings.training import TrainingSettings
+from common.settings.fedavg import TrainingSettings
 
 SHOWN, BESIDE = 5, 2
 _GREY, _PAPER = 0.5, 0.0

@@ -33,16 +33,6 @@ __all__ = ["GLOBAL", "LEARNED", "Instruction", "State", "Strategy", "strategy_cl
 
 _OPTIMIZER = "server-optimizer"
 
-#: hooks by their earlier names
-_RENAMED = {
-    "bounds": "validation_rules",
-    "leads_to": "resulting_model",
-    "shortened": "clipped",
-    "start_of": "initial_model",
-    "learned": "global_models",
-    "beside": "extra_models",
-}
-
 
 class Strategy(Federated):
     """Base of Nectar's methods; its parameters are `Federated`'s."""
@@ -52,13 +42,8 @@ class Strategy(Federated):
         self._optimizer = ServerOptimizer.of(run.config.settings, run.spec)
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse a hook of an old name, and a method without rules for its replies; TypeError naming the hook."""
+        """Refuse a method without rules for its replies; TypeError naming the hook."""
         super().__init_subclass__(**options)
-        for old, new in _RENAMED.items():
-            if callable(vars(cls).get(old)):
-                raise TypeError(
-                    f"{cls.__name__}.{old} is never called: the hook is named {new} now; rename it (CHANGELOG.md)"
-                )
         # ABC would say so when the class is used. A class that leaves more unwritten is a base for others.
         unwritten = {
             hook

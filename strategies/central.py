@@ -12,7 +12,7 @@ from common.errors import FederationError
 from common.learning.steps import local_steps
 from common.learning.training import train
 from common.samples.inputs import Samples, samples
-from common.settings.central import CentralSettings
+from common.settings.fedavg import CentralSettings
 from common.sites import Site
 from common.wire.weights import Weights
 from strategies.base import Instruction, Strategy

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from common.errors import PayloadError
 from common.learning.run import Run
 from common.learning.training import Objective
-from common.settings.fedaf import FedAFSettings
-from common.specs.fedaf import IMAGES, LOGITS, OTHERS, SHARES, WEIGHTS, reply_spec
+from common.settings.feddm import FedAFSettings
+from common.specs.logits import IMAGES, LOGITS, OTHERS, SHARES, WEIGHTS, fedaf_reply_spec
 from common.wire.bundle import Bundle
 from common.wire.codec import Payload, Spec, require_shares
 from common.wire.synthetic_images import SyntheticImages
@@ -45,7 +45,7 @@ class FedAF(FedDM):
 
     def expects(self) -> Spec:
         """Return the form of images, V_k and R_k."""
-        return reply_spec(self.run, super().expects())
+        return fedaf_reply_spec(self.run, super().expects())
 
     def validation_rules(self) -> Mapping[str, Rule]:
         """Believe images in range, mean logits as long as the others', and shares that sum to 1."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from common.errors import ConfigError
 from common.learning.run import Run
 from common.learning.training import plain
-from common.specs.fedmd import answer_of_all, answers, public_samples
+from common.specs.logits import answer_of_all, answers, public_samples
 from common.wire.weights import Weights
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg

@@ -17,8 +17,8 @@ from common.errors import ConfigError, PayloadError
 from common.learning.run import Run
 from common.learning.training import Local
 from common.samples.inputs import Samples
+from common.settings.feddgm import FedDGMSettings, surrogate_of
 from common.sites import Site
-from common.specs.feddgm import settings_of, surrogate_of
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.base import GLOBAL, LEARNED, Instruction, State, Strategy
@@ -62,7 +62,7 @@ class FedDGM(Strategy):
 
     def __init__(self, run: Run, record_id: str = "run") -> None:
         super().__init__(run, record_id)
-        self.settings = settings_of(run)
+        self.settings = run.settings(FedDGMSettings)
         self.needs_class_counts = self.settings.classes == "known"
         self._distillation = SurrogateDistillation(run)
         self._models = GlobalModels(run, self.settings)
@@ -218,7 +218,7 @@ class SurrogateDistillation:
     """
 
     def __init__(self, run: Run) -> None:
-        self._run, self._settings = run, settings_of(run)
+        self._run, self._settings = run, run.settings(FedDGMSettings)
         self._latents: dict[str, tuple[Tensor, ...]] = {}
         self._mean, self._std = (
             torch.tensor(v, device=run.device)[:, None, None] for v in (run.info.mean, run.info.std)

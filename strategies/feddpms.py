@@ -22,16 +22,18 @@ from common.specs.feddpms import (
     MECHANISM,
     NOISE_MULTIPLIER,
     SCARCE,
+    SECONDARY,
     SEEDED,
     SHARE,
     SYNTHETIC,
     WEIGHTS,
     handed_over_spec,
+    initial_vae,
     most_synthetic,
     reply_spec,
     settings_of,
+    start_decoder,
 )
-from common.specs.fedvae import SECONDARY, initial_vae, start_decoder
 from common.specs.updates import MEMORY_LOST
 from common.wire.bundle import Bundle
 from common.wire.synthetic_images import SyntheticImages

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from common.learning.run import Run
-from common.settings.feddyn import FedDynSettings
+from common.settings.fedavg import FedDynSettings
 from common.wire.weights import Weights
 from strategies.averaging import shares_of
 from strategies.base import State

@@ -12,7 +12,7 @@ from common.errors import ConfigError
 from common.learning.run import Run
 from common.learning.training import plain
 from common.sites import Site
-from common.specs.fedmd import (
+from common.specs.logits import (
     ANSWER,
     IMAGES,
     LOGITS,

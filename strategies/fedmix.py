@@ -8,7 +8,7 @@ import torch
 
 from common.learning.run import Run
 from common.sites import Site, site_order
-from common.specs.fedmix import INTRODUCE, MEANS, TRAIN, WEIGHTS, reply_spec
+from common.specs.averaging import INTRODUCE, MEANS, TRAIN, WEIGHTS, reply_spec
 from common.specs.images import sent_images
 from common.wire.bundle import Bundle
 from common.wire.synthetic_images import SyntheticImages

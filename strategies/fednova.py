@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import torch
 
 from common.errors import PayloadError
-from common.settings.fednova import FedNovaSettings
-from common.specs.fednova import NORMALIZER, normalizer_of
+from common.settings.fedavg import FedNovaSettings
+from common.specs.averaging import NORMALIZER, normalizer_of
 from common.wire.weights import Weights
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg

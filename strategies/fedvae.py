@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from common.learning.run import Run
-from common.settings.fedvae import FedVAESettings
+from common.settings.feddpms import FedVAESettings
 from common.sites import Site
-from common.specs.fedvae import PRELIMINARY, SECONDARY, initial_vae, shared_spec
+from common.specs.feddpms import PRELIMINARY, SECONDARY, initial_vae, shared_spec
 from common.wire.weights import Weights
 from strategies.base import Instruction, State
 from strategies.exchange.replies import Upload

@@ -106,7 +106,7 @@ class ForeignStrategy(Federated):
         self._demands[site.name] = demands = Demands.of(config)
         instruction = Instruction("train", weights_from(self.run, arrays), self.run.spec)
         # Each message may bring weights of its own, so that none are shared with another's.
-        alone = Serialiser(self.run.config.wire.compression)
+        alone = Serialiser()
         begun.ask(site, instruction, alone, demands.fields(), message.metadata.message_type)
 
     def aggregate_train(

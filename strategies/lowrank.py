@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from common.learning.run import Run
 from common.sites import Site
-from common.specs.lowrank import factors_spec, update_of
+from common.specs.sparse import factors_spec, update_of
 from common.wire.weights import Weights
 from strategies.base import Instruction
 from strategies.exchange.replies import Upload

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from common.division import Division
 from common.errors import ConfigError, FederationError
 from common.learning.run import Run
-from common.models.ridge_network import RidgeNetwork
+from common.models.ridge import RidgeNetwork
 from common.privacy.accounting import epsilon
 from common.samples.inputs import Samples, samples
 from common.secret.cohort import colluders_of, shares_of

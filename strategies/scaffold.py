@@ -14,9 +14,9 @@ from common.errors import PayloadError
 from common.learning.compute import pieces
 from common.learning.run import Run
 from common.learning.steps import local_steps
-from common.settings.scaffold import ScaffoldSettings
+from common.settings.fedavg import ScaffoldSettings
 from common.sites import Site
-from common.specs.scaffold import CONTROL, WEIGHTS, bundle_spec, control_spec
+from common.specs.averaging import CONTROL, WEIGHTS, bundle_spec, control_spec
 from common.wire.bundle import Bundle
 from common.wire.codec import is_finite
 from common.wire.int8_update import LEVELS

@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 from common.learning.task import length, plus
-from common.settings.fedavg import FedAvgSettings
-from common.settings.masking import MaskingSettings
-from common.settings.topk import TopKSettings
+from common.settings.fedavg import FedAvgSettings, MaskingSettings, TopKSettings
 from common.sites import Site
 from common.wire.codec import Spec
 from common.wire.top_k_update import MaskedUpdate, TopKUpdate

@@ -21,7 +21,6 @@ import torch
 from common.errors import ConfigError, one_line
 from common.learning.run import Run
 from common.settings.feddgm import FedDGMSettings
-from common.specs.feddgm import settings_of
 from synth.generators.latents import FeatureSpace, ImageGenerator, PixelGenerator
 from synth.generators.style import StyleNetwork, decoded, digits_prior
 from synth.generators.stylegan_xl import StyleganXL
@@ -269,7 +268,7 @@ def image_generator(run: Run) -> ImageGenerator:
     ConfigError
         If it makes other images or classes than the run's, has not the space that is asked for, or cannot be had.
     """
-    settings, shape, classes = settings_of(run), run.image_shape, len(run.info.classes)
+    settings, shape, classes = run.settings(FedDGMSettings), run.image_shape, len(run.info.classes)
     if settings.generator == "pixels":
         return PixelGenerator(shape, settings.latent_lr)
     if settings.generator == "stylegan-xl":

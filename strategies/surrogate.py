@@ -16,9 +16,8 @@ from common.learning.run import Run
 from common.learning.training import Local, Objective, train, weighted
 from common.models import couples_samples
 from common.samples.inputs import Samples
-from common.settings.global_models import GlobalModelsSettings
-from common.settings.surrogate import SurrogateServerSettings
-from common.settings.training import TrainingSettings
+from common.settings.fedavg import TrainingSettings
+from common.settings.surrogate import GlobalModelsSettings, SurrogateServerSettings
 from common.sites import Site
 from common.specs.images import images_spec
 from common.wire.codec import Payload, Spec

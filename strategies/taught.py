@@ -17,7 +17,7 @@ from common.learning.augmentation import augmented
 from common.learning.run import Run
 from common.learning.training import plain
 from common.samples.inputs import Samples
-from common.settings.training import TrainingSettings
+from common.settings.fedavg import TrainingSettings
 from common.wire.weights import Weights
 from strategies.surrogate import learned_from
 

@@ -29,12 +29,7 @@ def code_fingerprint(config: Config, *, root: Path = ROOT, now: bool = False) ->
 
     It is of the bytes of the app's files, a comment's too, but for those of methods that the run neither uses nor is
     built on, and for the release's number; and of the user's own packages that the configuration names. Installed
-    packages are none of it.
-
-    Parameters
-    ----------
-    now : bool
-        Read each file as it is now, and not as this process first read it.
+    packages are none of it. With ``now`` each file is read as it is now, and not as this process first read it.
     """
     digest = _digest.__wrapped__ if now else _digest
     return digits_of((name, digest(path)) for name, path in code_files(config, root).items())

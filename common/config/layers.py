@@ -19,8 +19,7 @@ from common.config.keys import (
     show,
     unknown,
 )
-from common.config.text import from_home, parse_set
-from common.config.yaml_file import read_yaml
+from common.config.text import from_home, parse_set, read_yaml
 from common.errors import ConfigError
 from common.methods import METHODS
 from common.settings.sections import SECTIONS, RunSettings, forms_in_words
@@ -49,18 +48,7 @@ def names(kind: str) -> tuple[str, ...]:
 
 
 def dataset_layer(name: str, where: str) -> Layer:
-    """Read ``conf/dataset/<name>.yaml``.
-
-    Parameters
-    ----------
-    where : str
-        Where it was chosen, for the message.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such file, or it is not made of keys and sections.
-    """
+    """Read ``conf/dataset/<name>.yaml``, or raise ConfigError."""
     known = names("dataset")
     if name not in known:
         as_method = name in METHODS or is_import_path(name)

@@ -40,11 +40,16 @@ from common.config.layers import (
 from common.config.resolved import Config, stated_here
 from common.config.schema import read_sections, refuse_unknown_keys
 from common.config.secret import alike
-from common.config.strategy import check_arguments, check_strategy, stated_arguments
 from common.config.tables import experiment_layers
-from common.config.text import Scalar, from_home
-from common.config.user_parts import ImportPolicy, chosen_method, require_allowed
-from common.config.yaml_file import read_yaml
+from common.config.text import Scalar, from_home, read_yaml
+from common.config.user_parts import (
+    ImportPolicy,
+    check_arguments,
+    check_strategy,
+    chosen_method,
+    require_allowed,
+    stated_arguments,
+)
 from common.errors import ConfigError
 from common.methods import METHODS, Method, settings_of
 from common.settings.sections import (
@@ -84,12 +89,6 @@ def load(run_config: Mapping[str, Any], *, policy: ImportPolicy | None = None) -
         A site's own: told (key, import path) of each thing that is named by import path before it is imported, and
         raises for what may not be. Where there is one, a Flower strategy is not imported at all, nor are its
         arguments checked: it is the server's.
-
-    Raises
-    ------
-    ConfigError
-        A key that does not exist, a value of the wrong type or out of range, an unknown method,
-        data set or experiment, a relative path: in a sentence each, with the nearest valid choice.
     """
     if policy is None and (stated := stated_here(run_config)) is not None:
         return stated
@@ -303,17 +302,7 @@ SCHEMA = 2
 
 @dataclass(frozen=True)
 class OwnFile:
-    """What such a file says.
-
-    Parameters
-    ----------
-    layers : tuple of Layer
-        Its settings, and below them those of the experiment that it departs from.
-    paths : mapping of str to Leaf
-        Its paths by key, absolute.
-    experiment : str
-        Of a configuration that states all: the experiment that it came of.
-    """
+    """What such a file says."""
 
     layers: tuple[Layer, ...] = ()
     paths: Mapping[str, Leaf] = field(default_factory=dict)
@@ -325,16 +314,6 @@ def read_own_file(named: Any, experiment: str) -> OwnFile:
 
     ``base`` names an experiment that the file departs from. ``experiment`` is but a name, as it is in a resolved
     configuration, which states all there is to state. Relative paths start at the working directory, as typed ones.
-
-    Parameters
-    ----------
-    experiment : str
-        The experiment that the run config names; empty if none.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such file, or it is not made of keys and sections; it is named.
     """
     where = _checked(named)
     values = flatten(read_yaml(from_home(where), where), where)
@@ -436,11 +415,6 @@ def user_dataset(leaves: Mapping[str, Leaf], dataset: str, where: str) -> Layer 
 
     It is that of a folder of images: sizes for some hundred or thousand pictures, whatever form they come in. Of a
     table, which a .csv file is, or of series it is theirs.
-
-    Raises
-    ------
-    ConfigError
-        If the name has a colon, as the forms have, and is none of them.
     """
     if kind := kind_of(dataset):
         return kind_layer(_arrays(leaves, kind)) or dataset_layer(FOLDERS, where)

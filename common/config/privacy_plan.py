@@ -38,11 +38,6 @@ def noise_for(target: float, delta: float, sample_rate: float = 1.0, steps: int 
         Of its Poisson samples; 1: all the data.
     steps : int
         Of all rounds together, 1 or more.
-
-    Raises
-    ------
-    ValueError
-        If one of them is none, or no noise up to a million is enough.
     """
     if not 0 < target < math.inf or not 0 < sample_rate <= 1 or steps < 1:
         raise ValueError(
@@ -68,19 +63,7 @@ def noise_for(target: float, delta: float, sample_rate: float = 1.0, steps: int 
 
 
 def planned_privacy(read: Sections, *, begins: bool) -> PrivacySettings:
-    """Return the run's privacy settings with the noise with which its rounds cost a site ``privacy.epsilon``.
-
-    Parameters
-    ----------
-    begins : bool
-        Whether the run begins; else it has its noise, which is held against its rounds.
-
-    Raises
-    ------
-    ConfigError
-        If the settings alone do not say what a site releases, a run that begins has other noise, or one that goes on
-        would cost more.
-    """
+    """Return the run's privacy settings with the noise with which its rounds cost a site ``privacy.epsilon``."""
     privacy = cast(PrivacySettings, read.shared["privacy"])
     held = cast(DataSettings, read.shared["data"]).site_holdout
     method, settings, rounds = read.run.method, read.method, read.run.rounds

@@ -10,33 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from common.config.consistency import (
-    SITES_KEY,
-    TABLES_KEY,
-    check_arrays,
-    check_batched,
-    check_bins,
-    check_class_weights,
-    check_evaluation,
-    check_features,
-    check_federation,
-    check_head,
-    check_images,
-    check_model,
-    check_originals,
-    check_own_data,
-    check_owner,
-    check_privacy,
-    check_private,
-    check_robust,
-    check_site_places,
-    check_statistics,
-    check_taken,
-    check_track,
-    check_wire,
-)
+from common.config.consistency import check
 from common.config.keys import RESOLVED, RESUME_CODE, ROUND, TYPED, YES
-from common.config.secret import CLIPPED, check_secret
+from common.config.secret import CLIPPED
 from common.config.text import Scalar, join_set, yaml_line
 from common.errors import ConfigError
 from common.methods import section
@@ -125,41 +101,7 @@ class Config:
 
     def __post_init__(self) -> None:
         """Refuse settings that are each allowed but cannot hold together, with a ConfigError."""
-        check_images(self.images, self.data.kind)
-        check_own_data(self.dataset, self.data, self.images)
-        check_arrays(self.dataset, self.data, self.images)
-        check_owner(self.data, self.partition)
-        check_bins(self.data, self.images, self.private)
-        check_features(self.features, self.dataset, self.data)
-        check_taken(
-            self.data.file or self.dataset,
-            self.kind,
-            [
-                self.model,
-                *(m for s in self.methods.values() for m in s.models(self.model).values()),
-            ],
-            self.wire,
-            self.sections(),
-            [self.method, *self.inner],
-        )
-        check_originals(self.method, self.settings.disclosure(), self.dataset, self.data)
-        check_site_places(SITES_KEY, self.images.site_folders, self.federation)
-        check_site_places(TABLES_KEY, self.data.site_files, self.federation)
-        check_federation(self.federation)
-        check_batched(self.compute)
-        check_robust(self.federation, self.method, self.settings)
-        check_evaluation(self.evaluation, self.data, self.settings)
-        check_private(self.private, self.judged_at_sites, self.method)
-        check_model(self.model)
-        check_track(self.track, self.dataset)
-        check_wire(self.wire, self.method, self.settings.disclosure())
-        if not self.settings.uses():  # what a method's sites train is said by those inside it
-            check_head(self.model, self.method)
-            check_class_weights(self.settings, self.method, self.private)
-            check_statistics(self.model, self.evaluation, self.method, self.settings.disclosure())
-        if not self.clips_updates:
-            check_privacy(self.privacy, self.method, self.settings)
-        check_secret(self)
+        check(self)
         for name in self.inner:
             self.of(name)
 

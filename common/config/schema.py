@@ -59,15 +59,7 @@ def known_keys(own: Method | None = None) -> list[str]:
 
 @dataclass(frozen=True)
 class Sections:
-    """The settings that a run uses.
-
-    Parameters
-    ----------
-    inner : mapping of str to Settings
-        Those of the methods inside it, and of those inside these, by name.
-    leaves : mapping of str to Leaf
-        The values given, and those that these methods took over.
-    """
+    """The settings that a run uses."""
 
     run: RunSettings
     shared: Mapping[str, Section]
@@ -80,18 +72,6 @@ def read_sections(given: Mapping[str, Leaf], own: Method | None = None) -> Secti
     """Build the sections that a run uses, and check what is given for any other.
 
     A section that is not in use and has no value is not even imported: a process of a run reads its own method's.
-
-    Parameters
-    ----------
-    given : mapping of str to Leaf
-        Every value given, by dotted key.
-    own : Method, optional
-        The user's own method, if one is chosen.
-
-    Raises
-    ------
-    ConfigError
-        A sentence for each key that does not exist and each value that its class refuses; else for an unknown method.
     """
     reading = _Reading(given, own)
     chosen = _chosen_section(given, own)
@@ -216,28 +196,15 @@ def _taken_over(
     return found
 
 
-#: settings that had another name before the first release, by that name
-RENAMED = {
-    **{f"{method}.augment": f"{method}.dsa" for method in ("feddm", "fedaf")},
-    **{f"{method}.weighting": f"{method}.image_weighting" for method in ("feddm", "fedaf", "real")},
-    "federation.clients": "federation.sites",
-    "real.rho": "image_training.ball",
-    "fedssyn.images": "fedssyn.source (shuffled is diffusion, real-shuffled is real, local is fedssyn.shared=off, and "
-    "central a source with inner=central)",
-    "fedssyn.generator": "fedssyn.source (beta-vae is vae)",
-    **{
-        f"{method}.server_{name}": f"image_training.{name}"
-        for method in ("feddm", "real")
-        for name in ("lr", "momentum", "weight_decay", "batch", "epochs", "steps")
-    },
-}
+GONE = {"wire.compression": "none", "data.bins": 0, "data.edges": ""}
+"""What settings were in release 0.2 that there are no more, in a record that goes on as it would without them."""
 
 
 def unknown_problems(leaves: Mapping[str, Leaf], own: Method | None = None) -> list[str]:
     """Say of every key that does not exist which one is nearest."""
     problems = []
     for key, leaf in leaves.items():
-        if _is_known(key, own):
+        if _is_known(key, own) or GONE.get(key) == leaf.value:
             continue
         if key in RUN_KEYS:
             problems.append(
@@ -245,7 +212,7 @@ def unknown_problems(leaves: Mapping[str, Leaf], own: Method | None = None) -> l
             )
             continue
         method, known = _chosen_section(leaves, own), known_keys(own)
-        guess = RENAMED.get(key) or nearest_key(key, known, method)
+        guess = nearest_key(key, known, method)
         problems.append(not_a_setting(key, leaf.where, guess, method))
     return problems
 
@@ -276,20 +243,7 @@ def _is_known(key: str, own: Method | None) -> bool:
 
 
 def build(section: str, cls: type[Section], leaves: Mapping[str, Leaf]) -> Section | list[str]:
-    """Build a section from the values given for it.
-
-    Parameters
-    ----------
-    section : str
-        The section's name; empty for the run-wide keys.
-    leaves : mapping of str to Leaf
-        Every value given, by dotted key; unknown keys are passed over.
-
-    Returns
-    -------
-    Section or list of str
-        The section, or a sentence for each value that its class refuses.
-    """
+    """Build a section from the values given for it."""
     prefix = f"{section}." if section else ""
     mine = {name: leaves[prefix + name] for name in cls.model_fields if prefix + name in leaves}
     values: dict[str, Any] = {name: leaf.value for name, leaf in mine.items()}

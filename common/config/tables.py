@@ -23,7 +23,7 @@ from common.code.imports import is_import_path
 from common.config import layers
 from common.config.keys import COMMAND_LINE, closest_word, fold, near, show, where_phrase
 from common.config.layers import BASE, Layer, flatten, names
-from common.config.yaml_file import read_yaml
+from common.config.text import read_yaml
 from common.errors import ConfigError
 from common.methods import METHODS
 from common.settings.sections import RunSettings
@@ -48,15 +48,7 @@ class Departure:
 
 @dataclass(frozen=True)
 class Column:
-    """A combination of columns of a table: a cell.
-
-    Parameters
-    ----------
-    cell : str
-        The experiment's name.
-    steps, small_steps : tuple of Departure
-        Departures from the table's base to the cell, and from the table's small departure to its small variant.
-    """
+    """A combination of columns of a table: a cell."""
 
     label: str
     cell: str
@@ -66,21 +58,7 @@ class Column:
 
 @dataclass(frozen=True)
 class TableFile:
-    """A table as its file describes it.
-
-    Parameters
-    ----------
-    base : Departure
-        What its cells share.
-    small : Departure or None
-        What their small variants share beside; None if the table states none.
-    columns : tuple of Column
-        Its own cells.
-    others : tuple of str
-        Cells of other tables that are in this one too.
-    content : mapping
-        All that the file says.
-    """
+    """A table as its file describes it."""
 
     name: str
     base: Departure
@@ -175,20 +153,7 @@ def is_experiment(name: str) -> bool:
 def experiment_layers(
     name: str, where: str = COMMAND_LINE, above: tuple[str, ...] = ()
 ) -> list[Layer]:
-    """Return the layers of an experiment's settings, those of what it departs from below its own.
-
-    Parameters
-    ----------
-    where : str
-        Where it was named.
-    above : tuple of str
-        The experiments that lead to it.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such experiment, a file is not made as tables are, or ``base`` leads back to where it stands.
-    """
+    """Return the layers of an experiment's settings, those of what it departs from below its own; else ConfigError."""
     found = _find(name)
     if found is None:
         raise _unknown(name, where)

@@ -50,13 +50,7 @@ class Extractor:
 
     @cached_property
     def described(self) -> DatasetInfo:
-        """The rows' description, a table's; of Nectar's networks nothing is built for it, and no weights are read.
-
-        Raises
-        ------
-        ConfigError
-            If the data are no images, or the network cannot be built for them.
-        """
+        """The rows' description, a table's; of Nectar's networks nothing is built for it, and no weights are read."""
         if not self.info.has_images:
             raise ConfigError(
                 f"features.name={self.config.features.name} takes images, and {self.info.name} holds none: leave it out"
@@ -83,13 +77,7 @@ class Extractor:
         return sum(tensor.numel() for tensor in self._outline.state_dict().values())
 
     def of(self, dataset: Dataset, roots: list[Path]) -> Dataset:
-        """Return a data set's rows from the store below one of ``roots``, worked out where none has it.
-
-        Raises
-        ------
-        DataError
-            If the weights cannot be read or are not the network's, or an embedding is not finite.
-        """
+        """Return a data set's rows from the store below one of ``roots``, worked out where none has it."""
         try:
             weights = checksum(self._asked)
             stated = [dataset.checksum, self.config.features.model_dump(), weights]

@@ -7,8 +7,7 @@ import threading
 from collections.abc import Callable, Hashable
 from pathlib import Path
 
-from common.data.folders.folder import Holdout
-from common.data.folders.image_sets import read_central, read_site
+from common.data.folders.folder import Holdout, read_central, read_site
 from common.data.published.catalogue import NAMES, describe
 from common.data.published.files import DownloadSource
 from common.data.published.sources import SOURCES, ensure_files, read_digits
@@ -42,28 +41,6 @@ def load(
     LEAF's are below ``data_dir/leaf`` as its scripts made them and are never downloaded. The others are below
     ``data_dir`` in torchvision's layout and are downloaded on first use where there is a network.
     Arrays are read-only.
-
-    Parameters
-    ----------
-    name
-        one of ``catalogue.NAMES``, or a form of ``common.settings.sections``; any other one where ``images``
-        describes a folder.
-    data_dir
-        the data directory; without permission to write there, the store goes to the
-        user's cache.
-    images
-        the run's settings of that name; None if there can only be a name.
-    data
-        the run's settings of that name, for a set of one's own and a test split that is held out; None for the
-        defaults.
-    seed
-        the run's, by which a test split is drawn where the set brings none.
-
-    Raises
-    ------
-    DataError
-        the name is unknown, or a file is missing, truncated or damaged; it is named. A
-        folder of images that cannot be used: why. Something lies out of ``validation_rules``.
     """
     data_dir = bounds.inside(Path(data_dir).expanduser(), "data-dir")
     data = data or DataSettings()
@@ -91,22 +68,7 @@ def load_site(
     *,
     private: bool = False,
 ) -> Dataset:
-    """Return a site's own folder of images, or table, as the run's data set, without a test split, once per process.
-
-    Parameters
-    ----------
-    folder
-        ``<folder>/<class>/*`` or ``<folder>/train/<class>/*``; or a table, where ``data`` names columns.
-    keep
-        below which directory the store goes; None for the user's cache.
-    private
-        whether a mechanism covers what leaves the site, its refusals too.
-
-    Raises
-    ------
-    DataError
-        the data set is not a folder of images, or a table of named columns, or the site's cannot be used: why.
-    """
+    """Return a site's own folder of images, or table, as the run's data set, without a test split, once per process."""
     if data is not None and data.columns:
         return _once(
             (name, folder, images, data, keep, private),

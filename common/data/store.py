@@ -97,25 +97,6 @@ def shared_store(
 
     Any number of processes may call this at once: one builds, the others wait and map what it
     built.
-
-    Parameters
-    ----------
-    name
-        the data set's name, the store's folder.
-    roots
-        where stores may lie, the first writable one being used for a new one.
-    fingerprint
-        of the published files; a store of others is rebuilt.
-    read_source
-        reads the published files; called only where no root has a usable store. The
-        arrays it returns may be mapped from files: they are copied piece by piece.
-    mode
-        who may enter a new store, before the process's own mask.
-
-    Raises
-    ------
-    DataError
-        there is no usable store and the published files cannot be read.
     """
     problems: list[str] = []
     for root in roots:
@@ -178,11 +159,6 @@ def write_store(folder: Path, fingerprint: str, contents: Contents, mode: int) -
 
     The caller holds the lock. Nothing is synced: a store that a power failure damages does not
     check and is rebuilt from the published files.
-
-    Raises
-    ------
-    OSError
-        the disk is full or not writable.
     """
     staging = folder.with_name(f"{folder.name}.partial")
     shutil.rmtree(staging, ignore_errors=True)  # what a killed builder left
@@ -204,15 +180,7 @@ def write_store(folder: Path, fingerprint: str, contents: Contents, mode: int) -
 
 
 def open_store(folder: Path, fingerprint: str) -> Stored:
-    """Map a store and check it.
-
-    Raises
-    ------
-    FileNotFoundError
-        there is none.
-    _Unusable
-        it is damaged, of another schema, or made from other files.
-    """
+    """Map a store and check it, or raise FileNotFoundError or _Unusable."""
     content = (folder / "store.json").read_bytes()
     try:
         record = json.loads(content)

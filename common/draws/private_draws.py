@@ -59,13 +59,7 @@ class _Rows(ABC):
 
 
 class SystemRows(_Rows):
-    """Draws of the operating system's entropy alone.
-
-    Parameters
-    ----------
-    count : int
-        n.
-    """
+    """Draws of the operating system's entropy alone."""
 
     def __init__(self, count: int, device: torch.device) -> None:
         super().__init__(device)

@@ -10,8 +10,8 @@ from torch import Tensor
 from common.draws.seeding import derive
 from common.errors import ConfigError
 from common.samples.dataset import DatasetInfo
+from common.settings.fedavg import TrainingSettings
 from common.settings.sections import ImageTrainingSettings
-from common.settings.training import TrainingSettings
 from synth.row_draws import RowDraws, integers
 
 PAD = 4

@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 from common.learning.task import Classification, Task
 from common.learning.training import Trained, batches
 from common.samples.inputs import Samples
-from common.settings.training import TrainingSettings
+from common.settings.fedavg import TrainingSettings
 from common.wire.weights import Weights
 
 

@@ -35,12 +35,6 @@ def starting_weights(run: Run, *, tell: bool = True) -> Tensors:
 
     Of a file, all is taken but a last layer of another shape, which is for other classes: that keeps the run's draw. A
     last layer of another name is the model's, where it is all that the names differ in; so is torchvision's.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be read, is another than ``model.sha256`` says, or has another name, shape or dtype, or a
-        value that is not finite; or has values for what stays at the sites, which read none of it.
     """
     model = run.build_model()
     own = model.state_dict()
@@ -63,15 +57,7 @@ def asked_of(config: Config) -> WeightsFile:
 
 
 def loaded(model: Classifier, asked: WeightsFile, *, tell: bool = True) -> Tensors:
-    """Return what ``model``'s state becomes of a file; all but a last layer for other classes is taken.
-
-    Raises
-    ------
-    ConfigError
-        As `starting_weights`.
-    DataError
-        If the file lies where nothing may be read, or would have to be fetched where nothing may be.
-    """
+    """Return what ``model``'s state becomes of a file; all but a last layer for other classes is taken."""
     own = model.state_dict()
     found = _under_our_names(model, own, _read(asked))
     kept = _kept(model, own, found)
@@ -199,17 +185,7 @@ _HASH = re.compile(r"-([0-9a-f]{8})\.pth$")
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """A file of weights as the settings of a section name it.
-
-    Parameters
-    ----------
-    section : str
-        ``model`` or ``features``, whose ``name``, ``start``, ``sha256`` and ``norm`` these are.
-    data_dir : Path
-        Below which fetched files lie.
-    bounds : Bounds
-        What may be read and fetched on this machine.
-    """
+    """A file of weights as the settings of a section name it."""
 
     section: str
     name: str
@@ -227,13 +203,6 @@ def fetched(asked: WeightsFile) -> Path:
     """Return the file of the weights that are asked for as ``torchvision:NAME``, fetched if it is not there.
 
     It is below the data directory, in ``weights``, under torchvision's name of it.
-
-    Raises
-    ------
-    ConfigError
-        If torchvision has no such weights of the network, the file cannot be fetched, or is another than its name says.
-    DataError
-        If it is missing, and nothing may be fetched; or it lies out of bounds.
     """
     url: str = published(asked).url
     path = asked.data_dir / "weights" / url.rpartition("/")[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from common.config.resolved import Config
-from common.settings.training import TrainingSettings
+from common.settings.fedavg import TrainingSettings
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,14 @@
 """The one local loop: minibatch steps of a model on samples, and its evaluation.
 
-A method fills the loop's places, which ``Local`` lists; how gradients come about is the ``rule``'s. The loop itself
-knows no method.
+A method fills the loop's places, which ``Local`` lists; how gradients come about is the ``rule``'s: DP-SGD's takes
+Poisson samples for batches, and clips gradients example by example. The loop itself knows no method.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 
@@ -21,9 +22,11 @@ from common.learning.compute import autocast, counted, is_large
 from common.learning.task import Evaluation, Task
 from common.models import couples_samples
 from common.samples.inputs import Samples
-from common.settings.training import TrainingSettings
+from common.settings.fedavg import TrainingSettings
 from synth.descent import SGD, Adam
-from synth.row_draws import RowDraws
+from synth.linear_gradients import clipped_sum, finely
+from synth.private_release import Gaussian, noisy_mean
+from synth.row_draws import Layers, RowDraws
 
 Objective = Callable[..., Tensor]
 """(model, inputs, targets, positions of the batch in the samples, *what was drawn for it) -> the mean loss, a scalar.
@@ -97,17 +100,7 @@ def plain_gradient(
 
 @dataclass(frozen=True)
 class Gradients:
-    """How gradients come about; as it stands, of the mean loss of each pass's batches.
-
-    Attributes
-    ----------
-    rule : Rule
-        Leaves a batch's gradient in ``grad``.
-    sampled : iterable of Tensor, optional
-        The positions of each step's batch, of any number. There are no passes then: this is all there is.
-    rows : callable, optional
-        (step, positions) -> the draws of these examples, each example's its own, as a private step needs.
-    """
+    """How gradients come about; as it stands, of the mean loss of each pass's batches."""
 
     rule: GradientRule = plain_gradient
     sampled: Iterable[Tensor] | None = None
@@ -376,3 +369,34 @@ def evaluate(
         if kept is not None:
             kept.append(outputs)
     return tally.result()
+
+
+def dp_sgd(gaussian: Gaussian, expected: float) -> GradientRule:
+    """Return what leaves a batch's noisy mean gradient in ``grad``; the mean loss, which is private, is NaN.
+
+    Parameters
+    ----------
+    gaussian : Gaussian
+        Clip and noise, other noise for each step.
+    expected : float
+        The divisor.
+    """
+    layers = Layers()
+
+    def noisy_gradient(
+        model: nn.Module, objective: Objective, *batch: Tensor, rows: RowDraws | None = None
+    ) -> Tensor:
+        device = batch[0].device
+
+        def drawing(at: slice) -> AbstractContextManager[None]:
+            return nullcontext() if rows is None else layers.drawing(rows.part(at), device)
+
+        mechanism = finely(gaussian, model, expected)
+        sums = clipped_sum(model, objective, batch, mechanism, drawing=drawing)
+        slopes = noisy_mean(sums, mechanism, expected)
+        for name, parameter in model.named_parameters():
+            slope = slopes.get(name)
+            parameter.grad = None if slope is None else slope.to(parameter.dtype)
+        return torch.full((), math.nan, device=device)
+
+    return noisy_gradient

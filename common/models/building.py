@@ -63,11 +63,6 @@ def build(
     generator
         The source of the initial weights. None stands for seed 0, for a model whose
         weights are loaded next.
-
-    Raises
-    ------
-    ValueError
-        An unknown name, or a model that cannot be built for such inputs.
     """
     given = {
         **{"depth": depth, "width": width, "norm": norm, "embedding": embedding, "tied": tied},
@@ -134,11 +129,6 @@ class ModelTemplate:
 
     Casts share no module and no memory, neither with each other nor with the mould: whoever gets one may train it,
     freeze it, hang hooks into it and keep it.
-
-    Parameters
-    ----------
-    model
-        Just built. Its parameters' values are given up; it is of no use any more.
     """
 
     def __init__(self, model: Classifier) -> None:
@@ -239,18 +229,6 @@ def initialise(model: nn.Module, generator: torch.Generator) -> None:
     unit variance would make the logits of a tied output huge. A layer that has a method
     ``draw(generator)`` starts by that instead. Layers draw in the order of ``model.modules()``, so
     a seed gives the same weights in every process.
-
-    Parameters
-    ----------
-    model
-        On the generator's device; changed in place.
-    generator
-        The only source of randomness.
-
-    Raises
-    ------
-    TypeError
-        ``model`` has a layer with parameters whose start is not defined here.
     """
     for module in model.modules():
         if callable(draw := getattr(module, "draw", None)):
@@ -276,16 +254,6 @@ class Projected(Classifier):
 
     Two linear layers with ReLU between them, as wide as the embedding and ``size``, and a new last layer: the heads of
     MOON (Li et al., 2021) and of the contrastive methods before it.
-
-    Parameters
-    ----------
-    base
-        A classifier whose ``head`` is a linear layer; it loses it.
-
-    Raises
-    ------
-    ValueError
-        The base has another last layer.
     """
 
     def __init__(self, base: Classifier, size: int, classes: int) -> None:

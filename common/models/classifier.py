@@ -82,11 +82,6 @@ def personal_names(model: Classifier, personal: str) -> frozenset[str]:
     personal : str
         none; head, the last layer; norm, all layers that normalise (FedBN's); or names of layers, which have all below
         them, with commas between.
-
-    Raises
-    ------
-    ValueError
-        If one names no layer, or nothing is left that could be learned together.
     """
     names = tuple(model.state_dict())
     if personal == "none":

@@ -55,12 +55,6 @@ class ConvNet(Classifier):
         The number of blocks; each halves the image's sides.
     norm
         "instance" (affine), "group" (4 groups), "batch" or "none".
-
-    Raises
-    ------
-    ValueError
-        The depth, width or norm is impossible for such images; the message names what
-        is possible.
     """
 
     def __init__(
@@ -125,17 +119,6 @@ class CNN(Classifier):
     The convolutions have 32 and 64 channels and no padding; ReLU and a 2x2 max pool follow each. It
     has 878,538 parameters for 32x32 colour images and ten classes. The embedding is the hidden
     units' output.
-
-    Parameters
-    ----------
-    shape
-        An image's (channels, height, width), both sides at least 16: two 5x5 convolutions without
-        padding and two 2x2 pools leave nothing of a smaller one.
-
-    Raises
-    ------
-    ValueError
-        The images are too small.
     """
 
     #: its name, the least side, the network for smaller images, the convolutions' padding, the hidden units

@@ -37,11 +37,6 @@ class Encoder(Classifier):
         Channels of the first block.
     embedding
         l; 0 for ``width``.
-
-    Raises
-    ------
-    ValueError
-        The images' sides are not divided by 4.
     """
 
     def __init__(
@@ -105,11 +100,6 @@ class Decoder(nn.Module):
         Channels of the encoder's first block.
     latent
         l.
-
-    Raises
-    ------
-    ValueError
-        The images' sides are not divided by 4.
     """
 
     def __init__(self, shape: tuple[int, ...], depth: int, width: int, latent: int) -> None:

@@ -76,11 +76,6 @@ class LSTM(Classifier):
         The size d of a token's vector; 0 for ``width``.
     tied
         Whether the output layer's matrix is the embedding's own.
-
-    Raises
-    ------
-    ValueError
-        A size is below 1, or a tied output does not fit the embedding.
     """
 
     def __init__(

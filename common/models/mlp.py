@@ -15,11 +15,6 @@ class MLP(Classifier):
 
     With 200 hidden units it has 159,010 parameters for MNIST's images and ten classes. The
     embedding is the hidden units' output.
-
-    Raises
-    ------
-    ValueError
-        There is no hidden unit.
     """
 
     def __init__(self, shape: tuple[int, int, int], classes: int, *, width: int = 200) -> None:
@@ -77,16 +72,6 @@ class Conv1d(Classifier):
     A series [C, T] comes as an image that is one pixel high. The embedding is the mean of each channel over the steps
     that are left, so that it does not matter when something happens. The norm is over all channels and steps:
     without one, steps along the gradient of a synthetic series soon lead out of the finite numbers.
-
-    Parameters
-    ----------
-    shape
-        A series' (channels, 1, steps).
-
-    Raises
-    ------
-    ValueError
-        The inputs are no series, or too short for so many blocks.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ MODELS: dict[str, Architecture] = {
     "vae": Architecture("common.models.encoder:VAEEncoder", "images"),
     "conv1d": Architecture("common.models.mlp:Conv1d", "series"),
     "ridge": Architecture("common.models.ridge:RidgeModel", "images", _ANY_SHAPE),
-    "ridgenetwork": Architecture("common.models.ridge_network:RidgeNetwork", "images"),
+    "ridgenetwork": Architecture("common.models.ridge:RidgeNetwork", "images"),
     "lstm": Architecture("common.models.lstm:LSTM", "text"),
 }
 """The models by name."""

@@ -50,16 +50,6 @@ class ResNet18(Classifier):
     From 64 pixels on the stem is ImageNet's, a 7x7 convolution and a 3x3 max pool, both of stride 2: 11,689,512
     parameters for 1,000 classes. Below, it is a 3x3 convolution alone, as in the literature on CIFAR: 11,173,962 for
     32x32 colour images and ten classes.
-
-    Parameters
-    ----------
-    norm
-        "instance" (affine), "group" (2 groups) or "batch".
-
-    Raises
-    ------
-    ValueError
-        There is no such norm, or the images are too small for it.
     """
 
     blocks: ClassVar[tuple[int, ...]] = (2, 2, 2, 2)

@@ -23,11 +23,6 @@ def make(
 
     It is called with ``shape`` and ``classes``, by these names or in this order where exactly two parameters need
     a value; with ``num_classes=classes`` where it takes that, as torchvision's constructors do.
-
-    Raises
-    ------
-    ValueError
-        It cannot be called so, raises, or makes no module.
     """
     positional, named = _arguments(maker, path, shape, classes)
     try:
@@ -81,20 +76,6 @@ def adopt(module: nn.Module, path: str, shape: tuple[int, ...], classes: int) ->
 
     A module that has no ``embed`` of its own is run once, with a hook on every linear layer: the embedding is what
     enters the layer whose output is the module's. Its parameters and buffers are left as they were.
-
-    Parameters
-    ----------
-    module
-        On the CPU.
-    path
-        What a message calls it.
-    shape
-        The shape of one input: an image's (C, H, W), or a text's (T,).
-
-    Raises
-    ------
-    ValueError
-        It does not take such inputs, gives no logits, or hides what enters its last layer.
     """
     if not any(map(nn.parameter.is_lazy, module.parameters())):
         _check_state(
@@ -216,15 +197,7 @@ def _last_linear(module: nn.Module, x: Tensor) -> tuple[str | None, Tensor | Non
 
 
 class OwnNetwork(Classifier):
-    """A user's network: it holds the network's own parameters, buffers and modules under their own names.
-
-    Parameters
-    ----------
-    head
-        The name of the linear layer that gives the logits; None for none.
-    embeds
-        Whether the network's own method ``embed`` gives the embeddings.
-    """
+    """A user's network: it holds the network's own parameters, buffers and modules under their own names."""
 
     plain: Any
     _head: str | None

@@ -81,11 +81,6 @@ class ViT(Classifier):
     ----------
     width
         The size of a token, a multiple of 32 or below it.
-
-    Raises
-    ------
-    ValueError
-        Heads do not divide the width, or no square patch the image.
     """
 
     def __init__(

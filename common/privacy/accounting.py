@@ -98,11 +98,6 @@ def epsilon(
         For which neighbours; events of the other are converted (`Event.within`).
     most_places : int
         Places of PRV's grids up to which that accountant is asked; it takes a second for a million of them.
-
-    Raises
-    ------
-    ValueError
-        If delta is none, or an event cannot be converted.
     """
     rdp, prv = _bounds(events, delta, adjacency, most_places)
     return Epsilon(rdp, prv())
@@ -114,18 +109,6 @@ def costs_at_most(
     """Return whether the `epsilon` of ``events`` is at most ``most``; the PRV accountant is asked where RDP says no.
 
     Its import takes seconds, which a site's budget need not spend in every process until it is nearly used up.
-
-    Parameters
-    ----------
-    most : float
-        Such as a budget.
-    events, delta, adjacency
-        As `epsilon` takes them.
-
-    Raises
-    ------
-    ValueError
-        If delta is none, or an event cannot be converted.
     """
     rdp, prv = _bounds(events, delta, adjacency)
     return rdp <= most or prv() <= most
@@ -398,11 +381,6 @@ def latent_sensitivity(dimension: int, images: int, clip: float = 0.0) -> float:
     -------
     float
         sqrt(l) / m, or the smaller of sqrt(l) and sqrt(2) C, over m.
-
-    Raises
-    ------
-    ValueError
-        If there is no coordinate, no image, or a negative norm.
     """
     if dimension < 1 or images < 1 or not clip >= 0:
         raise ValueError(

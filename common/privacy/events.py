@@ -50,11 +50,6 @@ class Event:
         How often, each time with a sample and noise of its own.
     adjacency : str
         Which data sets are neighbours: ``add-remove`` or ``replace-one``.
-
-    Raises
-    ------
-    ValueError
-        If that is no event.
     """
 
     mechanism: str
@@ -94,13 +89,7 @@ class Event:
         return self.steps * inverse * inverse / 2
 
     def within(self, adjacency: Adjacency) -> Event:
-        """Return an event of the other adjacency that costs no less, by the rules of the module.
-
-        Raises
-        ------
-        ValueError
-            If it is one of Poisson samples, and an exchange is asked about.
-        """
+        """Return an event of the other adjacency that costs no less, by the rules of the module; else ValueError."""
         if adjacency == self.adjacency:
             return self
         if adjacency == "add-remove":
@@ -147,11 +136,6 @@ def parallel(classes: Iterable[Event]) -> Event:
     ----------
     classes : iterable of Event
         One a part.
-
-    Raises
-    ------
-    ValueError
-        If there is none, or they are of different mechanisms or adjacencies.
     """
     events = list(classes)
     if len({(event.mechanism, event.adjacency) for event in events}) != 1:

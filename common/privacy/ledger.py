@@ -50,19 +50,7 @@ class LedgerError(FederationError):
 
 @dataclass(frozen=True)
 class Charge:
-    """What a phase is about to release.
-
-    Parameters
-    ----------
-    time : str
-        UTC, as ISO 8601 has it.
-    round : int
-        In which round; one that is repeated is charged again.
-    events : tuple of Event
-        What.
-    unit : str
-        Whose privacy: one example's.
-    """
+    """What a phase is about to release."""
 
     time: str
     site: str
@@ -133,18 +121,7 @@ class Ledger:
             os.close(file)
 
     def append(self, charge: Charge, allow: Callable[[Sequence[Charge]], object]) -> Lines:
-        """Add a line, and return the ledger with it once it is on disk.
-
-        Parameters
-        ----------
-        allow : callable
-            Gets the charges so far, which no other process adds to meanwhile; raises if this one must not be added.
-
-        Raises
-        ------
-        LedgerError
-            If it cannot be relied on, or not be written: nothing may be released then.
-        """
+        """Add a line, and return the ledger with it once it is on disk, or raise LedgerError."""
         try:
             with self._held() as file:
                 content = _content(file)

@@ -155,13 +155,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A file that is in a data set's folder and not in the data set.
-
-    Attributes
-    ----------
-    path
-        its place below the folder.
-    """
+    """A file that is in a data set's folder and not in the data set."""
 
     path: str
     reason: str
@@ -171,20 +165,7 @@ class Skipped:
 class Dataset:
     """A data set in full: ``train`` is what sites are given, ``test`` is only reported.
 
-    Attributes
-    ----------
-    train
-        the training split, before a validation share is cut from it.
-    test
-        the test split.
-    checksum
-        SHA-256 over both splits' contents; two runs with one checksum saw the same
-        images.
-    skipped
-        files of an image folder that could not be used.
-    store
-        the folder of memory-mapped arrays that processes share; None if each process has
-        its own copy.
+    ``checksum`` is the SHA-256 over both splits' contents; ``store`` the folder of arrays that processes share, if any.
     """
 
     info: DatasetInfo

@@ -112,15 +112,7 @@ def _alike(one: Samples, other: Samples) -> bool:
 
 
 def samples(split: Split, info: DatasetInfo, indices: NDArray[np.int64] | None = None) -> Samples:
-    """Copy a split's samples at ``indices`` (None: all) into raw tensors.
-
-    Parameters
-    ----------
-    info
-        whose mean, std and scale normalise them.
-    indices
-        sorted indices read a mapped file in order.
-    """
+    """Copy a split's samples at ``indices`` (None: all) into raw tensors."""
     chosen = slice(None) if indices is None else indices
     labels = torch.from_numpy(np.array(split.labels[chosen]))
     if not info.has_values:

@@ -74,13 +74,7 @@ def public_of(private: bytes) -> bytes:
 
 
 def agreed_key(private: bytes, public: bytes, info: bytes) -> bytes:
-    """Return the key of this private and another's public key for what ``info`` says.
-
-    Raises
-    ------
-    ValueError
-        If ``public`` is not a point of the curve that a key could be agreed on with.
-    """
+    """Return the key of this private and another's public key for what ``info`` says, or raise ValueError."""
     shared = X25519PrivateKey.from_private_bytes(private).exchange(
         X25519PublicKey.from_public_bytes(public)
     )

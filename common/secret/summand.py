@@ -171,11 +171,6 @@ class SumForm:
             n.
         noise : callable, optional
             Adds a share of the noise to the numbers, int64 [n].
-
-        Raises
-        ------
-        PayloadError
-            If a number is not finite, or the weight is more than a site may have.
         """
         if not 1 <= weight <= self.most_weight:
             raise PayloadError(
@@ -228,11 +223,6 @@ class SumForm:
         """Return what the sum of so many ``sites`` stands for, whose model was ``base``.
 
         ``weighing`` is how much they weigh together, where that is known.
-
-        Raises
-        ------
-        PayloadError
-            If they cannot have added up to it.
         """
         numbers = words.view(self._signed).astype(np.int64)
         body, (weight, shortened) = numbers[:-_TAIL], numbers[-_TAIL:].tolist()

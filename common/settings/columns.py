@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
-from math import isfinite
 
 from common.settings.images import class_name
 
@@ -20,15 +18,7 @@ MOST_COLUMNS = 10_000
 
 @dataclass(frozen=True)
 class Column:
-    """One column: numbers, or categories, each of which becomes a number of its own, 0 or 1.
-
-    Parameters
-    ----------
-    name : str
-        As the first line of a file has it.
-    categories : tuple of str
-        Those that the run names, in their order; none of a column of numbers.
-    """
+    """One column: numbers, or categories, each of which becomes a number of its own, 0 or 1."""
 
     name: str
     categories: tuple[str, ...] = ()
@@ -53,13 +43,7 @@ class Column:
 
 @lru_cache(maxsize=64)
 def agreed_columns(text: str) -> tuple[Column, ...]:
-    """Read ``data.columns``: names with commas between them, ``NAME:a|b`` for one of categories.
-
-    Raises
-    ------
-    ValueError
-        If a name is empty or there twice, or a column has fewer than two categories: which.
-    """
+    """Read ``data.columns``: names with commas between them, ``NAME:a|b`` for one of categories; else ValueError."""
     found = tuple(map(_column, text.split(","))) if text else ()
     _refuse_twice([column.name for column in found], "data.columns names a column")
     _refuse_twice(inputs_of(found), "data.columns makes a column")
@@ -93,11 +77,3 @@ def _refuse_twice(names: Sequence[str], what: str) -> None:
         if name in seen:
             raise ValueError(f"{what} {name!r} twice: name each once")
         seen.add(name)
-
-
-def edges_of(text: str) -> tuple[float, ...]:
-    """Read ``data.edges``; ValueError if they are not finite numbers, each above the one before."""
-    edges = tuple(map(float, text.split(",")))
-    if not all(map(isfinite, edges)) or any(a >= b for a, b in pairwise(edges)):
-        raise ValueError(text)
-    return edges

@@ -12,10 +12,11 @@ from pydantic import field_validator
 from common.settings.base import Disclosure, Switch, setting
 from common.settings.fedavg import FedAvgSettings
 from common.settings.feddm import TRANSFORMS, Transforms
-from common.settings.global_models import ALLOWED, GlobalModelsSettings
 from common.settings.images import Listed
+from common.settings.surrogate import ALLOWED, GlobalModelsSettings
 
 if TYPE_CHECKING:
+    from common.learning.run import Run
     from common.settings.sections import ModelSettings
 
 
@@ -168,3 +169,9 @@ class FedDGMSettings(GlobalModelsSettings, FedAvgSettings):
 def surrogate(depth: int) -> str:
     """Return the name of the surrogate of a depth of its own."""
     return f"depth-{depth}"
+
+
+def surrogate_of(run: Run, site: str) -> str:
+    """Return the name of the architecture that ``site`` trains; empty if it is the run's own."""
+    name = surrogate(run.settings(FedDGMSettings).depth_of(site))
+    return name if name in run.architectures else ""

@@ -1,7 +1,8 @@
-"""FedDM's settings (federated distribution matching), with the paper's values."""
+"""The settings of FedDM (federated distribution matching), with the paper's values, and of FedAF upon it."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator
@@ -11,6 +12,7 @@ from common.settings.surrogate import SurrogateServerSettings
 
 if TYPE_CHECKING:
     from common.settings.sections import PrivacySettings
+
 
 TRANSFORMS = ("color", "crop", "cutout", "flip", "scale", "rotate")
 """The transforms of differentiable siamese augmentation (Zhao & Bilen, 2021)."""
@@ -153,3 +155,52 @@ class FedDMSettings(SurrogateServerSettings):
                 "secret"
             )
         return "; and ".join(reasons) or super().unprotected(privacy)
+
+
+_of_ours = partial(setting, source="not in what we have of the paper: a value of ours")
+
+
+# Wang et al., CVPR 2024
+class FedAFSettings(FedDMSettings):
+    """FedDM whose images also match all sites' mean logits; the server learns from these as soft labels too.
+
+    Start, steps and images are FedDM's, and what files say of ``feddm`` holds here too.
+    """
+
+    rho: float = setting(5.0, "FedDM's; gamma takes its place here", symbol="rho", gt=0)
+    mechanism: Literal["none"] = setting("none", "FedDM's; here nothing has noise")
+    counts_noise: Noise = setting(0.0, "FedDM's; here nothing has noise", allowed="0")
+    gamma: float = _of_ours(
+        0.9,
+        "share of the round's weights in those that a step matches at; the rest is a network as it begins, another "
+        "one each time",
+        symbol="gamma",
+        ge=0,
+        le=1,
+    )
+    local_strength: float = _of_ours(
+        0.01,
+        "weight of the distance between an image's logits and all sites' mean ones of its class",
+        symbol="lambda_loc",
+        ge=0,
+    )
+    global_strength: float = _of_ours(
+        0.1,
+        "weight at the server of the divergence between the model's softened outputs and the sites' soft labels",
+        symbol="lambda_glob",
+        ge=0,
+    )
+    temperature: float = _of_ours(
+        2.0, "what logits are divided by for soft labels", symbol="tau", gt=0
+    )
+    directions: int = _of_ours(
+        32, "directions along which a step takes the sliced Wasserstein distance", ge=1, le=10_000
+    )
+    local_epochs: int = _of_ours(
+        10,
+        "passes over its images in which a site trains the model of its soft labels; 0: the round's own",
+        ge=0,
+        amount="epochs",
+    )
+    local_lr: float = _of_ours(0.01, "learning rate of that training", gt=0)
+    local_batch: int = _of_ours(64, "images a step of it", ge=1)

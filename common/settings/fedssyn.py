@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Self
 from pydantic import model_validator
 
 from common.settings.base import Disclosure, Switch, setting
+from common.settings.fedavg import OWN_MODELS
 from common.settings.generation import GenerationSettings
-from common.settings.personal import OWN_MODELS
 
 if TYPE_CHECKING:
     from common.settings.sections import PrivacySettings

@@ -126,12 +126,11 @@ class RidgeSettings(Settings):
 
     @classmethod
     def needs(cls) -> Mapping[str, Any]:
-        """Name the model, the one round with all sites, and the coding that whole bytes are made for."""
+        """Name the model, and the one round with all sites."""
         return {
             "rounds": 1,
             "federation.participation": 1.0,
             "model.name": "ridge",
-            "wire.compression": "zlib",
         }
 
     def shaped(self, model: ModelSettings) -> ModelSettings:

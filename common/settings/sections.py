@@ -14,7 +14,7 @@ from pydantic import model_validator
 from common.models.registry import MODELS, names
 from common.settings.images import ImagesSettings, Listed, Paths
 from common.settings.section import Noise, Section, Switch, of_clip, of_noise, setting
-from common.wire import image_codecs
+from common.wire.image_codecs import BYTES, PATTERN, is_picture
 
 _PER_COLUMN = "a number, or one a column (of series, a channel) with commas between them"
 
@@ -114,21 +114,6 @@ class DataSettings(Section):
         "auto",
         "a file or a function of your own; auto: labels that look measured (dates, fractions, hundreds of numbers) are "
         "refused; labels: each value is a class all the same",
-    )
-    bins: int = setting(
-        0,
-        "a .csv file: so many classes of a label that is a number, by edges between which equally many rows lie; these "
-        "are computed of data.file, so that sites' own tables need data.edges instead",
-        allowed="0, or a whole number from 2 to 1000",
-        ge=0,
-        le=1000,
-        later=True,
-    )
-    edges: Listed = setting(
-        "",
-        "a .csv file: where a label that is a number goes from one class to the next, which begins there",
-        allowed="rising numbers with commas between them",
-        later=True,
     )
     scale: Literal["none", "minmax", "standard"] = setting(
         "none",
@@ -415,9 +400,11 @@ class WireSettings(Section):
 
     images: str = setting(
         "float32",
-        f"synthetic images; {image_codecs.meanings()}",
-        pattern=image_codecs.pattern(),
-        allowed=image_codecs.permitted(),
+        "synthetic images; uint8: a byte a value between each channel's extremes; jpeg:QUALITY: one JPEG picture a "
+        "site, which cuts what is darker than black or brighter than white, and numbers are equal on one version of "
+        "Pillow",
+        pattern=f"^(float32|float16|uint8|{PATTERN})$",
+        allowed="float32, float16, uint8, or jpeg:QUALITY with QUALITY from 1 to 95",
     )
     latents: Literal["float32", "float16"] = setting("float32", "noisy means of a latent space")
     weights: Literal["float32", "float16", "int8"] = setting(
@@ -429,20 +416,16 @@ class WireSettings(Section):
         False,
         "weights=int8: a site remembers what its updates fell short by, and sends it with the next",
     )
-    compression: Literal["none", "zlib"] = setting(
-        "none",
-        "what every payload goes through last, both ways; lossless: no number but bytes changes",
-    )
 
     @property
     def pictures(self) -> bool:
         """Whether images travel in a codec of pictures."""
-        return image_codecs.is_picture(self.images)
+        return is_picture(self.images)
 
     @property
     def pixels(self) -> str:
         """How images of a byte a value travel: as they are, or as pictures."""
-        return self.images if self.pictures else image_codecs.BYTES
+        return self.images if self.pictures else BYTES
 
     @property
     def updates(self) -> bool:

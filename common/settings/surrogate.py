@@ -1,9 +1,62 @@
-"""Settings of a server that learns from the sites' small image sets: FedDM's, and REAL's."""
+"""The settings of servers that learn from the sites' small image sets, and of the server that learns alone."""
 
-from typing import Literal
+from __future__ import annotations
 
-from common.settings.base import Settings, setting
-from common.settings.global_models import GlobalModelsSettings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import field_validator
+
+from common.models.registry import MODELS
+from common.settings.base import Disclosure, Settings, Switch, setting
+
+if TYPE_CHECKING:
+    from common.settings.sections import ModelSettings
+
+
+ALLOWED = f"some of {', '.join(MODELS)}, joined by commas"
+
+
+class GlobalModelsSettings(Settings):
+    """What the server learns of the images that it has, and how; the run's model is what the sites have to do with."""
+
+    global_models: str = setting(
+        "",
+        "architectures that the server learns; the first gives the run's figures, others are judged beside it; empty: "
+        "the run's model, which the sites have too",
+        allowed=ALLOWED,
+    )
+    global_norm: Literal["as model", "instance", "group", "batch", "none"] = setting(
+        "as model",
+        "normalisation in the global models: model.norm's, or one of their own; they never travel, so that batch does "
+        "not mix what sites have",
+    )
+    global_epochs: int = setting(
+        1000, "the server's passes over the images a round", symbol="T_g", ge=0
+    )
+    global_batch: int = setting(256, "images a step of the server", ge=1)
+    global_lr: float = setting(0.01, "learning rate of the server's SGD", ge=0)
+    global_momentum: float = setting(0.9, "momentum of the server's SGD", ge=0, lt=1)
+
+    @field_validator("global_models")
+    @classmethod
+    def _known_models(cls, value: str) -> str:
+        names = value.split(",") if value else []
+        if any(name not in MODELS for name in names) or len(set(names)) < len(names):
+            raise ValueError("an unknown or repeated architecture")
+        return value
+
+    def model_names(self) -> tuple[str, ...]:
+        """Return the names of the global models."""
+        return tuple(self.global_models.split(",")) if self.global_models else ()
+
+    def models(self, model: ModelSettings) -> Mapping[str, ModelSettings]:
+        """Name the global models."""
+        norm = model.norm if self.global_norm == "as model" else self.global_norm
+        return {
+            name: model.model_copy(update={"name": name, "norm": norm, "start": "", "sha256": ""})
+            for name in self.model_names()
+        }
 
 
 class UnionTrainingSettings(Settings):
@@ -29,3 +82,38 @@ class UnionTrainingSettings(Settings):
 
 class SurrogateServerSettings(GlobalModelsSettings, UnionTrainingSettings):
     """The same, and models of other architectures that the server learns of the union beside the run's own."""
+
+
+class RealSettings(SurrogateServerSettings):
+    """Sites send real images in FedDM's protocol: what raw data teaches, and no privacy."""
+
+    redraw: Switch = setting(False, "draw afresh every round instead of once for the run")
+
+    def disclosure(self) -> Disclosure:
+        """State what leaves a device."""
+        return Disclosure(
+            "real images",
+            images=True,
+            began_as="real examples",
+            unchanged=True,
+            labels=True,
+            class_counts=self.image_weighting == "counts",
+        )
+
+
+class ServerSettings(Settings):
+    """The server trains on its validation images, as image_training says, and no site is asked for anything."""
+
+    @property
+    def trains_on_images(self) -> bool:
+        """It does."""
+        return True
+
+    @property
+    def trains_on_validation(self) -> bool:
+        """It does."""
+        return True
+
+    def disclosure(self) -> Disclosure:
+        """State what leaves a device."""
+        return Disclosure("nothing", update=False)

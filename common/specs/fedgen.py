@@ -44,13 +44,7 @@ class Head:
 
 @lru_cache(maxsize=4)
 def head_of(run: Run) -> Head:
-    """Find the linear last layer of the run's model.
-
-    Raises
-    ------
-    ConfigError
-        If the model's logits are no linear function of its embeddings, or the data set is text.
-    """
+    """Find the linear last layer of the run's model, or raise ConfigError."""
     model, classes = run.build_model().eval(), len(run.info.classes)
     with torch.no_grad():
         latent = model.embed(torch.zeros(1, *run.image_shape, device=run.device)).shape[1]

@@ -117,13 +117,7 @@ def replied_spec(run: Run, expects: Spec) -> Spec:
 
 
 def sent_spec(run: Run, takes: Spec) -> BundleSpec:
-    """Return the form of an instruction for the inner method, with the site's share where it does not have it.
-
-    Parameters
-    ----------
-    takes : Spec
-        What the inner method's phase takes.
-    """
+    """Return the form of an instruction for the inner method, with the site's share where it does not have it."""
     return BundleSpec({INNER: takes, SHARE: share_spec(run)}, optional=frozenset({SHARE}))
 
 

@@ -24,11 +24,6 @@ def spec_of(run: Run, model: Classifier | None = None) -> SyntheticBatchesSpec:
 
     An example costs its input's floats, and its label's where labels are trained; a learned step size costs one
     float. The formula is this package's: the paper gives rates only.
-
-    Raises
-    ------
-    ConfigError
-        If the rate leaves no example, labels that cannot be trained are to be, or the model cannot be replayed.
     """
     settings, info = run.settings(FedSynthSettings), run.info
     model = run.build_model() if model is None else model

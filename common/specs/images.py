@@ -6,7 +6,7 @@ from torch import Tensor
 
 from common.errors import ConfigError, PayloadError
 from common.learning.run import Run
-from common.wire.image_codecs import coder_of
+from common.wire.image_codecs import most_bytes
 from common.wire.synthetic_images import Constants, SyntheticImages, SyntheticImagesSpec
 
 
@@ -16,17 +16,12 @@ def images_spec(
     """Return the form of images of the run's shape, at most ``ipc`` of a class; see `SyntheticImagesSpec`.
 
     With ``half`` they are half as high and wide.
-
-    Raises
-    ------
-    ConfigError
-        If the data set is text, a side cannot be halved, or so many cannot travel in the run's codec.
     """
     shape = half_shape(run) if half else run.image_shape
     classes, constants = len(run.info.classes), picture_constants(run)
     spec = SyntheticImagesSpec(shape, classes, ipc, soft, fewest, *constants)
     try:
-        coder_of(run.config.wire.images).max_bytes((spec.max_images, *shape))
+        most_bytes((spec.max_images, *shape), numbers=not constants[0], pictures=bool(constants[0]))
     except PayloadError as error:
         raise ConfigError(f"wire.images={run.config.wire.images} cannot hold: {error}") from None
     return spec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -13,8 +14,7 @@ from torch import Tensor
 from common.draws.seeding import generator
 from common.errors import ConfigError, PayloadError
 from common.learning.run import Run
-from common.models.ridge import RidgeModel, own_axes
-from common.models.ridge_network import RidgeNetwork
+from common.models.ridge import RidgeModel, RidgeNetwork, own_axes
 from common.privacy.events import Event
 from common.samples.inputs import Samples
 from common.secret.cohort import shares_of
@@ -223,12 +223,20 @@ class Summing:
     @property
     def spec(self) -> Spec:
         """The form of a reply: whole numbers as their bytes, else a byte a number and what it is a share of."""
-        numbers = self.numbers
-        if self.rows.whole or self.noisy_whole:
-            return TensorsSpec({_LEVELS: TensorSpec((8, numbers), 0, 255, torch.uint8)})
+        if self.run.config.secret:
+            return TensorsSpec({_LEVELS: TensorSpec(self._shape, 0, 255, torch.uint8)})
+        most = math.prod(self._shape)
+        packed = TensorSpec((most + most // 1000 + 64,), 0, 255, torch.uint8, varies=True)
+        if self.rows.whole:
+            return TensorsSpec({_LEVELS: packed}, require=self._levels)
         form = torch.float32 if self.rows.bound else torch.float16
         roots = TensorSpec((1 if self.rows.bound else self.d + self.classes,), 0, math.inf, form)
-        return TensorsSpec({_LEVELS: TensorSpec((numbers,), 1, 255, torch.uint8), _ROOTS: roots})
+        return TensorsSpec({_LEVELS: packed, _ROOTS: roots}, require=self._levels)
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        """The shape of the bytes of what is summed: a row for each byte of whole numbers, else a byte a number."""
+        return (8, self.numbers) if self.rows.whole or self.noisy_whole else (self.numbers,)
 
     def payload(self, sums: Sums) -> Tensors:
         """Return sums as they travel."""
@@ -243,22 +251,39 @@ class Summing:
         else:
             roots = own_roots(sums, both=self.both).half()
         levels = coded(sums, self._roots(roots), both=self.both, as_long=self.rows.bound)
-        return Tensors({_LEVELS: levels, _ROOTS: roots})
+        return Tensors({_LEVELS: _packed(levels), _ROOTS: roots})
 
     def of_whole(self, whole: Tensor) -> Tensors:
         """Return whole numbers, int64, as they travel: a row for each byte, of which the upper ones compress."""
-        return Tensors({_LEVELS: whole.view(torch.uint8).view(-1, 8).mT.contiguous()})
+        levels = whole.view(torch.uint8).view(-1, 8).mT.contiguous()
+        return Tensors({_LEVELS: levels if self.run.config.secret else _packed(levels)})
+
+    def _levels(self, payload: Tensors) -> Tensor:
+        """Return the bytes of what was summed, as they were before they were packed; PayloadError if they are none."""
+        sent = payload[_LEVELS]
+        if self.run.config.secret:
+            return sent
+        size, stream = math.prod(self._shape), zlib.decompressobj()
+        try:
+            content = stream.decompress(sent.numpy().tobytes(), size + 1)
+        except zlib.error:
+            raise PayloadError("the sums' compressed bytes are damaged") from None
+        if len(content) != size or not stream.eof or stream.unused_data:
+            raise PayloadError(f"the sums' compressed bytes do not hold {size} bytes and no more")
+        levels = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        if not self.rows.whole and not int(levels.min()):
+            raise PayloadError(f"{_LEVELS} holds 0 where 1 to 255 is allowed")
+        return levels.view(self._shape)
 
     def received(self, payload: Tensors) -> Sums:
         """Return the sums that travelled, float64, or int64 where they are whole."""
-        levels = payload[_LEVELS]
-        if self.noisy_whole:
-            steps = levels.mT.contiguous().view(torch.int64).flatten().double()
-            grid = grid_of(self.run.config.privacy.noise_multiplier, self.sensitivity)
-            return unpacked(steps * grid, self.d, self.classes, as_long=True)
-        if self.rows.whole:
+        levels = self._levels(payload)
+        if self.rows.whole or self.noisy_whole:
             whole = levels.mT.contiguous().view(torch.int64).flatten()
-            return unpacked(whole, self.d, self.classes)
+            if self.rows.whole:
+                return unpacked(whole, self.d, self.classes)
+            grid = grid_of(self.run.config.privacy.noise_multiplier, self.sensitivity)
+            return unpacked(whole.double() * grid, self.d, self.classes, as_long=True)
         roots = self._roots(payload[_ROOTS])
         sums = decoded(levels, roots, self.classes, as_long=self.rows.bound)
         if not self.rows.bound:  # what the roots say exactly
@@ -285,6 +310,13 @@ class Summing:
             )
         if float(sums.squares.diagonal().min()) < -slack:
             raise PayloadError("a sum of squares of it is below 0")
+
+
+def _packed(levels: Tensor) -> Tensor:
+    """Return bytes as fewer, uint8 [n]: zlib's level 9 saves nothing over 6."""
+    return torch.frombuffer(
+        bytearray(zlib.compress(levels.numpy().tobytes(), 6)), dtype=torch.uint8
+    )
 
 
 def sent_spec(run: Run) -> Spec:

@@ -125,28 +125,14 @@ NORM_BIT = "norm-bit"
 
 @dataclass(frozen=True)
 class Demands:
-    """What of this an instruction asks.
-
-    Attributes
-    ----------
-    mu : float
-        0 for no pull.
-    norm : float, optional
-        None for an update as long as it is.
-    """
+    """What of this an instruction asks."""
 
     mu: float = 0.0
     norm: float | None = None
 
     @classmethod
     def of(cls, config: Mapping[str, object]) -> Demands:
-        """Read an instruction's configuration, at the server before it leaves and at the device.
-
-        Raises
-        ------
-        FederationError
-            If what is asked is no finite number of 0 or more.
-        """
+        """Read an instruction's configuration, at the server before it leaves and at the device."""
         mu, norm = _checked(config, PROXIMAL_MU), _checked(config, CLIPPING_NORM)
         return cls(mu or 0.0, norm)
 

@@ -35,20 +35,7 @@ class Bounds:
     keep: Path | None = None
 
     def inside(self, path: Path, key: str) -> Path:
-        """Return ``path`` with its links followed.
-
-        Parameters
-        ----------
-        path : Path
-            What the run names, possibly not there.
-        key : str
-            The setting that names it.
-
-        Raises
-        ------
-        DataError
-            If it lies outside of ``root``.
-        """
+        """Return ``path`` with its links followed, or raise DataError."""
         real = Path(os.path.realpath(path))
         if self.root is not None and not real.is_relative_to(os.path.realpath(self.root)):
             raise DataError(

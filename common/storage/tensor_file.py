@@ -53,13 +53,7 @@ def _as_stored(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def load(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Return the tensors by name, and their description; files of releases without checksums are taken as they are.
-
-    Raises
-    ------
-    TensorFileError
-        If it cannot be read, is no such file, or a byte of it has changed since it was written.
-    """
+    """Return the tensors by name, and their description; files of releases without checksums are taken as they are."""
     try:
         _require_file(path)
         with safe_open(path, framework="pt") as file:
@@ -126,11 +120,6 @@ def split_tensors(tree: Any, where: str = "state") -> tuple[Any, dict[str, torch
 
     Tuples, lists and mappings with text keys may nest; leaves are tensors, NumPy arrays and scalars, Flower's
     ArrayRecord, and plain Python scalars.
-
-    Raises
-    ------
-    FederationError
-        For any other type, with the path to it.
     """
     tensors: dict[str, torch.Tensor] = {}
 
@@ -228,22 +217,7 @@ def write(
     *,
     flushed: bool = True,
 ) -> None:
-    """Write those of ``tensors`` that ``apart`` names, unless they are there already.
-
-    Parameters
-    ----------
-    directory : Path
-        That of the files; the folder of the large ones is below it.
-    tensors : mapping of str to Tensor
-        All tensors of a file.
-    apart : mapping of str to str
-        The SHA-256 of those that are stored apart, by name.
-
-    Raises
-    ------
-    OSError, SafetensorError
-        If one cannot be written.
-    """
+    """Write those of ``tensors`` that ``apart`` names, unless they are there already."""
     for name, digest in apart.items():
         path = _path(directory, digest)
         if not path.is_file():

@@ -8,28 +8,9 @@ from itertools import chain
 from typing import Any, ClassVar, Self, TypeVar
 
 from common.errors import PayloadError
-from common.wire.codec import MAX_HEADER_BYTES, Payload, Spec, frame, unframe_plain
-from common.wire.compression import AnyArray
+from common.wire.codec import MAX_HEADER_BYTES, AnyArray, Payload, Spec, frame, unframe_plain
 
 P = TypeVar("P")
-
-
-@dataclass(frozen=True)
-class BundleSpec:
-    """The parts by name, in their order; those of ``optional`` may be missing."""
-
-    parts: Mapping[str, Spec]
-    optional: frozenset[str] = frozenset()
-
-    @property
-    def payload(self) -> type[Bundle]:
-        """Bundle."""
-        return Bundle
-
-    @property
-    def max_bytes(self) -> int:
-        """The bytes of all parts and of the header in front of them."""
-        return 2 * MAX_HEADER_BYTES + sum(spec.max_bytes for spec in self.parts.values())
 
 
 @dataclass(frozen=True)
@@ -59,9 +40,9 @@ class Bundle:
         """The sum of the parts'."""
         return sum(part.floats for part in self.parts.values())
 
-    def encode(self, compression: str = "none") -> list[AnyArray]:
+    def encode(self) -> list[AnyArray]:
         """Return the header, then each part's arrays."""
-        each = {name: part.encode(compression) for name, part in self.parts.items()}
+        each = {name: part.encode() for name, part in self.parts.items()}
         head = self.head({name: len(arrays) for name, arrays in each.items()})
         return [head, *chain.from_iterable(each.values())]
 
@@ -77,13 +58,7 @@ class Bundle:
         spec: BundleSpec,
         part: Callable[[str, Sequence[AnyArray], Spec], Payload] | None = None,
     ) -> Self:
-        """Rebuild every part by its own specification; ``part`` does so in another way, of a name, arrays and that.
-
-        Raises
-        ------
-        PayloadError
-            If a part is missing, unknown, out of order or not what its specification says.
-        """
+        """Rebuild every part by its own specification; ``part`` does so in another way, of a name, arrays and that."""
         header, body = unframe_plain(cls.kind, arrays)
         counts = _counts(header.get("parts"), len(body))
         wanted = [name for name in spec.parts if name in counts or name not in spec.optional]
@@ -103,6 +78,21 @@ class Bundle:
                 raise PayloadError(f"its part '{name}': {error}") from None
             start += count
         return cls(parts)
+
+
+@dataclass(frozen=True)
+class BundleSpec:
+    """The parts by name, in their order; those of ``optional`` may be missing."""
+
+    parts: Mapping[str, Spec]
+    optional: frozenset[str] = frozenset()
+
+    payload: ClassVar[type[Bundle]] = Bundle
+
+    @property
+    def max_bytes(self) -> int:
+        """The bytes of all parts and of the header in front of them."""
+        return 2 * MAX_HEADER_BYTES + sum(spec.max_bytes for spec in self.parts.values())
 
 
 def leaves(found: Any, path: str = "") -> Iterator[tuple[str, Any]]:

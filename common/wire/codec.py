@@ -21,10 +21,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
 from common.errors import PayloadError
-from common.wire.compression import COMPRESSIONS, AnyArray, CompressedArray, arrivals, compress
-from common.wire.image_codecs import ImageCoder
 
-VERSION = 1
+AnyArray = npt.NDArray[Any]
+
+VERSION = 2
 MAX_HEADER_BYTES = 65_536
 
 #: bytes of a header that is worth remembering
@@ -60,7 +60,7 @@ class Payload(Protocol):
         """What its header calls it."""
         ...
 
-    def encode(self, compression: str = "none") -> list[AnyArray]:
+    def encode(self) -> list[AnyArray]:
         """Return the arrays that travel, the header first."""
         ...
 
@@ -85,17 +85,9 @@ class CarriesExamples(Protocol):
         ...
 
 
-def frame(
-    kind: str, fields: Mapping[str, Any], arrays: Sequence[AnyArray], compression: str = "none"
-) -> list[AnyArray]:
-    """Put a header with ``fields`` in front of ``arrays``; compress them where that makes the whole smaller."""
-    header = {"kind": kind, "version": VERSION, **fields}
-    plain = [_header(header), *arrays]
-    if compression == "none":
-        return plain
-    entries, small = compress(arrays, compression)
-    compressed = [_header({**header, "compression": compression, "arrays": entries}), *small]
-    return min(plain, compressed, key=lambda frame: sum(array.nbytes for array in frame))
+def frame(kind: str, fields: Mapping[str, Any], arrays: Sequence[AnyArray]) -> list[AnyArray]:
+    """Put a header with ``fields`` in front of ``arrays``."""
+    return [_header({"kind": kind, "version": VERSION, **fields}), *arrays]
 
 
 def encoded_bytes(*arrays: int) -> int:
@@ -119,17 +111,11 @@ def _written(fields: Mapping[str, Any]) -> bytes:
     return json.dumps(fields, separators=(",", ":"), sort_keys=True).encode()
 
 
-def unframe(kind: str, arrays: Sequence[AnyArray]) -> tuple[dict[str, Any], list[CompressedArray]]:
-    """Return the header's fields and the payload's arrays; PayloadError unless the header is a ``kind``'s.
-
-    Nothing is expanded here: an array's ``values()`` are for when its dtype and shape have been checked.
-    """
+def unframe(kind: str, arrays: Sequence[AnyArray]) -> tuple[dict[str, Any], Sequence[AnyArray]]:
+    """Return the header's fields and the payload's arrays; PayloadError unless the header is a ``kind``'s."""
     header, body = unframe_plain(kind, arrays)
     _require_native(kind, body)
-    if "compression" not in header:
-        return header, [CompressedArray(a.dtype, a.shape, a) for a in body]
-    compression = choose(header, "compression", COMPRESSIONS)
-    return header, arrivals(kind, header.get("arrays"), body, compression)
+    return header, body
 
 
 def unframe_plain(
@@ -175,12 +161,12 @@ def _require_native(kind: str, arrays: Sequence[AnyArray]) -> None:
             )
 
 
-def describe(array: AnyArray | CompressedArray) -> str:
+def describe(array: AnyArray) -> str:
     """Return dtype and shape in words that go into an error."""
     return f"{array.dtype} of shape {tuple(array.shape)}"
 
 
-def require_count(kind: str, arrays: Sequence[CompressedArray], expected: int) -> None:
+def require_count(kind: str, arrays: Sequence[AnyArray], expected: int) -> None:
     """PayloadError unless there are ``expected`` arrays after the header."""
     if len(arrays) != expected:
         raise PayloadError(
@@ -247,8 +233,6 @@ def narrowed(name: str, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tenso
 # header that claims a terabyte has a terabyte asked for before a value is read. Here a claim is compared with the
 # bytes that came, and nothing is evaluated, unpickled or copied.
 
-NDArray = npt.NDArray[Any]
-
 #: what precedes the values at most, for arrays of numbers of any number of dimensions that a payload has
 MAX_ARRAY_HEADER_BYTES = 512
 
@@ -261,7 +245,7 @@ _HEADER = re.compile(
 _NO_HEADER = "its header is not that of an array of numbers"
 
 
-def write(array: NDArray) -> bytes:
+def write(array: AnyArray) -> bytes:
     """Return the bytes that ``numpy.save`` writes of an array of numbers."""
     if not array.flags.c_contiguous:
         buffer = BytesIO()
@@ -279,14 +263,8 @@ def _head(descr: str, shape: tuple[int, ...]) -> bytes:
     return buffer.getvalue()
 
 
-def read(data: bytes) -> NDArray:
-    """Return the array of numbers that ``data`` holds, as a read-only view of it.
-
-    Raises
-    ------
-    PayloadError
-        If ``data`` is anything else than a header and exactly the values that it announces.
-    """
+def read(data: bytes) -> AnyArray:
+    """Return the array of numbers that ``data`` holds, as a read-only view of it, or raise PayloadError."""
     if not data.startswith(_MAGIC):
         raise PayloadError("it is not an array as numpy.save writes one")
     length = int.from_bytes(data[len(_MAGIC) : _START], "little")
@@ -364,27 +342,21 @@ ROUNDED = 2e-3
 
 
 def pack(name: str, values: Tensor, codec: str) -> AnyArray:
-    """Return floating ``values``, on any device, as an array of the dtype of ``codec``, one of `FLOAT_CODECS`.
-
-    Raises
-    ------
-    PayloadError
-        If a value is not finite, or beyond what the dtype holds.
-    """
+    """Return floating ``values``, on any device, as an array of the dtype of ``codec``, one of `FLOAT_CODECS`."""
     values = values.detach().cpu().contiguous()
     require_finite(name, values)
     return np.asarray(narrowed(name, values, FLOAT_CODECS[codec]).numpy())
 
 
-def unpack(name: str, array: CompressedArray, shape: tuple[int, ...], codec: str) -> Tensor:
+def unpack(name: str, array: AnyArray, shape: tuple[int, ...], codec: str) -> Tensor:
     """Return what ``pack`` made as float32 of ``shape``; PayloadError unless dtype, shape and values are right."""
     require_shape(name, array, shape, codec)
-    values = torch.from_numpy(np.array(array.values())).float()
+    values = torch.from_numpy(np.array(array)).float()
     require_finite(name, values)
     return values
 
 
-def require_shape(name: str, array: CompressedArray, shape: tuple[int, ...], dtype: str) -> None:
+def require_shape(name: str, array: AnyArray, shape: tuple[int, ...], dtype: str) -> None:
     """PayloadError unless ``array`` has ``shape`` and the dtype of that name."""
     if array.dtype.name != dtype or array.shape != shape:
         raise PayloadError(
@@ -398,15 +370,13 @@ def pack_classes(labels: Tensor) -> AnyArray:
     return np.asarray(values.astype(np.min_scalar_type(int(values.max(initial=0)))))
 
 
-def unpack_classes(
-    name: str, array: CompressedArray, shape: tuple[int, ...], classes: int
-) -> Tensor:
+def unpack_classes(name: str, array: AnyArray, shape: tuple[int, ...], classes: int) -> Tensor:
     """Return what ``pack_classes`` made as int64 of ``shape``; PayloadError unless all are from 0 to classes - 1."""
     if array.dtype.kind not in "iu" or array.shape != shape:
         raise PayloadError(
             f"{name} is {describe(array)} where integers of shape {shape} were expected"
         )
-    values = array.values()
+    values = array
     low, high = int(values.min(initial=0)), int(values.max(initial=0))
     if low < 0 or high >= classes:
         raise PayloadError(
@@ -428,67 +398,40 @@ def require_shares(name: str, rows: Tensor) -> None:
         )
 
 
-class Floats(ImageCoder):
-    """Images as floating numbers of the dtype that the codec names."""
+def pack_levels(name: str, values: Tensor, axis: int) -> tuple[dict[str, Any], AnyArray]:
+    """Return ``values`` in 256 levels, uint8, and the minima and maxima along ``axis`` for the header's ``range``.
 
-    @staticmethod
-    def max_bytes(shape: tuple[int, ...]) -> int:
-        """Return the bytes of as many numbers in float32."""
-        return 4 * math.prod(shape)
-
-    def encode(self, images: Tensor) -> tuple[dict[str, Any], AnyArray]:
-        """Return the numbers in that dtype."""
-        return {}, pack(self.name, images, self.codec)
-
-    def decode(
-        self, array: CompressedArray, shape: tuple[int, ...], header: Mapping[str, Any]
-    ) -> Tensor:
-        """Return the numbers, float32."""
-        return unpack(self.name, array, shape, self.codec)
-
-
-class Levels(ImageCoder):
-    """Images in 256 levels between the extremes that each index along ``axis`` has.
-
-    The header's ``range`` has the minima and the maxima along ``axis``. A level is 0 at the minimum and 255 at the
-    maximum, so that a value is off by at most half of (hi - lo) / 255.
+    A level is 0 at the minimum and 255 at the maximum, so that a value is off by at most half of (hi - lo) / 255.
     """
+    values = values.detach().cpu().contiguous()
+    require_finite(name, values)
+    others = [d for d in range(values.ndim) if d != axis]
+    lo = values.amin(dim=others, keepdim=True).double()
+    hi = values.amax(dim=others, keepdim=True).double()
+    step = ((hi - lo) / 255).clamp_min(torch.finfo(torch.float32).tiny)
+    levels = ((values.double() - lo) / step).round().clamp(0, 255)
+    extremes = [lo.flatten().tolist(), hi.flatten().tolist()]
+    return {"range": extremes}, levels.to(torch.uint8).numpy()
 
-    @staticmethod
-    def max_bytes(shape: tuple[int, ...]) -> int:
-        """Return the number of values, each of which takes a byte."""
-        return math.prod(shape)
 
-    def encode(self, images: Tensor) -> tuple[dict[str, Any], AnyArray]:
-        """Return the range, and the levels, uint8."""
-        values = images.detach().cpu().contiguous()
-        require_finite(self.name, values)
-        others = [d for d in range(values.ndim) if d != self.axis]
-        lo = values.amin(dim=others, keepdim=True).double()
-        hi = values.amax(dim=others, keepdim=True).double()
-        step = ((hi - lo) / 255).clamp_min(torch.finfo(torch.float32).tiny)
-        levels = ((values.double() - lo) / step).round().clamp(0, 255)
-        extremes = [lo.flatten().tolist(), hi.flatten().tolist()]
-        return {"range": extremes}, levels.to(torch.uint8).numpy()
-
-    def decode(
-        self, array: CompressedArray, shape: tuple[int, ...], header: Mapping[str, Any]
-    ) -> Tensor:
-        """Return the values of the levels, float32; PayloadError without finite extremes for each of them."""
-        require_shape(self.name, array, shape, "uint8")
-        groups = shape[self.axis]
-        problem = PayloadError(
-            f"{self.name} needs a range of {groups} finite minima and maxima in its header"
-        )
-        try:
-            bounds = torch.tensor(header.get("range"), dtype=torch.float64)
-        except (TypeError, ValueError, RuntimeError, OverflowError):
-            raise problem from None
-        if bounds.shape != (2, groups) or not bool(torch.isfinite(bounds).all()):
-            raise problem
-        along = [groups if d == self.axis else 1 for d in range(len(shape))]
-        lo, hi = bounds[0].view(along), bounds[1].view(along)
-        levels = torch.from_numpy(np.array(array.values())).double()
-        values = (lo + levels * ((hi - lo) / 255)).float()
-        require_finite(self.name, values)
-        return values
+def unpack_levels(
+    name: str, array: AnyArray, shape: tuple[int, ...], extremes: object, axis: int
+) -> Tensor:
+    """Return the values of the levels, float32; PayloadError without finite extremes for each of them."""
+    require_shape(name, array, shape, "uint8")
+    groups = shape[axis]
+    problem = PayloadError(
+        f"{name} needs a range of {groups} finite minima and maxima in its header"
+    )
+    try:
+        bounds = torch.tensor(extremes, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise problem from None
+    if bounds.shape != (2, groups) or not bool(torch.isfinite(bounds).all()):
+        raise problem
+    along = [groups if d == axis else 1 for d in range(len(shape))]
+    lo, hi = bounds[0].view(along), bounds[1].view(along)
+    levels = torch.from_numpy(np.array(array)).double()
+    values = (lo + levels * ((hi - lo) / 255)).float()
+    require_finite(name, values)
+    return values

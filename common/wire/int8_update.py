@@ -13,6 +13,7 @@ from torch import Tensor
 from common.errors import PayloadError
 from common.wire.codec import (
     MAX_ARRAY_HEADER_BYTES,
+    AnyArray,
     describe,
     frame,
     require_count,
@@ -20,35 +21,10 @@ from common.wire.codec import (
     unframe,
     unpack,
 )
-from common.wire.compression import AnyArray, CompressedArray
 from common.wire.weights import CopyOnWriteTensors, Weights, WeightsSpec, numpy_dtype
 
 LEVELS = 127
 """The level of a tensor's largest number; -127 is that of its negative."""
-
-
-@dataclass(frozen=True)
-class Int8UpdateSpec:
-    """A model of the form ``weights``, sent as what it differs by from ``base``, which has all of its names."""
-
-    weights: WeightsSpec
-    base: Weights
-
-    @property
-    def payload(self) -> type[Int8Update]:
-        """Int8Update."""
-        return Int8Update
-
-    @property
-    def coded(self) -> tuple[str, ...]:
-        """The names of the parameters, which travel in a byte a number; the others are as in the model."""
-        names = zip(self.weights.names, self.weights.dtypes, strict=True)
-        return tuple(n for n, d in names if n in self.weights.trained and d.is_floating_point)
-
-    @property
-    def max_bytes(self) -> int:
-        """The bytes of the model's own dtypes, of which it takes about a quarter, and of the scales."""
-        return self.weights.max_bytes + MAX_ARRAY_HEADER_BYTES + 4 * len(self.weights.names)
 
 
 @dataclass(frozen=True)
@@ -73,22 +49,7 @@ class Int8Update:
         parameters: Collection[str],
         owed: Mapping[str, Tensor] | None = None,
     ) -> tuple[Int8Update, Mapping[str, Tensor]]:
-        """Return the coded change from ``base`` to ``new``, and by how much it falls short of it.
-
-        Parameters
-        ----------
-        new, base : Weights
-            The model, and the one that was sent.
-        parameters : collection of str
-            The names of its parameters.
-        owed : mapping of str to Tensor, optional
-            What earlier updates fell short by: it is sent with this one.
-
-        Raises
-        ------
-        PayloadError
-            If a change is not finite.
-        """
+        """Return the coded change from ``base`` to ``new``, and by how much it falls short of it; else PayloadError."""
         ended, started, owed = new.read_only, base.read_only, owed or {}
         levels: dict[str, Tensor] = {}
         scales: list[Tensor] = []
@@ -113,22 +74,15 @@ class Int8Update:
         whole = sum(t.numel() for t in self.whole.values() if t.is_floating_point())
         return whole + sum(t.numel() for t in self.levels.values())
 
-    def encode(self, compression: str = "none") -> list[AnyArray]:
+    def encode(self) -> list[AnyArray]:
         """Return the header, the scales, then one array a tensor, in the model's order."""
         tensors = {**self.levels, **self.whole}
         arrays = [np.asarray(tensors[name].contiguous().numpy()) for name in self.order]
-        return frame(self.kind, {}, [np.asarray(self.scales.numpy()), *arrays], compression)
+        return frame(self.kind, {}, [np.asarray(self.scales.numpy()), *arrays])
 
     @classmethod
     def decode(cls, arrays: Sequence[AnyArray], spec: Int8UpdateSpec) -> Weights:
-        """Return the model: what was sent, and the change upon it.
-
-        Raises
-        ------
-        PayloadError
-            If count, a dtype, a shape or a level is not as ``spec`` says, or a scale or a number of the model is not
-            finite, or a scale is below 0.
-        """
+        """Return the model: what was sent, and the change upon it, or raise PayloadError."""
         _, body = unframe(cls.kind, arrays)
         form = spec.weights
         require_count(cls.kind, body, 1 + len(form.names))
@@ -142,12 +96,33 @@ class Int8Update:
         ):
             coded = name in scale_of
             _require_form(name, array, shape, torch.int8 if coded else dtype)
-            tensor = torch.from_numpy(np.array(array.values()))
+            tensor = torch.from_numpy(np.array(array))
             if coded:
                 tensor = _changed(name, started[name], tensor, scale_of[name])
             require_finite(f"the weight '{name}'", tensor)
             tensors[name] = tensor
         return Weights(CopyOnWriteTensors(tensors))
+
+
+@dataclass(frozen=True)
+class Int8UpdateSpec:
+    """A model of the form ``weights``, sent as what it differs by from ``base``, which has all of its names."""
+
+    weights: WeightsSpec
+    base: Weights
+
+    payload: ClassVar[type[Int8Update]] = Int8Update
+
+    @property
+    def coded(self) -> tuple[str, ...]:
+        """The names of the parameters, which travel in a byte a number; the others are as in the model."""
+        names = zip(self.weights.names, self.weights.dtypes, strict=True)
+        return tuple(n for n, d in names if n in self.weights.trained and d.is_floating_point)
+
+    @property
+    def max_bytes(self) -> int:
+        """The bytes of the model's own dtypes, of which it takes about a quarter, and of the scales."""
+        return self.weights.max_bytes + MAX_ARRAY_HEADER_BYTES + 4 * len(self.weights.names)
 
 
 def _levels_of(change: Tensor) -> tuple[Tensor, Tensor]:
@@ -166,9 +141,7 @@ def _changed(name: str, start: Tensor, levels: Tensor, scale: Tensor) -> Tensor:
     return (start.double() + levels.double() * scale.double()).to(start.dtype)
 
 
-def _require_form(
-    name: str, array: CompressedArray, shape: tuple[int, ...], dtype: torch.dtype
-) -> None:
+def _require_form(name: str, array: AnyArray, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     expected = numpy_dtype(dtype)
     if array.dtype != expected or array.shape != shape:
         raise PayloadError(

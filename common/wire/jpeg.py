@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -21,8 +20,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from common.errors import PayloadError
-from common.wire.compression import AnyArray, CompressedArray
-from common.wire.image_codecs import ImageCoder
+from common.wire.codec import AnyArray
 
 #: pixels of a block's side; of a picture's side, and of a picture, at most
 _BLOCK, _LONGEST, _LARGEST = 8, 65_500, 80_000_000
@@ -46,13 +44,7 @@ class Sheet:
 
     @classmethod
     def of(cls, count: int, shape: tuple[int, ...]) -> Self:
-        """Return the picture of so many images, at least one.
-
-        Raises
-        ------
-        PayloadError
-            If images of this shape are no pictures, or it would be too large for a JPEG file.
-        """
+        """Return the picture of so many images, at least one, or raise PayloadError."""
         if len(shape) != 3 or shape[0] not in _MODES:
             raise PayloadError(
                 f"images of shape {shape} are not pictures: one or three channels were expected"
@@ -120,14 +112,16 @@ class Sheet:
                 ImageFile.MAXBLOCK = usual
         return np.frombuffer(file.getvalue(), np.uint8)
 
-    def read(self, data: AnyArray) -> Tensor:
+    def read(self, data: AnyArray, name: str = "the set of images") -> Tensor:
         """Return the images, uint8 [count, C, H, W], that a file of bytes ``data`` [n] shows.
 
-        Raises
-        ------
-        PayloadError
-            If it is anything else than the baseline JPEG of such a picture; nothing is decoded then.
+        PayloadError if it is anything else than the baseline JPEG of such a picture; nothing is decoded then.
         """
+        if data.dtype != np.uint8 or data.ndim != 1 or len(data) > self.max_bytes:
+            raise PayloadError(
+                f"{name} is {data.dtype} of shape {data.shape} where a JPEG file of at most {self.max_bytes} bytes "
+                "was expected"
+            )
         file = data.tobytes()
         _require_plain(file, self.width, self.height, self.shape[0])
         try:
@@ -143,32 +137,6 @@ class Sheet:
                 f"the JPEG file cannot be decoded ({type(error).__name__})"
             ) from None
         return self._parted(values)
-
-
-class Jpeg(ImageCoder):
-    """Images as one JPEG picture of the quality that the codec names, as ``jpeg:60`` does."""
-
-    @staticmethod
-    def max_bytes(shape: tuple[int, ...]) -> int:
-        """Return the most bytes of a picture; PayloadError if images of that shape and number are none."""
-        return Sheet.of(shape[0], shape[1:]).max_bytes
-
-    def encode(self, images: Tensor) -> tuple[dict[str, Any], AnyArray]:
-        """Return the file's bytes."""
-        quality = int(self.codec.partition(":")[2])
-        return {}, Sheet.of(len(images), tuple(images.shape[1:])).write(images, quality)
-
-    def decode(
-        self, array: CompressedArray, shape: tuple[int, ...], header: Mapping[str, Any]
-    ) -> Tensor:
-        """Return the images that the file shows; PayloadError, and nothing is decoded, unless it is of such images."""
-        sheet = Sheet.of(shape[0], shape[1:])
-        if array.dtype != np.uint8 or array.ndim != 1 or array.shape[0] > sheet.max_bytes:
-            raise PayloadError(
-                f"{self.name} is {array.dtype} of shape {array.shape} where a JPEG file of at most {sheet.max_bytes} "
-                "bytes was expected"
-            )
-        return sheet.read(array.values())
 
 
 def _whole_blocks(side: int) -> int:
@@ -207,11 +175,6 @@ def _require_plain(data: bytes, width: int, height: int, components: int) -> Non
     ----------
     components : int
         1 (grey) or 3 (colour, each component with as many values as the others).
-
-    Raises
-    ------
-    PayloadError
-        Saying what it is or holds instead.
     """
     if not data.startswith(_START):
         raise PayloadError("the pictures are not a JPEG file")

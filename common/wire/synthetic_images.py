@@ -13,6 +13,7 @@ from torch import Tensor
 
 from common.errors import PayloadError
 from common.wire.codec import (
+    AnyArray,
     describe,
     encoded_bytes,
     frame,
@@ -24,20 +25,73 @@ from common.wire.codec import (
     unframe,
     unpack_classes,
 )
-from common.wire.compression import AnyArray, CompressedArray
-from common.wire.image_codecs import (
-    BYTES,
-    ImageCodec,
-    coder_of,
-    is_picture,
-    most_bytes,
-    numbers,
-    require,
-)
+from common.wire.image_codecs import BYTES, decoded, encoded, is_picture, most_bytes, require
 
 Constants = tuple[float, ...]
 
 IMAGES = "the set of synthetic images"
+
+
+@dataclass(frozen=True)
+class SyntheticImages:
+    """Images float32 [n, C, H, W] in the model's normalised space, with labels int64 [n] or float32 [n, classes].
+
+    The codec is ``wire.images``'. One of pictures shows the images as ``mean`` and ``std`` undo their
+    normalisation: what is darker than black or brighter than white is cut, besides what the codec costs.
+    """
+
+    images: Tensor
+    labels: Tensor
+    codec: str = field(default="float32", compare=False)
+    mean: Constants = field(default=(), compare=False)
+    std: Constants = field(default=(), compare=False)
+
+    kind: ClassVar[str] = "synthetic-images"
+    setting: ClassVar[tuple[str, str]] = ("images", "images")
+
+    @property
+    def examples(self) -> Tensor:
+        """The images."""
+        return self.images.detach()
+
+    @property
+    def floats(self) -> int:
+        """The number of pixel values, as FedDM's Table 3 counts them."""
+        return self.images.numel()
+
+    def encode(self) -> list[AnyArray]:
+        """Return the header, the images and the labels, labels in the smallest integer type that holds them."""
+        images = self.images.detach().cpu().contiguous()
+        require_finite(IMAGES, images)
+        sent = self._levels(images) if is_picture(self.codec) else images
+        fields, pixels = encoded(self.codec, sent, IMAGES)
+        labels = self.labels.detach().cpu()
+        packed = labels.float().numpy() if labels.is_floating_point() else pack_classes(labels)
+        return frame(self.kind, {"codec": self.codec, **fields}, [pixels, packed])
+
+    def _levels(self, images: Tensor) -> Tensor:
+        if not self.mean:
+            raise PayloadError(
+                f"these images cannot be sent in {self.codec} without the data set's mean and std: make them with "
+                "common.specs.images.sent_images"
+            )
+        return levels_of(images, self.mean, self.std)
+
+    def at(self, positions: Tensor) -> Self:
+        """Return the images at ``positions``, int64 [m]."""
+        return replace(self, images=self.images[positions], labels=self.labels[positions])
+
+    @classmethod
+    def decode(cls, arrays: Sequence[AnyArray], spec: SyntheticImagesSpec) -> Self:
+        """Rebuild the set; PayloadError if count, dtype, shape, labels, number or values are not as ``spec`` allows."""
+        header, body = unframe(cls.kind, arrays)
+        codec = require(header.get("codec"), pictures=bool(spec.mean))
+        require_count(cls.kind, body, 2)
+        n = _number_of("synthetic images", spec.max_images, *body)
+        images = decoded(codec, body[0], (n, *spec.shape), header, IMAGES)
+        if is_picture(codec):
+            images = images_of(images, spec.mean, spec.std)
+        return cls(images, _decode_labels(body[1], n, spec), codec, spec.mean, spec.std)
 
 
 @dataclass(frozen=True)
@@ -64,86 +118,17 @@ class SyntheticImagesSpec:
         """The most images of the whole set."""
         return self.ipc * self.classes
 
-    @property
-    def payload(self) -> type[SyntheticImages]:
-        """SyntheticImages."""
-        return SyntheticImages
+    payload: ClassVar[type[SyntheticImages]] = SyntheticImages
 
     @property
     def max_bytes(self) -> int:
         """The bytes of as many images as there may be, in the codec that takes most, and of their labels."""
         label = 4 * self.classes if self.soft else 8
-        images = most_bytes((self.max_images, *self.shape), self.takes)
+        images = most_bytes((self.max_images, *self.shape), pictures=bool(self.mean))
         return encoded_bytes(images, label * self.max_images)
 
-    def takes(self, row: ImageCodec) -> bool:
-        """Return whether images may come in a codec."""
-        return bool(self.mean) or numbers(row)
 
-
-@dataclass(frozen=True)
-class SyntheticImages:
-    """Images float32 [n, C, H, W] in the model's normalised space, with labels int64 [n] or float32 [n, classes].
-
-    The codec is one of `IMAGE_CODECS`. One of pictures shows the images as ``mean`` and ``std`` undo their
-    normalisation: what is darker than black or brighter than white is cut, besides what the codec costs.
-    """
-
-    images: Tensor
-    labels: Tensor
-    codec: str = field(default="float32", compare=False)
-    mean: Constants = field(default=(), compare=False)
-    std: Constants = field(default=(), compare=False)
-
-    kind: ClassVar[str] = "synthetic-images"
-    setting: ClassVar[tuple[str, str]] = ("images", "images")
-
-    @property
-    def examples(self) -> Tensor:
-        """The images."""
-        return self.images.detach()
-
-    @property
-    def floats(self) -> int:
-        """The number of pixel values, as FedDM's Table 3 counts them."""
-        return self.images.numel()
-
-    def encode(self, compression: str = "none") -> list[AnyArray]:
-        """Return the header, the images and the labels, labels in the smallest integer type that holds them."""
-        images = self.images.detach().cpu().contiguous()
-        require_finite(IMAGES, images)
-        sent = self._levels(images) if is_picture(self.codec) else images
-        fields, pixels = coder_of(self.codec, IMAGES).encode(sent)
-        labels = self.labels.detach().cpu()
-        packed = labels.float().numpy() if labels.is_floating_point() else pack_classes(labels)
-        return frame(self.kind, {"codec": self.codec, **fields}, [pixels, packed], compression)
-
-    def _levels(self, images: Tensor) -> Tensor:
-        if not self.mean:
-            raise PayloadError(
-                f"these images cannot be sent in {self.codec} without the data set's mean and std: make them with "
-                "common.specs.images.sent_images"
-            )
-        return levels_of(images, self.mean, self.std)
-
-    def at(self, positions: Tensor) -> Self:
-        """Return the images at ``positions``, int64 [m]."""
-        return replace(self, images=self.images[positions], labels=self.labels[positions])
-
-    @classmethod
-    def decode(cls, arrays: Sequence[AnyArray], spec: SyntheticImagesSpec) -> Self:
-        """Rebuild the set; PayloadError if count, dtype, shape, labels, number or values are not as ``spec`` allows."""
-        header, body = unframe(cls.kind, arrays)
-        codec = require(header.get("codec"), spec.takes)
-        require_count(cls.kind, body, 2)
-        n = _number_of("synthetic images", spec.max_images, *body)
-        images = coder_of(codec, IMAGES).decode(body[0], (n, *spec.shape), header)
-        if is_picture(codec):
-            images = images_of(images, spec.mean, spec.std)
-        return cls(images, _decode_labels(body[1], n, spec), codec, spec.mean, spec.std)
-
-
-def _number_of(name: str, most: int, images: CompressedArray, labels: CompressedArray) -> int:
+def _number_of(name: str, most: int, images: AnyArray, labels: AnyArray) -> int:
     """Return how many images came, of an array or of a file with as many labels; PayloadError unless 1 to ``most``."""
     counted = images if images.ndim > 1 else labels
     n = counted.shape[0] if counted.ndim else 0
@@ -152,13 +137,13 @@ def _number_of(name: str, most: int, images: CompressedArray, labels: Compressed
     return n
 
 
-def _decode_labels(labels: CompressedArray, n: int, spec: SyntheticImagesSpec) -> Tensor:
+def _decode_labels(labels: AnyArray, n: int, spec: SyntheticImagesSpec) -> Tensor:
     if spec.soft:
         if labels.dtype != np.float32 or labels.shape != (n, spec.classes):
             raise PayloadError(
                 f"the labels are {describe(labels)} where float32 of shape {(n, spec.classes)} was expected"
             )
-        soft = torch.from_numpy(np.array(labels.values()))
+        soft = torch.from_numpy(np.array(labels))
         require_finite("the set of soft labels", soft)
         require_shares("the soft labels", soft)
         _require_numbers(torch.bincount(soft.argmax(1)), n, spec)
@@ -183,38 +168,6 @@ def _require_numbers(sent: Tensor, allowed: int, spec: SyntheticImagesSpec) -> N
 
 # ---- pixels --------------------------------------------------------------------------------------
 # Labelled images of one byte a value, as image files hold them: what a generator of images gives.
-
-
-@dataclass(frozen=True)
-class PixelsSpec:
-    """What a receiver of such images accepts: at most ``most`` of ``shape`` (C, H, W).
-
-    ``mean`` and ``std``, a channel each in units of the brightest value, are the data set's public constants, by which
-    a model's inputs are made of them. ``pictures`` says whether they may come in a codec of pictures.
-    """
-
-    shape: tuple[int, ...]
-    classes: int
-    most: int
-    mean: Constants
-    std: Constants
-    pictures: bool = False
-
-    @property
-    def payload(self) -> type[Pixels]:
-        """Pixels."""
-        return Pixels
-
-    @property
-    def max_bytes(self) -> int:
-        """The bytes of as many images as there may be, as they are or as a picture, and of their labels."""
-        images = (self.most, *self.shape)
-        size = max(math.prod(images), most_bytes(images, self.takes))
-        return encoded_bytes(size, 8 * self.most)
-
-    def takes(self, row: ImageCodec) -> bool:
-        """Return whether images may come in a codec, besides as they are."""
-        return self.pictures and row.pictures
 
 
 @dataclass(frozen=True)
@@ -247,33 +200,58 @@ class Pixels:
         """Return the images at ``positions``, int64 [m]."""
         return replace(self, values=self.values[positions], labels=self.labels[positions])
 
-    def encode(self, compression: str = "none") -> list[AnyArray]:
+    def encode(self) -> list[AnyArray]:
         """Return the header, the images and the labels, labels in the smallest integer type that holds them."""
         levels, labels = self.values.detach().cpu().contiguous(), pack_classes(self.labels)
         if self.codec == BYTES:
-            return frame(self.kind, {}, [np.asarray(levels.numpy()), labels], compression)
-        fields, picture = coder_of(self.codec).encode(levels)
-        return frame(self.kind, {"codec": self.codec, **fields}, [picture, labels], compression)
+            return frame(self.kind, {}, [np.asarray(levels.numpy()), labels])
+        fields, picture = encoded(self.codec, levels)
+        return frame(self.kind, {"codec": self.codec, **fields}, [picture, labels])
 
     @classmethod
     def decode(cls, arrays: Sequence[AnyArray], spec: PixelsSpec) -> Self:
         """Rebuild the images; PayloadError if count, dtype, shape, labels or number are not as ``spec`` allows."""
         header, body = unframe(cls.kind, arrays)
         require_count(cls.kind, body, 2)
-        codec = require(header.get("codec", BYTES), spec.takes, BYTES)
+        codec = require(header.get("codec", BYTES), (BYTES,), pictures=spec.pictures)
         n = _number_of("images", spec.most, *body)
         values = _pixels_in(codec, body[0], (n, *spec.shape), header)
         classes = unpack_classes("the labels", body[1], (n,), spec.classes)
         return cls(values, classes, spec.mean, spec.std, codec)
 
 
+@dataclass(frozen=True)
+class PixelsSpec:
+    """What a receiver of such images accepts: at most ``most`` of ``shape`` (C, H, W).
+
+    ``mean`` and ``std``, a channel each in units of the brightest value, are the data set's public constants, by which
+    a model's inputs are made of them. ``pictures`` says whether they may come in a codec of pictures.
+    """
+
+    shape: tuple[int, ...]
+    classes: int
+    most: int
+    mean: Constants
+    std: Constants
+    pictures: bool = False
+
+    payload: ClassVar[type[Pixels]] = Pixels
+
+    @property
+    def max_bytes(self) -> int:
+        """The bytes of as many images as there may be, as they are or as a picture, and of their labels."""
+        images = (self.most, *self.shape)
+        picture = most_bytes(images, numbers=False, pictures=self.pictures)
+        return encoded_bytes(max(math.prod(images), picture), 8 * self.most)
+
+
 def _pixels_in(
-    codec: str, sent: CompressedArray, shape: tuple[int, ...], header: Mapping[str, Any]
+    codec: str, sent: AnyArray, shape: tuple[int, ...], header: Mapping[str, Any]
 ) -> Tensor:
     if codec != BYTES:
-        return coder_of(codec).decode(sent, shape, header)
+        return decoded(codec, sent, shape, header)
     require_shape("the set of images", sent, shape, BYTES)
-    return torch.from_numpy(np.array(sent.values()))
+    return torch.from_numpy(np.array(sent))
 
 
 # ---- levels --------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from common.errors import PayloadError
 from common.wire.codec import (
     FLOAT_CODECS,
+    AnyArray,
     choose,
     describe,
     encoded_bytes,
@@ -26,7 +27,6 @@ from common.wire.codec import (
     unframe,
     unpack_classes,
 )
-from common.wire.compression import AnyArray, CompressedArray
 
 DTYPES = (
     torch.float32,
@@ -86,30 +86,6 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
-class TensorsSpec:
-    """The tensors by name, in their order: all of them come, and nothing else.
-
-    ``require`` raises PayloadError for tensors that are each as stated and do not go together. A form with a ``kind``
-    of its own is compact: int64 of it travel in the smallest type that holds them, floats in the codec that its header
-    says instead of names.
-    """
-
-    tensors: Mapping[str, TensorSpec]
-    kind: str = KIND
-    require: Callable[[Tensors], None] | None = None
-
-    @property
-    def payload(self) -> type[Tensors]:
-        """Tensors."""
-        return Tensors
-
-    @property
-    def max_bytes(self) -> int:
-        """The most bytes of all values and of the header."""
-        return encoded_bytes(*(one.nbytes for one in self.tensors.values()))
-
-
-@dataclass(frozen=True)
 class Tensors:
     """Tensors by name, in the spec's order; ``kind`` is the spec's, and a compact one of floats has a ``codec``."""
 
@@ -130,12 +106,12 @@ class Tensors:
         """The number of values that are floating-point numbers."""
         return sum(t.numel() for t in self.tensors.values() if t.is_floating_point())
 
-    def encode(self, compression: str = "none") -> list[AnyArray]:
+    def encode(self) -> list[AnyArray]:
         """Return the header and each tensor's values; PayloadError if one is not finite or cannot travel."""
         fields = {"codec": self.codec} if self.codec else {}
         if self.kind == KIND:
             fields = {"names": ",".join(self.tensors)}
-        return frame(self.kind, fields, [*map(self._array, self.tensors.items())], compression)
+        return frame(self.kind, fields, [*map(self._array, self.tensors.items())])
 
     def _array(self, item: tuple[str, Tensor]) -> AnyArray:
         name, tensor = item
@@ -174,6 +150,27 @@ class Tensors:
         return made
 
 
+@dataclass(frozen=True)
+class TensorsSpec:
+    """The tensors by name, in their order: all of them come, and nothing else.
+
+    ``require`` raises PayloadError for tensors that are each as stated and do not go together. A form with a ``kind``
+    of its own is compact: int64 of it travel in the smallest type that holds them, floats in the codec that its header
+    says instead of names.
+    """
+
+    tensors: Mapping[str, TensorSpec]
+    kind: str = KIND
+    require: Callable[[Tensors], object] | None = None
+
+    payload: ClassVar[type[Tensors]] = Tensors
+
+    @property
+    def max_bytes(self) -> int:
+        """The most bytes of all values and of the header."""
+        return encoded_bytes(*(one.nbytes for one in self.tensors.values()))
+
+
 def _travels(spec: TensorSpec, codec: str, *, compact: bool) -> str:
     """Return the dtype that a tensor travels in, or ``integers`` for any of these."""
     if compact and spec.dtype == torch.int64:
@@ -181,7 +178,7 @@ def _travels(spec: TensorSpec, codec: str, *, compact: bool) -> str:
     return codec if codec and spec.dtype.is_floating_point else spec.name
 
 
-def _rows(name: str, array: CompressedArray, shape: tuple[int, ...], travels: str) -> int:
+def _rows(name: str, array: AnyArray, shape: tuple[int, ...], travels: str) -> int:
     """Return how many rows came of a tensor whose first dimension varies."""
     most, *others = shape
     if array.ndim != len(shape) or [*array.shape[1:]] != others or array.shape[0] > most:
@@ -189,17 +186,17 @@ def _rows(name: str, array: CompressedArray, shape: tuple[int, ...], travels: st
         raise PayloadError(
             f"{name} is {describe(array)} where {travels} of shape ({sides}), n at most {most}, was expected"
         )
-    return array.shape[0]
+    return int(array.shape[0])
 
 
 def _read(
-    name: str, array: CompressedArray, shape: tuple[int, ...], spec: TensorSpec, travels: str
+    name: str, array: AnyArray, shape: tuple[int, ...], spec: TensorSpec, travels: str
 ) -> Tensor:
     """Return one tensor; its values are expanded once dtype and shape are right."""
     if travels == "integers":
         return unpack_classes(name, array, shape, int(spec.most) + 1)
     require_shape(name, array, shape, travels)
-    values = array.values()
+    values = array
     if spec.dtype == torch.bool:
         # A byte that is neither 0 nor 1 would be true here and false there.
         values = values.view(np.uint8) != 0

@@ -15,6 +15,7 @@ from torch import Tensor
 from common.errors import PayloadError
 from common.wire.codec import (
     FLOAT_CODECS,
+    AnyArray,
     choose,
     encoded_bytes,
     frame,
@@ -25,28 +26,9 @@ from common.wire.codec import (
     unframe,
     unpack,
 )
-from common.wire.compression import AnyArray
 from synth.sparse_updates import largest, mask, pack_places, places_bytes, unpack_places
 
 VALUES, PLACES = "the set of largest values", "the code of their places"
-
-
-@dataclass(frozen=True)
-class TopKUpdateSpec:
-    """The ``k`` largest of an update's ``total`` numbers, 1 <= k <= total."""
-
-    total: int
-    k: int
-
-    @property
-    def payload(self) -> type[TopKUpdate]:
-        """TopKUpdate."""
-        return TopKUpdate
-
-    @property
-    def max_bytes(self) -> int:
-        """The bytes of k values in float32 and of their places."""
-        return encoded_bytes(4 * self.k, places_bytes(self.total, self.k))
 
 
 @dataclass(frozen=True)
@@ -72,11 +54,11 @@ class TopKUpdate:
         """The number of values; their places are no values but cost bytes."""
         return self.values.numel()
 
-    def encode(self, compression: str = "none") -> list[AnyArray]:
+    def encode(self) -> list[AnyArray]:
         """Return the header, the values and the code of their places; PayloadError if a value cannot travel."""
         places = pack_places(self.indices.cpu(), self.total).numpy()
         values = pack(VALUES, self.values, self.codec)
-        return frame(self.kind, {"codec": self.codec}, [values, places], compression)
+        return frame(self.kind, {"codec": self.codec}, [values, places])
 
     @classmethod
     def decode(cls, arrays: Sequence[AnyArray], spec: TopKUpdateSpec) -> Self:
@@ -86,7 +68,7 @@ class TopKUpdate:
         require_count(cls.kind, body, 2)
         values = unpack(VALUES, body[0], (spec.k,), codec)
         require_shape(PLACES, body[1], (places_bytes(spec.total, spec.k),), "uint8")
-        code = torch.from_numpy(np.array(body[1].values()))
+        code = torch.from_numpy(np.array(body[1]))
         try:
             indices = unpack_places(code, spec.total, spec.k)
         except ValueError as error:
@@ -96,6 +78,21 @@ class TopKUpdate:
     def coordinates(self) -> tuple[Tensor, Tensor]:
         """Return the places that were sent, int64 [k], and the values there, float64 [k], as they are."""
         return self.indices, self.values.double()
+
+
+@dataclass(frozen=True)
+class TopKUpdateSpec:
+    """The ``k`` largest of an update's ``total`` numbers, 1 <= k <= total."""
+
+    total: int
+    k: int
+
+    payload: ClassVar[type[TopKUpdate]] = TopKUpdate
+
+    @property
+    def max_bytes(self) -> int:
+        """The bytes of k values in float32 and of their places."""
+        return encoded_bytes(4 * self.k, places_bytes(self.total, self.k))
 
 
 def payload_bytes(total: int, k: int, codec: str) -> int:
@@ -133,26 +130,6 @@ SEED_BITS = 63
 
 
 @dataclass(frozen=True)
-class MaskedUpdateSpec:
-    """An update of ``total`` numbers, of which a mask keeps each with probability 1 / ``rate``."""
-
-    total: int
-    rate: float
-
-    @property
-    def payload(self) -> type[MaskedUpdate]:
-        """MaskedUpdate."""
-        return MaskedUpdate
-
-    @property
-    def max_bytes(self) -> int:
-        """The bytes of more values, in float32, than any mask keeps: twelve standard deviations above the mean."""
-        mean = self.total / self.rate
-        kept = math.ceil(mean + 12 * math.sqrt(mean) + 12)
-        return encoded_bytes(4 * min(self.total, kept))
-
-
-@dataclass(frozen=True)
 class MaskedUpdate:
     """The kept values, float32 [kept], unscaled and in the update's order, and the mask's seed."""
 
@@ -172,10 +149,10 @@ class MaskedUpdate:
         """The number of kept values."""
         return self.values.numel()
 
-    def encode(self, compression: str = "none") -> list[AnyArray]:
+    def encode(self) -> list[AnyArray]:
         """Return the header, with the seed, and the values; PayloadError if one cannot travel."""
         fields = {"codec": self.codec, "seed": self.seed}
-        return frame(self.kind, fields, [pack(KEPT_VALUES, self.values, self.codec)], compression)
+        return frame(self.kind, fields, [pack(KEPT_VALUES, self.values, self.codec)])
 
     @classmethod
     def decode(cls, arrays: Sequence[AnyArray], spec: MaskedUpdateSpec) -> Self:
@@ -196,6 +173,23 @@ class MaskedUpdate:
         """
         places = mask(spec.total, spec.rate, self.seed).nonzero().flatten()
         return places, self.values.double() * spec.rate
+
+
+@dataclass(frozen=True)
+class MaskedUpdateSpec:
+    """An update of ``total`` numbers, of which a mask keeps each with probability 1 / ``rate``."""
+
+    total: int
+    rate: float
+
+    payload: ClassVar[type[MaskedUpdate]] = MaskedUpdate
+
+    @property
+    def max_bytes(self) -> int:
+        """The bytes of more values, in float32, than any mask keeps: twelve standard deviations above the mean."""
+        mean = self.total / self.rate
+        kept = math.ceil(mean + 12 * math.sqrt(mean) + 12)
+        return encoded_bytes(4 * min(self.total, kept))
 
 
 def _read_seed(header: Mapping[str, Any]) -> int:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from common.errors import PayloadError
 from common.wire.codec import (
+    AnyArray,
     choose,
     describe,
     encoded_bytes,
@@ -25,7 +26,6 @@ from common.wire.codec import (
     require_finite,
     unframe,
 )
-from common.wire.compression import AnyArray
 
 
 @dataclass(frozen=True)
@@ -47,61 +47,6 @@ CODECS = {
 def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
     """Return NumPy's dtype of the same name."""
     return np.dtype(str(dtype).removeprefix("torch."))
-
-
-@dataclass(frozen=True)
-class WeightsSpec:
-    """The names, shapes and dtypes of a model's state, in the model's own order.
-
-    ``trained`` are the names of its parameters; the others are buffers, such as running statistics.
-    """
-
-    names: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    dtypes: tuple[torch.dtype, ...]
-    trained: tuple[str, ...] = ()
-
-    @property
-    def payload(self) -> type[Weights]:
-        """Weights."""
-        return Weights
-
-    @cached_property
-    def max_bytes(self) -> int:
-        """The bytes in the model's own dtypes; float16 takes fewer."""
-        sizes = zip(self.shapes, self.dtypes, strict=True)
-        return encoded_bytes(*(math.prod(shape) * dtype.itemsize for shape, dtype in sizes))
-
-    @classmethod
-    def of(cls, model: nn.Module) -> WeightsSpec:
-        """Read the specification off ``model``."""
-        state = model.state_dict()
-        return cls(
-            names=tuple(state),
-            shapes=tuple(tuple(t.shape) for t in state.values()),
-            dtypes=tuple(t.dtype for t in state.values()),
-            trained=tuple(name for name, _ in model.named_parameters() if name in state),
-        )
-
-    @property
-    def parameters(self) -> WeightsSpec:
-        """The parameters alone, of which control variates and gradients are."""
-        return self.only(self.trained)
-
-    def only(self, names: Collection[str]) -> WeightsSpec:
-        """Return the specification of those of ``names`` that there are, in the model's order."""
-        chosen = [i for i, name in enumerate(self.names) if name in names]
-        return WeightsSpec(
-            names=tuple(self.names[i] for i in chosen),
-            shapes=tuple(self.shapes[i] for i in chosen),
-            dtypes=tuple(self.dtypes[i] for i in chosen),
-            trained=tuple(name for name in self.trained if name in names),
-        )
-
-    def zeros(self) -> Weights:
-        """Return 0 everywhere."""
-        parts = zip(self.names, self.shapes, self.dtypes, strict=True)
-        return Weights({name: torch.zeros(shape, dtype=dtype) for name, shape, dtype in parts})
 
 
 @dataclass(frozen=True)
@@ -156,10 +101,10 @@ class Weights:
         """The number of floating values: for a model without running statistics, its parameters."""
         return sum(t.numel() for t in self.read_only.values() if t.is_floating_point())
 
-    def encode(self, compression: str = "none") -> list[AnyArray]:
+    def encode(self) -> list[AnyArray]:
         """Return the header, then one array a tensor, in the model's order."""
         arrays = [*map(self._to_wire, self.read_only.items())]
-        return frame(self.kind, {"codec": self.codec}, arrays, compression)
+        return frame(self.kind, {"codec": self.codec}, arrays)
 
     def _to_wire(self, item: tuple[str, Tensor]) -> AnyArray:
         (name, tensor), narrow = item, CODECS[self.codec].dtype
@@ -169,13 +114,7 @@ class Weights:
 
     @classmethod
     def decode(cls, arrays: Sequence[AnyArray], spec: WeightsSpec) -> Self:
-        """Rebuild the state in the model's own dtypes: views of ``arrays``, copied when they are asked for.
-
-        Raises
-        ------
-        PayloadError
-            If count, a dtype or a shape differs from ``spec``, or a value is damaged or not finite.
-        """
+        """Rebuild the state in the model's own dtypes: views of ``arrays``, copied when they are asked for."""
         header, body = unframe(cls.kind, arrays)
         codec = choose(header, "codec", CODECS)
         narrow = CODECS[codec].dtype
@@ -190,12 +129,64 @@ class Weights:
                     f"the weight '{name}' is {describe(array)} where {numpy_dtype(sent)} of shape {shape} was "
                     "expected"
                 )
-            values = array.values()
+            values = array
             tensor = view_of(np.array(values) if values.flags.writeable else values)
             tensor = tensor.to(dtype)
             require_finite(f"the weight '{name}'", tensor)
             tensors[name] = tensor
         return cls(CopyOnWriteTensors(tensors), codec)
+
+
+@dataclass(frozen=True)
+class WeightsSpec:
+    """The names, shapes and dtypes of a model's state, in the model's own order.
+
+    ``trained`` are the names of its parameters; the others are buffers, such as running statistics.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[torch.dtype, ...]
+    trained: tuple[str, ...] = ()
+
+    payload: ClassVar[type[Weights]] = Weights
+
+    @cached_property
+    def max_bytes(self) -> int:
+        """The bytes in the model's own dtypes; float16 takes fewer."""
+        sizes = zip(self.shapes, self.dtypes, strict=True)
+        return encoded_bytes(*(math.prod(shape) * dtype.itemsize for shape, dtype in sizes))
+
+    @classmethod
+    def of(cls, model: nn.Module) -> WeightsSpec:
+        """Read the specification off ``model``."""
+        state = model.state_dict()
+        return cls(
+            names=tuple(state),
+            shapes=tuple(tuple(t.shape) for t in state.values()),
+            dtypes=tuple(t.dtype for t in state.values()),
+            trained=tuple(name for name, _ in model.named_parameters() if name in state),
+        )
+
+    @property
+    def parameters(self) -> WeightsSpec:
+        """The parameters alone, of which control variates and gradients are."""
+        return self.only(self.trained)
+
+    def only(self, names: Collection[str]) -> WeightsSpec:
+        """Return the specification of those of ``names`` that there are, in the model's order."""
+        chosen = [i for i, name in enumerate(self.names) if name in names]
+        return WeightsSpec(
+            names=tuple(self.names[i] for i in chosen),
+            shapes=tuple(self.shapes[i] for i in chosen),
+            dtypes=tuple(self.dtypes[i] for i in chosen),
+            trained=tuple(name for name in self.trained if name in names),
+        )
+
+    def zeros(self) -> Weights:
+        """Return 0 everywhere."""
+        parts = zip(self.names, self.shapes, self.dtypes, strict=True)
+        return Weights({name: torch.zeros(shape, dtype=dtype) for name, shape, dtype in parts})
 
 
 # ---- lent ----------------------------------------------------------------------------------------
@@ -207,11 +198,6 @@ class CopyOnWriteTensors(Mapping[str, Tensor]):
 
     Bytes that arrive are shared: by the server with the devices of its process, and by these with each other. Most of
     what is done with weights reads them, or copies them anyway; that goes by :meth:`read_only`, and costs no memory.
-
-    Parameters
-    ----------
-    views : mapping of str to Tensor
-        Nobody writes to them.
     """
 
     def __init__(self, views: Mapping[str, Tensor]) -> None:

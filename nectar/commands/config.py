@@ -13,10 +13,9 @@ from common.config.keys import COMMAND_LINE, STRATEGY, Leaf, closest_word
 from common.config.layers import names
 from common.config.loading import load
 from common.config.schema import section_classes
-from common.config.strategy import arguments_model, check_strategy, settable
 from common.config.tables import ENDING, TABLE
 from common.config.text import dotted, scalar_text
-from common.config.user_parts import chosen_method
+from common.config.user_parts import arguments_model, check_strategy, chosen_method, settable
 from common.errors import ConfigError
 from common.methods import METHODS, settings_class, settings_of
 from common.settings.section import Section, allowed, kind_words, notes

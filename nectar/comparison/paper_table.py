@@ -12,8 +12,7 @@ from common.config import layers
 from common.config.keys import near, show
 from common.config.layers import names
 from common.config.tables import TABLE, TableFile, experiments, read_table
-from common.config.text import Scalar, scalar_text
-from common.config.yaml_file import read_yaml
+from common.config.text import Scalar, read_yaml, scalar_text
 from common.errors import ConfigError
 
 PRINTED = Path(__file__).parent / "printed"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from common.config import layers
 from common.config.tables import TABLE
-from common.config.yaml_file import read_yaml
+from common.config.text import read_yaml
 
 PAPERS = "papers.yaml"
 

@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from common.data.division.partitions import class_counts, report
 from common.data.division.stratify import group_ids
-from common.data.folders.decode import Unreadable, read_image
+from common.data.folders.decode import Unreadable, most_pixels, read_image
 from common.data.folders.folder import (
     Holdout,
     ImageFile,
@@ -23,11 +23,10 @@ from common.data.folders.folder import (
     by_reason,
     list_split,
     printable,
+    site_split,
     split_folders,
     test_split,
 )
-from common.data.folders.image_sets import site_split
-from common.data.folders.pictures import most_pixels
 from common.data.published.catalogue import NAMES
 from common.data.user.rows import column_names, csv_of_rows
 from common.division import Division, unheld

@@ -22,12 +22,12 @@ from common.data.folders.folder import (
     TRAIN,
     Holdout,
     Listing,
+    decode_listing,
     list_split,
     printable,
     split_folders,
     test_split,
 )
-from common.data.folders.image_sets import decode_listing
 from common.data.published.catalogue import NAMES
 from common.data.store import checksum_of
 from common.division import SITE_VALIDATION

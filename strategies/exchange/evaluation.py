@@ -70,7 +70,7 @@ class EvaluationRequest:
 
         Where sites judge with what they remember, ``taken`` has the round of each one's memory to take it from.
         """
-        serialiser = Serialiser(run.config.wire.compression, list(arrays.values()))
+        serialiser = Serialiser(list(arrays.values()))
         body = serialiser.record(weights_from(run, arrays))
         group = str(fields["server-round"])
         messages = []

@@ -31,14 +31,12 @@ class Serialiser:
 
     Parameters
     ----------
-    compression : str
-        The run's ``wire.compression``.
     known : sequence of Array
         What the round begins with: weights that travel in the same bytes share theirs.
     """
 
-    def __init__(self, compression: str, known: Sequence[Array] = ()) -> None:
-        self._compression, self._known = compression, known
+    def __init__(self, known: Sequence[Array] = ()) -> None:
+        self._known = known
         self._kept: dict[int, list[Array]] = {}
         self._records: dict[int, ArrayRecord] = {}
 
@@ -62,7 +60,7 @@ class Serialiser:
 
     def _once(self, part: Payload) -> list[Array]:
         if id(part) not in self._kept:
-            encoded = part.encode(self._compression)
+            encoded = part.encode()
             places = [None, *self._known] if len(encoded) == 1 + len(self._known) else repeat(None)
             self._kept[id(part)] = [
                 _shared(array_of(ndarray), known)

@@ -103,7 +103,7 @@ class OpenRound:
         the same bytes share them. ConfigError if a part is asked for that no rule of the strategy covers.
         """
         self._require_rules(plan)
-        serialiser = Serialiser(self._run.config.wire.compression, list(arrays.values()))
+        serialiser = Serialiser(list(arrays.values()))
         for site in (site for site in sites if site.name in plan):
             instruction = plan[site.name]
             if site.reviewed:

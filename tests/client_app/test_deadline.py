@@ -24,7 +24,7 @@ from common.config.loading import load
 from common.division import Division
 from common.errors import FederationError
 from common.samples.inputs import Samples
-from common.specs.fedvae import start_decoder
+from common.specs.feddpms import start_decoder
 from common.specs.updates import SECONDS_LEFT
 from nectar.engines.local_grid import LocalGrid
 from strategies.exchange.inbox import exchange

@@ -27,7 +27,7 @@ from common.errors import ConfigError
 from common.learning.task import Evaluation
 from common.models import Classifier
 from common.samples.inputs import Samples
-from common.specs.scaffold import CONTROL, WEIGHTS, bundle_spec, control_spec
+from common.specs.averaging import CONTROL, WEIGHTS, bundle_spec, control_spec
 from common.wire.bundle import Bundle
 from common.wire.weights import Weights
 from nectar.export.bundle import network_of

@@ -224,44 +224,6 @@ def test_each_owner_is_a_site_and_kept_whole_where_groups_are(tmp_path: Path, wh
     assert "hospital" not in "".join(division.run.info.columns)
 
 
-# ---- a number as classes -----------------------------------------------------------------------
-
-
-def priced(path: Path) -> Path:
-    return write(path, [[str(i), str(i * 1.5)] for i in range(40)], ["size", "price"])
-
-
-def test_a_number_becomes_classes_by_edges_or_by_equally_many_rows(tmp_path: Path) -> None:
-    text = f"data.file={priced(tmp_path / 'a.csv')} data.label=price data.test_share=0"
-    text += " evaluation.on=none"
-    dataset = Division(load({"set": f"{text} data.edges=15,30"})).dataset
-    assert dataset.info.classes == ("below 15", "15 to 30", "30 or more")
-    assert np.bincount(dataset.train.labels).tolist() == [10, 10, 20]
-    dataset = Division(load({"set": f"{text} data.bins=4"})).dataset
-    assert np.bincount(dataset.train.labels).tolist() == [10, 10, 10, 10]
-    named = Division(load({"set": f"{text} data.bins=2 images.classes=low,high"})).dataset
-    assert named.info.classes == ("low", "high")
-    assert named.train.labels.tolist() == [0] * 20 + [1] * 20
-    with pytest.raises(DataError, match=r"data.bins=4 or data.edges; .* \(no regression\)"):
-        Division(load({"set": text})).dataset  # noqa: B018
-
-
-def test_a_sites_number_becomes_classes_by_edges_that_the_run_states(tmp_path: Path) -> None:
-    text = "data.columns=size data.label=price data.edges=15 images.classes=low,high"
-    dataset = read(priced(tmp_path / "a.csv"), text)
-    assert np.bincount(dataset.train.labels).tolist() == [10, 30]
-    file = write(tmp_path / "b.csv", [["1", "dear"]], ["size", "price"])
-    with pytest.raises(DataError, match="column 'price' is not a finite number") as caught:
-        read(file, text)
-    assert "a finite number in the column 'price'" in caught.value.told
-
-
-def test_labels_of_one_number_make_no_ranges(tmp_path: Path) -> None:
-    file = write(tmp_path / "a.csv", [[str(i), str(i // 35)] for i in range(40)], ["size", "price"])
-    with pytest.raises(DataError, match=r"too many rows have the same number for data.bins=4"):
-        Division(load({"set": f"data.file={file} data.label=price data.bins=4"})).dataset  # noqa: B018
-
-
 def test_a_private_run_learns_from_tables_of_sites_own(
     small: Small, tables: dict[str, Path]
 ) -> None:

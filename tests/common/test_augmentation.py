@@ -21,7 +21,7 @@ from common.learning.augmentation import check_augmentation, flip_crop
 from common.learning.task import Classification
 from common.learning.training import Local, evaluate, train
 from common.samples.inputs import Samples
-from common.settings.training import TrainingSettings
+from common.settings.fedavg import TrainingSettings
 from server_app.app import make_strategy
 
 

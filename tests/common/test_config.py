@@ -274,7 +274,7 @@ def test_with_clients_changes_their_number_alone() -> None:
 
 
 def test_the_dump_shows_where_values_were_given_and_stays_yaml(conf: Path) -> None:
-    from common.config.yaml_file import read_yaml
+    from common.config.text import read_yaml
 
     (conf / "dataset" / "digits.yaml").write_text("feddm: {ipc: 3}")
     config = load({"rounds": 2, "set": "evaluation.batch=7"})

@@ -1,6 +1,5 @@
 """Bad settings: one sentence each that says what, where it was given, and what to write instead."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from common.config import layers as layers_module
 from common.config.keys import TYPED_KEYS, nearest_key
 from common.config.loading import load
-from common.config.schema import RENAMED, known_keys, section_classes
+from common.config.schema import known_keys, section_classes
 from common.errors import ConfigError
 from common.methods import METHODS
 
@@ -108,9 +107,3 @@ def test_a_file_that_is_no_text_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "dataset" / "digits.yaml").write_bytes(b"\xff\xfe")
     monkeypatch.setattr(layers_module, "CONF", tmp_path)
     assert sentence() == "conf/dataset/digits.yaml cannot be read: it is not UTF-8 text."
-
-
-def test_a_setting_that_had_another_name_is_told_by_its_new_one() -> None:
-    for old, new in RENAMED.items():
-        with pytest.raises(ConfigError, match=rf"{old} .* did you mean {re.escape(new)}\?"):
-            load({"set": f"{old}=3"})

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.config.text import join_set, parse_set, scalar, scalar_text, yaml_line
-from common.config.yaml_file import read_yaml
+from common.config.text import join_set, parse_set, read_yaml, scalar, scalar_text, yaml_line
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image, ImageFile
 
-from common.data.folders import pictures
+from common.data.folders import decode as decoding
 from common.data.folders.decode import Unreadable, read_image, reads_heif
 from common.data.folders.folder import _candidates
 from common.errors import DataError
@@ -155,22 +155,22 @@ def test_a_picture_larger_than_the_memory_is_for_is_not_decoded(
 def test_no_picture_takes_more_than_a_quarter_of_the_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    most = pictures.most_pixels.__wrapped__
+    most = decoding.most_pixels.__wrapped__
     gigabytes = {64: 1024**3 // 12, 1: 1024**3 // 4 // 24, 0.25: 1024**3 // 16 // 24}
     for size, pixels in gigabytes.items():
-        monkeypatch.setattr(pictures, "memory_bytes", lambda size=size: int(size * 1024**3))
+        monkeypatch.setattr(decoding, "memory_bytes", lambda size=size: int(size * 1024**3))
         assert most() == pixels
     monkeypatch.undo()
-    assert 2**28 < (pictures.memory_bytes() or 0) < 2**45
+    assert 2**28 < (decoding.memory_bytes() or 0) < 2**45
 
 
 def test_another_set_s_picture_that_is_too_large_is_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, before = saved(tmp_path, Image.new("L", (101, 100))), Image.MAX_IMAGE_PIXELS
-    monkeypatch.setattr(pictures, "most_pixels", lambda: 10_000)
+    monkeypatch.setattr(decoding, "most_pixels", lambda: 10_000)
     message = "the set holds a picture of more than 10,000 pixels"
-    with pytest.raises(DataError, match=message), pictures.bounded("the set"):
+    with pytest.raises(DataError, match=message), decoding.bounded("the set"):
         Image.open(path)
     assert before == Image.MAX_IMAGE_PIXELS
 

@@ -38,16 +38,15 @@ def made(labels: list[int], dimension: int = 4, codec: str = "float32") -> Tenso
     counts=st.dictionaries(st.integers(0, 299), st.integers(1, 5), max_size=4),
     dimension=st.integers(1, 40),
     codec=st.sampled_from(["float32", "float16"]),
-    compression=st.sampled_from(["none", "zlib"]),
     random=st.randoms(use_true_random=False),
 )
 def test_they_come_back_in_their_order(
-    counts: dict[int, int], dimension: int, codec: str, compression: str, random: Any
+    counts: dict[int, int], dimension: int, codec: str, random: Any
 ) -> None:
     labels = [label for label, count in counts.items() for _ in range(count)]
     random.shuffle(labels)
     sent = made(labels, dimension, codec)
-    arrays = sent.encode(compression)
+    arrays = sent.encode()
     got = Tensors.decode(arrays, latent_means_spec(dimension, 300, 5, 4))
     expected = sent[VECTORS].half().float() if codec == "float16" else sent[VECTORS]
     assert torch.equal(got[VECTORS], expected)
@@ -95,10 +94,10 @@ def test_damaged_means_are_refused_by_name(damage: Damage, said: str) -> None:
 # ---- lists of classes ---------------------------------------------------------------------------------
 
 
-@given(st.lists(st.integers(0, 70_000), unique=True, max_size=6), st.sampled_from(["none", "zlib"]))
-def test_a_list_comes_back_in_its_order(classes: list[int], compression: str) -> None:
+@given(st.lists(st.integers(0, 70_000), unique=True, max_size=6))
+def test_a_list_comes_back_in_its_order(classes: list[int]) -> None:
     sent = class_list(classes)
-    got = Tensors.decode(sent.encode(compression), class_list_spec(70_001, 6))
+    got = Tensors.decode(sent.encode(), class_list_spec(70_001, 6))
     assert got[CLASS_LIST].tolist() == classes
     assert got[CLASS_LIST].dtype == torch.int64
     assert got.floats == 0

@@ -12,14 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from common.learning.dp_sgd import dp_sgd
 from common.learning.steps import DPSGDSteps
 from common.learning.task import Classification
-from common.learning.training import Gradients, Local, train
+from common.learning.training import Gradients, Local, dp_sgd, train
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event
 from common.samples.inputs import Samples
-from common.settings.training import TrainingSettings
+from common.settings.fedavg import TrainingSettings
 from synth.private_release import Gaussian
 from synth.row_draws import RowDraws
 

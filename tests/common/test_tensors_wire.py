@@ -37,14 +37,11 @@ def made(**other: torch.Tensor) -> Tensors:
 @given(
     shape=st.lists(st.integers(0, 4), max_size=3).map(tuple),
     dtype=st.sampled_from(DTYPES),
-    compression=st.sampled_from(["none", "zlib"]),
 )
-def test_they_arrive_to_the_bit(
-    shape: tuple[int, ...], dtype: torch.dtype, compression: str
-) -> None:
+def test_they_arrive_to_the_bit(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     sent = Tensors({"a": torch.randn(shape).abs().to(dtype), "b": torch.ones(shape, dtype=dtype)})
     spec = TensorsSpec({name: TensorSpec(shape, 0, 100, dtype) for name in "ab"})
-    arrays = sent.encode(compression)
+    arrays = sent.encode()
     got = Tensors.decode(arrays, spec)
     assert all(torch.equal(got[n], sent[n]) and got[n].dtype == dtype for n in "ab")
     assert list(got.tensors) == ["a", "b"]
@@ -111,9 +108,8 @@ def rows(n: int, m: int | None = None) -> Tensors:
 
 
 @pytest.mark.parametrize("n", range(5))
-@pytest.mark.parametrize("compression", ["none", "zlib"])
-def test_as_many_rows_come_as_were_sent(n: int, compression: str) -> None:
-    arrays = rows(n).encode(compression)
+def test_as_many_rows_come_as_were_sent(n: int) -> None:
+    arrays = rows(n).encode()
     got = Tensors.decode(arrays, ROWS)
     assert [tuple(got[name].shape) for name in ROWS.tensors] == [(n, 2), (n,), ()]
     assert sum(len(npy.write(array)) for array in arrays) <= ROWS.max_bytes

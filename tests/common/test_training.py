@@ -24,7 +24,7 @@ from common.learning.training import (
 from common.models import build
 from common.models.lstm import LSTM
 from common.samples.inputs import Samples
-from common.settings.training import TrainingSettings
+from common.settings.fedavg import TrainingSettings
 from synth import descent
 
 X = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).reshape(2, 2, 1, 1)

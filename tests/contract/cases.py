@@ -73,7 +73,7 @@ class Case(NamedTuple):
 CASES = (
     Case("feddm", "feddm", MATCHED),
     Case("feddm keeps", "feddm", f"{MATCHED} feddm.keep=2 wire.images=float16 feddm.image_weighting=counts"),
-    Case("feddm bytes", "feddm", f"{MATCHED} wire.images=uint8 wire.compression=zlib"),
+    Case("feddm bytes", "feddm", f"{MATCHED} wire.images=uint8"),
     Case("feddm jpeg", "feddm", f"{MATCHED} wire.images=jpeg:60"),
     Case("feddm noise", "feddm", f"{MATCHED} {NOISE} feddm.mechanism=gradient"),
     Case("fedaf", "fedaf", f"{MATCHED} fedaf.local_epochs=1"),

@@ -21,7 +21,7 @@ from common.division import Division
 from common.errors import ConfigError
 from common.methods import METHODS
 from common.samples.inputs import samples
-from common.settings.personal import OWN_MODELS
+from common.settings.fedavg import OWN_MODELS
 from nectar.engines.local_grid import LocalGrid
 from nectar.engines.local_run import run_here
 from nectar.export.bundle import export

@@ -52,7 +52,7 @@ def client(
 
 def upload(run_: Run, sent: SyntheticBatches, site: str = "a", examples: int = 96) -> Upload:
     """Return what the server reads of a set that was sent."""
-    arrived = SyntheticBatches.decode(sent.encode("zlib"), spec_of(run_))
+    arrived = SyntheticBatches.decode(sent.encode(), spec_of(run_))
     return Upload(Site(site, 1, examples), arrived, examples, {})
 
 

@@ -15,8 +15,8 @@ from client_app.device import phase
 from client_app.scaffold import ScaffoldClient
 from common.methods import Method
 from common.settings.base import setting
-from common.settings.scaffold import ScaffoldSettings
-from common.specs.scaffold import bundle_spec
+from common.settings.fedavg import ScaffoldSettings
+from common.specs.averaging import bundle_spec
 from common.wire.bundle import Bundle
 
 

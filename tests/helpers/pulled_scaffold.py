@@ -11,7 +11,7 @@ from client_app.scaffold import ScaffoldClient
 from common.learning.training import Local
 from common.methods import Method
 from common.settings.base import setting
-from common.settings.scaffold import ScaffoldSettings
+from common.settings.fedavg import ScaffoldSettings
 from common.wire.weights import Weights
 from strategies.scaffold import Scaffold
 

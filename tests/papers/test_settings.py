@@ -22,7 +22,7 @@ from common.config.loading import load
 from common.config.resolved import Config
 from common.config.tables import experiments
 from common.division import Division
-from common.specs.fedvae import start_decoder
+from common.specs.feddpms import start_decoder
 from server_app.app import make_strategy
 
 HERE = Path(__file__).parent

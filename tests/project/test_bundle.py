@@ -18,7 +18,6 @@ from places import ROOT
 
 from common.methods import METHODS, resolve
 from common.models.registry import MODELS
-from common.wire.image_codecs import IMAGE_CODECS
 from nectar.engines.flower.app import copy_bundled
 from nectar.engines.flower.client import scripts_directory
 
@@ -39,8 +38,7 @@ def named() -> set[str]:
     methods = [p for m in METHODS.values() for p in (m.strategy, m.client, m.settings)]
     models = [model.path for model in MODELS.values()]
     foreign = resolve("flwr.serverapp.strategy:FedAvg").client
-    codecs = [codec.path for codec in IMAGE_CODECS.values()]
-    return {path.partition(":")[0] for path in (*methods, foreign, *models, *codecs)}
+    return {path.partition(":")[0] for path in (*methods, foreign, *models)}
 
 
 def needed() -> set[Path]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -15,7 +14,6 @@ from federation import TamperedGrid, run
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from inflating import ObjectGrid, dropped, npz, repeated, retyped, rewritten
 from small import SMALL, Small
-from tampering import with_arrays
 
 from common.errors import REASON_LENGTH
 from common.privacy.events import Event
@@ -162,16 +160,7 @@ def claims(shape: str) -> ArrayRecord:
 LARGE = Array(np.zeros(4_000_000, np.float32))
 
 
-def endless(sent: list[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
-    """Give the first array a shape of 30,000 dimensions, which the refusal quotes."""
-    entries = [["float32", [0] * 30_000], *([None] * (len(sent) - 2))]
-    header = json.loads(sent[0].tobytes()) | {"compression": "zlib", "arrays": entries}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    return [np.frombuffer(text, np.uint8), np.zeros(3, np.uint8), *sent[2:]]
-
-
 SENT = [
-    (with_arrays(endless), "is float32 of shape .0, 0, .*…$"),
     (arrays(ArrayRecord([np.zeros(7_500_000, np.float32)])), "take 30000128 bytes where"),
     (arrays(ArrayRecord({str(i): LARGE for i in range(99)})), "take 1584012672 bytes where"),
     (arrays(claims("(1000000000000,)")), "announces 4000000000000 bytes of float32 where 8 came"),

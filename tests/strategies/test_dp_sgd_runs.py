@@ -19,8 +19,7 @@ from client_app.draws import Draws
 from common.config.loading import load
 from common.division import Division
 from common.errors import ConfigError
-from common.learning.dp_sgd import dp_sgd
-from common.learning.training import Gradients, Objective
+from common.learning.training import Gradients, Objective, dp_sgd
 from common.privacy.events import Event
 from common.specs.fedssyn import DONE
 from nectar.records.record import RunRecord

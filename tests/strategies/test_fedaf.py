@@ -13,7 +13,7 @@ from common.config.loading import load
 from common.division import Division
 from common.errors import PayloadError
 from common.sites import Site
-from common.specs.fedaf import IMAGES, LOGITS, OTHERS, SHARES, WEIGHTS
+from common.specs.logits import IMAGES, LOGITS, OTHERS, SHARES, WEIGHTS
 from common.wire.bundle import Bundle
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.tensors import LABELS, VECTORS, Tensors, latent_means

@@ -18,8 +18,7 @@ from common.division import Division
 from common.errors import ConfigError
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event
-from common.specs.feddpms import MECHANISM
-from common.specs.fedvae import decoder_spec, shared_spec, start_decoder
+from common.specs.feddpms import MECHANISM, decoder_spec, shared_spec, start_decoder
 from common.storage import tensor_file
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record

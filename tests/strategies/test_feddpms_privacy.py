@@ -28,8 +28,7 @@ from common.models.encoder import Decoder, VAEEncoder
 from common.privacy.accounting import latent_sensitivity
 from common.privacy.events import Event
 from common.samples.inputs import Samples
-from common.specs.feddpms import DECODER, MECHANISM, SYNTHETIC, WEIGHTS
-from common.specs.fedvae import shared_spec, start_decoder
+from common.specs.feddpms import DECODER, MECHANISM, SYNTHETIC, WEIGHTS, shared_spec, start_decoder
 from common.wire.bundle import Bundle
 from common.wire.tensors import LABELS, VECTORS
 from common.wire.weights import Weights

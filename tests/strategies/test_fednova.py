@@ -13,7 +13,7 @@ from tiny import Tiny
 from common.config.loading import load
 from common.errors import ConfigError, PayloadError
 from common.sites import Site
-from common.specs.fednova import NORMALIZER, normalizer
+from common.specs.averaging import NORMALIZER, normalizer
 from strategies.exchange.replies import Upload
 
 

@@ -19,7 +19,7 @@ from common.draws.seeding import generator
 from common.errors import ConfigError, FederationError
 from common.learning.training import train
 from common.samples.inputs import Samples, samples
-from common.settings.central import CentralSettings
+from common.settings.fedavg import CentralSettings
 from common.specs.fedssyn import DONE, WITHOUT_SHARE
 from common.storage import tensor_file
 from common.wire.synthetic_images import Pixels

@@ -20,8 +20,8 @@ from common.division import Division
 from common.errors import ConfigError, FederationError
 from common.methods import METHODS
 from common.samples.inputs import Samples
+from common.settings.fedavg import OWN_MODELS
 from common.settings.fedssyn import SOURCES
-from common.settings.personal import OWN_MODELS
 from common.storage import tensor_file
 from common.wire.weights import Weights
 from nectar.export.bundle import nature_of_images

@@ -194,7 +194,7 @@ def test_the_quorum_holds_for_what_a_method_inside_another_rejects(small: Small)
 def test_a_run_learns_and_is_the_same_twice(small: Small) -> None:
     words = (
         f"{QUICK} fedsynth.rate=4 fedsynth.iterations=20 fedsynth.synthetic_lr=0.1 "
-        "evaluation.on=both data.site_holdout=0.2 wire.images=uint8 wire.compression=zlib"
+        "evaluation.on=both data.site_holdout=0.2 wire.images=uint8"
     )
     keys = {"method": "fedsynth", "set": words}
     one, other = (run(small(**keys)) for _ in range(2))

@@ -14,7 +14,7 @@ from common.division import Division
 from common.errors import ConfigError
 from common.learning.training import Local
 from common.samples.inputs import Samples
-from common.settings.global_models import GlobalModelsSettings
+from common.settings.surrogate import GlobalModelsSettings
 from common.sites import Site
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights

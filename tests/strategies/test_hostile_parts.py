@@ -212,25 +212,6 @@ def test_a_method_that_does_not_say_what_it_believes_is_refused_when_its_class_i
                 return weights
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("bounds", "validation_rules"),
-        ("leads_to", "resulting_model"),
-        ("shortened", "clipped"),
-        ("start_of", "initial_model"),
-        ("learned", "global_models"),
-        ("beside", "extra_models"),
-    ],
-)
-def test_a_hook_of_an_earlier_name_is_refused_with_its_name_of_today(old: str, new: str) -> None:
-    assert hasattr(Strategy, new)
-    with pytest.raises(
-        TypeError, match=rf"Mine\.{old} is never called: the hook is named {new} now"
-    ):
-        type("Mine", (FedAvg,), {old: lambda self: None})
-
-
 def test_a_part_of_which_no_bound_speaks_is_not_asked_for(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,8 +21,8 @@ from common.learning.run import Run
 from common.learning.task import Classification
 from common.learning.training import Local, train
 from common.samples.inputs import Samples
+from common.settings.fedavg import TrainingSettings
 from common.settings.sections import ImageTrainingSettings
-from common.settings.training import TrainingSettings
 from strategies.surrogate import TailAverage, call_all, into_ball, rate, siamese, train_on_images
 from synth import augmentation
 

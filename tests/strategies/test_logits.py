@@ -24,7 +24,7 @@ from common.learning.run import Run
 from common.models import Classifier
 from common.samples.inputs import samples
 from common.sites import Site
-from common.specs.fedmd import (
+from common.specs.logits import (
     ANSWER,
     IMAGES,
     LOGITS,

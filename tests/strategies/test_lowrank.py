@@ -21,7 +21,7 @@ from common.errors import PayloadError
 from common.learning.run import Run
 from common.samples.inputs import Samples
 from common.sites import Site
-from common.specs.lowrank import factors_spec, ranks_of, update_of
+from common.specs.sparse import factors_spec, ranks_of, update_of
 from common.specs.updates import TAKEN
 from common.wire.weights import Weights
 from strategies.exchange.replies import Upload
@@ -49,7 +49,7 @@ def client(
 
 
 def by_name(run_: Run, sent: Weights) -> dict[str, torch.Tensor]:
-    arrived = Weights.decode(sent.encode("zlib"), factors_spec(run_))
+    arrived = Weights.decode(sent.encode(), factors_spec(run_))
     return dict(update_of(arrived, run_))
 
 

@@ -20,7 +20,7 @@ from common.errors import ConfigError, PayloadError
 from common.models import build, ridge
 from common.models.ridge import drawn_images
 from common.samples.inputs import samples
-from common.specs.ridge import Summing, model_of
+from common.specs.ridge import Summing, _packed, model_of
 from common.wire.tensors import Tensors
 from nectar.recorded_run import RecordedRun
 from synth.ridge_regression import Curve
@@ -259,6 +259,14 @@ def test_sums_that_no_such_site_can_have_are_refused(tmp_path: Path) -> None:
     huge = {**honest.tensors, "roots": honest["roots"] * 100}
     with pytest.raises(PayloadError, match="examples"):
         summing.require(Tensors(huge), len(part))
+    packed = honest["levels"]
+    for spoilt in (packed[:-1], torch.cat([packed, packed]), packed.flip(0), _packed(BOMB)):
+        arrays = Tensors({**honest.tensors, "levels": spoilt}).encode()
+        with pytest.raises(PayloadError, match=r"compressed bytes|n at most"):
+            Tensors.decode(arrays, summing.spec)
+
+
+BOMB = torch.zeros(2**25, dtype=torch.uint8)
 
 
 @pytest.mark.extended

@@ -12,7 +12,7 @@ from tiny import Tiny
 from common.config.loading import load
 from common.division import Division
 from common.errors import ConfigError
-from common.specs.scaffold import CONTROL, control_spec
+from common.specs.averaging import CONTROL, control_spec
 from common.wire.bundle import Bundle
 from common.wire.weights import Weights
 

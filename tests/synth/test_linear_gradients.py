@@ -18,7 +18,7 @@ from seeds import rng
 from torch import Tensor, nn
 
 from common.draws.private_draws import SeededRows
-from common.learning.dp_sgd import dp_sgd
+from common.learning.training import dp_sgd
 from common.models import build
 from synth import private_release
 from synth.linear_gradients import (
@@ -134,7 +134,7 @@ def test_a_models_private_step_is_by_products(name: str, monkeypatch: pytest.Mon
 
     found = step()
     monkeypatch.undo()
-    monkeypatch.setattr("common.learning.dp_sgd.finely", lambda gaussian, *_: gaussian)
+    monkeypatch.setattr("common.learning.training.finely", lambda gaussian, *_: gaussian)
     expected = step()
     assert 0 < float((found - expected).norm()) < 1e-5 * float(expected.norm())
 

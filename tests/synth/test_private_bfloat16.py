@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from common.draws.private_draws import SeededRows
 from common.learning.compute import autocast
-from common.learning.dp_sgd import dp_sgd
-from common.learning.training import Gradients, train
+from common.learning.training import Gradients, dp_sgd, train
 from common.models import build
 from common.settings.fedavg import FedAvgSettings
 from synth.diffusion import Schedule

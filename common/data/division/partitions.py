@@ -55,11 +55,6 @@ def partition(
     -------
     K sorted arrays of indices into ``labels``: disjoint, none empty and together all of them,
     but for kind natural with fewer clients than owners.
-
-    Raises
-    ------
-    DataError
-        the rule cannot be met with these images; it says what to change.
     """
     if clients < 1 or clients > len(labels):
         raise DataError(
@@ -210,13 +205,7 @@ _AT_A_TIME = 128
 def _draw_group(
     labels: Labels, clients: int, settings: PartitionSettings, rng: np.random.Generator
 ) -> Indices:
-    """Return counts [clients, classes] of the first draw that leaves every client half of its fair share.
-
-    Raises
-    ------
-    DataError
-        ``max_draws`` draws did not give it.
-    """
+    """Return counts [clients, classes] of the first draw that leaves every client half of its fair share."""
     totals, least, best = np.bincount(labels), len(labels) // (2 * clients), 0
     for done in range(0, settings.max_draws, _AT_A_TIME):
         look_at_the_clock()
@@ -341,21 +330,7 @@ _NAMED = 5
 
 
 def class_counts(labels: Labels, parts: Sequence[Indices], classes: int) -> Indices:
-    """Count each part's images by class.
-
-    Parameters
-    ----------
-    labels
-        int64 [n], each in 0..classes-1.
-    parts
-        K arrays of indices into ``labels``.
-    classes
-        how many classes the data set has.
-
-    Returns
-    -------
-    int64 [K, classes].
-    """
+    """Count each part's images by class: int64 [K, classes]."""
     return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
 
 
@@ -442,11 +417,6 @@ def draw_until_large_enough(
     """Repeat a draw of counts [K, classes] until every client has ``min_size`` images.
 
     A client without any image is refused whatever ``min_size`` says.
-
-    Raises
-    ------
-    DataError
-        there are too few images for that, or ``max_draws`` draws did not give it.
     """
     least = max(1, settings.min_size)
     if clients * least > images:

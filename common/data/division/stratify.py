@@ -42,11 +42,6 @@ def validation_split(
     Returns
     -------
     Sorted indices of what stays and of what is held back: disjoint, together all of ``labels``.
-
-    Raises
-    ------
-    DataError
-        ``share`` lies outside [0, 0.5].
     """
     if not 0 <= share <= 0.5:
         raise DataError(f"a share of {share} cannot be held back: it must lie in [0, 0.5]")
@@ -86,11 +81,6 @@ def subset(labels: Labels, count: int, seed: int) -> Indices:
     Returns
     -------
     Sorted indices into ``labels``.
-
-    Raises
-    ------
-    DataError
-        there are fewer images than ``count``.
     """
     n = len(labels)
     if count > n:
@@ -272,11 +262,6 @@ class Groups:
         ----------
         wanted
             int64 [clients, classes], what each client would have if samples could be dealt one by one.
-
-        Raises
-        ------
-        DataError
-            There are fewer groups than clients.
         """
         clients = len(wanted)
         if len(self.sizes) < clients:

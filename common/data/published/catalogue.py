@@ -86,19 +86,6 @@ def describe(name: str, images: ImagesSettings | None = None) -> DatasetInfo:
     """Return the description of the data set ``name``, without touching a file.
 
     A set of one's own is described by reading it: ``load`` does so.
-
-    Parameters
-    ----------
-    name
-        one of ``NAMES``; any other one where ``images`` describes a folder of images.
-    images
-        the run's settings of that name; None if there can only be a name.
-
-    Raises
-    ------
-    DataError
-        there is no such data set, and the nearest name is given; or a folder is named
-        for a data set that is none, or lacks its class list.
     """
     if name in _KNOWN:
         keys = [

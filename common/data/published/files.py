@@ -14,19 +14,7 @@ from common.samples.dataset import Split
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One published file.
-
-    Attributes
-    ----------
-    path
-        where it is below the data directory (torchvision's layout).
-    split
-        the part of the data set it belongs to.
-    md5
-        the published file's checksum.
-    archive
-        the address of what its publisher offers, from which it is unpacked.
-    """
+    """One published file."""
 
     path: str
     split: Literal["train", "test"]
@@ -36,17 +24,7 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class DownloadSource:
-    """Where a data set comes from.
-
-    Attributes
-    ----------
-    torchvision
-        the name of torchvision's class that downloads it.
-    files
-        everything it is read from.
-    read
-        makes the two splits of the files below a data directory.
-    """
+    """Where a data set comes from."""
 
     torchvision: str
     files: tuple[SourceFile, ...]

@@ -28,18 +28,7 @@ Paths = Sequence[Path]
 
 @dataclass(frozen=True)
 class LeafSource:
-    """Shards that LEAF's own scripts draw from the public data, so no checksum is published.
-
-    Attributes
-    ----------
-    folder
-        the data set's folder below ``leaf``, with ``train/*.json`` and ``test/*.json``.
-    read
-        makes the two splits of the training shards, the test shards and ``extra``, each
-        sorted by name.
-    extra
-        further files below the data directory.
-    """
+    """Shards that LEAF's own scripts draw from the public data, so no checksum is published."""
 
     folder: str
     read: Callable[[Paths, Paths, Paths], tuple[Split, Split]]
@@ -128,21 +117,6 @@ def read_femnist(train: Paths, test: Paths, extra: Paths = ()) -> tuple[Split, S
     LEAF writes a pixel as a float in [0, 1], 1 being white paper. Images are [n, 1, 28, 28] in
     units of 1/255: uint8 where every pixel of the split is a byte, else float32. A label is a
     place in digits, capitals, small letters.
-
-    Parameters
-    ----------
-    train
-        the training shards, in their order.
-    test
-        the test shards.
-    extra
-        none.
-
-    Raises
-    ------
-    DataError
-        a shard is damaged, or a pixel or a label is not one of FEMNIST's; file and
-        writer are named.
     """
     images, labels, names, sizes = _arrays(train)
     return Split(images, labels, owners_of(names, sizes)), Split(*_arrays(test)[:2])
@@ -214,19 +188,7 @@ REMEDY = "copy it again or make it with LEAF's own scripts (preprocess.sh of its
 
 @dataclass(frozen=True, eq=False)
 class User:
-    """What one shard holds of one user.
-
-    Attributes
-    ----------
-    name
-        LEAF's id of the writer or user.
-    place
-        file and user, to begin a complaint with.
-    x
-        the samples, as JSON has them.
-    y
-        as many targets.
-    """
+    """What one shard holds of one user."""
 
     name: str
     place: str
@@ -242,11 +204,6 @@ def read_users(path: Path) -> Iterator[User]:
     path
         a JSON object ``{"users": [id], "num_samples": [n], "user_data": {id: {"x": [...],
         "y": [...]}}}``; whatever else it has is ignored.
-
-    Raises
-    ------
-    DataError
-        the file cannot be read or is damaged; file and user are named.
     """
     shard = read_object(path)
     names = entry(shard, "users", list, path)
@@ -312,22 +269,6 @@ def read_reddit(train: Paths, test: Paths, extra: Paths, most: int = WHOLE) -> t
     begins with the closing token: LEAF marks the padding behind that as counted, but no prediction
     of padding is ever right. LEAF's validation part is left aside: Nectar cuts its own off the
     training part (``data.validation``).
-
-    Parameters
-    ----------
-    train
-        the training shards, in their order.
-    test
-        the test shards.
-    extra
-        the vocabulary's path.
-    most
-        how many tokens there are.
-
-    Raises
-    ------
-    DataError
-        a shard or the vocabulary is damaged; file and user are named.
     """
     vocabulary = read_vocabulary(extra[0], most)
     inputs, targets, names, sizes = _leaf_reddit_arrays(train, vocabulary)
@@ -410,11 +351,6 @@ def read_vocabulary(path: Path, most: int) -> dict[str, int]:
         a JSON object ``{"vocab": {token: id}, "size": n, "unk_symbol": 1, "pad_symbol": 0}``.
     most
         how many ids there are to be, 0 to ``most - 1``; a vocabulary may have fewer.
-
-    Raises
-    ------
-    DataError
-        the file is missing, a pickle, damaged, or numbers its symbols otherwise.
     """
     _refuse_a_pickle(path)
     content = read_object(path)

@@ -71,13 +71,7 @@ def read_cifar100(data_dir: Path, files: tuple[SourceFile, ...]) -> tuple[Split,
 
 
 def read_idx_splits(data_dir: Path, files: tuple[SourceFile, ...]) -> tuple[Split, Split]:
-    """Read train images, train labels, test images and test labels, in this order.
-
-    Raises
-    ------
-    DataError
-        a file is missing, not the published one, or does not keep to the format.
-    """
+    """Read train images, train labels, test images and test labels, in this order, or raise DataError."""
     arrays = [parse_idx(read_verified(data_dir, file), data_dir / file.path) for file in files]
     train, test = (
         Split(images[:, None], labels.astype(np.int64))
@@ -155,11 +149,6 @@ def read_dsprites(path: Path) -> tuple[Split, Split]:
     -------
     tuple of Split
         Training, with owners, and test; images uint8 [n, 1, 64, 64] of 0 and 1.
-
-    Raises
-    ------
-    DataError
-        The file is damaged, or not of the published form.
     """
     images, labels, owners = _arrays(path)
     priority = np.array([derive(0, "dsprites", "test", place) for place in range(len(labels))])
@@ -322,14 +311,7 @@ def _read(
 def parse_batch(
     content: bytes, path: Path, key: str, classes: int
 ) -> tuple[NDArray[np.uint8], Labels]:
-    """Return images uint8 [n, 3, 32, 32] and labels int64 [n] of one batch.
-
-    Raises
-    ------
-    DataError
-        the pickle asks for anything but arrays and containers, or its contents are not
-        images with one label each in 0..classes-1.
-    """
+    """Return images uint8 [n, 3, 32, 32] and labels int64 [n] of one batch, or raise DataError."""
     try:
         batch = _ArrayUnpickler(io.BytesIO(content), encoding="latin1").load()
         data, labels = np.asarray(batch["data"]), np.asarray(batch[key])
@@ -392,14 +374,7 @@ _UNSIGNED_BYTE = 0x08
 
 
 def parse_idx(content: bytes, path: Path) -> NDArray[np.uint8]:
-    """Return the array in an idx file's ``content``.
-
-    Raises
-    ------
-    DataError
-        the header is not one of unsigned bytes, or announces another number of bytes
-        than there are.
-    """
+    """Return the array in an idx file's ``content``, or raise DataError."""
     if len(content) < 4 or content[:3] != bytes([0, 0, _UNSIGNED_BYTE]):
         raise DataError(
             f"{path} is not an idx file of unsigned bytes: it starts with {content[:4]!r}"
@@ -431,11 +406,6 @@ def ensure_files(
     """Download what is missing below ``data_dir``; without a network say what to put where.
 
     The caller holds the data set's lock, so that one process downloads and the others wait.
-
-    Raises
-    ------
-    DataError
-        files are missing and cannot be downloaded, or may not be.
     """
     missing = source.missing(data_dir)
     if not missing:

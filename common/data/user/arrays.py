@@ -73,11 +73,6 @@ def contents_of(
         What a message calls the set.
     kind, axes : str
         What the arrays are, ``data.kind``, and in which order those of series have their axes, ``data.axes``.
-
-    Raises
-    ------
-    DataError
-        If something is missing, of the wrong kind or does not fit: what, and what is allowed.
     """
     brought = _by_name(found, what, () if kind == "images" else _NAMED_BESIDE)
     named, stated = _coded(brought, what), "classes" in brought
@@ -319,13 +314,7 @@ def _classes(named: Mapping[str, Any], train: Split, test: Split, what: str) -> 
 
 
 def check_classes(names: list[str], largest: int, what: str) -> None:
-    """Refuse names of classes that cannot be those of labels up to ``largest``.
-
-    Raises
-    ------
-    DataError
-        If there are fewer than two or fewer than labels, or one is empty or there twice.
-    """
+    """Refuse names of classes that cannot be those of labels up to ``largest`` (DataError)."""
     if len(names) < 2:
         raise DataError(f"{what}: {len(names)} of them; two or more are needed to tell apart")
     if largest >= len(names):
@@ -395,13 +384,6 @@ def read_function(path: str, data_dir: Path, size: int) -> Mapping[str, Any]:
         :func:`common.data.user.arrays.contents_of` takes it, or data sets as torch has them: (train, test), or one.
     size : int
         As in :func:`common.data.user.arrays.arrays_of`.
-
-    Raises
-    ------
-    DataError
-        If it raises, or returns something else.
-    ConfigError
-        If it cannot be imported.
     """
     function = load(path)
     if not callable(function):
@@ -492,18 +474,6 @@ def arrays_of(
     """Return images [n, C, H, W] and labels [n] of ``count`` samples, each (image, label).
 
     An image is Pillow's, then all become grey or all RGB, or an array or tensor, which stays as it is.
-
-    Parameters
-    ----------
-    size : int
-        Pixels a side that Pillow's images are brought to, as those of a folder are; 0 leaves them as they are.
-    what : str
-        What a message calls the set.
-
-    Raises
-    ------
-    DataError
-        If a sample is no image with a whole number, or images differ in size.
     """
     images: NDArray[np.generic] | None = None
     labels = np.zeros(count, dtype=np.int64)

@@ -20,24 +20,7 @@ _TEST = ("test", "val", "validation", "valid")
 
 
 def read_hub(dataset: str, data_dir: Path, size: int, bounds: Bounds = ANYWHERE) -> dict[str, Any]:
-    """Return images and labels by name, downloading what is missing where there is a network.
-
-    Parameters
-    ----------
-    dataset : str
-        ``hf:NAME``, NAME as the hub has it.
-    data_dir : Path
-        Below which the hub's files are kept.
-    size : int
-        As in :func:`common.data.user.arrays.arrays_of`.
-    bounds : Bounds
-        What this machine lets a run touch; without leave to download, the hub's library is not asked.
-
-    Raises
-    ------
-    DataError
-        If flwr-datasets is not installed, the set cannot be had, or it is no set of images with one label each.
-    """
+    """Return images and labels by name, downloading what is missing where there is a network, or raise DataError."""
     bounds.may_download(dataset)
     try:
         from flwr_datasets import FederatedDataset
@@ -82,25 +65,7 @@ def _cannot(error: Exception, dataset: str, data_dir: Path) -> DataError:
 
 
 def of_split(split: Any, part: str, size: int, what: str) -> dict[str, Any]:
-    """Return a split's images and labels by name, and the names of its classes.
-
-    Parameters
-    ----------
-    split : datasets.Dataset
-        A column of it is of the type ``Image`` and one of the type ``ClassLabel``; where several are, the one named
-        ``image`` or ``label``.
-    part : str
-        ``train`` or ``test``.
-    size : int
-        As in :func:`common.data.user.arrays.arrays_of`.
-    what : str
-        What a message calls the set.
-
-    Raises
-    ------
-    DataError
-        If there is no such column or more than one.
-    """
+    """Return a split's images and labels by name, and the names of its classes, or raise DataError."""
     image = _column(split, "Image", "image", what)
     label = _column(split, "ClassLabel", "label", what)
     pairs = ((row[image], row[label]) for row in split.select_columns([image, label]))
@@ -135,24 +100,7 @@ _TORCHVISION_SETS_TRAIN, _TORCHVISION_SETS_TEST = ("train", "trainval"), ("test"
 def read_torchvision(
     dataset: str, data_dir: Path, size: int, bounds: Bounds = ANYWHERE
 ) -> dict[str, Any]:
-    """Return images and labels by name, downloading what is missing where there is a network.
-
-    Parameters
-    ----------
-    dataset : str
-        ``torchvision:NAME``; ``torchvision:NAME:SPLIT`` for a set that has several, such as EMNIST.
-    data_dir : Path
-        The data directory, torchvision's ``root``.
-    size : int
-        As in :func:`common.data.user.arrays.arrays_of`.
-
-    Raises
-    ------
-    ConfigError
-        If torchvision has no such set.
-    DataError
-        If it is missing and cannot or may not be downloaded, or is no set of images with one label each.
-    """
+    """Return images and labels by name, downloading what is missing where there is a network."""
     _, name, *variant = dataset.split(":")
     bounds.links_inside(data_dir, "data-dir")
     cls = _class(name, dataset)

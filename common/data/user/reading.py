@@ -7,15 +7,14 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from common.data.division.stratify import warn_of_shared
+from common.data.folders.decode import bounded
 from common.data.folders.folder import Holdout, with_test
-from common.data.folders.pictures import bounded
 from common.data.store import (
     Contents,
     Stored,
@@ -37,7 +36,7 @@ from common.data.user.hub import read_hub, read_torchvision
 from common.data.user.rows import check_reach, constants, info_of_columns, info_of_rows, read_rows
 from common.errors import DataError, RowsError
 from common.samples.dataset import Dataset, DatasetInfo, number_of
-from common.settings.columns import agreed_columns, edges_of
+from common.settings.columns import agreed_columns
 from common.settings.images import ImagesSettings
 from common.settings.sections import (
     FILE,
@@ -75,20 +74,6 @@ def read_user_data(
     A file's store is known by the file's checksum, a published set's by its name: neither is read again. A function
     is called in every process, since nothing else tells whether what it returns has changed; it must return the same
     each time.
-
-    Parameters
-    ----------
-    images : ImagesSettings
-        Whose ``mean``, ``std`` and ``classes`` stand over what the set brings.
-    data : DataSettings
-        Which file, what its arrays are and how they are brought to a common scale.
-    holdout : Holdout
-        The test split that is drawn where the set brings none.
-
-    Raises
-    ------
-    DataError
-        If it cannot be had or used: why.
     """
     size = data.size
     if kind_of(name) == FILE:
@@ -127,22 +112,7 @@ def read_site_table(
     *,
     private: bool = False,
 ) -> Dataset:
-    """Return a site's own table, all for training, as the columns and classes that the run names.
-
-    Parameters
-    ----------
-    file : Path
-        A .csv file. It may have other columns too, and they may have any order.
-    keep : Path, optional
-        Where the site keeps what must survive a restart; None for the user's cache.
-    private : bool
-        Whether a mechanism covers what leaves: then the server learns of columns that are missing, not of rows.
-
-    Raises
-    ------
-    DataError
-        If it does not fit: why. The sentence may go to the server, which is told no name that it did not name itself.
-    """
+    """Return a site's own table, all for training, as the columns and classes that the run names; else DataError."""
     if file.suffix != TABLE_ENDING or not file.is_file():
         raise DataError(
             f"{file} is not a .csv file, and the run learns from tables (data.columns): name one",
@@ -191,8 +161,8 @@ def _source(
     form: tuple[str, ...] = ()
     if data.kind != "images":
         form = (data.kind, data.label, data.group or data.owner, data.header, data.axes)
-    if data.columns or data.bins or data.edges:
-        form = (*form, data.columns, str(data.bins), data.edges, *classes)
+    if data.columns:
+        form = (*form, data.columns, *classes)
     if kind == FILE:
         path = Path(data.file)
         spoken, source = path.name, digest_of([_READER, file_digest(path), *form])
@@ -230,8 +200,6 @@ def _read_file(path: Path, data: DataSettings, classes: tuple[str, ...]) -> dict
         columns=columns,
         of="group" if data.group else "owner",
     )
-    if data.bins or data.edges:
-        return found | in_ranges(found["train_labels"], data, classes, str(path))
     return found | {"classes": classes} if columns else found
 
 
@@ -281,13 +249,7 @@ _DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/.]\d{1,2}[
 
 
 def as_classes(stored: Stored, name: str, *, measured: bool) -> Stored:
-    """Return a set whose labels are coded as a table's are, unless it names its classes: from 0, none left out.
-
-    Raises
-    ------
-    DataError
-        If the labels look measured and these are not taken: why, and what to do.
-    """
+    """Return a set whose labels are coded as a table's are, unless it names its classes: from 0, none left out."""
     if stored.about.get("stated"):
         return stored
     labels = np.concatenate([stored.train.labels, stored.test.labels])
@@ -297,8 +259,8 @@ def as_classes(stored: Stored, name: str, *, measured: bool) -> Stored:
     if why:
         raise DataError(
             f"{name}: its labels look like a measurement, not like classes ({why}): name another column (data.label), "
-            "or bring a number into classes by data.bins=4 or data.edges; a number itself is not learned (no "
-            "regression); data.classes=labels takes every value as a class all the same"
+            "or write a column of classes; a number itself is not learned (no regression); data.classes=labels takes "
+            "every value as a class all the same"
         )
     if len(there) == len(stored.about["classes"]) or len(there) < 2:
         return stored
@@ -307,53 +269,6 @@ def as_classes(stored: Stored, name: str, *, measured: bool) -> Stored:
         for split in (stored.train, stored.test)
     )
     return replace(stored, train=train, test=test, about={**stored.about, "classes": names})
-
-
-def in_ranges(
-    labels: Sequence[str], data: DataSettings, classes: tuple[str, ...], what: str
-) -> dict[str, Any]:
-    """Return the ranges of labels that are numbers, by ``data.edges`` or else ``data.bins`` of equally many.
-
-    Parameters
-    ----------
-    labels : sequence of str
-        A number each, [n].
-    classes : tuple of str
-        The ranges' names from the lowest on; none for what their edges say.
-
-    Returns
-    -------
-    dict
-        ``train_labels``, the ranges' names [n], and ``classes``, all of them in order.
-
-    Raises
-    ------
-    DataError
-        If a label is not a number, or so many rows have one number that there are fewer ranges.
-    """
-    found = [number_of(label) for label in labels]
-    numbers = np.array([number for number in found if number is not None])
-    if len(numbers) < len(found):
-        raise RowsError(
-            f"{what}: a label in column {data.label!r} is not a finite number, of which data.edges and data.bins make "
-            "classes",
-            told=f"its table has something else than a finite number in the column {data.label!r}",
-        )
-    if data.edges:
-        edges = edges_of(data.edges)
-    else:
-        inner = np.quantile(numbers, np.arange(1, data.bins) / data.bins)
-        edges = tuple(float(f"{edge:.6g}") for edge in inner)
-        if len({*edges, numbers.min()}) < data.bins:
-            raise DataError(
-                f"{what}: too many rows have the same number for data.bins={data.bins}: lower it, or state data.edges"
-            )
-        log.info("data.edges=%s, computed of %s", ",".join(f"{edge:g}" for edge in edges), what)
-    ends = [f"{edge:.9g}" for edge in edges]
-    between = [f"{low} to {high}" for low, high in pairwise(ends)]
-    names = classes or (f"below {ends[0]}", *between, f"{ends[-1]} or more")
-    at = np.searchsorted(np.array(edges), numbers, side="right")
-    return {"train_labels": np.array(names)[at], "classes": list(names)}
 
 
 def _looks_measured(names: Sequence[str], rows: int) -> str:

@@ -43,13 +43,7 @@ _LARGEST = 1e15
 def rows_of(
     array: NDArray[np.generic], kind: Rows, what: str, axes: str = "auto"
 ) -> NDArray[np.float64]:
-    """Return rows [n, d] as [n, d, 1, 1], or series [n, c, t] as [n, c, 1, t]; by ``axes`` they may be [n, t, c].
-
-    Raises
-    ------
-    DataError
-        If the array is not of the kind's form, holds NaN or infinity, or has too many columns.
-    """
+    """Return rows [n, d] as [n, d, 1, 1], or series [n, c, t] as [n, c, 1, t]; by ``axes`` they may be [n, t, c]."""
     if array.ndim != (2 if kind == "table" else 3):
         raise DataError(
             f"{what} has shape {array.shape}: it must be {FORMS[kind]} for data.kind={kind}"
@@ -69,13 +63,7 @@ def rows_of(
 
 
 def columns_of(named: Mapping[str, Any], channels: int, what: str) -> list[str]:
-    """Return the names of the columns; none where the set brings none.
-
-    Raises
-    ------
-    DataError
-        If there is not one for each, or one is empty, there twice, or does not print.
-    """
+    """Return the names of the columns; none where the set brings none, or raise DataError."""
     if "columns" not in named:
         return []
     names = [str(name).strip() for name in np.asarray(named["columns"], dtype=str).ravel()]
@@ -100,20 +88,7 @@ def check_printed(names: list[str], what: str) -> None:
 def info_of_rows(
     name: str, stored: Stored, classes: tuple[str, ...], images: ImagesSettings, data: DataSettings
 ) -> DatasetInfo:
-    """Describe rows or series, by the public constants that the run's settings state, or else the set itself.
-
-    Parameters
-    ----------
-    images : ImagesSettings
-        Whose ``mean`` and ``std`` stand over what the set brings.
-    data : DataSettings
-        Whose ``scale``, ``low`` and ``high`` say how values are brought to a common size.
-
-    Raises
-    ------
-    DataError
-        If the scale lacks its constants, or these do not fit; or values lie beyond what a model learns from.
-    """
+    """Describe rows or series, by the public constants that the run's settings state, or else the set itself."""
     assert data.kind != "images"
     channels, steps = stored.train.images.shape[1], stored.train.images.shape[3]
     if data.kind == "series" and data.axes == "auto" and channels > steps:
@@ -137,11 +112,6 @@ def info_of_columns(images: ImagesSettings, data: DataSettings) -> DatasetInfo:
     """Describe tables whose columns the run names (``data.columns``), of which no file is read.
 
     Constants are one number, or one for each column of numbers; what a category becomes, 0 or 1, a model is given.
-
-    Raises
-    ------
-    DataError
-        As of `info_of_rows`.
     """
     columns = agreed_columns(data.columns)
     inputs = inputs_of(columns)
@@ -244,18 +214,7 @@ def constants(
     *,
     needed: bool = False,
 ) -> tuple[float, ...]:
-    """Return a constant of each channel, public and never taken from the data: the settings', or else the set's.
-
-    Parameters
-    ----------
-    needed : bool
-        Whether the settings' default holds where the set brings none; else nothing does.
-
-    Raises
-    ------
-    DataError
-        If it is no number a channel, or a ``std`` that is not above 0.
-    """
+    """Return a constant of each channel, public and never taken from the data: the settings', or else the set's."""
     text = getattr(section, key)
     typed = text != type(section).model_fields[key].default or (needed and key not in about)
     try:
@@ -275,13 +234,7 @@ def constants(
 
 
 def check_reach(dataset: Dataset, scale: str) -> None:
-    """Refuse rows and series whose values no model would learn from, where nobody states their bounds.
-
-    Raises
-    ------
-    DataError
-        Naming the first such column, and what brings values to a common scale.
-    """
+    """Refuse rows and series whose values no model would learn from, where nobody states their bounds."""
     info = dataset.info
     if info.kind not in FORMS or info.low:
         return
@@ -324,36 +277,10 @@ def read_rows(
     columns: Sequence[Column] = (),
     of: str = "group",
 ) -> dict[str, Any]:
-    """Return the rows, their classes' names and the columns' names.
+    """Return ``train_images`` float64 [n, columns], ``train_labels`` text [n], ``columns``, perhaps ``train_groups``.
 
     Cells are numbers with a decimal point, and anything in the column ``label`` and in those of categories. What is
     wrong is told by its line and column, never by what is there.
-
-    Parameters
-    ----------
-    path : Path
-        UTF-8, with or without a byte order mark; commas between cells; names of the columns in the first line.
-    label : str
-        The column of the classes.
-    group : str
-        The column of what belongs together; nothing for none.
-    named : bool
-        Whether the first line names the columns; else they are called 0, 1, 2, ...
-    columns : sequence of Column
-        Those that are read, in this order, whatever else the file has; none for all but ``label`` and ``group``.
-    of : str
-        Which of the settings of ``data`` names ``group``.
-
-    Returns
-    -------
-    dict
-        ``train_images`` float64 [n, columns], ``train_labels`` text [n], ``columns`` list of str; ``train_groups``
-        text [n] where they are asked for.
-
-    Raises
-    ------
-    DataError
-        If it is not such a file, or larger than what is read.
     """
     try:
         return _read(path, _Table(path, label, group, named, tuple(columns), of))
@@ -477,13 +404,7 @@ class _Table:
         )
 
     def _columns(self, head: list[str], apart: set[int]) -> list[Column]:
-        """Return the columns that are read: those asked for, or all but the classes' and the groups'.
-
-        Raises
-        ------
-        DataError
-            If some that are asked for are not there: which, and what the file has that is like them.
-        """
+        """Return the columns that are read: those asked for, or all but the classes' and the groups'."""
         if not self.asked:
             return [Column(name) for at, name in enumerate(head) if at not in apart]
         missing = [column.name for column in self.asked if column.name not in head]

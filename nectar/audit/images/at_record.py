@@ -16,9 +16,8 @@ from PIL import Image
 from torch import Tensor
 
 from common.config.user_parts import ImportPolicy
-from common.data.folders.decode import Unreadable, read_image
+from common.data.folders.decode import Unreadable, most_pixels, read_image
 from common.data.folders.folder import list_split, split_folders
-from common.data.folders.pictures import most_pixels
 from common.division import Division
 from common.draws.seeding import numpy_generator
 from common.errors import ConfigError, NectarError
@@ -32,7 +31,7 @@ from common.samples.inputs import Samples, samples
 from common.settings.images import ImagesSettings
 from common.settings.ridge import RidgeSettings
 from common.sites import ALL_SITES, site_order
-from common.specs.fedmd import public_samples
+from common.specs.logits import public_samples
 from common.storage.files import write_json
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights

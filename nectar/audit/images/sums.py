@@ -14,8 +14,7 @@ from torch import Tensor
 
 from common.draws.seeding import generator
 from common.learning.run import Run
-from common.models.ridge import RidgeModel
-from common.models.ridge_network import RidgeNetwork
+from common.models.ridge import RidgeModel, RidgeNetwork
 from common.samples.inputs import Samples
 from common.sites import ALL_SITES
 from common.specs.ridge import Summing, model_of

@@ -1,4 +1,4 @@
-"""What server and sites agree on in distillation by logits: the images, how a model answers, and what travels."""
+"""What server and sites agree on where logits travel: FedMD's answers to public images, and FedAF's means."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from torch import Tensor
 from common.learning.run import Run
 from common.models import Classifier
 from common.samples.inputs import Samples
-from common.settings.fedmd import FedMDSettings
+from common.settings.fedavg import FedMDSettings
 from common.wire.bundle import BundleSpec
-from common.wire.tensors import Tensors, TensorSpec, TensorsSpec
+from common.wire.codec import Spec
+from common.wire.tensors import Tensors, TensorSpec, TensorsSpec, latent_means_spec
 from synth.logit_distillation import LIMIT, centred, consensus
 
 PHASE = "answer"
@@ -72,3 +73,29 @@ def sent_spec(run: Run) -> BundleSpec:
     shares = TensorSpec((count, len(run.info.classes)), 0, 1, varies=True)
     parts = {IMAGES: TensorsSpec({IMAGES: images}), ANSWER: TensorsSpec({SHARES: shares})}
     return BundleSpec(parts, optional=frozenset(parts))
+
+
+#: parts of an instruction: the weights, and from the second round V
+WEIGHTS, OTHERS = "weights", "others"
+
+#: parts of a reply: S_k, V_k and R_k
+IMAGES, LOGITS, SHARES = "images", "logits", "shares"
+
+
+def mean_logits_spec(run: Run) -> TensorsSpec:
+    """Return the form of one vector a class, as long as there are classes, of what logits are cut to at a site."""
+    classes = len(run.info.classes)
+    return latent_means_spec(classes, classes, each=1, kinds=classes, limit=LIMIT)
+
+
+def fedaf_sent_spec(run: Run) -> BundleSpec:
+    """Return the form of what a site is sent."""
+    return BundleSpec(
+        {WEIGHTS: run.spec, OTHERS: mean_logits_spec(run)}, optional=frozenset({OTHERS})
+    )
+
+
+def fedaf_reply_spec(run: Run, images: Spec) -> BundleSpec:
+    """Return the form of what a site sends, its images as ``images`` says."""
+    each = mean_logits_spec(run)
+    return BundleSpec({IMAGES: images, LOGITS: each, SHARES: each})
