@@ -204,8 +204,8 @@ LIES: Mapping[str, Lie] = {
 }
 """What one site lies about, in every round."""
 
-NUMBERS = ((3, 1), (5, 1), (7, 0), (10, 3))
-"""Sites, of which so many may collude: those of the page's columns that are run."""
+NUMBERS = ((3, 1), (4, 1), (5, 0), (5, 1), (7, 0), (7, 2), (10, 0), (10, 3))
+"""Sites, of which so many may collude."""
 
 ALL, WITHOUT_IT, WITHOUT_TWO, FAILS = "–", "out", "two out", "fails"
 """Who is missing in the totals; or none is opened."""

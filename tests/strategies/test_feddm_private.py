@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from federation import run
 from flwr.app import RecordDict
 from small import Small
 from torch import Tensor
@@ -58,6 +59,25 @@ def reply(device: FedDMClient, server_round: int = 1, taken: int = 0) -> tuple[A
 
 def spec(device: FedDMClient) -> SyntheticImagesSpec:
     return images_spec(device.run, 9)
+
+
+# ---- whole runs ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_run_learns_with_little_noise_and_not_with_much(small: Small, mechanism: str) -> None:
+    """25 steps: sigma 0.01 has an epsilon of more than 100,000, sigma 1000 one below 0.1."""
+    text = (
+        f"{PUBLIC} privacy.clip=5 feddm.iterations=25 feddm.image_lr=10 feddm.real_batch=64 "
+        "image_training.epochs=60 image_training.lr=0.05"
+    )
+    accuracy = {
+        sigma: run(small(rounds=1, set=private(mechanism, sigma, text))).metrics()[-1]["test"]
+        for sigma in (0.01, 1000.0)
+    }
+    assert accuracy[0.01]["accuracy"] > 0.5
+    assert accuracy[1000.0]["accuracy"] < 0.35
 
 
 # ---- what a site sends and remembers ------------------------------------------------------------------

@@ -194,6 +194,15 @@ def test_after_two_failed_rounds_a_run_can_be_resumed_from_the_next(small: Small
     ]
 
 
+@pytest.mark.extended
+def test_some_are_gone_in_each_exchange_and_in_two_rounds(small: Small) -> None:
+    drops = {(KEYS, 1): {0}, (TRAIN, 1): {3}, (SHARES, 2): {1}, (TRAIN, 2): {2}, (OPENING, 3): {5}}
+    config = small(method="scaffold", rounds=3, set=SIX.format("on"))
+    plain = small(method="scaffold", rounds=3, set=SIX.format("plain"))
+    without = {(TRAIN, 1): {0, 3}, (TRAIN, 2): {1, 2}}
+    assert same_end(run(config, DroppingGrid, drops=drops), run(plain, DroppingGrid, drops=without))
+
+
 def test_three_exchanges_a_round_and_four_in_the_first(small: Small) -> None:
     """And one more for whoever had no part in the opening before."""
     grids = []

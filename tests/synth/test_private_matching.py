@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -28,6 +29,7 @@ LABELS = torch.tensor([2, 0, 0, 4, 2, 0, 2, 0, 0])
 IPC = 3
 MECHANISMS: tuple[Mechanism, ...] = ("gradient", "feature")
 
+ROUNDED = 1e-12
 """What float64 may leave of a difference of two sums of nine clipped rows whose products were grouped otherwise."""
 
 
@@ -123,6 +125,27 @@ def test_clipped_features_are_those_of_each_example_alone() -> None:
         torch.testing.assert_close(found[rank], wanted, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("scale", [0.0, 1.0, 1e6, 1e200, math.inf, math.nan])
+def test_one_example_moves_its_own_classs_sum_by_the_clip_at_most(
+    mechanism: Mechanism, scale: float
+) -> None:
+    """Whatever it is: very long, or no numbers at all."""
+    p = Problem()
+    gaussian = Gaussian(0.0, 0.3, silence)
+    for who in range(len(LABELS)):
+        p.real = torch.randn(9, 2, 8, 8, generator=rng(who), dtype=torch.float64)
+        p.real[who] *= scale
+        with_, without = (p.sums(mechanism, gaussian, p.contributions(w)) for w in (None, who))
+        moved = (with_ - without).norm(dim=1)
+        own = sorted({0, 2, 4}).index(int(LABELS[who]))
+        assert bool(moved.isfinite().all())
+        assert float(moved[own]) <= 0.3 * (1 + 1e-9)
+        assert float(moved.sum() - moved[own]) < ROUNDED
+        if mechanism == "gradient" and scale == 1.0:
+            assert float(moved[own]) == pytest.approx(0.3), "each is longer here, and so tight"
+
+
 # ---- the whole ----------------------------------------------------------------------------------------
 
 SETTINGS: dict[str, Any] = {
@@ -178,6 +201,18 @@ def test_only_the_synthetic_images_in_use_move(mechanism: Mechanism) -> None:
     p = Problem()
     moved = (distilled(p, mechanism, syn_batch=2, iterations=1) - p.syn).flatten(1).norm(dim=1) > 0
     assert moved.view(3, IPC).sum(1).tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_nothing_handed_in_is_changed(mechanism: Mechanism) -> None:
+    p = Problem()
+    p.model.eval()
+    before = copy.deepcopy((p.model.state_dict(), p.real, p.syn))
+    distilled(p, mechanism, rho=2.0)
+    assert not p.model.training
+    assert all(torch.equal(v, before[0][k]) for k, v in p.model.state_dict().items())
+    assert torch.equal(p.real, before[1])
+    assert torch.equal(p.syn, before[2])
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
