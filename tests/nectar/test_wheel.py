@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,35 @@ from nectar.engines.flower.client import LaunchError
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     directory = tmp_path_factory.mktemp("wheel")
     return Installed(build(directory), directory)
+
+
+def bundle(installed: Installed, folder: Path, to: Path) -> str:
+    """Return the SHA-256 of what ``flwr build`` makes of ``folder``."""
+    to.mkdir()
+    installed.call("flwr", "build", "--app", str(folder), folder=to)
+    (file,) = to.glob("*.fab")
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+@pytest.mark.long
+@pytest.mark.extended
+def test_its_bundle_is_the_clones(installed: Installed, tmp_path: Path) -> None:
+    """A site that has pinned the release's bundle takes it from whoever submits."""
+    ask = "from nectar.engines.flower.app import app_folder; print(app_folder())"
+    folder = Path(installed.call("python", "-c", ask).stdout.strip())
+    assert folder.is_relative_to(installed.home / ".cache" / "nectar" / "app")
+    pinned = bundle(installed, ROOT, tmp_path / "clone")
+    assert bundle(installed, folder, tmp_path / "wheel") == pinned
+
+    # What was changed or added there by hand is not submitted.
+    (folder / "common" / "sites.py").write_text("")
+    (folder / "common" / "extra.py").write_text("")
+    assert installed.call("python", "-c", ask).stdout.strip() == str(folder)
+    assert (folder / "common" / "sites.py").read_text() == (
+        ROOT / "common" / "sites.py"
+    ).read_text()
+    assert not (folder / "common" / "extra.py").exists()
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
 @pytest.mark.extended

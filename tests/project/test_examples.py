@@ -66,6 +66,21 @@ def test_the_notebook_runs_in_a_folder_of_its_own(
 
 
 @pytest.mark.extended
+def test_the_study_of_quadratics_prints_its_table_and_draws_its_figure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = runpy.run_path(str(ROOT / "examples" / "quadratics.py"))
+    study["main"](["--output", str(tmp_path), "--seeds", "1"])
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [row[0] for row in rows] == ["0", "0.1", "0.25", "0.5", "0.75", "0.9"]
+    rounds = [int(row[1]) for row in rows]
+    assert rounds == sorted(rounds, reverse=True)
+    for row in rows[1:]:
+        assert float(row[2]) < float(row[3]), "fewer rounds are left than pairs stay at home"
+    assert (tmp_path / "quadratics.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.extended
 def test_feddms_surrogate_is_least_where_the_objective_is_and_its_tangent_is_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

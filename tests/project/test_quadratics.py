@@ -138,6 +138,42 @@ def test_with_exchanged_pairs_the_dissimilarity_stays_above_the_lemmas_by_a_know
         assert 0.18 < float(ratios.min()) < 0.25 < float(ratios.max()) < 0.34
 
 
+@pytest.mark.parametrize("sigma", [0, 1000])
+@pytest.mark.parametrize("p", [0.1, 0.5, 1.0])
+def test_with_exchanged_pairs_the_noise_keeps_the_bound(p: float, sigma: float) -> None:
+    """What the dissimilarity loses the noise gains: sigma_p^2 + zeta_p^2 is that of all pairs, in every draw.
+
+    D~ = D here, so delta = 0 and sigma~_avg^2 = sigma^2 + zeta^2.
+    """
+    problem, x = paper(sigma=sigma), START
+    zeta, was = dissimilarity(problem, x), noise(problem, x)
+    total, drawn = was + zeta, []
+    for seed in range(60):
+        after = exchanged(problem, p, rng(seed))
+        drawn.append(noise(after, x))
+        torch.testing.assert_close(drawn[-1] + dissimilarity(after, x), total, rtol=1e-9, atol=0)
+    found = torch.stack(drawn)
+    bound = (1 - p) * was + p * total + p * (1 - p) * zeta
+    assert float(found.mean()) < float(bound + 4 * found.std() / math.sqrt(60))
+
+
+def test_with_exchanged_pairs_the_smoothness_goes_beyond_the_bound() -> None:
+    """A mean of largest values is no largest mean: at p = 1 the lemma has L_avg = 38.5, which no draw reaches.
+
+    While one client is the largest in every draw, as at p = 0.1, the lemma's is the mean.
+    """
+    problem = paper()
+    assert problem.smoothness.tolist() == [i * i for i in range(1, 11)]
+
+    def largest(p: float) -> Tensor:
+        return torch.stack([exchanged(problem, p, rng(s)).smoothness.max() for s in range(200)])
+
+    few, all_of_them = largest(0.1), largest(1.0)
+    error = float(few.std()) / math.sqrt(200)
+    assert float(few.mean()) == pytest.approx(0.9 * 100 + 0.1 * 38.5, abs=5 * error)
+    assert float(all_of_them.min()) > 38.5
+
+
 # --- rounds ---
 
 
@@ -199,3 +235,17 @@ def test_exchanging_saves_more_than_its_share_of_the_rounds() -> None:
     promised = (1 - p) * torch.sqrt((1 - p) + p * 38.5 / 100)
     assert bool(saved[1:].lt(promised[1:]).all())
     torch.testing.assert_close(saved[:4], (1 - p[:4]).square(), rtol=0.15, atol=0)
+
+
+@pytest.mark.extended
+def test_noise_leaves_less_for_an_exchange_to_gain() -> None:
+    """Figure 2 (a): at one step size the error that stays falls by a larger factor without noise than with it."""
+    eta = torch.full((16,), 1e-3, dtype=torch.float64)
+
+    def stays(sigma: float, p: float) -> float:
+        problem = exchanged(paper(sigma=sigma), p, rng(1))
+        errors = federated_averaging(problem, START, eta, tau=10, rounds=100, generator=rng(2))
+        return float(errors[60:].mean())
+
+    gains = [stays(sigma, 0.0) / stays(sigma, 0.5) for sigma in (0, 1000)]
+    assert gains[0] > 2 > 1.5 > gains[1] > 1

@@ -7,7 +7,7 @@ import shutil
 from typing import Any
 
 import pytest
-from federation import TamperedGrid, run
+from federation import TamperedGrid, numbers, run
 from flwr.app import Message
 from small import Small
 from tampering import nan, with_arrays
@@ -44,6 +44,26 @@ def test_a_record_older_than_its_sites_is_refused_by_them(small: Small) -> None:
     with pytest.raises(FederationError, match=message):
         run(more(record, 2))
     assert [line["round"] for line in record.metrics()] == [0, 1]
+
+
+@pytest.mark.extended
+def test_sites_that_still_have_its_round_go_back_with_it_and_say_so_once(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message: list[str] = []
+    monkeypatch.setattr(
+        logging.getLogger("flwr"), "warning", lambda text, *args: message.append(text % args)
+    )
+    record = older(small, 3)
+    lines, whole = numbers(run(more(record, 3))), numbers(run(small(rounds=3, set=WARM)))
+    assert lines[2].pop("bytes") != whole[2].pop("bytes")  # a figure more
+    figures = [lines[2][key] for key in ("train", "train_median")]
+    figures += lines[2]["devices"].values()
+    assert [figure.pop("memory-went-back") for figure in figures] == [2.0] * 5
+    assert lines == whole
+    sentence = "has been at round 2 of this run, and went back with the server to its round 1: the"
+    assert [line for line in message if sentence in line] == message
+    assert len(message) == 3
 
 
 def test_a_memory_that_is_gone_is_said_to_be(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:

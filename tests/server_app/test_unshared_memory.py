@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from federation import TamperedGrid, run
+from federation import TamperedGrid, numbers, run
 from flwr.app import Message
 from small import Small
 
@@ -17,6 +17,7 @@ from common.errors import FederationError
 from common.sites import RAY, SUPERLINK, Site
 from common.specs.updates import MEMORY_LOST
 from common.wire.weights import Weights
+from nectar.records.outputs import with_recorded
 from server_app.record import Record
 from strategies.exchange.members import Members
 from strategies.exchange.replies import Upload
@@ -59,6 +60,26 @@ def test_a_simulated_device_that_lost_its_memory_stops_the_run(
     assert [line["round"] for line in record.metrics()] == list(range(after + 1))
     provenance = json.loads((record.directory / "provenance.json").read_text())
     assert provenance["outcome"] == f"failed: {stopped.value}"
+
+
+@pytest.mark.extended
+def test_what_was_shared_later_goes_on_to_the_same_numbers(small: Small, tmp_path: Path) -> None:
+    config = small(rounds=3, set=WARM)
+    kept = tmp_path / "kept"
+
+    def moved(instruction: Message, reply: Message) -> Message:
+        if int(instruction.metadata.group_id) == 1:
+            (state,) = Path(config["output-dir"]).glob("*/state/partition-1")
+            state.rename(kept)
+        return reply
+
+    with pytest.raises(FederationError, match="lacks what it remembered"):
+        run(config, TamperedGrid, tampers={1: moved})
+    (directory,) = Path(config["output-dir"]).iterdir()
+    shutil.rmtree(directory / "state" / "partition-1", ignore_errors=True)
+    kept.rename(directory / "state" / "partition-1")
+    done = run(with_recorded({"resume": str(directory)}))
+    assert numbers(done) == numbers(run(small(rounds=3, set=WARM)))
 
 
 def test_a_real_site_that_lost_its_memory_goes_on_with_a_line(

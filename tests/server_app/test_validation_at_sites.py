@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,23 @@ def test_a_model_that_the_server_learns_goes_to_the_sites_to_be_judged(tmp_path:
         nectar.run("feddgm", **asked, **AT_SITES | short | {"feddgm.global_models": "mlp"})
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("evaluation.on=sites data.site_holdout=0.1", "judge no other"),
+        ("data.site_holdout=0.1", "leave data.site_holdout out"),
+        ("privacy.noise_multiplier=1", "does not cover: set data.validation=0"),
+    ],
+)
+def test_what_it_does_not_go_with_is_refused_in_a_sentence_before_a_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str, said: str
+) -> None:
+    asked = ["fedavg", "data.validation_at=sites", *words.split(), f"output-dir={tmp_path}"]
+    assert cli.main(["run", *asked]) != 0
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.extended
 def test_a_private_run_may_have_none(tmp_path: Path) -> None:
     words = "data.validation_at=sites data.validation=0 privacy.noise_multiplier=1 privacy.counts=public"
@@ -139,3 +157,23 @@ def test_a_server_without_any_data_has_a_best_round_by_it(tmp_path: Path) -> Non
 def test_data_says_who_holds_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["data", "data.validation_at=sites", "data.validation=0.2"]) == 0
     assert "each site holds back 0.2 of its images for validation" in capsys.readouterr().out
+
+
+@pytest.mark.extended
+def test_a_search_judges_by_it_and_shows_no_test_figure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "fedavg data.validation_at=sites --seeds 1 --tune-seeds 1 --tune fedavg.lr=0.01,0.3"
+    asked = [*words.split(), "rounds=1", f"output-dir={tmp_path}", *SMALL.split()]
+    assert cli.main(["compare", *asked]) == 0
+    message = capsys.readouterr()
+    lines = [line for line in (message.out + message.err).splitlines() if "] search fedavg" in line]
+    assert len(lines) == 2
+    found = []
+    for path in tmp_path.glob("*seed1000*/metrics.jsonl"):
+        last = json.loads(path.read_text().splitlines()[-1])
+        found.append((last["validation"]["accuracy"], last["test"]["accuracy"]))
+    assert len(found) == 2
+    for validation, test in found:
+        assert any(f": validation accuracy {validation:.4f}, " in line for line in lines)
+        assert not any(f" {test:.4f}" in line for line in lines)
