@@ -43,6 +43,7 @@ ENDLESS = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("method", "settings"), ENDLESS)
 def test_a_site_stops_computing_when_the_round_s_time_is_over(
     small: Small, monkeypatch: pytest.MonkeyPatch, method: str, settings: str

@@ -106,6 +106,7 @@ def test_a_set_that_leads_nowhere_is_rejected_for_that_and_not_for_a_figure(smal
 # -- what a device sends ----------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "words",
     [
@@ -243,6 +244,7 @@ def test_a_learned_length_is_held_to_what_the_server_accepts(
     assert upload(run_, sent).payload.step_size == 500.0  # type: ignore[attr-defined]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("m", [1, 5])
 def test_what_a_coarser_codec_costs_the_replayed_update(small: Small, m: int) -> None:
     """The same distilled set through each codec, its update against that of float32."""

@@ -40,6 +40,7 @@ def test_odd_instructions_are_carried_out_or_refused_in_a_sentence() -> None:
     assert tally.refused["settings"] > 20
 
 
+@pytest.mark.extended
 def test_it_sees_a_file_that_is_written_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ def require_head_alone(config: dict[str, object]) -> None:
         assert moved == model.is_of_head(name), name
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("norm", ["instance", "batch"])
 def test_the_last_layer_alone_is_trained(small: Small, norm: str) -> None:
     """With batch norm: its statistics too stay as they were."""

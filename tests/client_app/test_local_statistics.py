@@ -174,6 +174,7 @@ def test_every_method_whose_sites_train_has_it(small: Small, method: str) -> Non
     assert not any("running" in name or "tracked" in name for name in weights)
 
 
+@pytest.mark.extended
 def test_one_site_alone_has_the_same_numbers_either_way(small: Small) -> None:
     """What is averaged over one site is that site's: every figure of its evaluation is the same."""
     words = f"{AT_SITES} model.norm=batch model.depth=1 model.width=4 federation.sites=1"

@@ -241,6 +241,7 @@ def test_a_round_copies_no_weights_but_into_each_devices_model(
     assert not asked
 
 
+@pytest.mark.extended
 def test_what_a_round_reads_of_its_messages_is_no_more_with_more_devices(small: Small) -> None:
     """Headers of arrays and of payloads, and the client's class, once a kind: what is counted is what was not known."""
     known = (npy._announced, codec._read_short, codec._short_header, device._own_client)

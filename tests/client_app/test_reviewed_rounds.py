@@ -252,6 +252,7 @@ def test_only_a_site_that_has_a_review_may_lack_images_and_none_may_send_more(
 # ---- what the site remembers ----------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "name", ["feddm", "feddm of half the size", "feddm with noise", "fedssyn, distilled"]
 )
@@ -280,6 +281,7 @@ def test_it_does_not_come_back(small: Small, tmp_path: Path, name: str) -> None:
     assert len(second) == len(first) - (name == "feddm")
 
 
+@pytest.mark.extended
 def test_a_generators_images_are_deleted_where_other_runs_find_them(
     small: Small, tmp_path: Path
 ) -> None:

@@ -287,6 +287,7 @@ ODD = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("case", ODD)
 def test_a_round_and_a_time_are_numbers_of_a_round_and_a_time(small: Small, case: str) -> None:
     site = Site(small(method="fedavg"))

@@ -38,6 +38,7 @@ def choices(image: Tensor) -> list[Tensor]:
     return crops + [crop.flip(-1) for crop in crops]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("size", [(6, 10), (8, 11)])
 def test_every_image_becomes_a_crop_of_itself_padded_or_that_flipped(size: tuple[int, int]) -> None:
     """One call for the whole batch; in 3,000 draws of an image each of the 162 turns up, none far too often."""
@@ -124,6 +125,7 @@ def test_evaluation_sees_the_images_as_they_are(monkeypatch: pytest.MonkeyPatch)
     assert evaluate(model, samples, Classification(4), 3).examples == 7
 
 
+@pytest.mark.extended
 def test_a_run_with_it_differs_and_is_the_same_again(small: Small) -> None:
     lines = [
         run(small(method="fedprox", rounds=1, seed=4, set=words)).metrics()[-1]["test"]["loss"]

@@ -53,6 +53,7 @@ def test_scalars(text: str, value: object) -> None:
     assert same(scalar(text), value)
 
 
+@pytest.mark.extended
 @given(VALUES)
 def test_a_scalar_is_read_back(value: str | int | float | bool | None) -> None:
     assert same(scalar(scalar_text(value)), value)
@@ -74,6 +75,7 @@ def test_set_is_read_back(values: dict[str, str | int | float | bool | None]) ->
     assert all(same(found[key], values[key]) for key in values)
 
 
+@pytest.mark.extended
 @given(st.dictionaries(KEYS, VALUES, max_size=5))
 def test_yaml_is_read_back(
     tmp_path_factory: pytest.TempPathFactory, values: dict[str, str | int | float | bool | None]

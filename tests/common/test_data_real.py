@@ -61,6 +61,7 @@ def test_published_set(
     assert float((squares.mean(0) - 1).abs().max()) < 2e-3
 
 
+@pytest.mark.extended
 def test_class_names_are_the_publishers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     data = _real("cifar10", monkeypatch, tmp_path)
     meta = Path(os.environ["NECTAR_DATA"]) / "cifar-10-batches-py/batches.meta"

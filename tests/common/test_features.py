@@ -77,6 +77,7 @@ def test_a_row_is_the_embedding_of_its_image_alone_at_one_length(tmp_path: Path)
     assert rows.info.largest == pytest.approx(4.0)
 
 
+@pytest.mark.extended
 def test_torchvisions_weights_take_images_as_they_were_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

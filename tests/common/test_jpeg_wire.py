@@ -74,6 +74,7 @@ def test_many_images_take_as_many_columns_as_a_file_has_room_for() -> None:
     assert torch.equal(got, images)
 
 
+@pytest.mark.extended
 @given(
     st.integers(1, 9),
     st.sampled_from([1, 3]),

@@ -63,6 +63,7 @@ def loss_of(model: Classifier, weights: dict[str, Tensor], x: Tensor, y: Tensor)
     return F.cross_entropy(functional_call(model, weights, (x,)).flatten(0, -2), y)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", MODELS)
 def test_a_second_derivative_is_the_difference_of_first_ones(name: str) -> None:
     """d/dt of the gradient along a direction of weights and inputs at once, in float64, by central differences."""

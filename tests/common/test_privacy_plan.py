@@ -44,6 +44,7 @@ def test_methods_with_one_training_a_round_or_one_release_are_planned() -> None:
     assert not {"feddm", "fedvae", "feddpms", "fedgen", "fedsynth", "fedssyn"} & set(PLANNED)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("method", only_these_first(PLANNED, "ridge"))
 def test_what_the_sites_are_charged_is_within_what_was_asked_and_close(
     method: str, small: Small

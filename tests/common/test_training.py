@@ -331,6 +331,7 @@ def trained(
     return list(model.state_dict().values())
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("changes", SETTINGS)
 @pytest.mark.parametrize("name", ["convnet", "vit", "lstm", "a penalty"])

@@ -144,6 +144,7 @@ def test_a_class_that_looks_likelier_is_no_finding() -> None:
 few = st.lists(st.sampled_from([-math.inf, -1.0, 0.0, 0.5, 0.5001, 2.0]), min_size=1, max_size=60)
 
 
+@pytest.mark.extended
 @given(few, st.integers(0, 5), st.floats(0.0, 0.3))
 def test_false_alarms_of_the_fitted_half_never_pass_the_rate_and_no_lower_score_would_do(
     scores: list[float], seed: int, rate: float
@@ -162,6 +163,7 @@ def test_false_alarms_of_the_fitted_half_never_pass_the_rate_and_no_lower_score_
     assert not lower or above(max(lower)) > rate * total - 1e-12
 
 
+@pytest.mark.extended
 @given(few, few)
 def test_the_area_is_the_share_of_pairs_in_order(
     members: list[float], controls: list[float]
@@ -205,6 +207,7 @@ def test_noise_shows_nobody(small: Small) -> None:
     assert content["all"]["images"] == 300
 
 
+@pytest.mark.extended
 def test_weights_are_judged_by_the_loss_and_members_and_controls_are_counted(small: Small) -> None:
     words = "federation.sites=1 data.images=100 fedavg.epochs=60 fedavg.lr=0.1"
     record = run(small(method="fedavg", rounds=2, set=words))
@@ -229,6 +232,7 @@ def test_what_a_site_holds_out_is_no_member(small: Small) -> None:
     assert found["members"] < 800
 
 
+@pytest.mark.extended
 def test_fedssyns_pool_is_audited_whole(small: Small) -> None:
     settings = "fedssyn.source=real fedssyn.inner=fedavg"
     content = audit_record(run(small(method="fedssyn", rounds=2, set=settings)).directory)
@@ -298,6 +302,7 @@ def test_the_leverages_of_all_who_were_summed_have_the_rows_length_as_their_mean
 # ---- what cannot be audited -----------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_text_has_no_images_to_audit(asked: Any) -> None:
     record = run(asked())
     with pytest.raises(ConfigError, match="there are no images to audit"):
@@ -307,6 +312,7 @@ def test_text_has_no_images_to_audit(asked: Any) -> None:
 # ---- on the terminal, in the report ---------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_many_images_are_held_against_candidates_a_few_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -246,6 +246,7 @@ def test_a_score_of_the_pictures_finds_the_same_division(
 # ---- at two sites --------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("form", ["pictures", "tables"])
 @pytest.mark.parametrize("shared", [0, 1, 3])
 def test_a_patient_at_two_simulated_sites_is_said(

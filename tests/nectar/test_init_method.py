@@ -70,6 +70,7 @@ def test_its_files_run(tmp_path: Path, small: Small, monkeypatch: pytest.MonkeyP
         del sys.modules[module]
 
 
+@pytest.mark.extended
 def test_tables_are_found_by_their_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         listing().count("\n") > listing("FedDM").count("\n") > listing("feddm", "mnist").count("\n")

@@ -111,6 +111,7 @@ def root_says() -> Iterator[list[str]]:
     logging.getLogger().removeHandler(handler)
 
 
+@pytest.mark.extended
 def test_it_prints_a_line_a_round_once_and_leaves_logger_and_threads_as_they_were(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], root_says: list[str]
 ) -> None:
@@ -221,6 +222,7 @@ def test_keywords_become_the_words_that_would_be_typed() -> None:
 # -- a comparison -------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_a_comparisons_words_are_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 

@@ -75,6 +75,7 @@ def test_a_measured_target_is_refused_and_taken_where_that_is_typed(
     assert len(run(tmp_path, *words, "data.classes=labels")) == len({*map(str, labels)})
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "labels",
     [

@@ -45,6 +45,7 @@ def learned(kind: str, folder: Path, method: str, more: str = "", rounds: int = 
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", MAKE)
 @pytest.mark.parametrize("method", only_these_first(TAKING, "feddm", "fedsynth", long=ALIKE))
 def test_a_method_that_takes_them_learns_from_them(tmp_path: Path, kind: str, method: str) -> None:

@@ -174,6 +174,7 @@ def test_what_the_check_refuses_is_never_submitted(tmp_path: Path) -> None:
     assert remains() == []
 
 
+@pytest.mark.extended
 def test_another_port_is_taken_when_the_superlink_does_not_get_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +193,7 @@ def test_a_superlink_that_never_starts_is_told_with_its_last_words(tmp_path: Pat
     assert remains() == []
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("code", "sentence"),
     [

@@ -202,12 +202,13 @@ def test_before_it_has_a_supernode_ctrl_c_ends_it_without_a_traceback(tmp_path: 
 def test_a_signal_while_it_imports_ends_it_with_its_supernode(
     site: Callable[..., Site], number: signal.Signals
 ) -> None:
-    supernode = "trap 'echo heard; exit 3' TERM INT; sleep 600 & wait"
+    supernode = "trap 'echo heard; exit 3' TERM INT; echo listens; sleep 600 & wait"
     one = site(
         supernode,
         imports="print(f'imports: {os.getpid()}', flush=True); import time; time.sleep(600)",
     )
     importing = one.number("imports")
+    until(lambda: "listens" in one.said)
     os.killpg(one.process.pid, number)  # as a terminal does
     assert one.process.wait(300) == 3
     assert one.said.count("heard") == 1

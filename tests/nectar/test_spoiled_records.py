@@ -152,6 +152,7 @@ EDITS: dict[str, Callable[[dict[str, Any]], object]] = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("number", [0, 1, 2])
 @pytest.mark.parametrize("how", EDITS)
 def test_edited_figures_are_not_gone_on_from(
@@ -220,6 +221,7 @@ def test_rounds_that_the_sites_judge_are_gone_on_from(every: int, tmp_path: Path
 # ---- a full disk, and what a run that ended leaves ----------------------------------------------------------
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("size", [3_000, 8_000])
 def test_an_export_on_a_full_disk_is_a_sentence(
     size: int,

@@ -231,6 +231,7 @@ def test_a_superlink_that_does_not_answer(
     assert "cannot be reached" in capsys.readouterr().err
 
 
+@pytest.mark.extended
 def test_a_server_app_names_its_nodes_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -130,6 +130,7 @@ def waves(path: Path, channels: int, steps: int, *, last: bool, n: int = 60) -> 
 ASKED = "are the axes [n, steps, channels]?"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("channels", [9, 3])
 def test_series_with_more_channels_than_steps_are_asked_about(
     channels: int,

@@ -82,6 +82,7 @@ def test_an_options_name_is_the_key_that_was_meant(name: str, key: str | None) -
     assert meant_by(name) == key
 
 
+@pytest.mark.extended
 def test_methods_experiments_and_keys_complete_a_word() -> None:
     assert "fedavg" in completions("fed")
     assert completions("partition.al") == ["partition.alpha="]
@@ -118,6 +119,7 @@ def test_flowers_own_parser_reads_back_what_we_write(
     }
 
 
+@pytest.mark.extended
 @given(TEXTS.filter(lambda text: "\0" not in text))
 def test_a_value_survives_from_the_words_through_flower_to_the_configuration(value: str) -> None:
     words = ["method=flwr.serverapp.strategy:FedAvg", f"strategy.weighted_by_key='{value}'"]

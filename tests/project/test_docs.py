@@ -96,6 +96,7 @@ def test_every_command_of_nectar_exists(page: Path) -> None:
     assert named <= {*SUMMARIES, "help"}, page
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_every_command_is_accepted_by_todays_settings(page: Path) -> None:
     """But for the page's own methods, which are made and run below."""
@@ -204,6 +205,7 @@ def test_the_methods_that_add_a_method_writes_run(
 # ---- what is believed of what a site sends -----------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_the_table_is_made_from_the_code() -> None:
     page = believed.PAGE.read_text(encoding="utf-8")
     assert page.count(believed.BEGIN) == page.count(believed.END) == 1
@@ -218,6 +220,7 @@ def test_every_method_that_sends_something_has_a_row() -> None:
 # ---- the page of promises: its rows are the marks of the tests ---------------------------------------
 
 
+@pytest.mark.extended
 def test_promises_are_those_of_the_marks() -> None:
     text = promises.PAGE.read_text(encoding="utf-8")
     assert text == promises.page(text), "run `python -m tests.promises`"

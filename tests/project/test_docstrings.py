@@ -36,6 +36,7 @@ def named(node: ast.AST) -> Iterator[str]:
             yield part.name
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("package", PACKAGES)
 def test_what_a_docstring_documents_is_there_under_that_name(package: str) -> None:
     missing = [

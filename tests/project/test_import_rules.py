@@ -56,6 +56,7 @@ def _of_flower(source: str) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+@pytest.mark.extended
 def test_what_flower_keeps_private_is_imported_in_three_files_alone() -> None:
     found = set()
     for package in PACKAGES:

@@ -32,6 +32,7 @@ def rows() -> dict[str, tuple[int, float]]:
         }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_can_be_had_by_its_name_alone(method: str) -> None:
     """What a run checks before it begins: the model, the data and their division, the strategy."""

@@ -42,6 +42,7 @@ def test_every_figure_and_table_is_listed_once() -> None:
     assert {one.paper for one in ITEMS} == set(COUNTED)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("one", ITEMS, ids=lambda one: f"{one.paper} {one.item}")
 def test_its_command_can_be_asked_for_or_a_reason_is_there(one: PaperItem) -> None:
     assert bool(one.command) != bool(one.reason)
@@ -65,6 +66,7 @@ def test_every_table_of_a_paper_makes_one_of_its_figures_or_tables() -> None:
             assert f"{TABLE}={name} " in said.replace(")", " ").replace(",", " "), name
 
 
+@pytest.mark.extended
 def test_they_are_printed_and_can_be_filtered(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     printed = capsys.readouterr().out

@@ -200,6 +200,7 @@ def test_the_curve_takes_up_a_comparison_of_numbers_of_images(tmp_path: Path) ->
     assert new == [["20", "9", "0.2000"], ["100", "9", "0.1000"]]
 
 
+@pytest.mark.extended
 def test_the_names_of_a_crowd_are_all_there_and_clear_of_each_other() -> None:
     points = [
         Point(f"row {i}", "ab"[i % 2], 2.0 + i // 12, 0.4 + 0.001 * i, 0.3, 0.5) for i in range(24)

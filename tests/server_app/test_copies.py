@@ -93,6 +93,7 @@ def test_it_is_told_first(small: Small, caplog: pytest.LogCaptureFixture) -> Non
     assert 0 < text.index("sent images equal a real one of their site") < text.index("Completed:")
 
 
+@pytest.mark.extended
 def test_from_noise_it_says_that_there_are_none_once(
     small: Small, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -106,6 +107,7 @@ def test_from_noise_it_says_that_there_are_none_once(
     assert text.index(f"Copies: 0 of {total(record).images} sent images") < text.index("Completed:")
 
 
+@pytest.mark.extended
 def test_where_no_images_are_sent_nothing_is_counted(small: Small) -> None:
     record = run(small(method="fedavg", rounds=1))
     assert "copies" not in RunRecord.open(record.directory).provenance

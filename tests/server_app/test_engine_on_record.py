@@ -55,6 +55,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, str]:
     return record, "\n".join(lines)
 
 
+@pytest.mark.extended
 def test_a_federation_is_none_of_a_simulation(deployed: tuple[Record, str]) -> None:
     provenance, partition, page = said_of(deployed[0])
     assert provenance["engine"] == "superlink"
@@ -77,6 +78,7 @@ def test_its_log_names_the_sites_and_gives_no_advice_for_simulations(
     assert "For 10, start 10 SuperNodes, each with num-partitions=10 in its node config" in message
 
 
+@pytest.mark.extended
 def test_its_report_shows_the_real_images_beside_those_sent(deployed: tuple[Record, str]) -> None:
     """Shares of a data set that is at hand here: the control needs no simulation."""
     _, _, page = said_of(deployed[0])
@@ -85,6 +87,7 @@ def test_its_report_shows_the_real_images_beside_those_sent(deployed: tuple[Reco
     assert "Images by site and class" in page
 
 
+@pytest.mark.extended
 def test_a_simulation_says_so(tmp_path: Path) -> None:
     provenance, partition, page = said_of(
         run({"output-dir": str(tmp_path), "rounds": 1, "set": SMALL})

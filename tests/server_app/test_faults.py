@@ -162,6 +162,7 @@ def test_a_device_that_never_answers_is_given_up_at_the_deadline(small: Small) -
         assert line["rejected"] == {"partition-2": "no reply within 600 s"}
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("method", ["feddm", "fedavg", "flwr.serverapp.strategy:FedAvg"])
 def test_with_too_few_left_the_run_stops_with_the_reasons(small: Small, method: str) -> None:
     config = small(method=method, set="federation.min_replies=3")
@@ -215,6 +216,7 @@ class CountingGrid(LocalGrid):
         return super().push_messages(messages)
 
 
+@pytest.mark.extended
 def test_waves_are_cut_to_size_and_give_the_numbers_of_all_at_once(small: Small) -> None:
     at_once = run(small(method="fedavg", rounds=1, set="federation.sites=5"))
     CountingGrid.pushed.clear()

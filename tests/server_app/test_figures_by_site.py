@@ -63,6 +63,7 @@ def _mean(evaluated: dict[str, Any], figure: str) -> float:
     return float(sum(row["examples"] * row[figure] for row in evaluated.values()) / total)
 
 
+@pytest.mark.extended
 def test_the_record_has_every_sites_figures_and_the_report_shows_the_last(small: Small) -> None:
     record = run(small(method="fedavg", rounds=2, set=AT_SITES))
     first, *judged = record.metrics()
@@ -77,6 +78,7 @@ def test_the_record_has_every_sites_figures_and_the_report_shows_the_last(small:
     assert f"{judged[-1]['evaluated']['partition-2']['loss']:.4f}" in page.text
 
 
+@pytest.mark.extended
 def test_without_an_evaluation_at_the_sites_there_are_no_figures(small: Small) -> None:
     record = run(small(method="fedavg", rounds=1))
     assert record.metrics()[1]["evaluated"] == {}

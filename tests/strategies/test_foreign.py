@@ -281,6 +281,7 @@ def test_q_fedavg_by_hand() -> None:
     assert aggregated(f"{PATH}:QFedAvg", words) == pytest.approx(0.52, abs=1e-6)
 
 
+@pytest.mark.extended
 def test_a_strategys_own_reason_to_stop_is_a_sentence(small: Small) -> None:
     given = "strategy.client_learning_rate=0.5 strategy.train_loss_key=loss"
     with pytest.raises(FederationError, match=f"{PATH}:QFedAvg: Missing or invalid training loss"):

@@ -183,6 +183,7 @@ def test_rows_of_a_table_are_features_and_text_is_refused(tmp_path: Path) -> Non
         nectar.run("ridge", dataset="reddit", output_dir=tmp_path, progress=False)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -297,6 +298,7 @@ def test_a_frozen_networks_rows_are_features(tmp_path: Path) -> None:
         ran(tmp_path / "runs", **frozen)
 
 
+@pytest.mark.extended
 def test_features_are_of_each_picture_alone_of_any_size_and_number_of_channels() -> None:
     for shape in ((1, 8, 8), (3, 8, 12), (1, 28, 28), (3, 70, 90), (2, 5, 2)):
         model = build("ridge", shape, 3, width=5).eval()

@@ -222,6 +222,7 @@ def test_each_of_two_noisy_rounds_is_charged(tmp_path: Path) -> None:
     assert spent[1] > 1.3 * spent[0]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("more", "said"),
     [

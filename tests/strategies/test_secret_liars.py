@@ -108,6 +108,7 @@ def test_keys_that_are_no_sites_alone_are_asked_for_again_and_then_left_out(
     assert grid.asked.count((KEYS, 1)) == 1, "an honest site is asked for keys once"
 
 
+@pytest.mark.extended
 def test_a_key_that_was_copied_before_costs_its_first_owner_nothing(small: Small) -> None:
     """Asked again, it has another; who gives its old one has no private key to it, and cannot be one of the roll."""
     record, _ = lied(small, 5, {4: old_keys_of_first}, rounds=2)
@@ -282,6 +283,7 @@ def test_scaffold_and_feddyn_weigh_by_counts_that_are_told(small: Small) -> None
             assert torch.allclose(tensor, ends[1].weights[name], atol=1e-4), (method, name)
 
 
+@pytest.mark.extended
 def test_without_counts_the_most_that_a_site_has_is_typed_and_holds(small: Small) -> None:
     words = "fedavg.weighting=counts federation.max_examples=1000"
     with pytest.raises(FederationError, match="outside of what 5 sites can add up to"):

@@ -77,6 +77,7 @@ def test_what_is_sent_are_the_largest_numbers_of_fedavgs_own_update(small: Small
     assert torch.equal(sent.values, update[sent.indices])
 
 
+@pytest.mark.extended
 def test_a_run_learns_is_the_same_twice_and_pays_what_its_rate_says(small: Small) -> None:
     """With c = |kept| / |update|, what is left out has the squared length 1 - c^2."""
     words = f"{QUICK} topk.epochs=3 topk.rate=4 topk.lr=0.1"

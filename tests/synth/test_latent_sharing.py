@@ -53,6 +53,7 @@ def test_the_matching_on_a_small_table(
     assert best_match(site, scarce, TABLE) == helper
 
 
+@pytest.mark.extended
 @given(
     st.sets(st.integers(0, 9)),
     st.dictionaries(st.text("abc", min_size=1, max_size=2), st.sets(st.integers(0, 9)), max_size=6),
