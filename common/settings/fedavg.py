@@ -279,13 +279,13 @@ class FedPVRSettings(ScaffoldSettings):
             return []
         chosen = self.layers.split(",")
         for layer in chosen:
-            if not any(_lies_in(name, layer) for name in names):
+            if not any(_in_layer(name, layer) for name in names):
                 there = ", ".join(dict.fromkeys(name.partition(".")[0] for name in names))
                 raise ValueError(f"fedpvr.layers names '{layer}', the model has {there}")
-        return [name for name in names if any(_lies_in(name, layer) for layer in chosen)]
+        return [name for name in names if any(_in_layer(name, layer) for layer in chosen)]
 
 
-def _lies_in(name: str, layer: str) -> bool:
+def _in_layer(name: str, layer: str) -> bool:
     return name == layer or name.startswith(f"{layer}.")
 
 

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from common.errors import PayloadError
 from common.wire.codec import (
     AnyArray,
-    choose,
     describe,
     encoded_bytes,
     frame,
     narrowed,
     require_count,
     require_finite,
+    require_one_of,
     unframe,
 )
 
@@ -116,7 +116,7 @@ class Weights:
     def decode(cls, arrays: Sequence[AnyArray], spec: WeightsSpec) -> Self:
         """Rebuild the state in the model's own dtypes: views of ``arrays``, copied when they are asked for."""
         header, body = unframe(cls.kind, arrays)
-        codec = choose(header, "codec", CODECS)
+        codec = require_one_of(header, "codec", CODECS)
         narrow = CODECS[codec].dtype
         require_count(cls.kind, body, len(spec.names))
         tensors = {}
