@@ -60,9 +60,10 @@ class TrainingSettings(Settings):
         """Return the rate and number of a training's steps, as `common.learning.steps` plans them."""
         if not vars(type(self)).get("trains_alone"):  # what inherits it may release more
             return None
-        pool = max(1, round(examples * (1 - held)))
-        size = min(self.batch, pool)
-        return size / pool, -(-self.epochs * pool // size)
+        from common.learning.steps import DPSGDSteps
+
+        plan = DPSGDSteps.plan(self.batch, self.epochs, max(1, round(examples * (1 - held))))
+        return plan.rate, plan.steps
 
     def unprotected(self, privacy: PrivacySettings) -> str:
         """Refuse to clip a noised gradient again, and to begin without the number of steps."""

@@ -376,13 +376,12 @@ def unpack_classes(name: str, array: AnyArray, shape: tuple[int, ...], classes: 
         raise PayloadError(
             f"{name} is {describe(array)} where integers of shape {shape} were expected"
         )
-    values = array
-    low, high = int(values.min(initial=0)), int(values.max(initial=0))
+    low, high = int(array.min(initial=0)), int(array.max(initial=0))
     if low < 0 or high >= classes:
         raise PayloadError(
             f"a label is {low if low < 0 else high} where 0 to {classes - 1} are allowed"
         )
-    return torch.from_numpy(values.astype(np.int64))
+    return torch.from_numpy(array.astype(np.int64))
 
 
 def require_shares(name: str, rows: Tensor) -> None:

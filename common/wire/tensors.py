@@ -196,11 +196,10 @@ def _read(
     if travels == "integers":
         return unpack_classes(name, array, shape, int(spec.most) + 1)
     require_shape(name, array, shape, travels)
-    values = array
     if spec.dtype == torch.bool:
         # A byte that is neither 0 nor 1 would be true here and false there.
-        values = values.view(np.uint8) != 0
-    tensor = torch.from_numpy(np.array(values)).to(spec.dtype)
+        array = array.view(np.uint8) != 0
+    tensor = torch.from_numpy(np.array(array)).to(spec.dtype)
     require_finite(name, tensor)
     if tensor.numel():
         low, high = tensor.min().item(), tensor.max().item()

@@ -374,14 +374,9 @@ def report(
             for row in rows
         ]
     table = [header, *([name, *row] for name, row in zip(names, cells, strict=True))]
-    widths = [max(len(line[column]) for line in table) for column in range(len(header))]
-    return "\n".join(
-        "  ".join(
-            [line[0].ljust(widths[0])]
-            + [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
-        )
-        for line in table
-    )
+    first, *widths = (max(map(len, column)) for column in zip(*table, strict=True))
+    lines = ([n.ljust(first), *map(str.rjust, row, widths)] for n, *row in table)
+    return "\n".join(map("  ".join, lines))
 
 
 # ---- draws ---------------------------------------------------------------------------------------
