@@ -21,7 +21,7 @@ from benchmarks.measure import Claim, Row, compare
 from common.draws.private_draws import KeyStream
 from common.draws.seeding import generator
 from common.learning.compute import torch_device
-from common.learning.stacked import Pupil, train_stacked
+from common.learning.stacked import SiteTraining, train_stacked
 from common.learning.task import Classification
 from common.learning.training import Gradients, dp_sgd, train
 from common.models import build
@@ -84,7 +84,7 @@ def _works(device: torch.device) -> Iterator[tuple[str, Work, Work]]:
         lambda: [trained(mlp, samples, k) for k, samples in enumerate(own)],
         lambda: train_stacked(
             mlp,
-            [Pupil(s, generator(0, "batches", k, device=device)) for k, s in enumerate(own)],
+            [SiteTraining(s, generator(0, "batches", k, device=device)) for k, s in enumerate(own)],
             settings,
         ),
     )

@@ -23,7 +23,7 @@ from client_app.site import division_of
 from common.errors import NectarError, one_line
 from common.learning.compute import use_threads
 from common.learning.run import Run
-from common.learning.stacked import Pupil, cannot_stack, train_stacked
+from common.learning.stacked import SiteTraining, cannot_stack, train_stacked
 from common.learning.training import Trained
 from common.models import Classifier
 from common.settings.fedavg import FedAvgSettings
@@ -131,7 +131,7 @@ def _train(
     server_round, sent = int(str(config["server-round"])), due[0][0].content.array_records["arrays"]
     due = [(m, c) for m, c in due if _are_same(m.content.array_records["arrays"], sent)]
     begun = time.perf_counter()
-    names, pupils = list[str](), list[Pupil]()
+    names, pupils = list[str](), list[SiteTraining]()
     for message, context in due:
         client = client_of(message, context)
         if not len(client.samples):
@@ -141,7 +141,7 @@ def _train(
         given = DECODE_CACHE.decode(DECODE_CACHE.arrays_of(sent), takes(run))
         if (course := client.course(given)) is not None:
             names.append(client.site)
-            pupils.append(Pupil(client.samples, client.generator(PURPOSE), course))
+            pupils.append(SiteTraining(client.samples, client.generator(PURPOSE), course))
     if not pupils:
         return
     model, settings = run.model_with(pupils[0].course.start), run.settings(FedAvgSettings)

@@ -67,8 +67,8 @@ from common.privacy.ledger import (
 from common.samples.inputs import Samples
 from common.sites import IN_PROCESS, site_name
 from common.specs.updates import DATA, EVALUATION, EXCEPTION, REASON, TRAINING_FAILED
-from common.storage.limits import checked_by
-from common.wire.codec import array_of, filled, record_of
+from common.storage.limits import deadline_check
+from common.wire.codec import array_of, record_of, unchecked_record
 
 #: Flower's own code for a ClientApp that raised
 RAISED = 2
@@ -160,7 +160,7 @@ def client_of(message: Message, context: Context) -> DeviceClient:
     run = division.run
     use_threads(run.config.compute.client_cores)
     site, drawn_as = site_of(run, context), drawn_name(run, context)
-    with checked_by(_time_to_read(context, _config(message)).check):
+    with deadline_check(_time_to_read(context, _config(message)).check):
         train, holdout = site_samples(division, drawn_as, context)
     record_id = _record_of(message)
     state = state_of(run, record_id, site, context)
@@ -242,7 +242,7 @@ def _read(read: Callable[[str], LedgerTip | None], text: str, key: str) -> Ledge
 def figures(metrics: Mapping[str, Any], examples: int) -> MetricRecord:
     """Return a client's figures as Flower sends them, with the count that strategies weight by."""
     values = {k: value if isinstance(value, list) else float(value) for k, value in metrics.items()}
-    return filled(MetricRecord(), {**values, "num-examples": examples})
+    return unchecked_record(MetricRecord(), {**values, "num-examples": examples})
 
 
 def _train(message: Message, context: Context) -> RecordDict:
@@ -251,12 +251,12 @@ def _train(message: Message, context: Context) -> RecordDict:
         _arrays(message),
         dict(_config(message)),
     )
-    content = filled(
+    content = unchecked_record(
         RecordDict(),
         {
             "arrays": record_of(map(array_of, arrays)),
             "metrics": figures(metrics, examples),
-            "about": filled(ConfigRecord(), {"site": client.site}),
+            "about": unchecked_record(ConfigRecord(), {"site": client.site}),
         },
     )
     if (told := client.draws.told) is not None:
@@ -322,7 +322,7 @@ def _roll_call(message: Message, context: Context) -> RecordDict:
     run = division.run
     use_threads(run.config.compute.client_cores)
     site = site_of(run, context)
-    with checked_by(_time_to_read(context).check):
+    with deadline_check(_time_to_read(context).check):
         train, holdout = site_samples(division, drawn_name(run, context), context)
     asked = _config(message)
     account = account_of(run, "", site, context)

@@ -7,7 +7,7 @@ from typing import Any
 
 from client_app.device import DeviceClient, Metrics, NDArrays, phase
 from client_app.local_training import pulled, train_locally
-from common.learning.stacked import Course
+from common.learning.stacked import StepTerms
 from common.learning.task import difference, plus
 from common.specs.updates import Demands
 from common.wire.weights import Weights
@@ -22,9 +22,9 @@ class FedAvgClient(DeviceClient):
         model, _ = train_locally(self, w)
         return Weights.of(model, w.codec, copy=False)  # which ends with this
 
-    def course(self, given: Weights) -> Course:
+    def course(self, given: Weights) -> StepTerms:
         """Return plain training."""
-        return Course(given)
+        return StepTerms(given)
 
 
 # ---- foreign -------------------------------------------------------------------------------------

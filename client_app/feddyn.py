@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from client_app.device import DeviceClient, phase
 from client_app.local_training import train_locally
 from client_app.state import Tensors
-from common.learning.stacked import Course
+from common.learning.stacked import StepTerms
 from common.learning.training import Local
 from common.settings.fedavg import FedDynSettings
 from common.wire.weights import Weights
@@ -28,10 +28,12 @@ class FedDynClient(DeviceClient):
             self.remember({n: g[n] - alpha * (ended.tensors[n] - w.tensors[n]) for n in spec.names})
         return ended
 
-    def course(self, given: Weights) -> Course:
+    def course(self, given: Weights) -> StepTerms:
         """Return training by the same loss, of whose terms the gradient is alpha (w - w_r) - g_k."""
         alpha = self.settings(FedDynSettings).alpha
-        return Course(given, mu=alpha, slope=self._recalled(alpha)) if alpha else Course(given)
+        return (
+            StepTerms(given, mu=alpha, slope=self._recalled(alpha)) if alpha else StepTerms(given)
+        )
 
     def _recalled(self, alpha: float) -> Tensors:
         return (self.recall() if alpha else None) or self.run.spec.parameters.zeros().tensors

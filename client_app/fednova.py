@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from client_app.device import DeviceClient, phase
 from client_app.local_training import pulled, train_locally
-from common.learning.stacked import Course
+from common.learning.stacked import StepTerms
 from common.settings.fedavg import FedNovaSettings
 from common.specs.averaging import NORMALIZER, normalizer
 from common.wire.weights import Weights
@@ -22,6 +22,6 @@ class FedNovaClient(DeviceClient):
         self.tell(**{NORMALIZER: a})
         return Weights.of(model, w.codec)
 
-    def course(self, given: Weights) -> Course:
+    def course(self, given: Weights) -> StepTerms:
         """Return training that is pulled to its start."""
-        return Course(given, mu=self.settings(FedNovaSettings).mu)
+        return StepTerms(given, mu=self.settings(FedNovaSettings).mu)

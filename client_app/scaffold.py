@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from client_app.device import DeviceClient, phase
 from client_app.local_training import train_locally
 from client_app.state import Tensors
-from common.learning.stacked import Course
+from common.learning.stacked import StepTerms
 from common.learning.training import Local, Trained, mean_gradient
 from common.settings.fedavg import ScaffoldSettings
 from common.specs.averaging import CONTROL, WEIGHTS, bundle_spec, control_spec
@@ -38,10 +38,10 @@ class ScaffoldClient(DeviceClient):
         change = Weights({name: new[name] - own[name] for name in new})
         return Bundle({WEIGHTS: ended, CONTROL: change})
 
-    def course(self, given: Bundle) -> Course:
+    def course(self, given: Bundle) -> StepTerms:
         """Return training by the same steps."""
         w, c = given.part(WEIGHTS, Weights), given.part(CONTROL, Weights).tensors
-        return Course(w, drift=self._drift(c)[1], carried_on=self._carried_on)
+        return StepTerms(w, drift=self._drift(c)[1], carried_on=self._carried_on)
 
     def _drift(self, c: Mapping[str, Tensor]) -> tuple[Tensors, dict[str, Tensor]]:
         """Return c_k, and c - c_k."""

@@ -29,7 +29,7 @@ from client_app.state import (
 from common.config.keys import COMMAND_LINE
 from common.config.loading import load
 from common.config.resolved import Config
-from common.data.loading import require_own, times_forgotten
+from common.data.loading import cache_generation, require_own
 from common.data.store import digest_of
 from common.division import Division, require_same_data
 from common.errors import ConfigError, FederationError
@@ -170,7 +170,7 @@ def division_of(context: Context) -> Division:
     if node.device is not None:
         _check_offered(node.device)
     items = tuple(sorted(context.run_config.items()))
-    return _division(items, node.device, node.cores, owner, times_forgotten())
+    return _division(items, node.device, node.cores, owner, cache_generation())
 
 
 def _check_offered(device: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from common.storage import tensor_file
-from common.wire.display_contrast import Contrast
+from common.wire.image_codecs import Contrast
 from common.wire.synthetic_images import SyntheticImages
 
 SCHEMA = 1

@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import Strategy as FlowerStrategy
 from common.errors import FederationError
 from common.learning.run import Run
 from common.sites import Site
-from common.wire.display_contrast import Contrast
+from common.wire.image_codecs import Contrast
 from common.wire.synthetic_images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.exchange.evaluation import EvaluationRequest

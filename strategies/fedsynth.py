@@ -21,20 +21,16 @@ from strategies.averaging import share_of
 from strategies.base import Instruction, Strategy
 from strategies.exchange.replies import Upload
 from strategies.exchange.rules import Rule, image_rule, model_rule
-from synth.synthetic_updates import Batches, Parameters, replay, replay_together
+from synth.synthetic_updates import Parameters, replay
 
 logger = getLogger("flwr")
-
-#: sets replayed at once with ``replay=vmap``, each a copy of the model
-_TOGETHER = 16
 
 
 class FedSynth(Strategy):
     """w_{r+1} = w_r + sum_k p_k (w_k^syn - w_r), with w_k^syn = ClientUpdate(S_k; w_r) and p_k = 1 / |S_t|.
 
-    With ``weighting=counts`` p_k = n_k / n. The replay starts from w_r as the devices read it. With ``replay=loop`` a
-    set that leads to no finite weights is rejected when it is read; with ``vmap`` the sets are replayed together first,
-    and it is rejected then.
+    With ``weighting=counts`` p_k = n_k / n. The replay starts from w_r as the devices read it. A set that
+    leads to no finite weights is rejected when it is read.
     """
 
     contrast = "stretched"
@@ -69,21 +65,17 @@ class FedSynth(Strategy):
         sent = upload.payload_as(SyntheticBatches)
         if not self.spec.targets:  # there are no pictures of text
             self._last[upload.site.name] = sent
-        if self.settings.replay == "vmap":
-            return upload
         batches = as_batches(sent, self.settings, self.run.device)
         ended = replay(self._loss, self._on_device(self._as_read(weights)), batches)
         _require_finite(ended)
         return replace(upload, payload=Weights({k: v.cpu() for k, v in ended.items()}))
 
     def resulting_model(self, weights: Weights, upload: Upload) -> Weights | None:
-        """Return where the replayed steps end; with ``replay=vmap`` they are replayed, and judged, later."""
+        """Return where the replayed steps end."""
         return upload.payload if isinstance(upload.payload, Weights) else None
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Sum the replayed updates as they come, in float64, and divide once."""
-        if self.settings.replay == "vmap":
-            uploads = self._replayed(weights, list(uploads))
         start = self._as_read(weights).tensors
         mean = self.average(Weights({k: t.double() for k, t in weights.tensors.items()}))
         for upload in uploads:
@@ -96,29 +88,6 @@ class FedSynth(Strategy):
         return Weights(
             {k: (t + moves[k]).to(t.dtype) for k, t in weights.tensors.items()}, weights.codec
         )
-
-    def _replayed(self, weights: Weights, uploads: list[Upload]) -> Iterable[Upload]:
-        """Replay all sets at once and let go of those that lead to no finite weights."""
-        sent = [upload.payload_as(SyntheticBatches) for upload in uploads]
-        each = [as_batches(batches, self.settings, self.run.device) for batches in sent]
-        stacked = Batches(
-            torch.stack([b.inputs for b in each]),
-            torch.stack([b.labels for b in each]),
-            torch.stack([b.step_size for b in each]),
-        )
-        here = self._on_device(self._as_read(weights))
-        ended = replay_together(self._loss, here, stacked, _TOGETHER)
-        replayed: list[Upload] = []
-        for i, upload in enumerate(uploads):
-            own = {name: value[i].cpu() for name, value in ended.items()}
-            try:
-                _require_finite(own)
-            except PayloadError as error:
-                self.round.reject(upload, str(error))
-                continue
-            replayed.append(replace(upload, payload=Weights(own)))
-        yield from self.round.plausible(replayed)
-        self.round.require_quorum()
 
     def _as_read(self, weights: Weights) -> Weights:
         """Return w_r as the devices read it: with wire.weights=float16 their steps start from rounded weights.

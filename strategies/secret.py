@@ -57,7 +57,7 @@ from common.secret.crypto import (
 )
 from common.secret.summand import ACCUSED, MASKED, SumForm, by_counts, event_of, form_of
 from common.sites import ALL_SITES, Site
-from common.wire.codec import filled
+from common.wire.codec import unchecked_record
 from common.wire.tensors import Tensors
 from common.wire.weights import Weights
 from strategies.base import Instruction, State, Strategy
@@ -258,7 +258,7 @@ class SecretSum:
                 cohort.NAMES: senders,
                 cohort.SEALED: [now.sealed[name][site.name] for name in senders],
             }
-            message.content[RECORD] = filled(ConfigRecord(), fields)
+            message.content[RECORD] = unchecked_record(ConfigRecord(), fields)
             expects = now.form.masked_spec(len(senders))
             begun.sent[i] = message, site, replace(instruction, expects=expects)
         return begun.messages
@@ -452,7 +452,7 @@ class SecretSum:
         }
         messages = []
         for site in sites:
-            content = RecordDict({"config": filled(ConfigRecord(), {**about, **fields})})
+            content = RecordDict({"config": unchecked_record(ConfigRecord(), {**about, **fields})})
             number = str(now.place.round)
             messages.append(Message(content, site.node_id, f"query.{query}", group_id=number))
         for site, reply in zip(sites, self.exchanged(messages), strict=True):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call
 
 from synth.descent import Adam, Mover
 
@@ -136,36 +136,6 @@ def replay(loss: Loss, w: Parameters, batches: Batches) -> dict[str, Tensor]:
         w,
         Batches(batches.inputs.detach(), batches.labels.detach(), batches.step_size.detach()),
     )
-
-
-def replay_together(
-    loss: Loss, w: Parameters, batches: Batches, chunk: int | None = None
-) -> dict[str, Tensor]:
-    """Return w_syn for K sets at once, every tensor of S and of the result with K in front.
-
-    Parameters
-    ----------
-    loss
-        F, of a model that ``torch.func.vmap`` can take.
-    w
-        The parameters that all start from.
-    batches
-        K sets of equal shapes: inputs [K, m, b, ...], labels [K, m, b, ...], step sizes [K].
-    chunk
-        Sets at a time, which bounds the memory; None for all.
-    """
-    slope = grad(loss)
-
-    def one(inputs: Tensor, labels: Tensor, step_size: Tensor) -> dict[str, Tensor]:
-        here = dict(w)
-        for x, y in zip(inputs, labels, strict=True):
-            along = slope(here, x, y)
-            here = {name: value - step_size * along[name] for name, value in here.items()}
-        return here
-
-    together = vmap(one, chunk_size=chunk)
-    moved: dict[str, Tensor] = together(batches.inputs, batches.labels, batches.step_size)
-    return moved
 
 
 def real_loss(

@@ -21,7 +21,7 @@ from PIL import Image
 from torch import Tensor
 
 from client_app.owner.node_config import NodeConfig
-from common.data.user.rows import as_written, csv_of_rows
+from common.data.user.rows import csv_of_rows, rounded_as_csv
 from common.errors import FederationError
 from common.samples.dataset import DatasetInfo
 from common.wire.bundle import Bundle
@@ -203,7 +203,7 @@ def _shown_of(part: Payload, made: Tensor, info: DatasetInfo) -> tuple[Payload, 
     if isinstance(part, Pixels):  # bytes, as they are shown
         return part, made
     by = tuple(info.mean), tuple(info.std)
-    shown = images_of(levels_of(made, *by), *by) if info.has_images else as_written(made, info)
+    shown = images_of(levels_of(made, *by), *by) if info.has_images else rounded_as_csv(made, info)
     if isinstance(part, SyntheticImages):
         return replace(part, images=shown), shown
     if isinstance(part, SyntheticBatches):

@@ -12,11 +12,11 @@ from common.config.keys import closest_word
 from common.config.resolved import Config
 from common.config.user_parts import PART, ImportPolicy
 from common.errors import FederationError
-from common.learning.cores import machine_cores
 from common.methods import METHODS
 from common.settings.base import AMOUNTS, Disclosure
 from common.settings.section import amounts, left_open
 from common.specs.updates import SECONDS_LEFT, TAKEN
+from common.storage.limits import machine_cores
 
 STARTS = {"noise": "noise", "means": "class means", "real": "real examples"}
 """The words of ``allow-start``, and what a method's disclosure calls each."""

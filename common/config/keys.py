@@ -58,7 +58,7 @@ STRATEGY = "strategy"
 
 
 @dataclass(frozen=True)
-class Leaf:
+class Stated:
     """A value and where it was given."""
 
     value: Any

@@ -15,7 +15,7 @@ from common.config.keys import (
     COMMAND_LINE,
     SHORT,
     STRATEGY,
-    Leaf,
+    Stated,
     show,
     unknown,
 )
@@ -117,14 +117,14 @@ def is_text(key: str) -> bool:
     return known is not None and known.annotation is str and not before
 
 
-def merge(layers: Iterable[Layer]) -> dict[str, Leaf]:
+def merge(layers: Iterable[Layer]) -> dict[str, Stated]:
     """Merge layers; the later one wins.
 
     Arguments for a strategy belong to the strategy chosen when they were given: a later layer that
     chooses another method drops them, so that an experiment serves with another ``method=``. Of two settings that
     say the same thing in two ways, a later layer's one takes the place of an earlier layer's other one.
     """
-    leaves: dict[str, Leaf] = {}
+    leaves: dict[str, Stated] = {}
     for layer in layers:
         chosen = layer.values.get("method")
         before = leaves["method"].value if "method" in leaves else None
@@ -133,5 +133,5 @@ def merge(layers: Iterable[Layer]) -> dict[str, Leaf]:
         for key, other in _EITHER.items():
             if layer.values.get(key) and other not in layer.values:
                 leaves.pop(other, None)
-        leaves |= {key: Leaf(value, layer.where) for key, value in layer.values.items()}
+        leaves |= {key: Stated(value, layer.where) for key, value in layer.values.items()}
     return leaves

@@ -23,7 +23,7 @@ from common.config.keys import (
     STRATEGY,
     TYPED,
     YES,
-    Leaf,
+    Stated,
     fail,
     show,
     where_phrase,
@@ -197,9 +197,9 @@ def _with_files(
     ]
 
 
-def _dataset_layer(leaves: Mapping[str, Leaf]) -> Layer:
+def _dataset_layer(leaves: Mapping[str, Stated]) -> Layer:
     """Read the file of the data set that is chosen."""
-    leaf = leaves.get("dataset", Leaf(RunSettings().dataset, "default"))
+    leaf = leaves.get("dataset", Stated(RunSettings().dataset, "default"))
     if not isinstance(leaf.value, str):
         raise ConfigError(
             f"dataset {where_phrase(leaf.where)} must be a name, not {show(leaf.value)}."
@@ -213,14 +213,14 @@ def _dataset_layer(leaves: Mapping[str, Leaf]) -> Layer:
     return layer
 
 
-def _features_layer(leaves: Mapping[str, Leaf]) -> list[Layer]:
+def _features_layer(leaves: Mapping[str, Stated]) -> list[Layer]:
     """Return what methods begin with that learn from a network's embeddings; it stands over the data set's file."""
     named = leaves.get("features.name")
     layer = kind_layer("features") if named is not None and named.value else None
     return [] if layer is None else [layer]
 
 
-def _needed_layer(leaves: Mapping[str, Leaf], policy: ImportPolicy | None) -> list[Layer]:
+def _needed_layer(leaves: Mapping[str, Stated], policy: ImportPolicy | None) -> list[Layer]:
     """Return what the method that is chosen needs of other sections, where it names any."""
     name = leaves["method"].value if "method" in leaves else RunSettings().method
     known = chosen_method(leaves, policy) or METHODS.get(str(name))
@@ -230,17 +230,17 @@ def _needed_layer(leaves: Mapping[str, Leaf], policy: ImportPolicy | None) -> li
     return [Layer(f"method={name}", needed)] if needed else []
 
 
-def _count_sites(leaves: dict[str, Leaf]) -> None:
+def _count_sites(leaves: dict[str, Stated]) -> None:
     """Let the folders or tables of simulated sites say how many there are, where nothing else does."""
     for key in (SITES_KEY, TABLES_KEY):
         sites = leaves.get(key)
         if sites is not None and sites.value and isinstance(sites.value, str | list):
             named = sites.value.split(",") if isinstance(sites.value, str) else sites.value
-            leaves.setdefault("federation.sites", Leaf(len(named), key))
+            leaves.setdefault("federation.sites", Stated(len(named), key))
 
 
 def _strategy_arguments(
-    method: str, leaves: Mapping[str, Leaf], own: Method | None, policy: ImportPolicy | None
+    method: str, leaves: Mapping[str, Stated], own: Method | None, policy: ImportPolicy | None
 ) -> dict[str, Scalar]:
     """Return the constructor arguments of a Flower strategy: checked where it is imported, which no site does."""
     given = stated_arguments(leaves)
@@ -260,7 +260,7 @@ def _strategy_arguments(
 
 
 def _paths(
-    given: Mapping[str, Any], in_file: Mapping[str, Leaf]
+    given: Mapping[str, Any], in_file: Mapping[str, Stated]
 ) -> dict[str, tuple[Path | str, str]]:
     """Return the run's three paths, each with where it was given (empty for a default)."""
     found: dict[str, tuple[Path | str, str]] = {"resume": ("", "")}
@@ -305,7 +305,7 @@ class OwnFile:
     """What such a file says."""
 
     layers: tuple[Layer, ...] = ()
-    paths: Mapping[str, Leaf] = field(default_factory=dict)
+    paths: Mapping[str, Stated] = field(default_factory=dict)
     experiment: str = ""
 
 
@@ -358,10 +358,10 @@ def _label(values: dict[str, Any], where: str) -> str:
     return label
 
 
-def _path(key: str, value: Any, where: str) -> Leaf:
+def _path(key: str, value: Any, where: str) -> Stated:
     if not isinstance(value, str) or "\0" in value:
         raise ConfigError(f"{key} in {where} must be a path, not {show(value)}.")
-    return Leaf(str(Path.cwd() / from_home(value)) if value else "", where)
+    return Stated(str(Path.cwd() / from_home(value)) if value else "", where)
 
 
 # ---- own data ------------------------------------------------------------------------------------
@@ -410,7 +410,7 @@ def _takes(key: str, dataset: str) -> bool:
     return is_user_data(dataset) and not kind_of(dataset)
 
 
-def user_dataset(leaves: Mapping[str, Leaf], dataset: str, where: str) -> Layer | None:
+def user_dataset(leaves: Mapping[str, Stated], dataset: str, where: str) -> Layer | None:
     """Return the layer of a data set that has no file in ``conf/dataset``, None for a name.
 
     It is that of a folder of images: sizes for some hundred or thousand pictures, whatever form they come in. Of a
@@ -424,7 +424,7 @@ def user_dataset(leaves: Mapping[str, Leaf], dataset: str, where: str) -> Layer 
     return None
 
 
-def _arrays(leaves: Mapping[str, Leaf], kind: str) -> str:
+def _arrays(leaves: Mapping[str, Stated], kind: str) -> str:
     """Return what the arrays of a set are, as it is stated or as its file's name says."""
     stated, file = leaves.get("data.kind"), leaves.get(FILE_KEY)
     if stated is not None:

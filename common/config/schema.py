@@ -14,7 +14,7 @@ from common.config.keys import (
     RUN_KEYS,
     STRATEGY,
     TYPED_KEYS,
-    Leaf,
+    Stated,
     closest_word,
     fail,
     nearest_key,
@@ -65,10 +65,10 @@ class Sections:
     shared: Mapping[str, Section]
     method: Settings
     inner: Mapping[str, Settings]
-    leaves: Mapping[str, Leaf]
+    leaves: Mapping[str, Stated]
 
 
-def read_sections(given: Mapping[str, Leaf], own: Method | None = None) -> Sections:
+def read_sections(given: Mapping[str, Stated], own: Method | None = None) -> Sections:
     """Build the sections that a run uses, and check what is given for any other.
 
     A section that is not in use and has no value is not even imported: a process of a run reads its own method's.
@@ -96,7 +96,7 @@ def read_sections(given: Mapping[str, Leaf], own: Method | None = None) -> Secti
     return Sections(run, shared, method, inner_settings, reading.leaves)
 
 
-def _chosen_section(given: Mapping[str, Leaf], own: Method | None) -> str:
+def _chosen_section(given: Mapping[str, Stated], own: Method | None) -> str:
     """Return the section of the method that is chosen, which is FedAvg's for a Flower strategy."""
     method = str(given["method"].value) if "method" in given else RunSettings().method
     if own is not None:
@@ -107,7 +107,7 @@ def _chosen_section(given: Mapping[str, Leaf], own: Method | None) -> str:
 class _Reading:
     """Sections as they are built, one after another, and what their classes refuse."""
 
-    def __init__(self, given: Mapping[str, Leaf], own: Method | None) -> None:
+    def __init__(self, given: Mapping[str, Stated], own: Method | None) -> None:
         self.given, self.own = given, own
         self.leaves = dict(given)
         self.sections: dict[str, Section] = {}
@@ -144,7 +144,7 @@ class _Reading:
             if name in self._problems:
                 self._build(name, cls, self.given)
 
-    def _build(self, name: str, cls: type[Section], leaves: Mapping[str, Leaf]) -> None:
+    def _build(self, name: str, cls: type[Section], leaves: Mapping[str, Stated]) -> None:
         self._problems.pop(name, None)
         built = build(name, cls, leaves)
         if isinstance(built, Settings):
@@ -162,7 +162,7 @@ class _Reading:
         return [sentence for sentence in message if (sentence.partition("=")[0] in over) is taken]
 
 
-def _unknown_inner(name: str, settings: Settings, leaves: Mapping[str, Leaf]) -> list[str]:
+def _unknown_inner(name: str, settings: Settings, leaves: Mapping[str, Stated]) -> list[str]:
     """Say of each method that this one uses and there is not, or that is this one itself, which one it may be."""
     known = [other for other in METHODS if other != name]
     problems = []
@@ -177,8 +177,8 @@ def _unknown_inner(name: str, settings: Settings, leaves: Mapping[str, Leaf]) ->
 
 
 def _taken_over(
-    name: str, cls: type[Section], given: Mapping[str, Leaf], own: Method | None
-) -> dict[str, Leaf]:
+    name: str, cls: type[Section], given: Mapping[str, Stated], own: Method | None
+) -> dict[str, Stated]:
     """Return what a method takes over from those whose settings classes its own inherits, by its own dotted keys.
 
     What a file says of FedAvg's local training thus holds for every method that trains as FedAvg does, unless it is
@@ -186,7 +186,7 @@ def _taken_over(
     """
     known = (*METHODS.values(), *([own] if own else []))
     names = {method.settings: method.name for method in known}
-    found: dict[str, Leaf] = {}
+    found: dict[str, Stated] = {}
     for parent in cls.__mro__[1:]:
         theirs = names.get(path_of(parent))
         for field in parent.model_fields if theirs and issubclass(parent, Settings) else ():
@@ -196,11 +196,11 @@ def _taken_over(
     return found
 
 
-GONE = {"wire.compression": "none", "data.bins": 0, "data.edges": ""}
+GONE = {"wire.compression": "none", "data.bins": 0, "data.edges": "", "fedsynth.replay": "loop"}
 """What settings were in release 0.2 that there are no more, in a record that goes on as it would without them."""
 
 
-def unknown_problems(leaves: Mapping[str, Leaf], own: Method | None = None) -> list[str]:
+def unknown_problems(leaves: Mapping[str, Stated], own: Method | None = None) -> list[str]:
     """Say of every key that does not exist which one is nearest."""
     problems = []
     for key, leaf in leaves.items():
@@ -218,7 +218,7 @@ def unknown_problems(leaves: Mapping[str, Leaf], own: Method | None = None) -> l
 
 
 def refuse_unknown_keys(
-    keys: Iterable[str], leaves: Mapping[str, Leaf], own: Method | None = None
+    keys: Iterable[str], leaves: Mapping[str, Stated], own: Method | None = None
 ) -> None:
     """Refuse a key without a section that is not the run config's; ConfigError."""
     for key in (key for key in keys if key not in RUN_KEYS):
@@ -242,7 +242,7 @@ def _is_known(key: str, own: Method | None) -> bool:
     return cls is not None and field in cls.model_fields
 
 
-def build(section: str, cls: type[Section], leaves: Mapping[str, Leaf]) -> Section | list[str]:
+def build(section: str, cls: type[Section], leaves: Mapping[str, Stated]) -> Section | list[str]:
     """Build a section from the values given for it."""
     prefix = f"{section}." if section else ""
     mine = {name: leaves[prefix + name] for name in cls.model_fields if prefix + name in leaves}
@@ -271,7 +271,7 @@ def _by_field(error: ValidationError) -> dict[str, str]:
     return found
 
 
-def _problem(prefix: str, name: str, leaf: Leaf | None, cls: type[Section], said: str) -> str:
+def _problem(prefix: str, name: str, leaf: Stated | None, cls: type[Section], said: str) -> str:
     """Describe what is wrong with one field, or with several that a class does not take together."""
     if name not in cls.model_fields:
         return f"{prefix.rstrip('.')}: {said}."

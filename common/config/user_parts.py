@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic.fields import FieldInfo
 
 from common.code.imports import constructor_parameters, is_import_path, load
-from common.config.keys import RUN_KEYS, STRATEGY, Leaf, closest_word, show, where_phrase
+from common.config.keys import RUN_KEYS, STRATEGY, Stated, closest_word, show, where_phrase
 from common.config.text import Scalar
 from common.errors import ConfigError
 from common.methods import METHODS, Method, user_method
@@ -29,10 +29,10 @@ PART = "a part of its method"
 _NAMING = ("method", "model.name", "features.name", "dataset")
 """The settings that may be import paths."""
 
-_TAKEN = {*METHODS, *SECTIONS, *RUN_KEYS, STRATEGY, "run", "base"}
+RESERVED = {*METHODS, *SECTIONS, *RUN_KEYS, STRATEGY, "run", "base"}
 
 
-def require_allowed(leaves: Mapping[str, Leaf], policy: ImportPolicy) -> None:
+def require_allowed(leaves: Mapping[str, Stated], policy: ImportPolicy) -> None:
     """Put every import path that is named before ``policy``; nothing is imported."""
     for key in _NAMING:
         value = leaves[key].value if key in leaves else ""
@@ -45,7 +45,9 @@ def require_allowed(leaves: Mapping[str, Leaf], policy: ImportPolicy) -> None:
         policy(key, value)
 
 
-def chosen_method(leaves: Mapping[str, Leaf], policy: ImportPolicy | None = None) -> Method | None:
+def chosen_method(
+    leaves: Mapping[str, Stated], policy: ImportPolicy | None = None
+) -> Method | None:
     """Return the method of the user's own that is chosen; None for one of Nectar's and for a Flower strategy."""
     leaf = leaves.get("method")
     if leaf is None or not isinstance(leaf.value, str) or not is_import_path(leaf.value):
@@ -59,8 +61,8 @@ def chosen_method(leaves: Mapping[str, Leaf], policy: ImportPolicy | None = None
         raise
     if found is None:
         return None
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", found.name) or found.name in _TAKEN:
-        why = "is taken" if found.name in _TAKEN else "cannot name a section"
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", found.name) or found.name in RESERVED:
+        why = "is taken" if found.name in RESERVED else "cannot name a section"
         raise ConfigError(
             f"method={leaf.value!r} {where} calls itself {found.name!r}, which {why}: choose another name, of small "
             "letters, digits and underscores."
@@ -70,7 +72,7 @@ def chosen_method(leaves: Mapping[str, Leaf], policy: ImportPolicy | None = None
     return found
 
 
-def model_problems(leaves: Mapping[str, Leaf]) -> list[str]:
+def model_problems(leaves: Mapping[str, Stated]) -> list[str]:
     """Say of a model or network that is none which one is nearest."""
     problems = []
     for key in ("model.name", "features.name"):
@@ -105,7 +107,7 @@ class _Arguments(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-def check_strategy(leaf: Leaf) -> type[Any]:
+def check_strategy(leaf: Stated) -> type[Any]:
     """Import a strategy's class and see that it is one of Flower's kind, or raise ConfigError."""
     from flwr.serverapp.strategy import (  # seconds of imports, for these methods only
         FedXgbBagging,
@@ -134,7 +136,7 @@ def check_strategy(leaf: Leaf) -> type[Any]:
     return found
 
 
-def _unknown_flower_strategy(name: str, leaf: Leaf) -> ConfigError:
+def _unknown_flower_strategy(name: str, leaf: Stated) -> ConfigError:
     from flwr.serverapp import strategy
 
     known = [
@@ -185,7 +187,7 @@ def settable(model: type[_Arguments]) -> dict[str, FieldInfo]:
 
 
 def check_arguments(
-    path: str, cls: type[Any], leaves: Mapping[str, Leaf]
+    path: str, cls: type[Any], leaves: Mapping[str, Stated]
 ) -> tuple[dict[str, Scalar], list[str]]:
     """Check the ``strategy`` section against a constructor."""
     model, given = arguments_model(cls), stated_arguments(leaves)
@@ -198,7 +200,7 @@ def check_arguments(
     return read.model_dump(by_alias=True, exclude_unset=True), []
 
 
-def stated_arguments(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:
+def stated_arguments(leaves: Mapping[str, Stated]) -> dict[str, Stated]:
     """Return the values of the ``strategy`` section by the argument's name."""
     prefix = f"{STRATEGY}."
     return {
@@ -206,7 +208,7 @@ def stated_arguments(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:
     }
 
 
-def _problem(name: str, leaf: Leaf, path: str, model: type[_Arguments]) -> str:
+def _problem(name: str, leaf: Stated, path: str, model: type[_Arguments]) -> str:
     """Return why an argument that is given cannot be."""
     known, where = settable(model), where_phrase(leaf.where)
     if name in known:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from common.data.folders.folder import Holdout, read_central, read_site
 from common.data.published.catalogue import NAMES, describe
-from common.data.published.files import DownloadSource
-from common.data.published.sources import SOURCES, ensure_files, read_digits
+from common.data.published.sources import SOURCES, DownloadSource, ensure_files, read_digits
 from common.data.store import Contents, shared_store, store_roots
 from common.data.user.reading import read_site_table, read_user_data
 from common.errors import DataError
@@ -95,7 +94,7 @@ def forget() -> None:
     _loaded.clear()
 
 
-def times_forgotten() -> int:
+def cache_generation() -> int:
     """Return how often that was: what was made of data before is another than what is made of them now."""
     return len(_forgotten)
 

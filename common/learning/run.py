@@ -147,7 +147,9 @@ class Run:
         """
         settings = self.config.model
         if is_import_path(settings.name):
-            user_model = self._made_anew(*purpose) if purpose else copy.deepcopy(self._own_model)
+            user_model = (
+                self._new_user_model(*purpose) if purpose else copy.deepcopy(self._own_model)
+            )
             return user_model.to(self.device)
         try:
             model = models.build(
@@ -170,27 +172,27 @@ class Run:
         ConfigError
             If the model cannot be built for the data set's images or texts.
         """
-        mould, given = self._mould, weights.read_only
-        if mould is not None and mould.covers(given):
-            return mould.instantiate(given)
+        template, given = self._template, weights.read_only
+        if template is not None and template.covers(given):
+            return template.instantiate(given)
         model = self.build_model()
         weights.load_into(model)
         return model
 
     @cached_property
-    def _mould(self) -> ModelTemplate | None:
+    def _template(self) -> ModelTemplate | None:
         """What models are cast from, once a process; None of a model of the user's own, which may hold anything."""
         if is_import_path(self.config.model.name):
             return None
-        mould = ModelTemplate(self.build_model())
-        return mould if mould.fits else None
+        template = ModelTemplate(self.build_model())
+        return template if template.fits else None
 
     @cached_property
     def _own_model(self) -> models.Classifier:
         """A model of the user's own with the run's initial weights, made and looked at once a process."""
-        return self._made_anew()
+        return self._new_user_model()
 
-    def _made_anew(self, *purpose: str | int) -> models.Classifier:
+    def _new_user_model(self, *purpose: str | int) -> models.Classifier:
         path, shape, classes = self.config.model.name, self.info.shape, len(self.info.classes)
         if self.config.model.projection:
             raise ConfigError(

@@ -23,7 +23,7 @@ from common.wire.weights import Weights
 
 
 @dataclass(frozen=True)
-class Course:
+class StepTerms:
     """Where a site's local training begins, and what its steps have beside the loss's gradient; FedAvg's have nothing.
 
     Attributes
@@ -48,12 +48,12 @@ class Course:
 
 
 @dataclass(frozen=True)
-class Pupil:
+class SiteTraining:
     """A site whose model is trained: its examples, the generator of its batches, and what its steps have besides."""
 
     samples: Samples
     generator: torch.Generator
-    course: Course
+    course: StepTerms
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def cannot_stack(model: nn.Module, settings: TrainingSettings, task: Task) -> st
 
 def train_stacked(
     model: nn.Module,
-    pupils: Sequence[Pupil],
+    pupils: Sequence[SiteTraining],
     settings: TrainingSettings,
     *,
     server_round: int = 1,
@@ -184,7 +184,7 @@ def _move(
     torch._foreach_add_(parameters, found, alpha=-lr)
 
 
-def _drawn(pupils: Sequence[Pupil], settings: TrainingSettings) -> _Batches:
+def _drawn(pupils: Sequence[SiteTraining], settings: TrainingSettings) -> _Batches:
     """Draw all batches of all sites, each from its own generator."""
     by_site, start = list[Tensor](), 0
     for pupil in pupils:

@@ -213,8 +213,7 @@ def fetched(asked: WeightsFile) -> Path:
     if not path.is_file():
         asked.bounds.may_download(f"{asked}")
         _fetch(asked, url, path, told[1])
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+    found = _checksum(asked, path)
     if not found.startswith(told[1]):
         raise _refused(
             asked,

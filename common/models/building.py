@@ -114,7 +114,7 @@ def _check_kind(name: str, shape: tuple[int, ...]) -> None:
         raise ValueError(misfit(name, kinds[0]))
 
 
-# ---- mould ---------------------------------------------------------------------------------------
+# ---- template ------------------------------------------------------------------------------------
 # A model as it was built, from which others are cast with given weights: at a fraction of what building one costs.
 
 #: what two modules may share: nobody can change it in one of them
@@ -127,7 +127,7 @@ _APART = ("_parameters", "_buffers", "_modules")
 class ModelTemplate:
     """Casts models that are in every respect as one that was just built, but for the weights.
 
-    Casts share no module and no memory, neither with each other nor with the mould: whoever gets one may train it,
+    Casts share no module and no memory, neither with each other nor with the template: whoever gets one may train it,
     freeze it, hang hooks into it and keep it.
     """
 

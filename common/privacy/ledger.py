@@ -123,32 +123,32 @@ class Ledger:
     def append(self, charge: Charge, allow: Callable[[Sequence[Charge]], object]) -> Lines:
         """Add a line, and return the ledger with it once it is on disk, or raise LedgerError."""
         try:
-            with self._held() as file:
+            with self._locked() as file:
                 content = _content(file)
                 lines, whole = self._verified(content)
                 allow(lines.charges)
                 if whole < len(content):
                     os.ftruncate(file, whole)
                 if (
-                    lines.head != self._least()
+                    lines.head != self._recorded_tip()
                 ):  # a kill between line and head: one more would leave two unvouched for
-                    self._vouch(lines.head)
+                    self._write_tip(lines.head)
                 line, checksum = _line(charge, lines.head.sha256)
                 _write(file, line)
                 os.fsync(file)
                 added = Lines((*lines.charges, charge), (*lines.chain, checksum))
-                self._vouch(added.head)
+                self._write_tip(added.head)
                 return added
         except OSError as error:
             raise self._unusable(f"cannot be written ({error.strerror})") from None
 
-    def _vouch(self, head: LedgerTip) -> None:
+    def _write_tip(self, head: LedgerTip) -> None:
         """Have the head on disk before anything rests on it."""
         write_json(self._head, asdict(head))
         _sync(self.path.parent)
 
     @contextmanager
-    def _held(self) -> Iterator[int]:
+    def _locked(self) -> Iterator[int]:
         """Open the file for this process alone."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         file = open_regular(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
@@ -175,7 +175,7 @@ class Ledger:
 
     def _verified(self, content: bytes) -> tuple[Lines, int]:
         """Return the lines of a file and how many of its bytes they are; half a line behind the head is none."""
-        least = self._least()
+        least = self._recorded_tip()
         charges, chain, whole = [], [LedgerTip().sha256], 0
         for number, line in enumerate(content.split(b"\n")[:-1], 1):
             try:
@@ -196,7 +196,7 @@ class Ledger:
             )
         return found, whole
 
-    def _least(self) -> LedgerTip:
+    def _recorded_tip(self) -> LedgerTip:
         """Return the head that the file has at least."""
         try:
             return LedgerTip.read(json.loads(read_regular(self._head)))

@@ -60,9 +60,10 @@ class TrainingSettings(Settings):
         """Return the rate and number of a training's steps, as `common.learning.steps` plans them."""
         if not vars(type(self)).get("trains_alone"):  # what inherits it may release more
             return None
-        pool = max(1, round(examples * (1 - held)))
-        size = min(self.batch, pool)
-        return size / pool, -(-self.epochs * pool // size)
+        from common.learning.steps import DPSGDSteps
+
+        plan = DPSGDSteps.plan(self.batch, self.epochs, max(1, round(examples * (1 - held))))
+        return plan.rate, plan.steps
 
     def unprotected(self, privacy: PrivacySettings) -> str:
         """Refuse to clip a noised gradient again, and to begin without the number of steps."""
@@ -279,13 +280,13 @@ class FedPVRSettings(ScaffoldSettings):
             return []
         chosen = self.layers.split(",")
         for layer in chosen:
-            if not any(_lies_in(name, layer) for name in names):
+            if not any(_in_layer(name, layer) for name in names):
                 there = ", ".join(dict.fromkeys(name.partition(".")[0] for name in names))
                 raise ValueError(f"fedpvr.layers names '{layer}', the model has {there}")
-        return [name for name in names if any(_lies_in(name, layer) for layer in chosen)]
+        return [name for name in names if any(_in_layer(name, layer) for layer in chosen)]
 
 
-def _lies_in(name: str, layer: str) -> bool:
+def _in_layer(name: str, layer: str) -> bool:
     return name == layer or name.startswith(f"{layer}.")
 
 

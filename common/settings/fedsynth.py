@@ -79,9 +79,6 @@ class FedSynthSettings(FedAvgSettings):
     fidelity: Switch = setting(
         True, "train as FedAvg too and report how near the replayed update comes to that"
     )
-    replay: Literal["loop", "vmap"] = setting(
-        "loop", "the server's replay: site by site (the devices' bits), or all sites at once"
-    )
 
     def unprotected(self, privacy: PrivacySettings) -> str:
         """Refuse what the noise does not cover: starts made of means, labels by private counts, a second training."""

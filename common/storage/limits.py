@@ -79,7 +79,7 @@ _check: ContextVar[Callable[[], None] | None] = ContextVar("check", default=None
 
 
 @contextmanager
-def checked_by(check: Callable[[], None]) -> Iterator[None]:
+def deadline_check(check: Callable[[], None]) -> Iterator[None]:
     """Have ``check`` called between the steps of what is done within; it raises when the time is over."""
     token = _check.set(check)
     try:
@@ -88,8 +88,15 @@ def checked_by(check: Callable[[], None]) -> Iterator[None]:
         _check.reset(token)
 
 
-def look_at_the_clock() -> None:
+def check_deadline() -> None:
     """Go on, unless whoever asked for this work has set a time for it that is over."""
     check = _check.get()
     if check is not None:
         check()
+
+
+def machine_cores() -> int:
+    """Return how many cores this process may use; torch, which takes seconds to import, is not asked."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

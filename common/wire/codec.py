@@ -203,7 +203,7 @@ def is_finite(tensor: torch.Tensor) -> bool:
     return math.isfinite(tensor.sum()) or bool(torch.isfinite(tensor).all())
 
 
-def choose(header: Mapping[str, Any], key: str, allowed: Iterable[str]) -> str:
+def require_one_of(header: Mapping[str, Any], key: str, allowed: Iterable[str]) -> str:
     """Return the header's ``key``; PayloadError unless it is one of ``allowed``."""
     value, allowed = header.get(key), tuple(allowed)
     if value not in allowed:
@@ -322,10 +322,10 @@ def _name_of(dtype: np.dtype[Any]) -> str:
 
 def record_of(arrays: Iterable[Array]) -> ArrayRecord:
     """Return a record of arrays by their numbers; it holds these very objects, which nobody is to change."""
-    return filled(ArrayRecord(), {str(i): array for i, array in enumerate(arrays)})
+    return unchecked_record(ArrayRecord(), {str(i): array for i, array in enumerate(arrays)})
 
 
-def filled(record: R, values: Mapping[str, Any]) -> R:
+def unchecked_record(record: R, values: Mapping[str, Any]) -> R:
     """Return ``record``, just made, with ``values``, whose types are known: Flower's check of each takes longer."""
     record.__dict__["_data"].update(values)
     return record
@@ -376,13 +376,12 @@ def unpack_classes(name: str, array: AnyArray, shape: tuple[int, ...], classes: 
         raise PayloadError(
             f"{name} is {describe(array)} where integers of shape {shape} were expected"
         )
-    values = array
-    low, high = int(values.min(initial=0)), int(values.max(initial=0))
+    low, high = int(array.min(initial=0)), int(array.max(initial=0))
     if low < 0 or high >= classes:
         raise PayloadError(
             f"a label is {low if low < 0 else high} where 0 to {classes - 1} are allowed"
         )
-    return torch.from_numpy(values.astype(np.int64))
+    return torch.from_numpy(array.astype(np.int64))
 
 
 def require_shares(name: str, rows: Tensor) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from common.errors import PayloadError
 
@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from common.wire.codec import AnyArray
+
+Contrast = Literal["pixels", "stretched"]
+"""How a method's images are looked at. ``pixels``: in the data's own range, clipped to it. ``stretched``: images whose
+values lie elsewhere, or in a small part of it, each from its own smallest value (black) to its largest (white)."""
+
+CONTRASTS: tuple[Contrast, ...] = get_args(Contrast)
 
 BYTES = "uint8"
 """A byte a value between each channel's extremes; images that are bytes travel under it as they are."""

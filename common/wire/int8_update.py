@@ -14,10 +14,10 @@ from common.errors import PayloadError
 from common.wire.codec import (
     MAX_ARRAY_HEADER_BYTES,
     AnyArray,
-    describe,
     frame,
     require_count,
     require_finite,
+    require_shape,
     unframe,
     unpack,
 )
@@ -95,7 +95,8 @@ class Int8Update:
             form.names, form.shapes, form.dtypes, body[1:], strict=True
         ):
             coded = name in scale_of
-            _require_form(name, array, shape, torch.int8 if coded else dtype)
+            sent = numpy_dtype(torch.int8 if coded else dtype).name
+            require_shape(f"the update of '{name}'", array, shape, sent)
             tensor = torch.from_numpy(np.array(array))
             if coded:
                 tensor = _changed(name, started[name], tensor, scale_of[name])
@@ -139,11 +140,3 @@ def _changed(name: str, start: Tensor, levels: Tensor, scale: Tensor) -> Tensor:
     if levels.numel() and int(levels.min()) < -LEVELS:
         raise PayloadError(f"the update of '{name}' holds a level of -128 where -127 is the least")
     return (start.double() + levels.double() * scale.double()).to(start.dtype)
-
-
-def _require_form(name: str, array: AnyArray, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    expected = numpy_dtype(dtype)
-    if array.dtype != expected or array.shape != shape:
-        raise PayloadError(
-            f"the update of '{name}' is {describe(array)} where {expected} of shape {shape} was expected"
-        )

@@ -15,7 +15,6 @@ from common.errors import PayloadError
 from common.wire.codec import (
     FLOAT_CODECS,
     AnyArray,
-    choose,
     describe,
     encoded_bytes,
     frame,
@@ -23,6 +22,7 @@ from common.wire.codec import (
     pack_classes,
     require_count,
     require_finite,
+    require_one_of,
     require_shape,
     unframe,
     unpack_classes,
@@ -129,7 +129,7 @@ class Tensors:
         header, body = unframe(spec.kind, arrays)
         codec, names = "", ",".join(spec.tensors)
         if spec.kind != KIND and any(t.dtype.is_floating_point for t in spec.tensors.values()):
-            codec = choose(header, "codec", FLOAT_CODECS)
+            codec = require_one_of(header, "codec", FLOAT_CODECS)
         elif spec.kind == KIND and header.get("names") != names:
             raise PayloadError(
                 f"it holds {str(header.get('names'))[:80]!r} where {names} was expected"
@@ -196,11 +196,10 @@ def _read(
     if travels == "integers":
         return unpack_classes(name, array, shape, int(spec.most) + 1)
     require_shape(name, array, shape, travels)
-    values = array
     if spec.dtype == torch.bool:
         # A byte that is neither 0 nor 1 would be true here and false there.
-        values = values.view(np.uint8) != 0
-    tensor = torch.from_numpy(np.array(values)).to(spec.dtype)
+        array = array.view(np.uint8) != 0
+    tensor = torch.from_numpy(np.array(array)).to(spec.dtype)
     require_finite(name, tensor)
     if tensor.numel():
         low, high = tensor.min().item(), tensor.max().item()

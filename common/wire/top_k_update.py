@@ -16,12 +16,12 @@ from common.errors import PayloadError
 from common.wire.codec import (
     FLOAT_CODECS,
     AnyArray,
-    choose,
     encoded_bytes,
     frame,
     pack,
     require_count,
     require_finite,
+    require_one_of,
     require_shape,
     unframe,
     unpack,
@@ -64,7 +64,7 @@ class TopKUpdate:
     def decode(cls, arrays: Sequence[AnyArray], spec: TopKUpdateSpec) -> Self:
         """Rebuild values and places; PayloadError unless k finite ones of the codec at k ascending places."""
         header, body = unframe(cls.kind, arrays)
-        codec = choose(header, "codec", FLOAT_CODECS)
+        codec = require_one_of(header, "codec", FLOAT_CODECS)
         require_count(cls.kind, body, 2)
         values = unpack(VALUES, body[0], (spec.k,), codec)
         require_shape(PLACES, body[1], (places_bytes(spec.total, spec.k),), "uint8")
@@ -158,7 +158,7 @@ class MaskedUpdate:
     def decode(cls, arrays: Sequence[AnyArray], spec: MaskedUpdateSpec) -> Self:
         """Rebuild values and seed; PayloadError unless these are its mask's number, of the codec and finite."""
         header, body = unframe(cls.kind, arrays)
-        codec = choose(header, "codec", FLOAT_CODECS)
+        codec = require_one_of(header, "codec", FLOAT_CODECS)
         seed = _read_seed(header)
         require_count(cls.kind, body, 1)
         kept = int(mask(spec.total, spec.rate, seed).sum())

@@ -14,16 +14,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from common.errors import PayloadError
 from common.wire.codec import (
     AnyArray,
-    choose,
-    describe,
     encoded_bytes,
     frame,
     narrowed,
     require_count,
     require_finite,
+    require_one_of,
+    require_shape,
     unframe,
 )
 
@@ -116,7 +115,7 @@ class Weights:
     def decode(cls, arrays: Sequence[AnyArray], spec: WeightsSpec) -> Self:
         """Rebuild the state in the model's own dtypes: views of ``arrays``, copied when they are asked for."""
         header, body = unframe(cls.kind, arrays)
-        codec = choose(header, "codec", CODECS)
+        codec = require_one_of(header, "codec", CODECS)
         narrow = CODECS[codec].dtype
         require_count(cls.kind, body, len(spec.names))
         tensors = {}
@@ -124,14 +123,8 @@ class Weights:
             spec.names, spec.shapes, spec.dtypes, body, strict=True
         ):
             sent = narrow if narrow is not None and dtype.is_floating_point else dtype
-            if array.dtype != numpy_dtype(sent) or array.shape != shape:
-                raise PayloadError(
-                    f"the weight '{name}' is {describe(array)} where {numpy_dtype(sent)} of shape {shape} was "
-                    "expected"
-                )
-            values = array
-            tensor = view_of(np.array(values) if values.flags.writeable else values)
-            tensor = tensor.to(dtype)
+            require_shape(f"the weight '{name}'", array, shape, numpy_dtype(sent).name)
+            tensor = view_of(np.array(array) if array.flags.writeable else array).to(dtype)
             require_finite(f"the weight '{name}'", tensor)
             tensors[name] = tensor
         return cls(CopyOnWriteTensors(tensors), codec)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from common.code.imports import is_import_path
-from common.config.keys import COMMAND_LINE, STRATEGY, Leaf, closest_word
+from common.config.keys import COMMAND_LINE, STRATEGY, Stated, closest_word
 from common.config.layers import names
 from common.config.loading import load
 from common.config.schema import section_classes
@@ -142,7 +142,7 @@ def _catalogue() -> str:
 
 def _explain(name: str) -> str:
     """Explain a method's or a section's settings."""
-    leaf = Leaf(name, COMMAND_LINE)
+    leaf = Stated(name, COMMAND_LINE)
     if own := chosen_method({"method": leaf}):
         cls = settings_of(own)
         return _table(_first_line(cls), own.name, describe(cls))

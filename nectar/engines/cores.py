@@ -6,7 +6,7 @@ import os
 import sys
 
 from common.errors import ConfigError
-from common.learning.cores import machine_cores
+from common.storage.limits import machine_cores
 
 GRANTED = "NECTAR_CORES"
 """The variable with the most cores that a process may share out; a comparison sets it for its runs."""

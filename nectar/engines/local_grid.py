@@ -26,7 +26,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from common.wire.codec import filled
+from common.wire.codec import unchecked_record
 
 logger = getLogger("flwr")
 
@@ -204,7 +204,7 @@ def _copied(message: Message) -> Message:
     new.__dict__.update(message.__dict__)
     new.__dict__["_metadata"] = metadata = object.__new__(Metadata)
     metadata.__dict__.update(message.metadata.__dict__)
-    new.__dict__["_content"] = filled(RecordDict(), records)
+    new.__dict__["_content"] = unchecked_record(RecordDict(), records)
     return new
 
 

@@ -16,7 +16,7 @@ from common.errors import FederationError
 from common.samples.dataset import DatasetInfo
 from common.sites import ALL_SITES, is_site_name, site_slug
 from common.storage.files import write_text
-from common.wire.display_contrast import Contrast
+from common.wire.image_codecs import Contrast
 from common.wire.synthetic_images import SyntheticImages
 from server_app.recorder import hard, in_bytes
 

@@ -25,7 +25,7 @@ from common.learning.run import Run
 from common.privacy.ledger import LEDGER_TIP, tip_to_text
 from common.sites import Site
 from common.specs.updates import TAKEN, as_updates, in_part, sends_updates
-from common.wire.codec import filled, is_finite
+from common.wire.codec import is_finite, unchecked_record
 from common.wire.weights import Weights
 from strategies.exchange.instructions import Instruction, Serialiser
 from strategies.exchange.judging import (
@@ -128,9 +128,9 @@ class OpenRound:
         said = {} if head is None else {LEDGER_TIP: tip_to_text(head)}
         about = {"server-round": self.number, "record": self._record_id, **said}
         about |= self._members.began
-        config = filled(ConfigRecord(), {**fields, **about, "phase": instruction.phase})
+        config = unchecked_record(ConfigRecord(), {**fields, **about, "phase": instruction.phase})
         body = serialiser.record(instruction.payload)
-        content = filled(RecordDict(), {"arrays": body, "config": config})
+        content = unchecked_record(RecordDict(), {"arrays": body, "config": config})
         message = Message(content, site.node_id, kind, group_id=str(self.number))
         self.sent.append((message, site, instruction))
 

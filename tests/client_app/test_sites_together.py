@@ -16,7 +16,7 @@ from common.config.loading import load
 from common.division import Division
 from common.draws.seeding import generator
 from common.errors import ConfigError
-from common.learning.stacked import Course, Pupil, cannot_stack, train_stacked
+from common.learning.stacked import SiteTraining, StepTerms, cannot_stack, train_stacked
 from common.learning.task import Classification, NextToken
 from common.learning.training import Local, Trained, train
 from common.models.convnet import ConvNet
@@ -47,7 +47,7 @@ def sites(sizes: Sequence[int] = SIZES) -> list[Samples]:
 
 
 def alone(
-    model: nn.Module, samples: Samples, settings: FedAvgSettings, k: int, course: Course
+    model: nn.Module, samples: Samples, settings: FedAvgSettings, k: int, course: StepTerms
 ) -> tuple[dict[str, Tensor], Trained]:
     """Return what a site ends with by the loop that trains one."""
     lr, amount = settings.lr_in(3), 0.0
@@ -75,7 +75,7 @@ def alone(
     return {name: p.detach() for name, p in own.named_parameters()}, trained
 
 
-def course_of(model: nn.Module, made_of: dict[str, Any], k: int) -> Course:
+def course_of(model: nn.Module, made_of: dict[str, Any], k: int) -> StepTerms:
     """Return a course whose tensors are site k's own, of all parameters or of those whose names end so."""
     draws, said = generator(0, "course", k), dict(made_of)
     for place in ("slope", "drift"):
@@ -83,7 +83,7 @@ def course_of(model: nn.Module, made_of: dict[str, Any], k: int) -> Course:
             ending = "" if which is True else which
             named = [(n, p) for n, p in model.named_parameters() if n.endswith(ending)]
             said[place] = {n: torch.randn(p.shape, generator=draws) for n, p in named}
-    return Course(Weights.of(model), **said)
+    return StepTerms(Weights.of(model), **said)
 
 
 ARGUMENTS: dict[type, tuple[Any, ...]] = {MLP: ((1, 8, 8), 10), ConvNet: ((1, 8, 8), 10)}
@@ -123,7 +123,7 @@ def test_each_site_ends_with_what_it_would_have_alone(
     model = network(*ARGUMENTS[network])
     settings = FedAvgSettings(epochs=3, batch=7, lr=0.05, **more)
     courses = [course_of(model, course, k) for k in range(len(made))]
-    pupils = [Pupil(s, generator(0, "x", k), courses[k]) for k, s in enumerate(made)]
+    pupils = [SiteTraining(s, generator(0, "x", k), courses[k]) for k, s in enumerate(made)]
     together = train_stacked(model, pupils, settings, server_round=3)
     for k, (parameters, trained) in enumerate(together):
         expected, by_itself = alone(model, made[k], settings, k, courses[k])

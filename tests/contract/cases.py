@@ -113,8 +113,7 @@ CASES = (
     Case("feddgm", "feddgm", FEDDGM),
     Case("local", "local", TRAINED),
     Case("fedsynth", "fedsynth", FEDSYNTH),
-    Case("fedsynth steps", "fedsynth", f"{FEDSYNTH} fedsynth.labels=fixed fedsynth.learn_step=true "
-         "fedsynth.replay=vmap"),
+    Case("fedsynth steps", "fedsynth", f"{FEDSYNTH} fedsynth.labels=fixed fedsynth.learn_step=true"),
     Case("masking", "masking", TRAINED),
     Case("topk", "topk", f"{TRAINED} topk.values=float16"),
     Case("lowrank", "lowrank", f"{TRAINED} lowrank.rank=2"),

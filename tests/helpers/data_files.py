@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from common.data import loading
-from common.data.published.files import DownloadSource
-from common.data.published.sources import SOURCES
+from common.data.published.sources import SOURCES, DownloadSource
 
 
 def idx_bytes(array: np.ndarray) -> bytes:

@@ -98,14 +98,13 @@ def test_the_replay_starts_from_the_weights_as_the_devices_read_them(small: Smal
     own = replay(loss_of(model, run_.task.loss), parameters(model), batches)
     ended = prepared(run_, start, upload(run_, sent))
     assert all(torch.equal(ended[name], own[name]) for name in own)
-    for mode in ("loop", "vmap"):
-        server = FedSynth(made(small, f"wire.weights=float16 fedsynth.replay={mode}"))
-        server.begin(1, start)
-        server.outcome.accept(upload(run_, sent))
-        new = server.update(1, start, iter([server.prepare(1, start, upload(run_, sent))]))
-        for name, t in start.tensors.items():
-            expected = t.double() + (own[name].double() - read.tensors[name].double())
-            assert torch.allclose(new.tensors[name].double(), expected, rtol=0, atol=1e-6)
+    server = FedSynth(made(small, "wire.weights=float16"))
+    server.begin(1, start)
+    server.outcome.accept(upload(run_, sent))
+    new = server.update(1, start, iter([server.prepare(1, start, upload(run_, sent))]))
+    for name, t in start.tensors.items():
+        expected = t.double() + (own[name].double() - read.tensors[name].double())
+        assert torch.allclose(new.tensors[name].double(), expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "counts"])
@@ -134,41 +133,22 @@ def test_the_update_of_two_sites_by_hand(small: Small, weighting: str) -> None:
 beyond = with_arrays(lambda a: [a[0], np.full_like(a[1], 3e38), *a[2:]])
 
 
-def test_replaying_together_gives_the_same_run_and_rejects_the_same_site(small: Small) -> None:
-    records = [
-        run(
-            small(
-                method="fedsynth",
-                set=f"{QUICK} fedsynth.replay={mode} fedsynth.steps=2 federation.max_pixel=0",
-            ),
-            TamperedGrid,
-            tampers={1: beyond},
-        )
-        for mode in ("loop", "vmap")
-    ]
-    loop, vmap = (r.metrics() for r in records)
-    for line, other in zip(loop[1:], vmap[1:], strict=True):
-        assert line["accepted"] == other["accepted"] == ["partition-0", "partition-2"]
-        assert line["rejected"] == other["rejected"]
+def test_a_site_whose_set_leads_nowhere_is_rejected_and_the_others_learn(small: Small) -> None:
+    words = f"{QUICK} fedsynth.steps=2 federation.max_pixel=0"
+    record = run(small(method="fedsynth", set=words), TamperedGrid, tampers={1: beyond})
+    for line in record.metrics()[1:]:
+        assert line["accepted"] == ["partition-0", "partition-2"]
         assert "lead to a weight" in line["rejected"]["partition-1"]
-        assert line["floats_up"] == other["floats_up"] == 2 * 2 * 1 * 74
-        assert line["test"]["loss"] == pytest.approx(other["test"]["loss"], rel=1e-4)
-        assert line["train"]["cosine"] == pytest.approx(other["train"]["cosine"], abs=1e-4)
-    one, two = (Checkpoint.load(r.last).weights for r in records)
-    for name, tensor in one.items():
-        assert torch.allclose(tensor, two[name], rtol=0, atol=1e-6), name
-    for record in records:
-        assert list(load_sets(record.last_sets)[1]) == ["partition-0", "partition-2"]
+        assert line["floats_up"] == 2 * 2 * 1 * 74
+    assert list(load_sets(record.last_sets)[1]) == ["partition-0", "partition-2"]
 
 
-@pytest.mark.sweep
-@pytest.mark.parametrize("mode", ["loop", "vmap"])
 @pytest.mark.parametrize("bad", [1, 3])
 def test_too_few_sets_that_lead_anywhere_end_the_run_with_the_reasons(
-    small: Small, mode: str, bad: int
+    small: Small, bad: int
 ) -> None:
     # One step may end just below what float32 holds, by the order in which a processor adds; a second cannot.
-    words = f"{QUICK} fedsynth.steps=2 fedsynth.replay={mode} federation.min_replies={4 - bad} "
+    words = f"{QUICK} fedsynth.steps=2 federation.min_replies={4 - bad} "
     words += "federation.max_pixel=0"
     with pytest.raises(FederationError) as ended:
         run(
@@ -184,7 +164,7 @@ def test_too_few_sets_that_lead_anywhere_end_the_run_with_the_reasons(
 
 
 def test_the_quorum_holds_for_what_a_method_inside_another_rejects(small: Small) -> None:
-    words = f"{QUICK} fedsynth.steps=2 fedsynth.replay=vmap federation.min_replies=3 federation.max_pixel=0"
+    words = f"{QUICK} fedsynth.steps=2 federation.min_replies=3 federation.max_pixel=0"
     words += " fedssyn.inner=fedsynth fedssyn.source=none"
     with pytest.raises(FederationError, match="round 1 has 2 valid replies where"):
         run(small(method="fedssyn", rounds=1, set=words), TamperedGrid, tampers={0: beyond})

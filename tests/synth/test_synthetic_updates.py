@@ -27,7 +27,6 @@ from synth.synthetic_updates import (
     loss_of,
     real_loss,
     replay,
-    replay_together,
 )
 
 CLASSES, PIXELS = 4, 6
@@ -156,24 +155,6 @@ def test_a_replay_has_the_bits_of_the_steps_that_were_differentiated(soft: bool)
     for name, value in replay(loss, w, s).items():
         assert torch.equal(value, tracked[name])
         assert not value.requires_grad
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-14)])
-@pytest.mark.parametrize("soft", [False, True])
-@pytest.mark.parametrize("chunk", [None, 2])
-def test_replaying_together_is_replaying_one_by_one(
-    dtype: torch.dtype, tolerance: float, soft: bool, chunk: int | None
-) -> None:
-    model = network(nn.ReLU(), dtype)
-    loss, w = loss_of(model, F.cross_entropy), start_of(model)
-    sets = [batches(3, 2, soft=soft, dtype=dtype, seed=i, step=0.1 + i / 10) for i in range(5)]
-    stacked = Batches(
-        *(torch.stack([getattr(s, k) for s in sets]) for k in ("inputs", "labels", "step_size"))
-    )
-    together = replay_together(loss, w, stacked, chunk)
-    for i, s in enumerate(sets):
-        for name, value in replay(loss, w, s).items():
-            assert float((together[name][i] - value).abs().max()) <= tolerance
 
 
 def test_a_parameter_that_the_loss_does_not_use_stays() -> None:

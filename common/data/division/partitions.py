@@ -12,7 +12,7 @@ from common.data.division.stratify import Groups, Indices, Parts
 from common.draws.seeding import numpy_generator
 from common.errors import DataError
 from common.samples.dataset import Labels
-from common.storage.limits import look_at_the_clock
+from common.storage.limits import check_deadline
 
 if TYPE_CHECKING:
     from common.settings.sections import PartitionSettings
@@ -208,7 +208,7 @@ def _draw_group(
     """Return counts [clients, classes] of the first draw that leaves every client half of its fair share."""
     totals, least, best = np.bincount(labels), len(labels) // (2 * clients), 0
     for done in range(0, settings.max_draws, _AT_A_TIME):
-        look_at_the_clock()
+        check_deadline()
         counts = _draws(totals, clients, settings.alpha, rng)[: settings.max_draws - done]
         smallest = counts.sum(axis=2).min(axis=1)
         if len(enough := np.flatnonzero(smallest >= least)):
@@ -374,14 +374,9 @@ def report(
             for row in rows
         ]
     table = [header, *([name, *row] for name, row in zip(names, cells, strict=True))]
-    widths = [max(len(line[column]) for line in table) for column in range(len(header))]
-    return "\n".join(
-        "  ".join(
-            [line[0].ljust(widths[0])]
-            + [cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)]
-        )
-        for line in table
-    )
+    first, *widths = (max(map(len, column)) for column in zip(*table, strict=True))
+    lines = ([n.ljust(first), *map(str.rjust, row, widths)] for n, *row in table)
+    return "\n".join(map("  ".join, lines))
 
 
 # ---- draws ---------------------------------------------------------------------------------------
@@ -427,7 +422,7 @@ def draw_until_large_enough(
         )
     best = 0
     for _ in range(settings.max_draws):
-        look_at_the_clock()
+        check_deadline()
         counts = draw()
         smallest = int(counts.sum(axis=1).min())
         if smallest >= least:

@@ -38,7 +38,7 @@ from common.draws.seeding import derive
 from common.errors import DataError
 from common.samples.dataset import Dataset, DatasetInfo, Skipped, Split
 from common.settings.images import ImagesSettings, class_name
-from common.storage.limits import ANYWHERE, Bounds, look_at_the_clock
+from common.storage.limits import ANYWHERE, Bounds, check_deadline
 
 log = logging.getLogger("flwr")
 
@@ -409,7 +409,7 @@ def decode_listing(
     skipped: list[Skipped] = []
     with tempfile.TemporaryFile(dir=scratch) as spool:
         for file in listing.files:
-            look_at_the_clock()
+            check_deadline()
             try:
                 spool.write(read_image(folder / file.path, settings, most_pixels()).tobytes())
                 labels.append(file.label)

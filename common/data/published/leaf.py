@@ -14,7 +14,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.published.files import SourceFile
 from common.errors import DataError
 from common.samples.dataset import PAD, UNK, Images, Labels, Split
 
@@ -24,6 +23,16 @@ _READER = 1  # another number makes every store be built again
 _PARTS: tuple[Literal["train", "test"], ...] = ("train", "test")
 
 Paths = Sequence[Path]
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One published file."""
+
+    path: str
+    split: Literal["train", "test"]
+    md5: str
+    archive: str
 
 
 @dataclass(frozen=True)

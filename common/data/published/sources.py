@@ -16,6 +16,7 @@ import pickle
 import shutil
 import zipfile
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -26,12 +27,64 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.data.division.stratify import stratified_mask
-from common.data.published.files import DownloadSource, SourceFile, read_verified
-from common.data.published.leaf import FREQUENT, VOCABULARY, LeafSource, read_femnist, read_reddit
+from common.data.published.leaf import (
+    FREQUENT,
+    VOCABULARY,
+    LeafSource,
+    SourceFile,
+    read_femnist,
+    read_reddit,
+)
 from common.draws.seeding import derive
 from common.errors import DataError
 from common.samples.dataset import Labels, Split
 from common.storage.limits import ANYWHERE, Bounds
+
+
+@dataclass(frozen=True)
+class DownloadSource:
+    """Where a data set comes from."""
+
+    torchvision: str
+    files: tuple[SourceFile, ...]
+    read: Callable[[Path, tuple[SourceFile, ...]], tuple[Split, Split]]
+
+    def paths(self, data_dir: Path) -> list[Path]:
+        """Return where its files lie, if they are there."""
+        return [data_dir / file.path for file in self.files]
+
+    def missing(self, data_dir: Path) -> list[SourceFile]:
+        """Return the files that are not below ``data_dir``."""
+        return [file for file in self.files if not (data_dir / file.path).is_file()]
+
+    def splits(self, data_dir: Path) -> tuple[Split, Split]:
+        """Return the training and the test split; DataError if a file is missing, truncated or damaged, naming it."""
+        return self.read(data_dir, self.files)
+
+    def fingerprint(self, data_dir: Path) -> str:
+        """Return what tells a store built from these files from one built from others."""
+        listing = "\n".join(f"{file.md5} {file.path}" for file in self.files)
+        return hashlib.sha256(listing.encode()).hexdigest()
+
+
+def read_verified(data_dir: Path, file: SourceFile) -> bytes:
+    """Return a published file's content by its checksum; DataError if it is another or cannot be read."""
+    path = data_dir / file.path
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"{path} cannot be read ({error.strerror}); it comes from {file.archive}"
+        ) from error
+    md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    if md5 != file.md5:
+        raise DataError(
+            f"{path} is truncated or damaged: its {len(content):,} bytes have the md5 {md5}, the "
+            f"published file has {file.md5}; delete it (it is downloaded again) or unpack "
+            f"{file.archive} again"
+        )
+    return content
+
 
 _TORONTO = "https://www.cs.toronto.edu/~kriz"
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist"

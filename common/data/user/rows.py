@@ -589,7 +589,7 @@ def raw_values(given: Tensor, info: DatasetInfo) -> NDArray[np.float64]:
     return values
 
 
-def as_written(given: Tensor, info: DatasetInfo) -> Tensor:
+def rounded_as_csv(given: Tensor, info: DatasetInfo) -> Tensor:
     """Return rows or series as a model takes them, of the digits that ``csv_of_rows`` writes of each number."""
     mean, std = (np.array(each)[:, None, None] for each in (info.mean, info.std))
     read = np.vectorize(lambda value: float(f"{value:.7g}"))(raw_values(given, info))

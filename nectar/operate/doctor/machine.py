@@ -21,8 +21,7 @@ from pathlib import Path
 
 from common.config.loading import load
 from common.config.resolved import Config
-from common.data.published.files import DownloadSource
-from common.data.published.sources import SOURCES
+from common.data.published.sources import SOURCES, DownloadSource
 from common.data.store import open_store, store_roots
 from common.division import Division
 from common.errors import DataError, NectarError
