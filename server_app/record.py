@@ -30,6 +30,7 @@ from common.config.code_fingerprint import code_fingerprint
 from common.config.keys import ACCEPT, RESUME_CODE, ROUND, TYPED
 from common.config.loading import SCHEMA
 from common.config.resolved import Config
+from common.config.schema import GONE
 from common.config.text import dotted
 from common.errors import FederationError
 from common.learning.compute import torch_device
@@ -112,12 +113,12 @@ class Record(RunDirectory):
         recorded = record._config()
         recorded.pop("schema", None)
         free = {*_MAY_DIFFER, *_operational(config), *but}
-        usual = {  # for a setting that the record's release did not have
+        usual = GONE | {  # for a setting that the record's release did not have
             f"{name}.{key}": field.default
             for name, section in config.sections().items()
             for key, field in type(section).model_fields.items()
         }
-        before, asked = usual | dotted(recorded), dotted(config.to_dict())
+        before, asked = usual | dotted(recorded), GONE | dotted(config.to_dict())
         differing = sorted(
             key
             for key in {**before, **asked}
