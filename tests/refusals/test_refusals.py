@@ -89,15 +89,22 @@ ROWS = list(rows())
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder where it is typed, beside a home, a cache and a data directory that are empty."""
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder where it is typed, beside a home, a cache and a data directory that are empty.
+
+    What was imported from there is forgotten, so that another test's module of the name is not taken for it.
+    """
     forget_loaded(monkeypatch)
     place = tmp_path / "here"
     place.mkdir()
     monkeypatch.chdir(place)
     for name in ("HOME", "XDG_CACHE_HOME", "NECTAR_DATA", "NECTAR_RUNS", "FLWR_HOME"):
         monkeypatch.setenv(name, str(tmp_path / name.lower().replace("_", "-")))
-    return place
+    before = {*sys.modules}
+    yield place
+    for name in sys.modules.keys() - before:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 @pytest.fixture(scope="session")
