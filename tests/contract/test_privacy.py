@@ -99,6 +99,8 @@ def test_what_is_refused_of_an_instruction_is_not_charged_and_what_is_charged_wa
     grid, config, _ = honest(small, tmp_path, name)
     site, refused, wrong = Attacked(grid, config, MECHANISMS[name][2]), 0, list[str]()
     charged_in = set[int]()
+    # what a phase refuses, its last instruction shows: by then the site remembers
+    last = {asked.content["config"]["phase"]: number for number, asked in enumerate(grid.asked)}
     for number, asked in enumerate(grid.asked):
         read_when.clear()
         reason, charged = site.answers(asked, asked.content)
@@ -107,6 +109,8 @@ def test_what_is_refused_of_an_instruction_is_not_charged_and_what_is_charged_wa
             continue  # a phase that releases nothing by a mechanism
         charged_in.add(number)
         assert name == "drawn" or read_when[0] == "charged", "an example was read first"
+        if number not in last.values():
+            continue
         tries = [(what, content, None) for what, content in spoiled(asked.content)]
         tries += [(what, asked.content, spoil) for what, spoil in STATES.items()]
         for what, content, spoil in tries:
