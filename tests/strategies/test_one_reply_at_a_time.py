@@ -96,13 +96,13 @@ def test_groups_of_large_uploads_change_no_number(
 def test_weights_that_travel_as_the_round_has_them_are_in_memory_once() -> None:
     weights = Weights({"a": torch.arange(4.0), "b": torch.ones(2)})
     known = ArrayRecord(dict(weights.tensors))
-    sent = list(Serialiser("none", list(known.values())).record(weights).values())
+    sent = list(Serialiser(list(known.values())).record(weights).values())
     assert [one is other for one, other in zip(sent[1:], known.values(), strict=True)] == [
         True,
         True,
     ]
     moved = Weights({"a": torch.arange(4.0), "b": torch.zeros(2)})
-    sent = list(Serialiser("none", list(known.values())).record(moved).values())
+    sent = list(Serialiser(list(known.values())).record(moved).values())
     assert [one is other for one, other in zip(sent[1:], known.values(), strict=True)] == [
         True,
         False,
