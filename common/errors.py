@@ -58,3 +58,8 @@ def reason(text: str) -> str:
     """Return what another machine said as one line of at most ``REASON_LENGTH`` characters."""
     line = one_line(text[: REASON_LENGTH + 1])
     return line if len(line) <= REASON_LENGTH else f"{line[: REASON_LENGTH - 1]}…"
+
+
+def short_reason(error: Exception) -> str:
+    """Return an error's text as one short line, or else its type: what a library or a user's own code raised."""
+    return " ".join(str(error).split())[:200] or type(error).__name__

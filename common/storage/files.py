@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import hashlib
 import io
 import json
 import os
@@ -67,6 +68,12 @@ def read_file(path: Path) -> bytes:
     """Return the bytes of a regular file, or of one that a link leads to; OSError of a pipe, which may never end."""
     with open(open_regular(path.resolve(), os.O_RDONLY), "rb") as file:
         return file.read()
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file's content, in hexadecimal; OSError if it cannot be read."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def parse_json(text: bytes) -> Any:

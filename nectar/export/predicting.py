@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from common.data.folders.decode import Unreadable
-from common.data.user.rows import numbers_of
 from common.errors import DataError
 from common.learning.compute import autocast
+from common.samples.dataset import number_of
 from common.storage.files import csv_text
 from nectar.export.scoring import ExportedModel, read_picture
 
@@ -106,10 +106,9 @@ def _values(
 ) -> Tensor | str:
     if len(cells) != wanted:
         return f"{len(cells)} cells where the first line has {wanted}"
-    try:
-        found = numbers_of([cells[at] for at in places], exported.cells, "")
-    except DataError as error:
-        return str(error).lstrip(", ").partition(":")[0] + ": not a finite number"
+    found = [number_of(cells[at]) for at in places]
+    if None in found:
+        return f"column {exported.cells[found.index(None)]!r}: not a finite number"
     return torch.tensor(found, dtype=torch.float64).view(exported.shape)
 
 

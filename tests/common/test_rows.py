@@ -106,7 +106,28 @@ def test_what_is_no_table_is_refused_in_a_sentence_that_shows_no_cell(
     assert "\n" not in sentence
     assert len(sentence) < 400
     assert "SECRET" not in sentence
+
+
+def test_another_machine_is_told_nothing_of_a_table_that_the_run_does_not_name(
+    write: Write, tmp_path: Path
+) -> None:
+    path = write("kind,mine\nx,SECRET\n")
+    with pytest.raises(DataError, match="'mine'") as raised:
+        Division(resolve(tmp_path, f"data.file={path} data.label=kind")).dataset  # noqa: B018
     assert raised.value.told.startswith("data.file is not a table that can be read")
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [("a,b\n1,2,\n3,4,\n", 2), ("a,b\n1,x\n\n3\n", 4), ('a,b\n"1\n",x\n3,y,4\n', 4)],
+    ids=["a comma at each end", "a short line", "behind a line end in a cell"],
+)
+def test_a_line_of_another_number_of_cells_is_never_filled_or_shifted(
+    write: Write, content: str, line: int
+) -> None:
+    """Pandas reads a=2 of the first, and fills the second."""
+    with pytest.raises(DataError, match=f"line {line}: . cells? where the first line names 2"):
+        read_rows(write(content), "b")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import logging
 import operator
@@ -329,18 +328,6 @@ def _constants(value: Any, key: str, what: str) -> list[float]:
 
 # ---- npz -----------------------------------------------------------------------------------------
 # ``data.file``: arrays in a NumPy file.
-
-
-def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file's content; DataError if it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise DataError(
-            f"data.file={path} cannot be read ({error.strerror}): every machine that runs the federation needs it at "
-            "that path"
-        ) from error
 
 
 def read_npz(path: Path) -> dict[str, Any]:

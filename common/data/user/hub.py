@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,13 @@ import numpy as np
 import torch
 
 from common.code.imports import constructor_parameters
+from common.data.folders.folder import TEST
 from common.data.user.arrays import arrays_of, of_item_sets
-from common.errors import ConfigError, DataError, one_line
+from common.errors import ConfigError, DataError, one_line, short_reason
 from common.storage.limits import ANYWHERE, Bounds
 
-_TRAIN = ("train",)
-#: as for folders, the first that is there is taken
-_TEST = ("test", "val", "validation", "valid")
+#: what other libraries call a set's parts; as for folders, the first that is there is taken
+_PARTS = {"train": ("train", "trainval"), "test": (*TEST, "valid")}
 
 
 def read_hub(dataset: str, data_dir: Path, size: int, bounds: Bounds = ANYWHERE) -> dict[str, Any]:
@@ -35,33 +36,30 @@ def read_hub(dataset: str, data_dir: Path, size: int, bounds: Bounds = ANYWHERE)
         cache_dir=str(data_dir / "huggingface"),
     )
     named: dict[str, Any] = {}
-    for part, names in (("train", _TRAIN), ("test", _TEST)):
-        split = _first(source, names, dataset, data_dir)
-        if split is None and part == "train":
-            raise DataError(f"dataset={dataset} has no split named train")
+    for part in _PARTS:
+        split = _first(source, part, dataset, data_dir)
         if split is not None:
             named |= of_split(split, part, size, dataset)
     return named
 
 
-def _first(source: Any, names: tuple[str, ...], dataset: str, data_dir: Path) -> Any:
-    for name in names:
+def _first(source: Any, part: str, dataset: str, data_dir: Path) -> Any:
+    for name in _PARTS[part]:
         try:
             return source.load_split(name)
-        except ValueError as error:  # flwr-datasets' answer to a split that is not there
-            if "not present in the dataset's splits" not in str(error):
-                raise _cannot(error, dataset, data_dir) from error
         except Exception as error:  # a network fails in any way it likes
-            raise _cannot(error, dataset, data_dir) from error
-    return None
+            if "not present in the dataset's splits" not in str(error):  # flwr-datasets' answer
+                raise DataError(
+                    f"dataset={dataset} cannot be had ({short_reason(error)}): it is downloaded to "
+                    f"{data_dir / 'huggingface'} where there is a network"
+                ) from error
+    return _none(part, dataset)
 
 
-def _cannot(error: Exception, dataset: str, data_dir: Path) -> DataError:
-    reason = " ".join(str(error).split())[:200] or type(error).__name__
-    return DataError(
-        f"dataset={dataset} cannot be had ({reason}): it is downloaded to {data_dir / 'huggingface'} where there is a "
-        "network"
-    )
+def _none(part: str, dataset: str) -> None:
+    """Refuse a set without a training part; one without a test part is given one."""
+    if part == "train":
+        raise DataError(f"dataset={dataset} has no split named {' or '.join(_PARTS[part])}")
 
 
 def of_split(split: Any, part: str, size: int, what: str) -> dict[str, Any]:
@@ -93,9 +91,6 @@ def _column(split: Any, kind: str, usual: str, what: str) -> str:
 # ---- torchvision sets ----------------------------------------------------------------------------
 # ``dataset=torchvision:NAME``: any of torchvision's image sets, laid out below the data directory as it does.
 
-#: what torchvision's sets call their parts, the first one that a set knows being taken
-_TORCHVISION_SETS_TRAIN, _TORCHVISION_SETS_TEST = ("train", "trainval"), ("test", "val", "valid")
-
 
 def read_torchvision(
     dataset: str, data_dir: Path, size: int, bounds: Bounds = ANYWHERE
@@ -118,8 +113,6 @@ def _class(name: str, dataset: str) -> Any:
     cls = getattr(known, name, None)
     if inspect.isclass(cls) and issubclass(cls, known.VisionDataset):
         return cls
-    from difflib import get_close_matches
-
     folded = {other.lower(): other for other in known.__all__}
     near = [folded[one] for one in get_close_matches(name.lower(), folded, n=1, cutoff=0.5)]
     hint = f", the nearest is {near[0]}" if near else ""
@@ -133,51 +126,35 @@ def _open(
 ) -> Any:
     """Return the set's training or test part; None for the test part of one that has none."""
     parameters = constructor_parameters(cls)
-    fetches = "download" in parameters
-    options: dict[str, Any] = {"download": bounds.download} if fetches else {}
-    if "train" in parameters:
-        if ("split" in parameters) != bool(variant):
-            raise _variants(cls, dataset)
-        options |= {"train": part == "train"} | ({"split": variant[0]} if variant else {})
-        return _made(cls, options, dataset, data_dir, bounds)
-    if variant:
+    if {"train", "split"}.issubset(parameters) != bool(variant):
         raise _variants(cls, dataset)
-    if "split" not in parameters:
-        return _made(cls, options, dataset, data_dir, bounds) if part == "train" else None
-    names = _TORCHVISION_SETS_TRAIN if part == "train" else _TORCHVISION_SETS_TEST
-    for name in names:
-        try:
-            return _made(cls, options | {"split": name}, dataset, data_dir, bounds)
-        except ValueError as error:
-            if "split" not in str(error):  # which torchvision's answer to one that is not there has
-                raise DataError(
-                    f"dataset={dataset}, split {name}: {one_line(str(error))}"
-                ) from error
-    if part == "test":
-        return None
-    raise DataError(f"dataset={dataset} has no part named {' or '.join(names)}")
-
-
-def _made(cls: Any, options: dict[str, Any], dataset: str, data_dir: Path, bounds: Bounds) -> Any:
+    choices: list[dict[str, Any]] = [{}] if part == "train" else []
+    if "train" in parameters:
+        choices = [{"train": part == "train", **({"split": variant[0]} if variant else {})}]
+    elif "split" in parameters:
+        choices = [{"split": name} for name in _PARTS[part]]
+    download = {"download": bounds.download} if "download" in parameters else {}
     data_dir.mkdir(parents=True, exist_ok=True)
-    try:
-        return cls(root=data_dir, **options)
-    except ValueError as error:
-        if "split" in options and "train" not in options:
-            raise
-        raise DataError(f"dataset={dataset}: {error}") from error
-    except TypeError as error:
-        raise DataError(
-            f"dataset={dataset} takes more than a folder and a split ({error}): write a function of your own and name "
-            "it by dataset=package.module:callable"
-        ) from error
-    except Exception as error:  # a network fails in any way it likes
-        bounds.may_download(dataset)
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise DataError(
-            f"dataset={dataset} is not below {data_dir} and cannot be downloaded ({reason}): put its files there as "
-            "torchvision lays them out, or point data-dir or NECTAR_DATA to a folder that has them"
-        ) from error
+    for chosen in choices:
+        try:
+            return cls(root=data_dir, **download, **chosen)
+        except ValueError as error:
+            if len(choices) > 1 and "split" in str(error):  # its answer to one that is not there
+                continue
+            words = ", ".join(f"{key} {value}" for key, value in chosen.items())
+            raise DataError(f"dataset={dataset}, {words}: {one_line(str(error))}") from error
+        except TypeError as error:
+            raise DataError(
+                f"dataset={dataset} takes more than a folder and a split ({error}): write a function of your own and "
+                "name it by dataset=package.module:callable"
+            ) from error
+        except Exception as error:  # a network fails in any way it likes
+            bounds.may_download(dataset)
+            raise DataError(
+                f"dataset={dataset} is not below {data_dir} and cannot be downloaded ({short_reason(error)}): put its "
+                "files there as torchvision lays them out, or point data-dir or NECTAR_DATA to a folder that has them"
+            ) from error
+    return _none(part, dataset)
 
 
 def _variants(cls: Any, dataset: str) -> ConfigError:
@@ -199,11 +176,8 @@ def _fast(splits: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(images, np.ndarray | torch.Tensor) or labels is None:
             return {}
         images, labels = np.asarray(images), np.asarray(labels)
-        if (
-            images.dtype != np.uint8
-            or images.ndim not in (3, 4)
-            or labels.shape != images.shape[:1]
-        ):
+        whole = images.ndim in (3, 4) and labels.shape == images.shape[:1]
+        if images.dtype != np.uint8 or not whole:
             return {}
         named |= {f"{part}_images": images, f"{part}_labels": labels}
     classes = getattr(splits["train"], "classes", None)

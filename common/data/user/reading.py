@@ -6,7 +6,7 @@ import importlib.metadata
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ from common.data.user.arrays import (
     ON_BOTH_SIDES,
     check_classes,
     contents_of,
-    file_digest,
     read_function,
     read_npz,
 )
@@ -47,6 +46,7 @@ from common.settings.sections import (
     DataSettings,
     kind_of,
 )
+from common.storage.files import sha256_of
 from common.storage.limits import ANYWHERE, Bounds
 
 log = logging.getLogger("flwr")
@@ -54,11 +54,32 @@ log = logging.getLogger("flwr")
 _READER = 2  # another number makes every store be built again
 _PRIVATE = 0o700
 
+_NO_TABLE = (
+    "data.file is not a table that can be read with this data.label: this site's log says why"
+)
+
 _PUBLISHED: Mapping[str, tuple[str, Callable[[str, Path, int, Bounds], dict[str, Any]]]] = {
     TORCHVISION: ("torchvision", read_torchvision),
     HUB: ("flwr-datasets", read_hub),
 }
 """Sets that a package fetches: the package, whose version tells stores apart, and the reader."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a set of one's own is from: what messages call it, its store's name, what tells one version from another.
+
+    ``read`` returns what it holds.
+    """
+
+    name: str
+    store: str
+    fingerprint: str
+    read: Callable[[], Contents]
+
+    def stored(self, roots: Sequence[Path]) -> Stored:
+        """Return what the set's store holds, built where none has it."""
+        return shared_store(self.store, roots, self.fingerprint, self.read, _PRIVATE)
 
 
 def read_user_data(
@@ -84,10 +105,17 @@ def read_user_data(
                 "or a simulation divides rows, else evaluation.on=sites with data.site_holdout=0.2, or "
                 "evaluation.on=none"
             )
-    spoken, store, source, read = _source(name, data_dir, data, bounds, images.names)
-    roots = store_roots(data_dir, bounds=bounds)
-    with bounded(spoken):
-        stored = shared_store(store, roots, source, read, _PRIVATE)
+    source = _source(name, data_dir, data, bounds, images.names)
+    spoken, roots = source.name, store_roots(data_dir, bounds=bounds)
+    try:
+        with bounded(spoken):
+            stored = source.stored(roots)
+    except DataError as error:
+        if Path(data.file).suffix != TABLE_ENDING:
+            raise
+        # the names of the file's columns are the site's, but for those that the run names
+        told = (error.told if data.columns else "") or _NO_TABLE
+        raise type(error)(str(error), told=told) from error
     if size and stored.train.images.shape[2:] != (size, size):
         raise DataError(
             f"data.size={size} is for sets of pictures; {spoken} brings arrays of "
@@ -95,7 +123,7 @@ def read_user_data(
         )
     both, number = stored.about.get(ON_BOTH_SIDES, (0, 0))
     warn_of_shared(both, number, spoken)
-    stored = with_test(stored, store, roots, holdout, _PRIVATE)
+    stored = with_test(stored, source.store, roots, holdout, _PRIVATE)
     if kind_of(name) not in _PUBLISHED and not images.names:
         stored = as_classes(stored, spoken, measured=data.classes == "labels")
     info = _info(spoken, stored, images, data)
@@ -122,8 +150,7 @@ def read_site_table(
     own = data.model_copy(update={"file": str(file), "owner": ""})
     roots = store_roots(keep) if keep else store_roots()
     try:
-        _, store, source, read = _source(FILE, file.parent, own, ANYWHERE, images.names)
-        stored = shared_store(store, roots, source, read, _PRIVATE)
+        stored = _source(FILE, file.parent, own, ANYWHERE, images.names).stored(roots)
         splits, info = (stored.train, stored.test), info_of_columns(images, data)
         dataset = Dataset(info, *splits, stored.checksum, store=stored.folder)
         check_reach(dataset, data.scale)
@@ -138,10 +165,10 @@ def is_at_hand(name: str, data_dir: Path, size: int) -> bool:
     """Return whether reading the set would fetch nothing."""
     if kind_of(name) not in _PUBLISHED:
         return True
-    _, store, source, _ = _source(name, data_dir, DataSettings(size=size), ANYWHERE)
+    source = _source(name, data_dir, DataSettings(size=size), ANYWHERE)
     for root in store_roots(data_dir):
         try:
-            open_store(root / store, source)
+            open_store(root / source.store, source.fingerprint)
         except OSError:
             continue
         return True
@@ -154,8 +181,8 @@ def _source(
     data: DataSettings,
     bounds: Bounds,
     classes: tuple[str, ...] = (),
-) -> tuple[str, str, str, Callable[[], Contents]]:
-    """Return what messages call the set, its store's name, what tells the store from another, and how it is read."""
+) -> Source:
+    """Return where a set is from; a function is called for it."""
     kind, size = kind_of(name) or "", data.size
     # what else than the source says what its arrays are; of images nothing does
     form: tuple[str, ...] = ()
@@ -163,29 +190,37 @@ def _source(
         form = (data.kind, data.label, data.group or data.owner, data.header, data.axes)
     if data.columns:
         form = (*form, data.columns, *classes)
-    if kind == FILE:
-        path = Path(data.file)
-        spoken, source = path.name, digest_of([_READER, file_digest(path), *form])
-        return (
-            spoken,
-            _store_name(path.stem, data.file, *form),
-            source,
-            lambda: contents_of(_read_file(path, data, classes), str(path), data.kind, data.axes),
-        )
     if kind in _PUBLISHED:
         package, reader = _PUBLISHED[kind]
-        source = digest_of([_READER, name, size, _version(package)])
-        return (
+        return Source(
             name,
             _store_name(name, name, size, str(data_dir)),
-            source,
+            digest_of([_READER, name, size, _version(package)]),
             lambda: contents_of(reader(name, data_dir, size, bounds), name),
         )
     if kind == FUNCTION:
-        contents = contents_of(read_function(name, data_dir, size), name, data.kind, data.axes)
-        place = _store_name(name, name, size, *form)
-        return name, place, _content_digest(contents), lambda: contents
-    raise DataError(f"dataset={name} is no set of your own")
+        found = read_function(name, data_dir, size)
+        contents = contents_of(found, name, data.kind, data.axes)
+        held = checksum_of(contents.train, contents.test)
+        fingerprint = digest_of([_READER, held, dict(contents.about)])
+        return Source(name, _store_name(name, name, size, *form), fingerprint, lambda: contents)
+    path = Path(data.file)
+    return Source(
+        path.name,
+        _store_name(path.stem, data.file, *form),
+        digest_of([_READER, _file_digest(path), *form]),
+        lambda: contents_of(_read_file(path, data, classes), str(path), data.kind, data.axes),
+    )
+
+
+def _file_digest(path: Path) -> str:
+    try:
+        return sha256_of(path)
+    except OSError as error:
+        raise DataError(
+            f"data.file={path} cannot be read ({error.strerror}): every machine that runs the federation needs it at "
+            "that path"
+        ) from error
 
 
 def _read_file(path: Path, data: DataSettings, classes: tuple[str, ...]) -> dict[str, Any]:
@@ -212,10 +247,6 @@ def _version(package: str) -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return ""
-
-
-def _content_digest(contents: Contents) -> str:
-    return digest_of([_READER, checksum_of(contents.train, contents.test), dict(contents.about)])
 
 
 def _info(name: str, stored: Stored, images: ImagesSettings, data: DataSettings) -> DatasetInfo:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import logging
+import math
 import shlex
-from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -97,15 +97,10 @@ def info_of_rows(
             "data.axes=steps_last",
             *(channels, steps),
         )
-    about = stored.about
-    mean, std, low, high = _public(name, about, images, data, channels)
+    about, shape = stored.about, stored.train.images.shape[1:]
+    constants_of = _public(name, about, images, data, channels)
     columns = tuple(about.get("columns", ()))
-    shape = stored.train.images.shape[1:]
-    return _bounded(
-        DatasetInfo(
-            name, shape, classes, mean, std, 1.0, "classification", data.kind, low, high, columns
-        )
-    )
+    return _described(name, data.kind, shape, classes, constants_of, columns)
 
 
 def info_of_columns(images: ImagesSettings, data: DataSettings) -> DatasetInfo:
@@ -114,29 +109,14 @@ def info_of_columns(images: ImagesSettings, data: DataSettings) -> DatasetInfo:
     Constants are one number, or one for each column of numbers; what a category becomes, 0 or 1, a model is given.
     """
     columns = agreed_columns(data.columns)
-    inputs = inputs_of(columns)
     number = sum(not column.categories for column in columns)
-    found = _public("data.columns", {}, images, data, number)
-    mean, std, low, high = (
+    public = _public("data.columns", {}, images, data, number)
+    spread = [
         _spread(values, columns, kept) if values or not number else ()
-        for values, kept in zip(found, (0.0, 1.0, 0.0, 1.0), strict=True)
-    )
-    shape = (len(inputs), 1, 1)
-    return _bounded(
-        DatasetInfo(
-            "table",
-            shape,
-            images.names,
-            mean,
-            std,
-            1.0,
-            "classification",
-            "table",
-            low,
-            high,
-            tuple(inputs),
-        )
-    )
+        for values, kept in zip(public, (0.0, 1.0, 0.0, 1.0), strict=True)
+    ]
+    inputs = tuple(inputs_of(columns))
+    return _described("table", "table", (len(inputs), 1, 1), images.names, spread, inputs)
 
 
 def _spread(values: Sequence[float], columns: Sequence[Column], kept: float) -> tuple[float, ...]:
@@ -149,8 +129,18 @@ def _spread(values: Sequence[float], columns: Sequence[Column], kept: float) -> 
     )
 
 
-def _bounded(info: DatasetInfo) -> DatasetInfo:
-    """Return what is described; DataError if values may lie beyond what a model learns from."""
+def _described(
+    name: str,
+    kind: Rows,
+    shape: tuple[int, ...],
+    classes: tuple[str, ...],
+    public: Sequence[tuple[float, ...]],
+    columns: tuple[str, ...],
+) -> DatasetInfo:
+    """Return the description; DataError if values may lie beyond what a model learns from."""
+    mean, std, low, high = public
+    own: dict[str, Any] = {"arrays": kind, "low": low, "high": high, "columns": columns}
+    info = DatasetInfo(name, shape, classes, mean, std, 1.0, **own)
     if not info.largest <= _LARGEST:
         raise DataError(
             f"{info.name}: its bounds are {info.largest:.3g} as a model would take them, {_LARGEST:g} at the most: "
@@ -172,37 +162,21 @@ def _public(
         raise DataError(
             f"{name}: data.low and data.high must both be there, and each low below its high"
         )
-    return *_scale(name, about, images, data, channels, low, high), low, high
-
-
-def _scale(
-    name: str,
-    about: Mapping[str, Any],
-    images: ImagesSettings,
-    data: DataSettings,
-    channels: int,
-    low: tuple[float, ...],
-    high: tuple[float, ...],
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return what is subtracted from each channel, and by what it is then divided."""
+    keys = "data.low and data.high"
     if data.scale == "none":
-        return (0.0,) * channels, (1.0,) * channels
-    if data.scale == "minmax":
-        if not low:
-            raise DataError(_lacking(name, data, "data.low and data.high", channels))
-        ends = list(zip(low, high, strict=True))
-        return tuple(a / 2 + b / 2 for a, b in ends), tuple(b / 2 - a / 2 for a, b in ends)
-    mean, std = (constants(key, images, about, channels, name) for key in ("mean", "std"))
+        mean, std = (0.0,) * channels, (1.0,) * channels
+    elif data.scale == "minmax":
+        mean = tuple(a / 2 + b / 2 for a, b in zip(low, high, strict=True))
+        std = tuple(b / 2 - a / 2 for a, b in zip(low, high, strict=True))
+    else:
+        mean, std = (constants(key, images, about, channels, name) for key in ("mean", "std"))
+        keys = "images.mean and images.std"
     if not mean or not std:
-        raise DataError(_lacking(name, data, "images.mean and images.std", channels))
-    return mean, std
-
-
-def _lacking(name: str, data: DataSettings, keys: str, channels: int) -> str:
-    return (
-        f"{name}: data.scale={data.scale} needs {keys}, one number or {channels} with commas between them, stated by "
-        "you as what is public: they are never computed from the data, of which they would tell"
-    )
+        raise DataError(
+            f"{name}: data.scale={data.scale} needs {keys}, one number or {channels} with commas between them, stated "
+            "by you as what is public: they are never computed from the data, of which they would tell"
+        )
+    return mean, std, low, high
 
 
 def constants(
@@ -263,9 +237,26 @@ def ends_of(split: Split) -> NDArray[np.float64]:
 MOST_BYTES, MOST_ROWS, MOST_VALUES = 256 * 2**20, 1_000_000, 50_000_000
 """The largest file, the most rows and the most numbers in all that are read."""
 
+#: rows whose cells are numbers at a time: all of them as text would be many times as large
+_BLOCK = 10_000
+
 #: what stands in a cell where a value is missing, in capitals; in a column of classes the last ones may be names
 _NO_CLASS = ("", "NA", "NAN", "?")
-_TABLE_FILE_MISSING = (*_NO_CLASS, "N/A", "NULL", "NONE", "-")
+_MISSING_CELLS = (*_NO_CLASS, "N/A", "NULL", "NONE", "-")
+
+#: what is wrong with a cell, and what another machine is told of it
+_MISSING_CELL, _NO_NUMBER = "a value is missing", "not a finite number"
+_TOLD = {
+    _MISSING_CELL: "lacks a value",
+    _NO_NUMBER: "has something else than a finite number, with a decimal point,",
+}
+_BEFORE = (
+    "before, fill in or leave out what is missing and write categories as numbers (scikit-learn's SimpleImputer, "
+    "OneHotEncoder, docs/data.md)"
+)
+
+#: so many columns that are missing are named, and so many faults
+_FEW_MISSING, _FEW_FAULTS = 3, 10
 
 
 def read_rows(
@@ -280,21 +271,8 @@ def read_rows(
     """Return ``train_images`` float64 [n, columns], ``train_labels`` text [n], ``columns``, perhaps ``train_groups``.
 
     Cells are numbers with a decimal point, and anything in the column ``label`` and in those of categories. What is
-    wrong is told by its line and column, never by what is there.
+    wrong is told by its line and column, never by what is there. Other machines are told what the run named of it.
     """
-    try:
-        return _read(path, _Table(path, label, group, named, tuple(columns), of))
-    except DataError as error:
-        # the names of the file's columns are the site's, but for those that the run names
-        why = error.told if columns and error.told else ""
-        raise type(error)(
-            str(error),
-            told=why
-            or "data.file is not a table that can be read with this data.label: this site's log says why",
-        ) from error
-
-
-def _read(path: Path, table: _Table) -> dict[str, Any]:
     try:
         size = path.stat().st_size
         if size > MOST_BYTES:
@@ -302,13 +280,18 @@ def _read(path: Path, table: _Table) -> dict[str, Any]:
                 f"{path} has {size / 2**20:.0f} MiB, of which {MOST_BYTES >> 20} are read at the most: save it as .npz"
             )
         with path.open(encoding="utf-8-sig", newline="") as file:
-            return table.read(csv.reader(file, strict=True))
+            reader = csv.reader(file, strict=True)
+            return _Table(path, label, group, named, tuple(columns), of).read(reader)
     except OSError as error:
         raise DataError(f"data.file={path} cannot be read ({error.strerror})") from None
     except UnicodeDecodeError:
         raise RowsError(
             f"{path} is not text in UTF-8: save it as such",
             told="its table is not text in UTF-8: its owner saves it as such",
+        ) from None
+    except csv.Error as error:
+        raise DataError(
+            f"{path}, line {reader.line_num}: not comma-separated text ({error})"
         ) from None
 
 
@@ -318,78 +301,99 @@ class _Table:
     label: str
     group: str
     named: bool
-    asked: tuple[Column, ...] = ()
-    of: str = "group"
+    asked: tuple[Column, ...]
+    of: str
 
     def read(self, reader: Any) -> dict[str, Any]:
-        lines = self._lines(reader)
-        first = next(lines, [])
-        head = [class_name(cell) for cell in first]
-        if not self.named:
-            head, lines = [*map(str, range(len(first)))], chain([first], lines)
+        filled = filter(None, reader)
+        first: list[str] = next(filled, [])
+        head = [*map(class_name, first)] if self.named else [*map(str, range(len(first)))]
         self._check_head(head)
-        place = self._place(head, "label", self.label, "the one of the classes")
-        beside = (
-            self._place(head, self.of, self.group, "whom rows belong to") if self.group else place
-        )
-        if self.group and beside == place:
-            raise DataError(f"data.{self.of}={self.group} is data.label too: name another column")
-        apart = {place, beside}
-        columns = self._columns(head, apart)
+        label = self._place(head, "label", self.label, "the one of the classes")
+        own = [(label, self.label, "no class")]
+        if self.group:
+            group = self._place(head, self.of, self.group, "whom rows belong to")
+            if group == label:
+                raise DataError(
+                    f"data.{self.of}={self.group} is data.label too: name another column"
+                )
+            own.append((group, self.group, f"no {self.of}"))
+        columns = self._columns(head, {place for place, _, _ in own})
         if not columns:
             raise DataError(
                 f"{self.path} has no column of numbers beside data.label and data.{self.of}"
             )
-        places, row = [head.index(column.name) for column in columns], _Row(columns)
-        values, classes, groups = array("d"), list[str](), list[str]()
-        faults, told = dict[tuple[str, str], list[int]](), ""
-        keys = [(place, (self.label, "no class")), (beside, (self.group, f"no {self.of}"))]
-        keys = keys if self.group else keys[:1]
-        for cells in lines:
-            where = f"{self.path}, line {reader.line_num}"
-            if len(cells) != len(head):
-                raise DataError(
-                    f"{where}: {len(cells)} cells where the first line names {len(head)}"
-                )
-            if len(classes) == MOST_ROWS or len(values) > MOST_VALUES:
-                raise DataError(
-                    f"{self.path} has more than {MOST_ROWS:,} rows, or {MOST_VALUES:,} numbers: save it as .npz"
-                )
-            classes.append(_class(cells[place], where))
-            if self.group:
-                groups.append(_class(cells[beside], where))
-            wrong = [fault for at, fault in keys if cells[at].strip().upper() in _NO_CLASS]
-            read = [cells[at] for at in places]
-            try:
-                values.extend(row.numbers(read, where))
-            except RowsError as error:
-                told, pairs = told or error.told, zip(read, columns, strict=True)
-                wrong += [(c.name, why) for cell, c in pairs if (why := _fault(cell, c.categories))]
-            for fault in wrong:
-                faults.setdefault(fault, [reader.line_num, 0])[1] += 1
+        inputs, places = inputs_of(columns), [head.index(column.name) for column in columns]
+        rows = self._rows(reader, filled if self.named else chain([first], filled), head, inputs)
+        faults = dict[tuple[str, str], list[int]]()
+
+        def note(line: int, column: str, what: str) -> None:
+            faults.setdefault((column, what), [line, 0])[1] += 1
+
+        parts, held = [np.empty((0, len(inputs)))], [list[str]() for _ in own]
+        while block := list(islice(rows, _BLOCK)):
+            lines, by_row = zip(*block, strict=True)
+            cells = list(zip(*by_row, strict=True))
+            for (place, column, what), names in zip(own, held, strict=True):
+                for line, cell in zip(lines, cells[place], strict=True):
+                    names.append(cell.strip())
+                    check_printed(names[-1:], f"{self.path}, line {line}")
+                    if names[-1].upper() in _NO_CLASS:
+                        note(line, column, what)
+            read = [_numbers(cells[at], c) for at, c in zip(places, columns, strict=True)]
+            for at, c, numbers in zip(places, columns, read, strict=True):
+                for row in np.flatnonzero(np.isnan(numbers[:, 0])):
+                    missing = _is_missing(cells[at][row])
+                    note(lines[row], c.name, _MISSING_CELL if missing else _NO_NUMBER)
+            parts.append(np.hstack(read))
         if faults:
-            raise RowsError(self._account(faults, columns, {*classes}), told=told)
-        if not classes:
+            raise self._faulty(faults, columns, {*held[0]})
+        if not held[0]:
             raise RowsError(
                 f"{self.path} has no row below the names of its columns",
                 told="its table has no row",
             )
-        row.tell(self.path, len(classes))
-        inputs = inputs_of(columns)
-        table = np.frombuffer(values, dtype=np.float64).reshape(len(classes), len(inputs))
-        found = {"train_images": table, "train_labels": np.array(classes), "columns": inputs}
-        return found | ({"train_groups": np.array(groups)} if self.group else {})
+        table = np.concatenate(parts)
+        self._tell_of_others(table, columns)
+        found = {"train_images": table, "train_labels": np.array(held[0]), "columns": inputs}
+        return found | ({"train_groups": np.array(held[1])} if self.group else {})
 
-    def _account(
+    def _rows(
+        self, reader: Any, filled: Iterable[list[str]], head: list[str], inputs: list[str]
+    ) -> Iterator[tuple[int, list[str]]]:
+        """Yield the line and the cells of each row, as many as the first line has."""
+        for rows, cells in enumerate(filled):
+            if len(cells) != len(head):
+                raise DataError(
+                    f"{self.path}, line {reader.line_num}: {len(cells)} cells where the first line names {len(head)}"
+                )
+            if rows == MOST_ROWS or rows * len(inputs) > MOST_VALUES:
+                raise DataError(
+                    f"{self.path} has more than {MOST_ROWS:,} rows, or {MOST_VALUES:,} numbers: save it as .npz"
+                )
+            yield reader.line_num, cells
+
+    def _tell_of_others(self, table: NDArray[np.float64], columns: Sequence[Column]) -> None:
+        """Say in this machine's log how often a category counts as another, which a slip in its name does too."""
+        ends = np.cumsum([len(column.inputs) for column in columns])
+        for column, end in zip(columns, ends, strict=True):
+            if column.categories and (count := int(table[:, end - 1].sum())):
+                log.warning(
+                    "%s, column %r: %d of %d rows have a category that data.columns does not name, and count as %r",
+                    *(self.path, column.name, count, len(table), OTHER),
+                )
+
+    def _faulty(
         self,
         faults: Mapping[tuple[str, str], Sequence[int]],
         columns: Sequence[Column],
         classes: set[str],
-    ) -> str:
-        """Return a sentence on all faults, and the words with which the columns without any are read."""
+    ) -> RowsError:
+        """Return an error that names all faults, and the words with which the columns without any are read."""
+        by_line = sorted(faults.items(), key=lambda fault: fault[1][0])
         parts = [
             f"line {line}, column {name!r}: {what}{f' in {rows} rows' if rows > 1 else ''}"
-            for (name, what), (line, rows) in faults.items()
+            for (name, what), (line, rows) in by_line
         ]
         more = f"; and {len(parts) - _FEW_FAULTS} more" if len(parts) > _FEW_FAULTS else ""
         bad = {name for name, _ in faults}
@@ -399,8 +403,15 @@ class _Table:
             words.append(f"images.classes={scalar_text(','.join(sorted(classes)))}")
         named = len(classes) <= _FEW_FAULTS and "," not in "".join(classes)
         works = named and sound and not bad & {self.label, self.group}
-        return f"{self.path}, {'; '.join(parts[:_FEW_FAULTS])}{more}: {_BEFORE}" + (
-            f"; the other columns are read with {shlex.join(words)}" if works else ""
+        told = [
+            f"its table {_TOLD[what]} in the column {name!r}"
+            for (name, what), _ in by_line
+            if what in _TOLD
+        ]
+        return RowsError(
+            f"{self.path}, {'; '.join(parts[:_FEW_FAULTS])}{more}: {_BEFORE}"
+            + (f"; the other columns are read with {shlex.join(words)}" if works else ""),
+            told=told[0] if told else "",
         )
 
     def _columns(self, head: list[str], apart: set[int]) -> list[Column]:
@@ -423,17 +434,6 @@ class _Table:
         if unread:
             log.info("%s: not read, since data.columns does not name it: %s", self.path, unread)
         return [*self.asked]
-
-    def _lines(self, reader: Any) -> Iterator[list[str]]:
-        """Yield the lines that have something in them."""
-        try:
-            for cells in reader:
-                if cells:
-                    yield cells
-        except csv.Error as error:
-            raise DataError(
-                f"{self.path}, line {reader.line_num}: not comma-separated text ({error})"
-            ) from None
 
     def _check_head(self, head: list[str]) -> None:
         if len(head) > MOST_COLUMNS:
@@ -489,93 +489,23 @@ class _Table:
         )
 
 
-#: so many columns that are missing are named, and so many faults
-_FEW_MISSING, _FEW_FAULTS = 3, 10
+def _is_missing(cell: str) -> bool:
+    return cell.strip().upper() in _MISSING_CELLS
 
 
-class _Row:
-    """Makes numbers of a row's cells, and counts categories that the run does not name."""
-
-    def __init__(self, columns: Sequence[Column]) -> None:
-        self.columns = columns
-        self.measured = [at for at, column in enumerate(columns) if not column.categories]
-        self.names = [columns[at].name for at in self.measured]
-        self.others = dict.fromkeys((c.name for c in columns if c.categories), 0)
-
-    def numbers(self, cells: list[str], where: str) -> list[float]:
-        """Return the numbers of a row whose ``cells`` are the columns'; DataError if one is missing or none."""
-        if not self.others:
-            return numbers_of(cells, self.names, where)
-        found = iter(numbers_of([cells[at] for at in self.measured], self.names, where))
-        return [
-            number
-            for cell, column in zip(cells, self.columns, strict=True)
-            for number in (self._coded(cell, column, where) if column.categories else [next(found)])
+def _numbers(cells: Sequence[str], column: Column) -> NDArray[np.float64]:
+    """Return what a model is given of a column, [n, inputs]; NaN where a cell cannot be read."""
+    if not column.categories:
+        return np.array([*map(number_of, cells)], dtype=np.float64)[:, None]
+    named = [*map(class_name, cells)]
+    unread = [math.nan] * len(column.inputs)
+    lacking = [_is_missing(name) and name not in column.categories for name in named]
+    return np.array(
+        [
+            unread if lacks else column.one_hot(name)
+            for name, lacks in zip(named, lacking, strict=True)
         ]
-
-    def _coded(self, cell: str, column: Column, where: str) -> list[float]:
-        category = class_name(cell)
-        if category not in column.categories:
-            if fault := _fault(cell, column.categories):
-                raise _refused(where, column.name, fault)
-            self.others[column.name] += 1
-        return column.one_hot(category)
-
-    def tell(self, path: Path, rows: int) -> None:
-        """Say in this machine's log how often a category counts as another, which a slip in its name does too."""
-        for name, count in self.others.items():
-            if count:
-                log.warning(
-                    "%s, column %r: %d of %d rows have a category that data.columns does not name, and count as %r",
-                    *(path, name, count, rows, OTHER),
-                )
-
-
-#: what is wrong with a cell, and what another machine is told of it
-_MISSING_CELL, _NO_NUMBER = "a value is missing", "not a finite number"
-_TOLD = {
-    _MISSING_CELL: "lacks a value",
-    _NO_NUMBER: "has something else than a finite number, with a decimal point,",
-}
-_BEFORE = (
-    "before, fill in or leave out what is missing and write categories as numbers (scikit-learn's SimpleImputer, "
-    "OneHotEncoder, docs/data.md)"
-)
-
-
-def _fault(cell: str, categories: Sequence[str] = ()) -> str:
-    """Return what is wrong with a cell of a column of numbers, or of one of categories; nothing if it can be read."""
-    if cell.strip().upper() in _TABLE_FILE_MISSING:
-        return _MISSING_CELL
-    return "" if categories or number_of(cell) is not None else _NO_NUMBER
-
-
-def _refused(where: str, column: str, fault: str) -> RowsError:
-    return RowsError(
-        f"{where}, column {column!r}: {fault}: {_BEFORE}",
-        told=f"its table {_TOLD[fault]} in the column {column!r}",
     )
-
-
-def _class(cell: str, where: str) -> str:
-    name = cell.strip()
-    check_printed([name], where)
-    return name
-
-
-def numbers_of(cells: Sequence[str], columns: Sequence[str], where: str) -> list[float]:
-    """Return the numbers in a line's cells; DataError, naming ``where`` and the column, if one is not finite."""
-    try:
-        found = list(map(float, cells))
-    except ValueError:
-        found = []
-    # float() takes 1_000 for a number, and NaN and infinity by their names
-    if len(found) == len(cells) and np.isfinite(found).all() and "_" not in "".join(cells):
-        return found
-    for cell, column in zip(cells, columns, strict=True):
-        if fault := _fault(cell):
-            raise _refused(where, column, fault)
-    raise AssertionError("a cell of the line was none")
 
 
 # ---- row text ------------------------------------------------------------------------------------
