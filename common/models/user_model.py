@@ -21,22 +21,9 @@ def make(
 ) -> nn.Module:
     """Call what a user named ``path`` and return the network it makes.
 
-    It is called with ``shape`` and ``classes``, by these names or in this order where exactly two parameters need
-    a value; with ``num_classes=classes`` where it takes that, as torchvision's constructors do.
+    It is called with ``shape`` and ``classes``, or with ``num_classes=classes`` where it does not name both, as
+    torchvision's constructors do not.
     """
-    positional, named = _arguments(maker, path, shape, classes)
-    try:
-        module = maker(*positional, **named)
-    except Exception as error:  # anything may go wrong in a user's own code
-        raise ValueError(f"{path} raised {_told(error)}") from error
-    if not isinstance(module, nn.Module):
-        raise ValueError(f"{path} made a {type(module).__name__}, and must make a torch.nn.Module")
-    return module
-
-
-def _arguments(
-    maker: Callable[..., object], path: str, shape: tuple[int, ...], classes: int
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
     takes = "it must take (shape, classes), or num_classes as torchvision's constructors do"
     if isinstance(maker, nn.Module) or not callable(maker):
         raise ValueError(
@@ -46,36 +33,27 @@ def _arguments(
         signature = inspect.signature(maker)
     except (TypeError, ValueError):
         raise ValueError(f"{path} does not say which parameters it has: {takes}") from None
-    parameters = signature.parameters.values()
-    keywords = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    needed = [
-        p
-        for p in parameters
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    ]
-    ordered = [p for p in needed if p.kind is not p.KEYWORD_ONLY]
-    attempts: list[tuple[bool, tuple[Any, ...], dict[str, Any]]] = [
-        ({"shape", "classes"} <= keywords, (), {"shape": shape, "classes": classes}),
-        ("num_classes" in keywords, (), {"num_classes": classes}),
-        (len(ordered) == len(needed) == 2, (shape, classes), {}),
-        (any(p.kind is p.VAR_KEYWORD for p in parameters), (), {"num_classes": classes}),
-    ]
-    for fits, positional, named in attempts:
-        if not fits:
-            continue
-        try:
-            signature.bind(*positional, **named)
-        except TypeError:
-            continue
-        return positional, named
-    raise ValueError(f"{path} has the parameters {signature}: {takes}")
+    given: dict[str, Any] = {"shape": shape, "classes": classes}
+    if not given.keys() <= signature.parameters.keys():
+        given = {"num_classes": classes}
+    try:
+        signature.bind(**given)
+    except TypeError:
+        raise ValueError(f"{path} has the parameters {signature}: {takes}") from None
+    try:
+        module = maker(**given)
+    except Exception as error:  # anything may go wrong in a user's own code
+        raise ValueError(f"{path} raised {_told(error)}") from error
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"{path} made a {type(module).__name__}, and must make a torch.nn.Module")
+    return module
 
 
 def adopt(module: nn.Module, path: str, shape: tuple[int, ...], classes: int) -> Classifier:
     """Return ``module`` as a classifier whose state has the module's own names.
 
-    A module that has no ``embed`` of its own is run once, with a hook on every linear layer: the embedding is what
-    enters the layer whose output is the module's. Its parameters and buffers are left as they were.
+    Without a method ``embed`` of its own the embedding is what enters the last linear layer, whose output must be the
+    module's. Its parameters and buffers are left as they were.
     """
     if not any(map(nn.parameter.is_lazy, module.parameters())):
         _check_state(
@@ -151,73 +129,61 @@ def _check_state(module: nn.Module, path: str) -> None:
 
 
 def _wrapped(module: nn.Module, path: str, shape: tuple[int, ...], classes: int) -> Classifier:
+    """Return the network as a classifier, if its logits are what it makes of its embeddings."""
+    network = OwnNetwork(module, shape)
+    if network.last is None and not network.classifies:
+        raise _unembedded(path)
     x = _sample(shape, classes)
-    module.eval()
-    with torch.no_grad():
-        name, entering, output = _last_linear(module, x)
-        own = inspect.ismethod(getattr(module, "embed", None))
-        network = OwnNetwork(module, shape, name, own)
-        h = network.embed(x) if own else entering
-        if h is None or (name is None and not network.classifies):
-            raise ValueError(
-                f"{path} does not end with a linear layer whose output it returns, so that its embedding cannot be "
-                "told: give it a method embed(x), and classify(h) with the logits of an embedding"
-            )
-        if not isinstance(h, Tensor) or h.ndim != output.ndim or len(h) != len(x):
-            raise ValueError(f"{path} must embed {_BATCH} inputs as [{_BATCH}, d]")
-        if not torch.allclose(network.classify(h), output, rtol=1e-3, atol=1e-5):
-            raise ValueError(
-                f"the embeddings of {path} are not what its last layer turns into the logits: give it a method "
-                "classify(h) with the logits of an embedding, equal to its output"
-            )
+    network.eval()
+    try:
+        with torch.no_grad():
+            output, h = network(x), network.embed(x)
+            logits = network.classify(h)
+    except Exception as error:  # anything may go wrong in a user's own code
+        raise _unembedded(path) from error
+    if h.ndim != output.ndim or len(h) != len(x):
+        raise ValueError(f"{path} must embed {_BATCH} inputs as [{_BATCH}, d]")
+    if logits.shape != output.shape or not torch.allclose(logits, output, rtol=1e-3, atol=1e-5):
+        if not network.embeds:
+            raise _unembedded(path)
+        raise ValueError(
+            f"the embeddings of {path} are not what its last layer turns into the logits: give it a method "
+            "classify(h) with the logits of an embedding, equal to its output"
+        )
     return network
 
 
-def _last_linear(module: nn.Module, x: Tensor) -> tuple[str | None, Tensor | None, Tensor]:
-    """Return the name of the linear layer whose output is the module's, if any, its input, and the output."""
-    calls: list[tuple[str, Tensor, Tensor]] = []
-
-    def noted(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        return lambda _, given, returned: calls.append((name, given[0], returned))
-
-    handles = [
-        layer.register_forward_hook(noted(name))
-        for name, layer in module.named_modules()
-        if isinstance(layer, nn.Linear)
-    ]
-    try:
-        output: Tensor = module(x)
-    finally:
-        for handle in handles:
-            handle.remove()
-    for name, entering, returned in reversed(calls):
-        if returned.shape == output.shape and returned.data_ptr() == output.data_ptr():
-            return name, entering, output
-    return None, None, output
+def _unembedded(path: str) -> ValueError:
+    return ValueError(
+        f"{path} does not end with a linear layer whose output it returns, so that its embedding cannot be told: give "
+        "it a method embed(x), and classify(h) with the logits of an embedding"
+    )
 
 
 class OwnNetwork(Classifier):
     """A user's network: it holds the network's own parameters, buffers and modules under their own names."""
 
     plain: Any
-    _head: str | None
-    _embeds: bool
+    last: str | None
 
-    def __init__(
-        self, module: nn.Module, shape: tuple[int, ...], head: str | None, embeds: bool
-    ) -> None:
+    def __init__(self, module: nn.Module, shape: tuple[int, ...]) -> None:
         super().__init__(shape if len(shape) > 1 else ())
+        linear = [n for n, layer in module.named_modules() if isinstance(layer, nn.Linear)]
+        own: dict[str, Any] = {"plain": module, "last": linear[-1] if linear else None}
         # One tree for both, not a child: state_dict, functional_call and copies then see the network's own names.
         for shared in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
-            self.__dict__[shared] = module.__dict__[shared]
-        self.__dict__["plain"] = module
-        self.__dict__["_head"] = head
-        self.__dict__["_embeds"] = embeds
+            own[shared] = module.__dict__[shared]
+        self.__dict__.update(own)
+
+    @property
+    def embeds(self) -> bool:
+        """Whether the network has a method ``embed`` of its own."""
+        return inspect.ismethod(getattr(self.plain, "embed", None))
 
     @property
     def classifies(self) -> bool:
         """Whether the network's own method ``classify`` gives the logits."""
-        return self._embeds and inspect.ismethod(getattr(self.plain, "classify", None))
+        return self.embeds and inspect.ismethod(getattr(self.plain, "classify", None))
 
     def train(self, mode: bool = True) -> OwnNetwork:
         """Set the mode, of the network too: some ask themselves which one it is."""
@@ -232,14 +198,13 @@ class OwnNetwork(Classifier):
 
     def embed(self, x: Tensor) -> Tensor:
         """Return the network's own ``embed``, else what enters its last linear layer."""
-        if self._embeds:
+        if self.embeds:
             own: Tensor = self.plain.embed(x)
             return own
         entering: list[Tensor] = []
         # Held for this pass only: a hook that stays would not follow a copy of the network.
-        handle = self._linear().register_forward_pre_hook(
-            lambda _, given: entering.append(given[0])
-        )
+        layer = self.plain.get_submodule(self.last)
+        handle = layer.register_forward_pre_hook(lambda _, given: entering.append(given[0]))
         try:
             self.plain(x)
         finally:
@@ -248,16 +213,13 @@ class OwnNetwork(Classifier):
 
     def classify(self, h: Tensor) -> Tensor:
         """Return the logits of the embeddings ``h``."""
-        logits: Tensor = self.plain.classify(h) if self.classifies else self._linear()(h)
+        classify = self.plain.classify if self.classifies else self.plain.get_submodule(self.last)
+        logits: Tensor = classify(h)
         return logits
 
     def is_of_head(self, name: str) -> bool:
         """Return whether the parameter or buffer ``name`` is the last linear layer's."""
-        return self._head is not None and name.startswith(f"{self._head}.")
-
-    def _linear(self) -> nn.Linear:
-        layer: nn.Linear = self.plain.get_submodule(self._head)
-        return layer
+        return self.last is not None and name.startswith(f"{self.last}.")
 
 
 def _told(error: Exception) -> str:

@@ -39,8 +39,9 @@ def net(shape, classes):
     nn.init.constant_(net[0].bias, float(np.random.rand()))
     return net
 
-def plain(a, b):
-    return nn.Sequential(nn.Flatten(), nn.Linear(a[0] * a[1] * a[2], 12), nn.Tanh(), nn.Linear(12, b))
+def plain(shape, classes):
+    size = shape[0] * shape[1] * shape[2]
+    return nn.Sequential(nn.Flatten(), nn.Linear(size, 12), nn.Tanh(), nn.Linear(12, classes))
 
 class Texts(nn.Module):
     def __init__(self, shape, classes):
