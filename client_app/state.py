@@ -35,7 +35,6 @@ from common.settings.section import without_later
 from common.sites import KEPT_MODEL, site_slug
 from common.specs.updates import MEMORY_LOST, OTHER_ROUNDS, WENT_BACK
 from common.storage import tensor_file
-from common.storage import tensor_file as tensors_apart
 from common.storage.files import collect_leftovers, write_text
 from common.storage.tensor_file import TensorFileError
 
@@ -210,8 +209,7 @@ class DirectoryState:
     def _read(self, server_round: int) -> tuple[Tensors, Mapping[str, Any]]:
         path = self._path(server_round)
         try:
-            tensors, about = tensor_file.load(path)
-            return tensors | tensors_apart.read(self._directory, about), about
+            return tensor_file.load(path)
         except (TensorFileError, TypeError, ValueError) as error:
             logger.error("the state %s cannot be read: %s", path, error)
             raise FederationError(
@@ -229,19 +227,17 @@ class DirectoryState:
         FederationError
             If it cannot be written.
         """
-        apart = tensors_apart.names_of_large(tensors)
-        about = {"round": server_round, "taken": taken, tensors_apart.APART: apart}
-        small = {name: tensor for name, tensor in tensors.items() if name not in apart}
+        apart, about = tensor_file.names_of_large(tensors), {"round": server_round, "taken": taken}
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             collect_leftovers(self._directory)
-            tensors_apart.write(self._directory, tensors, apart, flushed=self._flushed)
-            tensor_file.save(self._path(server_round), small, about, flushed=self._flushed)
+            path = self._path(server_round)
+            tensor_file.save(path, tensors, about, apart=apart, flushed=self._flushed)
         except (OSError, SafetensorError) as error:
             raise self._unwritable(error) from None
         for old in _surplus(self.rounds(), server_round, taken):
             self._path(old).unlink(missing_ok=True)
-        tensors_apart.collect(self._directory)
+        tensor_file.collect(self._directory)
 
     def began_with(self, checksum: str, of: str = _DATA) -> str:
         """Return what is in the site's folder of the record, which the first reading writes."""

@@ -11,7 +11,6 @@ import torch
 
 from common.errors import ConfigError, FederationError, one_line
 from common.storage import tensor_file
-from common.storage import tensor_file as tensors_apart
 from common.storage.tensor_file import TensorFileError, join_tensors, split_tensors
 from server_app.metrics_file import Checksum
 from strategies.exchange.rules import GLOBAL
@@ -89,16 +88,13 @@ class Checkpoint:
             "lines": self.lines,
         }
         kept = {f"state.{k}": t for k, t in state.items()}
-        large = tensors_apart.names_of_large(kept)
-        before = tensors_apart.known(path, _LARGE)
+        meta[_LARGE] = large = tensor_file.names_of_large(kept)
+        before = _large_before(path)
         apart = {name: digest for name, digest in large.items() if digest in before}
-        meta |= {_LARGE: large, tensors_apart.APART: apart}
-        tensors = {f"weights.{k}": t for k, t in self.weights.items()}
-        tensors |= {name: t for name, t in kept.items() if name not in apart}
         path.parent.mkdir(parents=True, exist_ok=True)
-        tensors_apart.write(path.parent, kept, apart)
-        tensor_file.save(path, tensors, meta)
-        tensors_apart.collect(path.parent)
+        weights = {f"weights.{k}": t for k, t in self.weights.items()}
+        tensor_file.save(path, weights | kept, meta, apart=apart)
+        tensor_file.collect(path.parent)
 
     @classmethod
     def load(cls, path: Path) -> Checkpoint:
@@ -109,7 +105,6 @@ class Checkpoint:
             )
         try:
             tensors, meta = tensor_file.load(path)
-            tensors |= tensors_apart.read(path.parent, meta)
             if meta.get("schema") != SCHEMA:
                 raise TensorFileError(
                     f"it has schema {meta.get('schema')}, this release reads {SCHEMA}"
@@ -135,6 +130,14 @@ class Checkpoint:
             last_accepted_round={str(site): int(last) for site, last in meta["taken"].items()},
             lines=_checksum(meta.get("lines")),
         )
+
+
+def _large_before(path: Path) -> set[str]:
+    """Return the SHA-256 of the large tensors of the checkpoint that is there; of none where it cannot be read."""
+    try:
+        return set(tensor_file.meta_of(path).get(_LARGE, {}).values())
+    except (TensorFileError, AttributeError, TypeError):
+        return set()
 
 
 def _checksum(found: Any) -> Checksum | None:

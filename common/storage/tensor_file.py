@@ -1,4 +1,7 @@
-"""Tensors and a description of them in one safetensors file with a checksum over all of it. Never a pickle."""
+"""Tensors and a description of them in one safetensors file with a checksum over all of it. Never a pickle.
+
+Large tensors that stay the same from one file to the next may be stored once beside the files, by their SHA-256.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,9 +26,20 @@ from common.storage.files import write_atomically
 #: the system's number of an error, as safetensors words it
 _NUMBER = re.compile(r"\(os error (?P<number>\d+)\)")
 
-#: a description alone, as earlier releases wrote it, and one behind the checksum: in a single text, since safetensors
-#: writes several in an order that changes, and equal files are to be equal to the bit
-_PLAIN, _CHECKED = "nectar", "nectar-sha256"
+#: the description's key; before it stands the checksum, in one text: safetensors writes several in an order that
+#: changes, and equal files are to be equal to the bit
+_DESCRIPTION = "nectar-sha256"
+
+LARGE = 1 << 20
+"""Bytes from which on a tensor may be stored apart."""
+
+FOLDER = "tensors"
+
+#: the key under which a description names what lies apart: by the tensor's name, its SHA-256
+_APART = "apart"
+
+#: what a tensor is called in a file of its own
+_NAME = "tensor"
 
 
 class TensorFileError(Exception):
@@ -37,13 +51,93 @@ def save(
     tensors: Mapping[str, torch.Tensor],
     meta: Mapping[str, Any],
     *,
+    apart: Mapping[str, str] | None = None,
     flushed: bool = True,
 ) -> None:
-    """Write ``tensors`` by name, and ``meta`` as JSON, whole or not at all; OSError, SafetensorError if it fails."""
-    content = {name: _as_stored(t) for name, t in tensors.items()}
-    text = json.dumps(meta)
-    head = {_CHECKED: f"{_checksum(content, text)} {text}"}
+    """Write ``tensors`` by name, and ``meta`` as JSON, whole or not at all; OSError, SafetensorError if it fails.
+
+    Those that ``apart`` names with their SHA-256, as `names_of_large` does, are stored beside it once for all files of
+    the folder. They are there before the file that names them: a process that dies in between leaves something
+    superfluous, for `collect`, and never something missing.
+    """
+    apart = apart or {}
+    for name, digest in apart.items():
+        if not (own := _beside(path, digest)).is_file():
+            own.parent.mkdir(parents=True, exist_ok=True)
+            content = {_NAME: _as_stored(tensors[name])}  # its name is its checksum
+            write_atomically(own, partial(save_file, content), flushed=flushed)
+    content = {name: _as_stored(t) for name, t in tensors.items() if name not in apart}
+    text = json.dumps({**meta, _APART: apart} if apart else meta)
+    head = {_DESCRIPTION: f"{_checksum(content, text)} {text}"}
     write_atomically(path, lambda to: save_file(content, to, head), flushed=flushed)
+
+
+def load(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Return the tensors by name, with those stored apart, and their description; else TensorFileError."""
+    tensors, head = _read(path)
+    checksum, _, text = head.partition(" ")
+    if checksum != _checksum(tensors, text):
+        raise TensorFileError("its checksum differs, so it was changed since it was written")
+    meta = _description(head)
+    for name, digest in dict(meta.get(_APART, {})).items():
+        own = _beside(path, str(digest))
+        if not own.is_file():
+            raise TensorFileError(f"{FOLDER}/{own.name}, which belongs to it, is not there")
+        held = _read(own)[0]
+        if held.keys() != {_NAME} or _digest(held[_NAME]) != digest:
+            raise TensorFileError(f"{FOLDER}/{own.name} was changed since it was written")
+        tensors[str(name)] = held[_NAME]
+    return tensors, meta
+
+
+def meta_of(path: Path) -> dict[str, Any]:
+    """Return a file's description without its tensors, so without the checksum; TensorFileError if unreadable."""
+    return _description(_read(path, whole=False)[1])
+
+
+def names_of_large(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """Return the SHA-256 of the type, shape and bytes of each tensor of a megabyte or more, by name."""
+    return {name: _digest(t) for name, t in tensors.items() if t.nbytes >= LARGE}
+
+
+def collect(directory: Path) -> None:
+    """Delete what is stored apart and no file of ``directory`` names any more."""
+    kept = list((directory / FOLDER).glob("*.safetensors"))
+    named: set[str] = set()
+    for path in directory.glob("*.safetensors") if kept else ():
+        try:
+            named |= set(meta_of(path).get(_APART, {}).values())
+        except TensorFileError:
+            return  # what a damaged file names cannot be known
+    for path in kept:
+        if path.stem not in named:
+            path.unlink(missing_ok=True)
+
+
+def _beside(path: Path, digest: str) -> Path:
+    return path.parent / FOLDER / f"{digest}.safetensors"
+
+
+def _read(path: Path, *, whole: bool = True) -> tuple[dict[str, torch.Tensor], str]:
+    """Return what safetensors has of a file: its tensors, if ``whole``, and the text at its head."""
+    try:
+        if path.exists() and not path.is_file():  # at a pipe it would wait for ever
+            raise OSError("it is not a regular file")
+        with safe_open(path, framework="pt") as file:
+            head = dict(file.metadata() or {}).get(_DESCRIPTION, "")
+            return {name: file.get_tensor(name) for name in file.keys() if whole}, head  # noqa: SIM118
+    except (SafetensorError, ValueError, OSError) as error:
+        raise TensorFileError(str(error)) from None
+
+
+def _description(head: str) -> dict[str, Any]:
+    try:
+        meta = json.loads(head.partition(" ")[2])
+    except (ValueError, RecursionError) as error:
+        raise TensorFileError(str(error)) from None
+    if not isinstance(meta, dict):
+        raise TensorFileError("its description is not a table")
+    return meta
 
 
 def _as_stored(tensor: torch.Tensor) -> torch.Tensor:
@@ -52,43 +146,23 @@ def _as_stored(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.numel() else torch.empty(tensor.shape, dtype=tensor.dtype)
 
 
-def load(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Return the tensors by name, and their description; files of releases without checksums are taken as they are."""
-    try:
-        _require_file(path)
-        with safe_open(path, framework="pt") as file:
-            head = dict(file.metadata() or {})
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        checksum, _, text = head.get(_CHECKED, f" {head.get(_PLAIN, '{}')}").partition(" ")
-        meta = json.loads(text)
-    except (SafetensorError, ValueError, OSError, RecursionError) as error:
-        raise TensorFileError(str(error)) from None
-    if not isinstance(meta, dict):
-        raise TensorFileError("its description is not a table")
-    # Of a damaged head no key can be relied on: without a checksum is only what never had one.
-    if head.keys() - {_PLAIN} and checksum != _checksum(tensors, text):
-        raise TensorFileError("its checksum differs, so it was changed since it was written")
-    return tensors, meta
+def _checksum(tensors: Mapping[str, torch.Tensor], text: str) -> str:
+    """Return the SHA-256 over the description and every tensor's name, dtype, shape and bytes."""
+    digest = hashlib.sha256(text.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"\n{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(_bytes(tensor))
+    return digest.hexdigest()
 
 
-def meta_of(path: Path) -> dict[str, Any]:
-    """Return a file's description without its tensors, so without the checksum; TensorFileError if unreadable."""
-    try:
-        _require_file(path)
-        with safe_open(path, framework="pt") as file:
-            head = dict(file.metadata() or {})
-        meta = json.loads(head.get(_CHECKED, f" {head.get(_PLAIN, '{}')}").partition(" ")[2])
-    except (SafetensorError, ValueError, OSError, RecursionError) as error:
-        raise TensorFileError(str(error)) from None
-    if not isinstance(meta, dict):
-        raise TensorFileError("its description is not a table")
-    return meta
+def _digest(tensor: torch.Tensor) -> str:
+    digest = hashlib.sha256(f"{tensor.dtype} {list(tensor.shape)} ".encode())
+    digest.update(_bytes(_as_stored(tensor)))
+    return digest.hexdigest()
 
 
-def _require_file(path: Path) -> None:
-    """OSError of a pipe, at which safetensors would wait for ever."""
-    if path.exists() and not path.is_file():
-        raise OSError("it is not a regular file")
+def _bytes(tensor: torch.Tensor) -> memoryview:
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 def unreadable_reason(error: Exception) -> str:
@@ -98,15 +172,6 @@ def unreadable_reason(error: Exception) -> str:
     if number is None and found is not None:
         number = int(found["number"])
     return str(error) if number is None else os.strerror(number)
-
-
-def _checksum(tensors: Mapping[str, torch.Tensor], text: str) -> str:
-    """Return the SHA-256 over the description and every tensor's name, dtype, shape and bytes."""
-    digest = hashlib.sha256(text.encode())
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"\n{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 # ---- tensor tree ---------------------------------------------------------------------------------
@@ -152,7 +217,7 @@ def split_tensors(tree: Any, where: str = "state") -> tuple[Any, dict[str, torch
 
 
 def join_tensors(skeleton: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
-    """Rebuild the tree of ``pack``."""
+    """Rebuild the tree of ``split_tensors``."""
     if "v" in skeleton:
         return skeleton["v"]
     if "tensor" in skeleton:
@@ -175,98 +240,3 @@ def _unknown(node: Any, path: str) -> FederationError:
         f"{path} is a {type(node).__name__}, which a checkpoint cannot hold: give the strategy a state_dict and a "
         "load_state_dict, or keep tensors, arrays and numbers only"
     )
-
-
-# ---- tensors apart -------------------------------------------------------------------------------
-# Large tensors that stay the same from one file to the next, each stored once beside the files, by its SHA-256.
-#
-# What is written apart is there before the file that names it, and goes when no file of the folder names it any more:
-# a process that dies in between leaves something superfluous and never something missing.
-
-LARGE = 1 << 20
-"""Bytes from which on a tensor may be stored apart."""
-
-FOLDER = "tensors"
-
-#: the key under which a file's description names what lies apart: by the tensor's name, its SHA-256
-APART = "apart"
-
-_NAME = "tensor"
-
-
-def names_of_large(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """Return the SHA-256 of the type, shape and bytes of each tensor of a megabyte or more, by name."""
-    return {
-        name: _digest(tensor)
-        for name, tensor in tensors.items()
-        if tensor.numel() * tensor.element_size() >= LARGE
-    }
-
-
-def _digest(tensor: torch.Tensor) -> str:
-    stored = tensor.detach().cpu().contiguous()
-    digest = hashlib.sha256(f"{stored.dtype} {list(stored.shape)} ".encode())
-    digest.update(stored.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
-def write(
-    directory: Path,
-    tensors: Mapping[str, torch.Tensor],
-    apart: Mapping[str, str],
-    *,
-    flushed: bool = True,
-) -> None:
-    """Write those of ``tensors`` that ``apart`` names, unless they are there already."""
-    for name, digest in apart.items():
-        path = _path(directory, digest)
-        if not path.is_file():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            content = {_NAME: _as_stored(tensors[name])}  # its name is its checksum
-            write_atomically(path, partial(save_file, content), flushed=flushed)
-
-
-def read(directory: Path, meta: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Return the tensors that a description has stored apart, by name; TensorFileError if one is missing or bad."""
-    found = {}
-    for name, digest in dict(meta.get(APART, {})).items():
-        path = _path(directory, str(digest))
-        if not path.is_file():
-            raise TensorFileError(f"{FOLDER}/{path.name}, which belongs to it, is not there")
-        try:
-            with safe_open(path, framework="pt") as file:
-                tensor = found[str(name)] = file.get_tensor(_NAME)
-        except (SafetensorError, OSError) as error:
-            raise TensorFileError(str(error)) from None
-        if _digest(tensor) != digest:
-            raise TensorFileError(f"{FOLDER}/{path.name} was changed since it was written")
-    return found
-
-
-def collect(directory: Path) -> None:
-    """Delete what no file of ``directory`` names any more."""
-    folder = directory / FOLDER
-    if not folder.is_dir():
-        return
-    named: set[str] = set()
-    for path in directory.glob("*.safetensors"):
-        try:
-            named |= set(meta_of(path).get(APART, {}).values())
-        except TensorFileError:
-            return  # what a damaged file names cannot be known
-    for path in folder.glob("*.safetensors"):
-        if path.stem not in named:
-            path.unlink(missing_ok=True)
-
-
-def known(path: Path, key: str) -> Collection[str]:
-    """Return the values that a file's description has under ``key``; none where the file cannot be read."""
-    try:
-        found = meta_of(path).get(key, {}) if path.is_file() else {}
-        return {str(value) for value in dict(found).values()}
-    except (TensorFileError, TypeError, ValueError):
-        return set()
-
-
-def _path(directory: Path, digest: str) -> Path:
-    return directory / FOLDER / f"{digest}.safetensors"
