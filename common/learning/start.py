@@ -5,7 +5,6 @@ A file of ``torch.save``'s is read by torch's restricted reader (``weights_only`
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,9 +16,10 @@ import torch
 from safetensors.torch import load_file
 
 from common.config.resolved import Config
-from common.errors import ConfigError, one_line
+from common.errors import ConfigError, one_line, short_reason
 from common.learning.run import Run
 from common.models import Classifier
+from common.storage.files import sha256_of
 from common.storage.limits import ANYWHERE, Bounds
 
 logger = getLogger("flwr")
@@ -88,8 +88,7 @@ def _file(asked: WeightsFile) -> Path:
 
 def _checksum(asked: WeightsFile, path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(path)
     except OSError as error:
         raise _unreadable(asked, error.strerror or str(error)) from None
 
@@ -212,7 +211,14 @@ def fetched(asked: WeightsFile) -> Path:
     asked.bounds.inside(path, f"{asked.section}.start")
     if not path.is_file():
         asked.bounds.may_download(f"{asked}")
-        _fetch(asked, url, path, told[1])
+        logger.info("%s is missing, downloading it from %s", path, url)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # under a temporary name until it is whole and its hash is right
+            torch.hub.download_url_to_file(url, str(path), hash_prefix=told[1], progress=False)
+        except Exception as error:  # a network fails in any way it likes; the way out is the same
+            reason = f"the download failed ({short_reason(error)}): put {url} there as {path}"
+            raise _refused(asked, reason) from None
     found = _checksum(asked, path)
     if not found.startswith(told[1]):
         raise _refused(
@@ -254,19 +260,6 @@ def _architecture(asked: WeightsFile) -> str:
             f"{asked.section}.norm={_ALIKE[asked.name]}",
         )
     return asked.name
-
-
-def _fetch(asked: WeightsFile, url: str, path: Path, prefix: str) -> None:
-    logger.info("%s is missing, downloading it from %s", path, url)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # under a temporary name until it is whole and its hash is right
-        torch.hub.download_url_to_file(url, str(path), hash_prefix=prefix, progress=False)
-    except Exception as error:  # a network fails in any way it likes; the way out is the same
-        reason = one_line(str(error))[:200] or type(error).__name__
-        raise _refused(
-            asked, f"the download failed ({reason}): put {url} there as {path}"
-        ) from None
 
 
 def _refused(asked: WeightsFile, reason: str) -> ConfigError:

@@ -163,11 +163,6 @@ def _opacus() -> Any:
 
 
 def _rdp(steps: Steps, delta: float, *, whole: bool = False) -> float:
-    from common.privacy.accounting import (  # SciPy's special functions, for who asks
-        epsilon_at,
-        rdp_of_step,
-    )
-
     orders = ORDERS if all(rate == 1 for _, rate in steps) else SAMPLED_ORDERS
     if whole:
         exact = WHOLE_ORDERS if orders is ORDERS else orders

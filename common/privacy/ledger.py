@@ -360,7 +360,7 @@ def tip_to_text(head: LedgerTip) -> str:
 
 
 def tip_from_text(text: str) -> LedgerTip:
-    """Return what ``written`` gave; ValueError if it is not one."""
+    """Return what ``tip_to_text`` gave; ValueError if it is not one."""
     return LedgerTip.read(json.loads(text))
 
 
