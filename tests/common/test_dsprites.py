@@ -14,7 +14,7 @@ from sprites import write_dsprites
 
 from common.config.loading import load as load_config
 from common.data.loading import load
-from common.data.published.sources import SpritesSource, read_dsprites
+from common.data.published.sources import SOURCES, read_dsprites
 from common.division import Division
 from common.errors import DataError
 
@@ -71,7 +71,7 @@ def _middles(images: NDArray[np.generic]) -> tuple[NDArray[np.float64], NDArray[
 def test_no_image_is_in_both_splits_and_a_file_always_gives_the_same_ones(tmp_path: Path) -> None:
     write_small(tmp_path)
     path = tmp_path / "dsprites" / "small.npz"
-    (train, test), (again, _) = read_dsprites(path), read_dsprites(path)
+    (train, test), (again, _) = read_dsprites([path]), read_dsprites([path])
     assert np.array_equal(train.images, again.images)
     seen = {image.tobytes() for image in np.concatenate([train.images, test.images])}
     # a square turned by 7/39 of a circle is no other square, so all the images differ
@@ -163,7 +163,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path, keep: int) -> None:
 
 
 def test_a_missing_file_and_two_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"holds no \.npz file, .* never downloaded"):
+    with pytest.raises(DataError, match=r"\*\.npz is missing and is never downloaded"):
         load("dsprites", tmp_path)
     write_small(tmp_path)
     small = tmp_path / "dsprites" / "small.npz"
@@ -174,18 +174,17 @@ def test_a_missing_file_and_two_files_are_refused(tmp_path: Path) -> None:
 
 def test_a_changed_file_makes_another_store(tmp_path: Path) -> None:
     write_small(tmp_path)
-    before = SpritesSource().fingerprint(tmp_path)
+    before = SOURCES["dsprites"].fingerprint(tmp_path)
     path = tmp_path / "dsprites" / "small.npz"
     os.utime(path, ns=(1, 1))
-    assert SpritesSource().fingerprint(tmp_path) != before
+    assert SOURCES["dsprites"].fingerprint(tmp_path) != before
 
 
 @pytest.mark.long
 @pytest.mark.extended
 def test_the_real_grid() -> None:
     """46,080 images: twelve clients of 3,456, a tenth at the server, and the constants of the catalogue."""
-    (path,) = SpritesSource().paths(data_directory("dsprites"))
-    train, test = read_dsprites(path)
+    train, test = SOURCES["dsprites"].splits(data_directory("dsprites"))
     assert (len(train), len(test)) == (41_472, 4_608)
     assert train.owners is not None
     assert set(np.bincount(train.owners)) == {3_456}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,99 +16,17 @@ from numpy.typing import NDArray
 from common.errors import DataError
 from common.samples.dataset import PAD, UNK, Images, Labels, Split
 
-FOLDER = "leaf"
-_PUBLISHER = "https://github.com/TalwalkarLab/leaf"
-_READER = 1  # another number makes every store be built again
-_PARTS: tuple[Literal["train", "test"], ...] = ("train", "test")
-
 Paths = Sequence[Path]
 
 
-@dataclass(frozen=True)
-class SourceFile:
-    """One published file."""
-
-    path: str
-    split: Literal["train", "test"]
-    md5: str
-    archive: str
-
-
-@dataclass(frozen=True)
-class LeafSource:
-    """Shards that LEAF's own scripts draw from the public data, so no checksum is published."""
-
-    folder: str
-    read: Callable[[Paths, Paths, Paths], tuple[Split, Split]]
-    extra: tuple[str, ...] = ()
-
-    def paths(self, data_dir: Path) -> list[Path]:
-        """Return where its files lie, as far as they are there."""
-        shards = [path for part in _PARTS for path in self._shards(data_dir, part)]
-        return [*shards, *(data_dir / path for path in self.extra)]
-
-    def missing(self, data_dir: Path) -> list[SourceFile]:
-        """Return what is not below ``data_dir``; a part's shards count as one file."""
-        absent = [
-            SourceFile(f"{FOLDER}/{self.folder}/{part}/*.json", part, "", _PUBLISHER)
-            for part in _PARTS
-            if not self._shards(data_dir, part)
-        ]
-        return absent + [
-            SourceFile(path, "train", "", _PUBLISHER)
-            for path in self.extra
-            if not (data_dir / path).is_file() and not _as_pickle(data_dir / path).is_file()
-        ]
-
-    def splits(self, data_dir: Path) -> tuple[Split, Split]:
-        """Return the training split, with owners, and the test split; DataError naming a missing or damaged file."""
-        self._require(data_dir)
-        train, test = (self._shards(data_dir, part) for part in _PARTS)
-        return self.read(train, test, [data_dir / path for path in self.extra])
-
-    def fingerprint(self, data_dir: Path) -> str:
-        """Return what tells a store of these files from one of others or changed ones; DataError if one is missing."""
-        self._require(data_dir)
-        lines = [f"leaf {_READER}"]
-        for path in filter(Path.is_file, self.paths(data_dir)):
-            about = path.stat()
-            lines.append(f"{path.relative_to(data_dir)}\0{about.st_size}\0{about.st_mtime_ns}")
-        return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
-
-    def _shards(self, data_dir: Path, part: str) -> list[Path]:
-        return sorted((data_dir / FOLDER / self.folder / part).glob("*.json"))
-
-    def _require(self, data_dir: Path) -> None:
-        if missing := self.missing(data_dir):
-            raise DataError(
-                f"{data_dir / missing[0].path} is missing and is never downloaded: make LEAF's {self.folder} with its "
-                f"own scripts ({_PUBLISHER}) so that the files lie there, or point data-dir or NECTAR_DATA to a folder "
-                "that has them"
-            )
-
-
 def owners_of(users: Sequence[str], sizes: Sequence[int]) -> Labels:
-    """Return the numbers of the owners of samples.
+    """Return the numbers of the owners of samples, int64 [sum of sizes], of runs of so many that are each a user's.
 
-    Parameters
-    ----------
-    users
-        whose each run of samples is; a user may come more than once.
-    sizes
-        how many samples each run has.
-
-    Returns
-    -------
-    int64 [sum of sizes]: users that have samples are 0, 1, ... in the order of their ids as
-    text; a user without one gets no number.
+    Users that have samples are 0, 1, ... in the order of their ids as text; a user may come more than once.
     """
     held = [user for user, size in zip(users, sizes, strict=True) if size]
     _, numbers = np.unique(held, return_inverse=True)
     return np.repeat(numbers.astype(np.int64), [size for size in sizes if size])
-
-
-def _as_pickle(path: Path) -> Path:
-    return path.with_suffix(".pck")  # which is refused by a sentence of its own
 
 
 # ---- leaf femnist --------------------------------------------------------------------------------
@@ -120,7 +37,7 @@ _BYTE = 255
 _NEAR = 1e-6  # of a byte's step: what is left of it in a float's decimals
 
 
-def read_femnist(train: Paths, test: Paths, extra: Paths = ()) -> tuple[Split, Split]:
+def read_femnist(train: Paths, test: Paths) -> tuple[Split, Split]:
     """Return FEMNIST's splits; the training images' owners are their writers.
 
     LEAF writes a pixel as a float in [0, 1], 1 being white paper. Images are [n, 1, 28, 28] in
@@ -208,11 +125,8 @@ class User:
 def read_users(path: Path) -> Iterator[User]:
     """Yield the users of a shard in its own order.
 
-    Parameters
-    ----------
-    path
-        a JSON object ``{"users": [id], "num_samples": [n], "user_data": {id: {"x": [...],
-        "y": [...]}}}``; whatever else it has is ignored.
+    It is a JSON object ``{"users": [id], "num_samples": [n], "user_data": {id: {"x": [...], "y": [...]}}}``; whatever
+    else it has is ignored.
     """
     shard = read_object(path)
     names = entry(shard, "users", list, path)
@@ -268,7 +182,9 @@ WHOLE, FREQUENT = 9_999, 2_000
 """Tokens of the whole vocabulary, and of its beginning that reddit2k knows."""
 
 
-def read_reddit(train: Paths, test: Paths, extra: Paths, most: int = WHOLE) -> tuple[Split, Split]:
+def read_reddit(
+    train: Paths, test: Paths, vocabularies: Paths, most: int = WHOLE
+) -> tuple[Split, Split]:
     """Return Reddit's splits of sequences; the training sequences' owners are their users.
 
     LEAF cuts a comment into sequences of ten tokens and pads the last; a sequence's targets are
@@ -279,13 +195,13 @@ def read_reddit(train: Paths, test: Paths, extra: Paths, most: int = WHOLE) -> t
     of padding is ever right. LEAF's validation part is left aside: Nectar cuts its own off the
     training part (``data.validation``).
     """
-    vocabulary = read_vocabulary(extra[0], most)
-    inputs, targets, names, sizes = _leaf_reddit_arrays(train, vocabulary)
-    tested = _leaf_reddit_arrays(test, vocabulary)
+    vocabulary = read_vocabulary(vocabularies[0], most)
+    inputs, targets, names, sizes = _tokens(train, vocabulary)
+    tested = _tokens(test, vocabulary)
     return Split(inputs, targets, owners_of(names, sizes)), Split(*tested[:2])
 
 
-def _leaf_reddit_arrays(
+def _tokens(
     paths: Paths, vocabulary: Mapping[str, int]
 ) -> tuple[Tokens, NDArray[np.int64], list[str], list[int]]:
     """Return a part's sequences and targets, and which runs of them are whose."""
@@ -341,9 +257,6 @@ def _flat(sequences: list[Any], kind: type, user: User) -> list[Any]:
 # ---- leaf vocabulary -----------------------------------------------------------------------------
 # Reddit's vocabulary as LEAF's scripts make it: the tokens' ids, the most frequent first.
 
-VOCABULARY = "leaf/reddit/vocab/reddit_vocab.json"
-"""Where it lies below the data directory."""
-
 TOKENS = 10
 """Tokens of a sequence (LEAF's ``--seq-len``)."""
 
@@ -354,14 +267,8 @@ def read_vocabulary(path: Path, most: int) -> dict[str, int]:
     LEAF numbers tokens by falling frequency, behind its two symbols for padding and for what is
     unknown, so a smaller vocabulary is the beginning of a larger one.
 
-    Parameters
-    ----------
-    path
-        a JSON object ``{"vocab": {token: id}, "size": n, "unk_symbol": 1, "pad_symbol": 0}``.
-    most
-        how many ids there are to be, 0 to ``most - 1``; a vocabulary may have fewer.
+    It is a JSON object ``{"vocab": {token: id}, "size": n, "unk_symbol": 1, "pad_symbol": 0}``, perhaps of fewer.
     """
-    _refuse_a_pickle(path)
     content = read_object(path)
     ids = entry(content, "vocab", dict, path)
     symbols = {"pad_symbol": PAD, "unk_symbol": UNK}
@@ -375,12 +282,3 @@ def read_vocabulary(path: Path, most: int) -> dict[str, int]:
             f"{path} is damaged: its {len(ids):,} tokens are not numbered 0 to {len(ids) - 1:,}; {REMEDY}"
         )
     return {token: number for token, number in ids.items() if number < most}
-
-
-def _refuse_a_pickle(path: Path) -> None:
-    pickled = path.with_suffix(".pck")
-    if pickled.is_file() and not path.is_file():
-        raise DataError(
-            f"{pickled} is a pickle, which may run code and is never opened here: write the same dictionary as JSON to "
-            f"{path}"
-        )

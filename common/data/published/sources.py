@@ -11,39 +11,85 @@ import gzip
 import hashlib
 import io
 import logging
-import math
 import pickle
 import shutil
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.data.division.stratify import stratified_mask
-from common.data.published.leaf import (
-    FREQUENT,
-    VOCABULARY,
-    LeafSource,
-    SourceFile,
-    read_femnist,
-    read_reddit,
-)
+from common.data.published.leaf import FREQUENT, read_femnist, read_reddit
 from common.draws.seeding import derive
-from common.errors import DataError
-from common.samples.dataset import Labels, Split
+from common.errors import DataError, short_reason
+from common.samples.dataset import Split
 from common.storage.limits import ANYWHERE, Bounds
 
 
 @dataclass(frozen=True)
+class SourceFile:
+    """One published file, or a pattern of them."""
+
+    path: str
+    md5: str = ""
+    archive: str = ""
+
+
+@dataclass(frozen=True)
+class PlacedSource:
+    """Files that are made or put below the data directory and never downloaded; no checksum of them is published.
+
+    ``read`` is given the files of each of the ``patterns``, sorted; ``origin`` says how one comes by them.
+    """
+
+    origin: str
+    patterns: tuple[str, ...]
+    read: Callable[..., tuple[Split, Split]]
+
+    def paths(self, data_dir: Path) -> list[Path]:
+        """Return where its files lie, as far as they are there."""
+        return [path for found in self._found(data_dir) for path in found]
+
+    def missing(self, data_dir: Path) -> list[SourceFile]:
+        """Return what is not below ``data_dir``; the files of a pattern count as one."""
+        found = zip(self.patterns, self._found(data_dir), strict=True)
+        return [SourceFile(pattern) for pattern, files in found if not files]
+
+    def splits(self, data_dir: Path) -> tuple[Split, Split]:
+        """Return the training split, with owners, and the test split; DataError naming a missing or damaged file."""
+        self._require(data_dir)
+        return self.read(*self._found(data_dir))
+
+    def fingerprint(self, data_dir: Path) -> str:
+        """Return what tells a store of these files from one of others or changed ones; DataError if one is missing."""
+        self._require(data_dir)
+        lines = [f"leaf {_READER}"]
+        for path in self.paths(data_dir):
+            about = path.stat()
+            lines.append(f"{path.relative_to(data_dir)}\0{about.st_size}\0{about.st_mtime_ns}")
+        return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
+
+    def _found(self, data_dir: Path) -> list[list[Path]]:
+        return [sorted(filter(Path.is_file, data_dir.glob(each))) for each in self.patterns]
+
+    def _require(self, data_dir: Path) -> None:
+        if missing := self.missing(data_dir):
+            raise DataError(
+                f"{data_dir / missing[0].path} is missing and is never downloaded: {self.origin} so that it is found "
+                "there, or point data-dir or NECTAR_DATA to a folder that has it"
+            )
+
+
+@dataclass(frozen=True)
 class DownloadSource:
-    """Where a data set comes from."""
+    """Published files, which torchvision downloads."""
 
     torchvision: str
     files: tuple[SourceFile, ...]
@@ -86,46 +132,34 @@ def read_verified(data_dir: Path, file: SourceFile) -> bytes:
     return content
 
 
+_READER = 1  # another number makes every store of placed files be built again
+
 _TORONTO = "https://www.cs.toronto.edu/~kriz"
-_MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist"
-_FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
 
 
-def _idx(folder: str, publisher: str, md5: tuple[str, str, str, str]) -> tuple[SourceFile, ...]:
-    names: tuple[tuple[Literal["train", "test"], str], ...] = (
-        ("train", "train-images-idx3-ubyte"),
-        ("train", "train-labels-idx1-ubyte"),
-        ("test", "t10k-images-idx3-ubyte"),
-        ("test", "t10k-labels-idx1-ubyte"),
+def _idx(name: str, publisher: str, *md5: str) -> DownloadSource:
+    names = (
+        *("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+        *("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
     )
-    return tuple(
-        SourceFile(f"{folder}/{name}", split, digest, f"{publisher}/{name}.gz")
-        for (split, name), digest in zip(names, md5, strict=True)
+    files = tuple(
+        SourceFile(f"{name}/raw/{file}", digest, f"{publisher}/{file}.gz")
+        for file, digest in zip(names, md5, strict=True)
     )
+    return DownloadSource(name, files, _read_idx)
 
 
-def _cifar(
-    folder: str, archive: str, train: dict[str, str], test: dict[str, str]
-) -> tuple[SourceFile, ...]:
-    address = f"{_TORONTO}/{archive}"
-    return tuple(
-        SourceFile(f"{folder}/{name}", "train", md5, address) for name, md5 in train.items()
-    ) + tuple(SourceFile(f"{folder}/{name}", "test", md5, address) for name, md5 in test.items())
+def _cifar(name: str, archive: str, folder: str, label: str, md5: dict[str, str]) -> DownloadSource:
+    files = tuple(
+        SourceFile(f"{folder}/{file}", digest, f"{_TORONTO}/{archive}")
+        for file, digest in md5.items()
+    )
+    return DownloadSource(name, files, partial(_read_cifar, label=label))
 
 
-def read_cifar10(data_dir: Path, files: tuple[SourceFile, ...]) -> tuple[Split, Split]:
-    """Read CIFAR-10's five training batches and its test batch."""
-    return _read(data_dir, files, key="labels", classes=10)
-
-
-def read_cifar100(data_dir: Path, files: tuple[SourceFile, ...]) -> tuple[Split, Split]:
-    """Read CIFAR-100 with its hundred fine labels."""
-    return _read(data_dir, files, key="fine_labels", classes=100)
-
-
-def read_idx_splits(data_dir: Path, files: tuple[SourceFile, ...]) -> tuple[Split, Split]:
-    """Read train images, train labels, test images and test labels, in this order, or raise DataError."""
-    arrays = [parse_idx(read_verified(data_dir, file), data_dir / file.path) for file in files]
+def _read_idx(data_dir: Path, files: tuple[SourceFile, ...]) -> tuple[Split, Split]:
+    """Read train images, train labels, test images and test labels, in this order, in MNIST's idx format."""
+    arrays = [_idx_array(read_verified(data_dir, file)) for file in files]
     train, test = (
         Split(images[:, None], labels.astype(np.int64))
         for images, labels in (arrays[:2], arrays[2:])
@@ -133,12 +167,59 @@ def read_idx_splits(data_dir: Path, files: tuple[SourceFile, ...]) -> tuple[Spli
     return train, test
 
 
+def _idx_array(content: bytes) -> NDArray[np.uint8]:
+    """Return a file's unsigned bytes; before them stand its type, its rank and, big-endian, its sizes."""
+    start = 4 + 4 * content[3]
+    shape = np.frombuffer(content[4:start], ">u4").tolist()
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+# CIFAR's python batches are pickles of Python 2. They are checked before they are opened, and opened by an unpickler
+# that can build arrays and nothing else: all that a dict of lists, strings and one array needs. NumPy's own
+# reconstruction function is found through an array, since the module that holds it moved between NumPy 1 and 2.
+_RECONSTRUCT = np.empty(0).__reduce__()[0]
+_ALLOWED: dict[tuple[str, str], Any] = {
+    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    ("_codecs", "encode"): codecs.encode,  # how Python 3 writes bytes in Python 2's protocol
+}
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """An unpickler that can build arrays and plain containers and call nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return _ALLOWED[module, name]
+        except KeyError:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}") from None
+
+
+def _read_cifar(data_dir: Path, files: tuple[SourceFile, ...], label: str) -> tuple[Split, Split]:
+    """Read every batch, the last one being the test split; an image's label is what a batch has under ``label``."""
+    batches = []
+    for file in files:
+        content = read_verified(data_dir, file)
+        try:
+            batch = _ArrayUnpickler(io.BytesIO(content), encoding="latin1").load()
+            labels = np.array(batch[label], dtype=np.int64)
+            batches.append(Split(batch["data"].reshape(-1, 3, 32, 32), labels))
+        except Exception as error:  # a pickle can raise nearly anything
+            raise DataError(
+                f"{data_dir / file.path} is not a CIFAR batch: {short_reason(error)}"
+            ) from error
+    *train, test = batches
+    images, of_them = ([getattr(batch, name) for batch in train] for name in ("images", "labels"))
+    return Split(np.concatenate(images), np.concatenate(of_them)), test
+
+
 # ---- dsprites ------------------------------------------------------------------------------------
 # dSprites (Matthey et al., 2017), read from the published npz, with the twelve clients of Fedssyn's paper.
 #
 # A client sees one of three shapes in one of four quarters of the image (Li et al., 2024, appendix A.4).
 
-FOLDER = "dsprites"
 SIDE = 64
 #: columns of the published tables of factors: colour, shape, scale, orientation, x, y
 _DSPRITES_SHAPE, _X, _Y, _FACTORS = 1, 4, 5, 6
@@ -146,73 +227,20 @@ _SHAPES, _QUARTERS = 3, 4
 _TEST_SHARE = 0.1
 
 _PUBLISHER = "https://github.com/google-deepmind/dsprites-dataset"
-_READER = 1  # another number makes every store be built again
 
 
-@dataclass(frozen=True)
-class SpritesSource:
-    """One npz below ``dsprites`` in the data directory: the published one, or another with a part of its grid.
-
-    No checksum is published. Arrays alone are read; the file's metadata, which is a pickle, is never opened.
-    """
-
-    def paths(self, data_dir: Path) -> list[Path]:
-        """Return where its file lies, if it is there."""
-        return sorted((data_dir / FOLDER).glob("*.npz"))
-
-    def missing(self, data_dir: Path) -> list[SourceFile]:
-        """Return what is not below ``data_dir``."""
-        there = self.paths(data_dir)
-        return [] if there else [SourceFile(f"{FOLDER}/*.npz", "train", "", _PUBLISHER)]
-
-    def splits(self, data_dir: Path) -> tuple[Split, Split]:
-        """Return the training split, with owners, and the test split; DataError if the file is missing or damaged."""
-        return read_dsprites(self._file(data_dir))
-
-    def fingerprint(self, data_dir: Path) -> str:
-        """Return what tells this file's store from another's; DataError if it is missing, or one of several."""
-        path = self._file(data_dir)
-        about = path.stat()
-        line = f"dsprites {_READER}\0{path.name}\0{about.st_size}\0{about.st_mtime_ns}"
-        return hashlib.sha256(line.encode(errors="surrogateescape")).hexdigest()
-
-    def _file(self, data_dir: Path) -> Path:
-        there = self.paths(data_dir)
-        if len(there) != 1:
-            found = "no .npz file" if not there else f"{len(there)} .npz files"
-            raise DataError(
-                f"{data_dir / FOLDER} holds {found}, and dSprites is one, which is never downloaded: put the one that "
-                f"its publisher offers there ({_PUBLISHER}), or point data-dir or NECTAR_DATA to a folder that has it"
-            )
-        return there[0]
-
-
-def read_dsprites(path: Path) -> tuple[Split, Split]:
+def read_dsprites(paths: Sequence[Path]) -> tuple[Split, Split]:
     """Return dSprites' splits: a label is the shape (square, ellipse, heart), an owner one of the paper's clients.
 
+    The npz is the published one, or another with a part of its grid; its metadata, a pickle, are never opened.
     A tenth of every client's images is the test split, by a hash of each image's place in the file alone, so that
-    every figure ever published on a file speaks of the same images.
-
-    Parameters
-    ----------
-    path : Path
-        The npz, with ``imgs`` (0 and 1), ``latents_classes`` and ``latents_values``.
-
-    Returns
-    -------
-    tuple of Split
-        Training, with owners, and test; images uint8 [n, 1, 64, 64] of 0 and 1.
+    every figure ever published on a file speaks of the same images, uint8 [n, 1, 64, 64] of 0 and 1.
     """
-    images, labels, owners = _arrays(path)
-    priority = np.array([derive(0, "dsprites", "test", place) for place in range(len(labels))])
-    test = stratified_mask(owners, round(_TEST_SHARE * len(labels)), priority)
-    return (
-        Split(images[~test], labels[~test], owners[~test]),
-        Split(images[test], labels[test]),
-    )
-
-
-def _arrays(path: Path) -> tuple[NDArray[np.uint8], Labels, Labels]:
+    path, *others = paths
+    if others:
+        raise DataError(
+            f"{path.parent} holds {len(paths)} .npz files, and dSprites is one: leave the published one there"
+        )
     try:
         with np.load(path, allow_pickle=False) as held:
             images, classes, values = (
@@ -220,11 +248,18 @@ def _arrays(path: Path) -> tuple[NDArray[np.uint8], Labels, Labels]:
             )
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(
-            f"{path} is not dSprites' .npz ({' '.join(str(error).split())[:200]}); take it again from {_PUBLISHER}"
+            f"{path} is not dSprites' .npz ({short_reason(error)}); take it again from {_PUBLISHER}"
         ) from error
     _check(path, images, classes, values)
-    labels = classes[:, _DSPRITES_SHAPE].astype(np.int64)
-    return images[:, None], labels, _client(labels, values)
+    images, labels = images[:, None], classes[:, _DSPRITES_SHAPE].astype(np.int64)
+    right, low = ((values[:, axis] >= 0.5).astype(np.int64) for axis in (_X, _Y))
+    owners = labels * _QUARTERS + right + 2 * low
+    priority = np.array([derive(0, "dsprites", "test", place) for place in range(len(labels))])
+    test = stratified_mask(owners, round(_TEST_SHARE * len(labels)), priority)
+    return (
+        Split(images[~test], labels[~test], owners[~test]),
+        Split(images[test], labels[test]),
+    )
 
 
 def _check(
@@ -248,136 +283,69 @@ def _check(
     raise DataError(f"{path} is not dSprites' .npz: {wrong}; take it again from {_PUBLISHER}")
 
 
-def _client(labels: Labels, values: NDArray[np.floating[Any]]) -> Labels:
-    """Return whose each image is: the quarter its sprite is in, and its shape."""
-    right, low = ((values[:, axis] >= 0.5).astype(np.int64) for axis in (_X, _Y))
-    return labels * _QUARTERS + right + 2 * low
-
-
 # ---- every data set's files ----------------------------------------------------------------------
 
-SOURCES: dict[str, DownloadSource | LeafSource | SpritesSource] = {
-    "mnist": DownloadSource(
+_LEAF = "with its own scripts (https://github.com/TalwalkarLab/leaf"
+_FEMNIST = tuple(f"leaf/femnist/{part}/*.json" for part in ("train", "test"))
+_REDDIT = (
+    *(f"leaf/reddit/{part}/*.json" for part in ("train", "test")),
+    "leaf/reddit/vocab/reddit_vocab.json",
+)
+_OF_REDDIT = (
+    f"make LEAF's reddit {_LEAF}; its vocabulary is a pickle, which may run code and is never opened: write that "
+    "dictionary as JSON)"
+)
+
+SOURCES: dict[str, DownloadSource | PlacedSource] = {
+    "mnist": _idx(
         "MNIST",
-        _idx(
-            "MNIST/raw",
-            _MNIST,
-            (
-                "6bbc9ace898e44ae57da46a324031adb",
-                "a25bea736e30d166cdddb491f175f624",
-                "2646ac647ad5339dbf082846283269ea",
-                "27ae3e4e09519cfbb04c329615203637",
-            ),
-        ),
-        read_idx_splits,
+        "https://ossci-datasets.s3.amazonaws.com/mnist",
+        "6bbc9ace898e44ae57da46a324031adb",
+        "a25bea736e30d166cdddb491f175f624",
+        "2646ac647ad5339dbf082846283269ea",
+        "27ae3e4e09519cfbb04c329615203637",
     ),
-    "fashionmnist": DownloadSource(
+    "fashionmnist": _idx(
         "FashionMNIST",
-        _idx(
-            "FashionMNIST/raw",
-            _FASHION,
-            (
-                "f4a8712d7a061bf5bd6d2ca38dc4d50a",
-                "9018921c3c673c538a1fc5bad174d6f9",
-                "8181f5470baa50b63fa0f6fddb340f0a",
-                "15d484375f8d13e6eb1aabb0c3f46965",
-            ),
-        ),
-        read_idx_splits,
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+        "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+        "9018921c3c673c538a1fc5bad174d6f9",
+        "8181f5470baa50b63fa0f6fddb340f0a",
+        "15d484375f8d13e6eb1aabb0c3f46965",
     ),
-    "cifar10": DownloadSource(
+    "cifar10": _cifar(
         "CIFAR10",
-        _cifar(
-            "cifar-10-batches-py",
-            "cifar-10-python.tar.gz",
-            train={
-                "data_batch_1": "c99cafc152244af753f735de768cd75f",
-                "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
-                "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
-                "data_batch_4": "634d18415352ddfa80567beed471001a",
-                "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
-            },
-            test={"test_batch": "40351d587109b95175f43aff81a1287e"},
-        ),
-        read_cifar10,
+        "cifar-10-python.tar.gz",
+        "cifar-10-batches-py",
+        "labels",
+        {
+            "data_batch_1": "c99cafc152244af753f735de768cd75f",
+            "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+            "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+            "data_batch_4": "634d18415352ddfa80567beed471001a",
+            "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+            "test_batch": "40351d587109b95175f43aff81a1287e",
+        },
     ),
-    "cifar100": DownloadSource(
+    "cifar100": _cifar(
         "CIFAR100",
-        _cifar(
-            "cifar-100-python",
-            "cifar-100-python.tar.gz",
-            train={"train": "16019d7e3df5f24257cddd939b257f8d"},
-            test={"test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
-        ),
-        read_cifar100,
+        "cifar-100-python.tar.gz",
+        "cifar-100-python",
+        "fine_labels",
+        {
+            "train": "16019d7e3df5f24257cddd939b257f8d",
+            "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+        },
     ),
-    "dsprites": SpritesSource(),
-    "femnist": LeafSource("femnist", read_femnist),
-    "reddit": LeafSource("reddit", read_reddit, (VOCABULARY,)),
-    "reddit2k": LeafSource("reddit", partial(read_reddit, most=FREQUENT), (VOCABULARY,)),
+    "dsprites": PlacedSource(
+        f"put the .npz of its publisher there ({_PUBLISHER})",
+        ("dsprites/*.npz",),
+        read_dsprites,
+    ),
+    "femnist": PlacedSource(f"make LEAF's femnist {_LEAF})", _FEMNIST, read_femnist),
+    "reddit": PlacedSource(_OF_REDDIT, _REDDIT, read_reddit),
+    "reddit2k": PlacedSource(_OF_REDDIT, _REDDIT, partial(read_reddit, most=FREQUENT)),
 }
-
-# ---- cifar ---------------------------------------------------------------------------------------
-# CIFAR's python batches, which are pickles of Python 2.
-#
-# They are checked before they are opened, and opened by an unpickler that can build arrays and nothing else.
-
-_SHAPE = (3, 32, 32)
-
-# All that a dict of lists, strings and one array needs. NumPy's own reconstruction function is
-# found through an array, since the module that holds it moved between NumPy 1 and 2.
-_RECONSTRUCT = np.empty(0).__reduce__()[0]
-_ALLOWED: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
-    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("_codecs", "encode"): codecs.encode,  # how Python 3 writes bytes in Python 2's protocol
-}
-
-
-class _ArrayUnpickler(pickle.Unpickler):
-    """An unpickler that can build arrays and plain containers and call nothing else."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        try:
-            return _ALLOWED[module, name]
-        except KeyError:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}") from None
-
-
-def _read(
-    data_dir: Path, files: tuple[SourceFile, ...], *, key: str, classes: int
-) -> tuple[Split, Split]:
-    """Read every batch and join a split's; DataError if one is missing, not the published one, or no batch."""
-    batches: dict[str, list[tuple[NDArray[np.uint8], Labels]]] = {"train": [], "test": []}
-    for file in files:
-        content = read_verified(data_dir, file)
-        batches[file.split].append(parse_batch(content, data_dir / file.path, key, classes))
-    train, test = (
-        Split(np.concatenate(images), np.concatenate(labels))
-        for images, labels in (zip(*batches[split], strict=True) for split in ("train", "test"))
-    )
-    return train, test
-
-
-def parse_batch(
-    content: bytes, path: Path, key: str, classes: int
-) -> tuple[NDArray[np.uint8], Labels]:
-    """Return images uint8 [n, 3, 32, 32] and labels int64 [n] of one batch, or raise DataError."""
-    try:
-        batch = _ArrayUnpickler(io.BytesIO(content), encoding="latin1").load()
-        data, labels = np.asarray(batch["data"]), np.asarray(batch[key])
-    except Exception as error:  # a damaged pickle can raise nearly anything
-        raise DataError(f"{path} is not a CIFAR batch: {error or type(error).__name__}") from error
-    if data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != np.prod(_SHAPE):
-        raise DataError(f"{path} holds {data.dtype} {data.shape} where a batch has uint8 (n, 3072)")
-    if labels.shape != data.shape[:1] or labels.dtype.kind not in "iu":
-        raise DataError(f"{path} holds {len(data)} images with {key} {labels.dtype} {labels.shape}")
-    if labels.size and not (labels.min() >= 0 and labels.max() < classes):
-        raise DataError(f"{path} holds {key} outside 0..{classes - 1}")
-    return data.reshape(-1, *_SHAPE), labels.astype(np.int64)
-
 
 # ---- digits --------------------------------------------------------------------------------------
 # The embedded data set: scikit-learn's 1,797 real handwritten digits, 8x8, no download.
@@ -420,33 +388,6 @@ def _table() -> NDArray[np.float64]:
     return np.column_stack([bunch.data, bunch.target])
 
 
-# ---- idx -----------------------------------------------------------------------------------------
-# MNIST's idx format: a big-endian header (type, rank, sizes), then unsigned bytes.
-
-_UNSIGNED_BYTE = 0x08
-
-
-def parse_idx(content: bytes, path: Path) -> NDArray[np.uint8]:
-    """Return the array in an idx file's ``content``, or raise DataError."""
-    if len(content) < 4 or content[:3] != bytes([0, 0, _UNSIGNED_BYTE]):
-        raise DataError(
-            f"{path} is not an idx file of unsigned bytes: it starts with {content[:4]!r}"
-        )
-    start = 4 + 4 * content[3]
-    if len(content) < start:
-        raise DataError(
-            f"{path} is truncated: it ends within its header, after {len(content)} bytes"
-        )
-    shape = tuple(int(size) for size in np.frombuffer(content[4:start], ">u4"))
-    expected = start + math.prod(shape)
-    if len(content) != expected:
-        raise DataError(
-            f"{path} is truncated or damaged: it has {len(content):,} bytes, its header announces "
-            f"{expected:,}"
-        )
-    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
-
-
 # ---- download ------------------------------------------------------------------------------------
 # The first use of a data set where there is a network: torchvision fetches its files.
 
@@ -467,15 +408,12 @@ def ensure_files(
     log.info("%s: %s is missing, downloading it", name, data_dir / missing[0].path)
     try:
         _download(name, source, data_dir)
-    except (
-        Exception
-    ) as error:  # a network fails in any way it likes; the user's way out is the same
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+    except Exception as error:  # a network fails in any way it likes; the way out is the same
         first, others = missing[0], len(missing) - 1
         more = f" (and {others} more from there)" if others else ""
         raise DataError(
             f"{name} cannot be loaded: {data_dir / first.path}{more} is missing and the download "
-            f"failed ({reason}); unpack {first.archive} so that the file lies there, or point "
+            f"failed ({short_reason(error)}); unpack {first.archive} so that the file lies there, or point "
             "data-dir or NECTAR_DATA to a folder that has it"
         ) from error
 
