@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -47,16 +46,6 @@ class Evaluation:
     balanced: float = math.nan
     auc: float = math.nan
     confusion: tuple[tuple[int, ...], ...] = ()
-
-
-class Tally(Protocol):
-    """Sums over batches that stay on the device until ``result`` asks for them."""
-
-    def add(self, outputs: Tensor, targets: Tensor) -> None:
-        """Add a batch: the model's outputs and the hard targets they are compared with."""
-
-    def result(self) -> Evaluation:
-        """Return the figures; ValueError if nothing that counts was added."""
 
 
 class Task(ABC):
@@ -165,32 +154,27 @@ def task_of(info: DatasetInfo) -> Task:
     return kinds[info.task](len(info.classes))
 
 
-class ClassTally:
-    """Classification's account: loss, and hits and labels seen by class."""
+class Tally(ABC):
+    """Sums over batches that stay on the device until ``result`` asks for them."""
 
-    def __init__(self, classes: int) -> None:
-        self.classes = classes
-        self._loss: Tensor | None = None
-        self._hits: Tensor | None = None
-        self._seen: Tensor | None = None
+    def __init__(self) -> None:
+        self._loss = torch.zeros((), dtype=torch.float64)
+        self._hits = self._seen = torch.zeros((), dtype=torch.int64)
 
+    @abstractmethod
     def add(self, outputs: Tensor, targets: Tensor) -> None:
-        """Add a batch: outputs [n, classes], hard targets [n]."""
-        loss = F.cross_entropy(outputs.float(), targets, reduction="sum").double()
-        # by shapes that no value decides: a GPU need not be waited for
-        right, none = outputs.argmax(1) == targets, targets.new_zeros(self.classes)
-        hits = none.index_add(0, targets, right.to(targets.dtype))
-        seen = none.index_add(0, targets, torch.ones_like(targets))
-        self._loss = loss if self._loss is None else self._loss + loss
-        self._hits = hits if self._hits is None else self._hits + hits
-        self._seen = seen if self._seen is None else self._seen + seen
+        """Add a batch: the model's outputs and the hard targets they are compared with."""
+
+    def _add(self, logits: Tensor, true: Tensor, hits: Tensor, seen: Tensor) -> None:
+        loss = F.cross_entropy(logits.float(), true, reduction="sum").double()
+        self._loss, self._hits, self._seen = self._loss + loss, self._hits + hits, self._seen + seen
 
     def result(self) -> Evaluation:
-        """Return the figures; ValueError if nothing was added."""
-        if self._loss is None or self._hits is None or self._seen is None:
-            raise ValueError("an evaluation needs at least one example")
+        """Return the figures; ValueError if nothing that counts was added."""
         n = int(self._seen.sum())
-        per_class = (self._hits.double() / self._seen.double()).tolist()
+        if not n:
+            raise ValueError("an evaluation needs at least one example that has a target")
+        per_class = (self._hits.double() / self._seen.double()).tolist() if self._seen.ndim else ()
         return Evaluation(
             loss=float(self._loss) / n,
             accuracy=int(self._hits.sum()) / n,
@@ -199,34 +183,30 @@ class ClassTally:
         )
 
 
-class TokenTally:
-    """Next-token prediction's account: loss, hits and number of the places that count."""
+class ClassTally(Tally):
+    """Classification's: loss, and hits and labels seen by class."""
 
-    def __init__(self) -> None:
-        self._loss: Tensor | None = None
-        self._hits: Tensor | None = None
-        self._seen = 0
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.classes = classes
+
+    def add(self, outputs: Tensor, targets: Tensor) -> None:
+        """Add a batch: outputs [n, classes], hard targets [n]."""
+        # by shapes that no value decides: a GPU need not be waited for
+        right, none = outputs.argmax(1) == targets, targets.new_zeros(self.classes)
+        hits = none.index_add(0, targets, right.to(targets.dtype))
+        self._add(outputs, targets, hits, none.index_add(0, targets, torch.ones_like(targets)))
+
+
+class TokenTally(Tally):
+    """Next-token prediction's: loss, hits and number of the places that count."""
 
     def add(self, outputs: Tensor, targets: Tensor) -> None:
         """Add a batch: outputs [n, T, vocabulary], targets [n, T]; only the places that count are looked at."""
         counts = targets != PAD
-        logits, true = outputs[counts].float(), targets[counts]
-        loss = F.cross_entropy(logits, true, reduction="sum").double()
+        logits, true = outputs[counts], targets[counts]
         hits = ((logits.argmax(1) == true) & (true != UNK)).sum()
-        self._loss = loss if self._loss is None else self._loss + loss
-        self._hits = hits if self._hits is None else self._hits + hits
-        self._seen += len(true)
-
-    def result(self) -> Evaluation:
-        """Return the figures, none by class; ValueError if no place that counts was added."""
-        if self._loss is None or self._hits is None or not self._seen:
-            raise ValueError("an evaluation needs at least one place that has a target")
-        return Evaluation(
-            loss=float(self._loss) / self._seen,
-            accuracy=int(self._hits) / self._seen,
-            per_class=(),
-            examples=self._seen,
-        )
+        self._add(logits, true, hits, counts.sum())
 
 
 # ---- updates -------------------------------------------------------------------------------------

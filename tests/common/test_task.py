@@ -75,7 +75,7 @@ def test_an_evaluation_of_nothing_is_refused(task: Classification | NextToken) -
 def test_an_evaluation_of_padding_alone_is_refused() -> None:
     tally = NextToken(V).tally()
     tally.add(torch.zeros(1, 2, V), torch.full((1, 2), PAD))
-    with pytest.raises(ValueError, match="at least one place"):
+    with pytest.raises(ValueError, match="at least one example that has a target"):
         tally.result()
 
 
