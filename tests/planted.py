@@ -257,7 +257,7 @@ FAULTS = (
         "the ledger's head is written before the line",
         "common/privacy/ledger.py",
         "                _write(file, line)\n                os.fsync(file)\n",
-        "                self._vouch(Lines((*lines.charges, charge), (*lines.chain, checksum)).head)\n"
+        "                self._write_tip(Lines((*lines.charges, charge), (*lines.chain, checksum)).head)\n"
         "                _write(file, line)\n                os.fsync(file)\n",
         "common/test_killed_ledgers.py common/test_privacy_ledger.py",
     ),

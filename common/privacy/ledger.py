@@ -18,9 +18,10 @@ import math
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -106,33 +107,26 @@ class Ledger:
 
     def read(self) -> Lines:
         """Return what was charged, if anything; LedgerError if it cannot be read, was edited, or has lost lines."""
-        try:
-            file = open_regular(self.path, os.O_RDONLY)
+        try:  # between a line and its head there is another process
+            with self._locked(os.O_RDONLY, fcntl.LOCK_SH) as file:
+                return self._verified(_content(file))[0]
         except FileNotFoundError:
             return self._verified(b"")[0]
         except OSError as error:
             raise self._unusable(f"cannot be read ({error.strerror})") from None
-        try:
-            self._lock(file, fcntl.LOCK_SH)  # between a line and its head there is another process
-            return self._verified(_content(file))[0]
-        except OSError as error:
-            raise self._unusable(f"cannot be read ({error.strerror})") from None
-        finally:
-            os.close(file)
 
     def append(self, charge: Charge, allow: Callable[[Sequence[Charge]], object]) -> Lines:
         """Add a line, and return the ledger with it once it is on disk, or raise LedgerError."""
         try:
-            with self._locked() as file:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self._locked(os.O_RDWR | os.O_APPEND | os.O_CREAT, fcntl.LOCK_EX) as file:
                 content = _content(file)
                 lines, whole = self._verified(content)
                 allow(lines.charges)
                 if whole < len(content):
                     os.ftruncate(file, whole)
-                if (
-                    lines.head != self._recorded_tip()
-                ):  # a kill between line and head: one more would leave two unvouched for
-                    self._write_tip(lines.head)
+                if lines.head != self._recorded_tip():  # a kill between line and head
+                    self._write_tip(lines.head)  # one more line would leave two unvouched for
                 line, checksum = _line(charge, lines.head.sha256)
                 _write(file, line)
                 os.fsync(file)
@@ -148,30 +142,25 @@ class Ledger:
         _sync(self.path.parent)
 
     @contextmanager
-    def _locked(self) -> Iterator[int]:
-        """Open the file for this process alone."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        file = open_regular(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+    def _locked(self, flags: int, kind: int) -> Iterator[int]:
+        """Open the file, and wait for the other processes that use it, but not for ever."""
+        file = open_regular(self.path, flags)
+        until = time.monotonic() + PATIENCE
         try:
-            self._lock(file, fcntl.LOCK_EX)
+            while True:
+                try:
+                    fcntl.flock(file, kind | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > until:
+                        raise LedgerError(
+                            f"the privacy ledger {self.path} has been in another process's hands for {PATIENCE:g} "
+                            "seconds: end what this site still runs, and try again"
+                        ) from None
+                    time.sleep(_PAUSE)
             yield file
         finally:
             os.close(file)
-
-    def _lock(self, file: int, kind: int) -> None:
-        """Wait for the other processes that use the ledger, but not for ever."""
-        until = time.monotonic() + PATIENCE
-        while True:
-            try:
-                fcntl.flock(file, kind | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise LedgerError(
-                        f"the privacy ledger {self.path} has been in another process's hands for {PATIENCE:g} seconds: "
-                        "end what this site still runs, and try again"
-                    ) from None
-                time.sleep(_PAUSE)
 
     def _verified(self, content: bytes) -> tuple[Lines, int]:
         """Return the lines of a file and how many of its bytes they are; half a line behind the head is none."""
@@ -230,11 +219,8 @@ def _read_line(line: bytes, before: str) -> tuple[Charge, str]:
 
 
 def _content(file: int) -> bytes:
-    parts = []
-    os.lseek(file, 0, os.SEEK_SET)
-    while part := os.read(file, 1 << 20):
-        parts.append(part)
-    return b"".join(parts)
+    with open(file, "rb", closefd=False) as whole:
+        return whole.read()
 
 
 def _write(file: int, line: bytes) -> None:
@@ -297,18 +283,10 @@ _STEPS = 10**9
 
 @dataclass(frozen=True)
 class PrivacyReport:
-    """What is in the record.
+    """What is in the record: the events that were charged, none if they would say how many examples the site has.
 
-    Parameters
-    ----------
-    events : tuple of Event
-        What was charged; empty if the events would say how many examples the site has.
-    whole : bool
-        Whether they are all that the site was charged in this run, by its ledger; else those of this reply alone.
-    seeded : bool
-        Whether the noise was the run's seed's, so that the events guarantee nothing.
-    head : LedgerTip, optional
-        The ledger's; None in a simulation, which keeps none.
+    They are the ``whole`` that the site was charged in this run, by its ledger, or those of this reply alone. Where the
+    noise was ``seeded``, the run's, they guarantee nothing. A simulation keeps no ledger, and has no ``head``.
     """
 
     events: tuple[Event, ...] = ()
@@ -343,15 +321,10 @@ class PrivacyReport:
 
 def merge_events(events: tuple[Event, ...]) -> tuple[Event, ...]:
     """Return the same events, each kind once with the steps of all."""
-    steps: dict[Event, int] = {}
+    steps = Counter[Event]()
     for event in events:
-        kind = _with_steps(event, 0)
-        steps[kind] = steps.get(kind, 0) + event.steps
-    return tuple(_with_steps(kind, count) for kind, count in steps.items())
-
-
-def _with_steps(event: Event, steps: int) -> Event:
-    return Event(event.mechanism, event.noise_multiplier, event.sample_rate, steps, event.adjacency)
+        steps[replace(event, steps=0)] += event.steps
+    return tuple(replace(kind, steps=count) for kind, count in steps.items())
 
 
 def tip_to_text(head: LedgerTip) -> str:
