@@ -18,12 +18,15 @@ from typing import Annotated, Any
 import typer
 
 from common.code.imports import is_import_path
-from common.config.consistency import FILE_KEY, SITES_KEY, START_KEY, TABLES_KEY
 from common.config.keys import (
     BY,
     CONFIG,
+    FILE_KEY,
     PATH_KEYS,
     SHORT,
+    SITES_KEY,
+    START_KEY,
+    TABLES_KEY,
     TYPED,
     TYPED_KEYS,
     nearest_key,
@@ -195,8 +198,8 @@ def folder_exists(place: Path) -> bool:
     return False
 
 
-def meant_by(name: str, method: str = "") -> str | None:
-    """Return the key that an option's name, without its dashes, was meant as; None if there is none like it."""
+def meant_by(name: str, method: str = "") -> str:
+    """Return the key that an option's name, without its dashes, was meant as; empty if there is none like it."""
     from common.config.schema import known_keys
 
     return nearest_key(name, [*TYPED_KEYS, *known_keys()], method or RunSettings().method)

@@ -15,7 +15,6 @@ from common.config.keys import (
     STRATEGY,
     TYPED_KEYS,
     Stated,
-    closest_word,
     fail,
     nearest_key,
     not_a_setting,
@@ -24,7 +23,7 @@ from common.config.keys import (
     where_phrase,
 )
 from common.config.user_parts import model_problems
-from common.errors import ConfigError
+from common.errors import ConfigError, nearest
 from common.methods import FOREIGN_CLIENT, METHODS, Method, path_of, section, settings_of
 from common.settings.base import Settings
 from common.settings.section import Section, allowed
@@ -168,7 +167,7 @@ def _unknown_inner(name: str, settings: Settings, leaves: Mapping[str, Stated]) 
     problems = []
     for used in settings.uses():
         if used not in known:
-            guess = closest_word(used, known)
+            guess = nearest(used, known)
             message = f"it is one of {', '.join(known)}" + (f", such as {guess}" if guess else "")
             field = next((field for field, value in settings if value == used), "")
             leaf = leaves.get(f"{name}.{field}")

@@ -12,9 +12,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic.fields import FieldInfo
 
 from common.code.imports import constructor_parameters, is_import_path, load
-from common.config.keys import RUN_KEYS, STRATEGY, Stated, closest_word, show, where_phrase
+from common.config.keys import RUN_KEYS, STRATEGY, Stated, show, where_phrase
 from common.config.text import Scalar
-from common.errors import ConfigError
+from common.errors import ConfigError, near, nearest
 from common.methods import METHODS, Method, user_method
 from common.models.registry import MODELS
 from common.settings.section import kind_words
@@ -81,10 +81,8 @@ def model_problems(leaves: Mapping[str, Stated]) -> list[str]:
             continue
         if leaf.value in MODELS or (key == "features.name" and not leaf.value):
             continue
-        guess = closest_word(leaf.value, MODELS)
-        hint = f", the nearest is {guess}" if guess else ""
         problems.append(
-            f"{key}={show(leaf.value)} {where_phrase(leaf.where)} is unknown{hint}: there are "
+            f"{key}={show(leaf.value)} {where_phrase(leaf.where)} is unknown{near(leaf.value, MODELS)}: there are "
             f"{', '.join(MODELS)}, and any of your own as package.module:callable."
         )
     return problems
@@ -147,10 +145,8 @@ def _unknown_flower_strategy(name: str, leaf: Stated) -> ConfigError:
         and not inspect.isabstract(found)
         and not other.startswith("FedXgb")  # trees, refused by check_strategy
     ]
-    guess = closest_word(name, known)
-    hint = f", the nearest is {guess}" if guess else ""
     return ConfigError(
-        f"method={leaf.value!r} {where_phrase(leaf.where)} is unknown{hint}: "
+        f"method={leaf.value!r} {where_phrase(leaf.where)} is unknown{near(name, known)}: "
         f"{strategy.__name__} has {', '.join(known)}."
     )
 
@@ -219,7 +215,7 @@ def _problem(name: str, leaf: Stated, path: str, model: type[_Arguments]) -> str
         return (
             f"{given} cannot be set: {path} takes an object there, and a setting is text or number."
         )
-    guess = closest_word(name, known)
+    guess = nearest(name, known)
     hint = f"did you mean {STRATEGY}.{guess}?" if guess else f"it takes {', '.join(known)}."
     return f"{given} is not an argument of {path}: {hint}"
 
