@@ -10,11 +10,14 @@ from typing import Any
 from pydantic import BeforeValidator
 
 from common.code.imports import is_import_path
-from common.config.consistency import FILE_KEY, SITES_KEY, START_KEY, TABLES_KEY
 from common.config.keys import (
     COMMAND_LINE,
+    FILE_KEY,
     SHORT,
+    SITES_KEY,
+    START_KEY,
     STRATEGY,
+    TABLES_KEY,
     Stated,
     show,
     unknown,

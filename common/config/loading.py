@@ -9,18 +9,21 @@ from pathlib import Path
 from typing import Any, cast
 
 from common.code.imports import is_import_path
-from common.config.consistency import COLUMNS_KEY, FILE_KEY, SITES_KEY, TABLES_KEY
 from common.config.keys import (
     ACCEPT,
     BEST,
+    COLUMNS_KEY,
     COMMAND_LINE,
     CONFIG,
     FETCH,
+    FILE_KEY,
     PATH_KEYS,
     RESOLVED,
     RESUME_CODE,
     ROUND,
+    SITES_KEY,
     STRATEGY,
+    TABLES_KEY,
     TYPED,
     YES,
     Stated,
@@ -226,7 +229,7 @@ def _needed_layer(leaves: Mapping[str, Stated], policy: ImportPolicy | None) -> 
     known = chosen_method(leaves, policy) or METHODS.get(str(name))
     needed = dict(settings_of(known).needs()) if known is not None else {}
     if (secret := leaves.get("federation.secret")) is not None:
-        needed |= alike(secret.value, name)
+        needed |= alike(secret.value, known) if known is not None else {}
     return [Layer(f"method={name}", needed)] if needed else []
 
 

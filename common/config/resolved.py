@@ -12,10 +12,9 @@ from typing import Any
 
 from common.config.consistency import check
 from common.config.keys import RESOLVED, RESUME_CODE, ROUND, TYPED, YES
-from common.config.secret import CLIPPED
 from common.config.text import Scalar, join_set, yaml_line
 from common.errors import ConfigError
-from common.methods import section
+from common.methods import resolve, section
 from common.settings.base import Settings
 from common.settings.images import ImagesSettings
 from common.settings.section import Section, operational
@@ -173,7 +172,8 @@ class Config:
     @cached_property
     def clips_updates(self) -> bool:
         """Whether noise is on the sum of whole updates (McMahan et al., 2018), and no step of a site's is private."""
-        return self.secret and self.privacy.active and self.method in CLIPPED
+        known = resolve(self.method)
+        return self.secret and self.privacy.active and known.noised and known.averages
 
     @cached_property
     def weak_delta(self) -> str:
