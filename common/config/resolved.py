@@ -20,19 +20,11 @@ from common.settings.images import ImagesSettings
 from common.settings.section import Section, operational
 from common.settings.sections import (
     SECTIONS,
-    ComputeSettings,
-    DataSettings,
-    DistilSettings,
-    EvaluationSettings,
     FeaturesSettings,
     FederationSettings,
-    ImageTrainingSettings,
-    ModelSettings,
-    PartitionSettings,
-    PrivacySettings,
     RunSettings,
+    SharedSections,
     TrackSettings,
-    WireSettings,
 )
 
 #: What this process has stated as a run config: the sites that it simulates get the same object back.
@@ -45,9 +37,9 @@ def stated_here(run_config: Mapping[str, Any]) -> Config | None:
     return _STATED.get(tuple(sorted(run_config.items())))
 
 
-@dataclass(frozen=True)
-class Config:
-    """What a run was asked to do, every default filled in. Made by :func:`common.config.load`.
+@dataclass(frozen=True, kw_only=True)
+class Config(SharedSections):
+    """What a run was asked to do, every default filled in: its sections, and what stands outside them.
 
     There is none whose settings cannot hold together: however one is made, it is checked.
 
@@ -77,19 +69,6 @@ class Config:
     output_dir: Path
     data_dir: Path
     resume: str
-    data: DataSettings
-    images: ImagesSettings
-    features: FeaturesSettings
-    partition: PartitionSettings
-    model: ModelSettings
-    federation: FederationSettings
-    image_training: ImageTrainingSettings
-    distil: DistilSettings
-    evaluation: EvaluationSettings
-    compute: ComputeSettings
-    wire: WireSettings
-    privacy: PrivacySettings
-    track: TrackSettings
     settings: Settings
     strategy: Mapping[str, Scalar]
     origin: Mapping[str, str] = field(compare=False)

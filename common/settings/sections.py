@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_type_hints
 
 from pydantic import model_validator
 
@@ -686,22 +686,27 @@ class FeaturesSettings(Section):
     norm: Literal["instance", "group", "batch", "none"] = setting("instance", "as model.norm")
 
 
-SECTIONS: dict[str, type[Section]] = {
-    "data": DataSettings,
-    "images": ImagesSettings,
-    "features": FeaturesSettings,
-    "partition": PartitionSettings,
-    "model": ModelSettings,
-    "federation": FederationSettings,
-    "image_training": ImageTrainingSettings,
-    "distil": DistilSettings,
-    "evaluation": EvaluationSettings,
-    "compute": ComputeSettings,
-    "wire": WireSettings,
-    "privacy": PrivacySettings,
-    "track": TrackSettings,
-}
-"""Every run-wide section by its name in files and on the command line."""
+@dataclass(frozen=True, kw_only=True)
+class SharedSections:
+    """Every run-wide section, by its name in files and on the command line: a configuration has one of each."""
+
+    data: DataSettings
+    images: ImagesSettings
+    features: FeaturesSettings
+    partition: PartitionSettings
+    model: ModelSettings
+    federation: FederationSettings
+    image_training: ImageTrainingSettings
+    distil: DistilSettings
+    evaluation: EvaluationSettings
+    compute: ComputeSettings
+    wire: WireSettings
+    privacy: PrivacySettings
+    track: TrackSettings
+
+
+SECTIONS: dict[str, type[Section]] = get_type_hints(SharedSections)
+"""Their classes."""
 
 
 # ---- datasets ------------------------------------------------------------------------------------
