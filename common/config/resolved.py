@@ -213,16 +213,20 @@ class Config(SharedSections):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration as plain values, keyed and nested as in its files."""
-        run: dict[str, Any] = {
+        nested = {name: values.model_dump() for name, values in self.sections().items()}
+        arguments = {"strategy": dict(self.strategy)} if self.strategy else {}
+        return {**self._outside, **nested, **arguments}
+
+    @property
+    def _outside(self) -> dict[str, str | int]:
+        """What stands outside the sections."""
+        return {
             "experiment": self.experiment,
             **{name: getattr(self, name) for name in RunSettings.model_fields},
             "output-dir": str(self.output_dir),
             "data-dir": str(self.data_dir),
             "resume": self.resume,
         }
-        nested = {name: values.model_dump() for name, values in self.sections().items()}
-        arguments = {"strategy": dict(self.strategy)} if self.strategy else {}
-        return run | nested | arguments
 
     def dump_yaml(self, *, origins: bool = False) -> str:
         """Write it as YAML; with ``origins``, a comment says where a value was given."""
@@ -256,14 +260,7 @@ class Config(SharedSections):
                     departures[f"{name}.{key}"] = value
         departures |= {f"strategy.{key}": value for key, value in self.strategy.items()}
         stated: dict[str, str | int] = {
-            "experiment": self.experiment,
-            "method": self.method,
-            "dataset": self.dataset,
-            "rounds": self.rounds,
-            "seed": self.seed,
-            "output-dir": str(self.output_dir),
-            "data-dir": str(self.data_dir),
-            "resume": self.resume,
+            **self._outside,
             **({ROUND: self.round} if self.round else {}),
             **({RESUME_CODE: self.resume_code} if self.resume_code else {}),
             "set": join_set(departures),
