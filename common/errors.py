@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 #: characters of a reason that another machine had a part in; it is logged, recorded and shown
 REASON_LENGTH = 400
 
@@ -63,3 +66,34 @@ def reason(text: str) -> str:
 def short_reason(error: Exception) -> str:
     """Return an error's text as one short line, or else its type: what a library or a user's own code raised."""
     return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+# ---- nearest words -------------------------------------------------------------------------------
+# What was most likely meant by a word that there is none of.
+
+
+def fold(word: str) -> str:
+    """Return a word without what does not count between spellings: case, hyphens and underscores."""
+    return word.lower().replace("-", "").replace("_", "")
+
+
+def nearest(word: str, choices: Iterable[str], likeness: float = 0.5) -> str:
+    """Return the choice most like a word, if any has that likeness to it, by difflib's ratio; else the empty text."""
+    return next(iter(_close(word, choices, likeness)), "")
+
+
+def near(word: str, choices: Iterable[str], *, several: bool = False) -> str:
+    """Return in words which choice is nearest, with ``several`` up to three nearly as like it; nothing if none is."""
+    found = _close(word, choices, 0.6)[:3] if several else _close(word, choices, 0.5)[:1]
+    if len(found) < 2:
+        return f", the nearest is {found[0]}" if found else ""
+    return f", the nearest are {', '.join(found[:-1])} and {found[-1]}"
+
+
+def _close(word: str, choices: Iterable[str], likeness: float) -> list[str]:
+    """Return up to three choices that are like a word, best first, and nearly as like it as the best one."""
+    by_letter = sorted(choices, key=lambda one: difflib.SequenceMatcher(None, one, word).ratio())
+    spelt, word = {fold(choice): choice for choice in by_letter}, fold(word)
+    found = difflib.get_close_matches(word, spelt, n=3, cutoff=likeness)
+    ratios = [difflib.SequenceMatcher(None, choice, word).ratio() for choice in found]
+    return [spelt[one] for one, like in zip(found, ratios, strict=True) if like > ratios[0] - 0.04]

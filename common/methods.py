@@ -18,12 +18,14 @@ __all__ = [
     "is_foreign",
     "is_import_path",
     "load",
+    "not_taken",
     "path_of",
     "require_taken",
     "resolve",
     "section",
     "settings_class",
     "settings_of",
+    "those_that",
     "user_method",
 ]
 
@@ -50,10 +52,20 @@ class Method:
         nectar.report.facts do; empty if there is none, and for the methods below, whose facts are there.
     private : bool
         Whether all that its devices send is covered by noise where ``privacy.noise_multiplier`` is above 0, but for
-        what its settings say is ``unprotected``. It is no claim that a method can inherit.
+        what its settings say is ``unprotected``. This and what follows is no claim that a method can inherit.
     averages : bool
         Whether its server learns from the sites' models by ``Strategy.average`` alone, so that a median can take the
-        place of the mean (``federation.robust``). It is no claim that a method can inherit either.
+        place of the mean (``federation.robust``).
+    plain : bool
+        Whether its sites train by the task's loss alone, so that this may weigh classes.
+    head : bool
+        Whether nothing moves but what the local steps move, so that these may be of the last layer alone.
+    summed : bool
+        Whether its sites' parts are added up, and used in no other way (``federation.secret``).
+    noised : bool
+        Whether such a sum may have its noise in shares of the sites; where it averages, that of whole updates.
+    keeps : tuple of str
+        Which parts of the model may stay at its sites: ``statistics`` (model.statistics), ``personal``.
     takes : tuple of str
         What it can learn from, of ``common.models.registry.KINDS``. Of a method of the user's own anything, unless it
         says otherwise.
@@ -70,6 +82,11 @@ class Method:
     facts: str
     private: bool
     averages: bool
+    plain: bool
+    head: bool
+    summed: bool
+    noised: bool
+    keeps: tuple[str, ...]
     takes: tuple[str, ...]
     on: tuple[str, ...]
     parts: tuple[str, ...]
@@ -84,14 +101,20 @@ class Method:
         *,
         private: bool = False,
         averages: bool = False,
+        plain: bool = False,
+        head: bool = False,
+        summed: bool = False,
+        noised: bool = False,
+        keeps: tuple[str, ...] = ("statistics", "personal"),
         takes: tuple[str, ...] = tuple(KINDS),
         on: tuple[str, ...] = (),
         parts: tuple[str, ...] = (),
     ) -> None:
         given = {"strategy": strategy, "client": client, "settings": settings, "facts": facts}
         paths = {k: own if isinstance(own, str) else path_of(own) for k, own in given.items()}
-        rest = {"private": private, "averages": averages, "takes": takes, "on": on, "parts": parts}
-        vars(self).update(name=name, **paths, **rest)
+        vars(self).update(name=name, **paths, private=private, averages=averages, plain=plain)
+        vars(self).update(head=head, summed=summed, noised=noised, keeps=keeps)
+        vars(self).update(takes=takes, on=on, parts=parts)
 
 
 def path_of(named: Any) -> str:
@@ -101,6 +124,9 @@ def path_of(named: Any) -> str:
 
 _IMAGES = ("images",)
 _NUMBERS = ("images", "table", "series")
+_NAMELESS = ("statistics",)
+"""What stays where a correction is of all parameters, or of layers by their names."""
+_PLAIN: dict[str, Any] = {"private": True, "plain": True, "head": True}
 
 
 def _own(name: str, cls: str, settings: str = "", **more: Any) -> Method:
@@ -120,18 +146,26 @@ METHODS: dict[str, Method] = {
         _own("feddm", "FedDM", private=True, takes=_NUMBERS),
         _own("fedaf", "FedAF", "feddm", takes=_NUMBERS, on=("feddm",)),
         _own("real", "Real", "surrogate", takes=_NUMBERS),
-        _own("fedavg", "FedAvg", private=True, averages=True),
-        _own("fedprox", "FedProx", "fedavg", private=True, averages=True),
-        _own("fednova", "FedNova", "fedavg", private=True, averages=True, on=("fedprox",)),
+        _own("fedavg", "FedAvg", **_PLAIN, averages=True, summed=True, noised=True),
+        _own("fedprox", "FedProx", "fedavg", **_PLAIN, averages=True, summed=True, noised=True),
+        _own("fednova", "FedNova", "fedavg", **_PLAIN, averages=True, on=("fedprox",)),
         _own("fedper", "FedPer", "fedavg", private=True, averages=True),
         _own("fedrep", "FedRep", "fedavg", averages=True),
         _own("fedbn", "FedBN", "fedavg", averages=True, takes=("images", "series")),
         _own("ditto", "Ditto", "fedavg", private=True, averages=True),
         _own("finetune", "Finetune", "fedavg", private=True, averages=True),
-        _own("scaffold", "Scaffold", "fedavg", private=True, averages=True),
-        _own("feddyn", "FedDyn", "fedavg", private=True, averages=True),
-        _own("fedpvr", "FedPVR", "fedavg", private=True, averages=True, on=("scaffold",)),
-        _own("moon", "MOON", "fedavg", private=True, averages=True),
+        _own("scaffold", "Scaffold", "fedavg", private=True, averages=True, summed=True),
+        _own("feddyn", "FedDyn", "fedavg", **_PLAIN, averages=True, summed=True, keeps=_NAMELESS),
+        _own(
+            "fedpvr",
+            "FedPVR",
+            "fedavg",
+            private=True,
+            averages=True,
+            keeps=_NAMELESS,
+            on=("scaffold",),
+        ),
+        _own("moon", "MOON", "fedavg", private=True, averages=True, head=True),
         _own("fedmix", "FedMix", "fedavg", averages=True, takes=_NUMBERS),
         _own("fedgen", "FedGEN", private=True, takes=_NUMBERS),
         _own("dense", "DENSE", private=True, takes=_IMAGES),
@@ -172,22 +206,24 @@ METHODS: dict[str, Method] = {
         ),
         _own("central", "Central", "fedavg"),
         _own("server", "Server", "surrogate", on=("central",)),
-        _own("local", "Local", "fedavg", private=True),
-        _own("fedsynth", "FedSynth", private=True, averages=True),
+        _own("local", "Local", "fedavg", **_PLAIN),
+        _own("fedsynth", "FedSynth", private=True, averages=True, keeps=()),
         _own(
             "masking",
             "Masking",
             "fedavg",
-            private=True,
+            **_PLAIN,
             on=("topk",),
             parts=("strategies.sparse",),
         ),
-        _own("topk", "TopK", "fedavg", private=True, on=("masking",)),
-        _own("lowrank", "LowRank", "fedavg", private=True, averages=True),
+        _own("topk", "TopK", "fedavg", **_PLAIN, on=("masking",)),
+        _own("lowrank", "LowRank", "fedavg", **_PLAIN, averages=True, keeps=()),
         _own(
             "ridge",
             "Ridge",
             private=True,
+            summed=True,
+            noised=True,
             takes=_NUMBERS,
             parts=("common.models.ridge", "common.models.ridge", "strategies.taught"),
         ),
@@ -218,15 +254,27 @@ def resolve(name: str) -> Method:
     return user_method(name) or foreign
 
 
+def not_taken(name: str, kind: str, dataset: str) -> str:
+    """Say why a method cannot learn from data of a kind; nothing if it can."""
+    taken = resolve(name).takes
+    if kind in taken:
+        return ""
+    others = ", ".join(other for other, known in METHODS.items() if kind in known.takes)
+    return (
+        f"method={name} takes {', '.join(KINDS[one] for one in taken)}, and {dataset} is {KINDS[kind]}: choose one "
+        f"of {others}"
+    )
+
+
 def require_taken(name: str, kind: str, dataset: str) -> None:
     """Refuse data of a kind that a method cannot learn from (ConfigError)."""
-    taken = resolve(name).takes
-    if kind not in taken:
-        others = ", ".join(other for other, known in METHODS.items() if kind in known.takes)
-        raise ConfigError(
-            f"method={name} takes {', '.join(KINDS[one] for one in taken)}, and {dataset} is {KINDS[kind]}: choose one "
-            f"of {others}"
-        )
+    if why := not_taken(name, kind, dataset):
+        raise ConfigError(why)
+
+
+def those_that(may: str) -> str:
+    """List Nectar's methods of which a flag of :class:`Method` is true, for a sentence."""
+    return ", ".join(name for name, known in METHODS.items() if getattr(known, may))
 
 
 def is_foreign(name: str) -> bool:

@@ -91,8 +91,8 @@ def run(
     try:
         with _lines(progress):
             config = with_fitting_sites(config)
-            check(config)
-            record = run_here(config, on_round=on_round)
+            start = check(config, tell=True)
+            record = run_here(config, on_round=on_round, start=start)
     finally:
         torch.set_num_threads(threads)
     return RecordedRun.open(record.directory)

@@ -18,12 +18,15 @@ from typing import Annotated, Any
 import typer
 
 from common.code.imports import is_import_path
-from common.config.consistency import FILE_KEY, SITES_KEY, START_KEY, TABLES_KEY
 from common.config.keys import (
     BY,
     CONFIG,
+    FILE_KEY,
     PATH_KEYS,
     SHORT,
+    SITES_KEY,
+    START_KEY,
+    TABLES_KEY,
     TYPED,
     TYPED_KEYS,
     nearest_key,
@@ -31,11 +34,12 @@ from common.config.keys import (
 from common.config.loading import load
 from common.config.resolved import Config
 from common.config.tables import experiment_names
-from common.config.text import from_home, scalar, scalar_text
+from common.config.text import from_home, scalar
 from common.config.user_parts import ImportPolicy
 from common.errors import ConfigError, DataError
 from common.methods import METHODS
-from common.settings.sections import RunSettings, is_user_data, kind_of
+from common.settings.images import ImagesSettings
+from common.settings.sections import RunSettings, is_user_data
 
 RunConfig = dict[str, str | int | float | bool]
 
@@ -195,8 +199,8 @@ def folder_exists(place: Path) -> bool:
     return False
 
 
-def meant_by(name: str, method: str = "") -> str | None:
-    """Return the key that an option's name, without its dashes, was meant as; None if there is none like it."""
+def meant_by(name: str, method: str = "") -> str:
+    """Return the key that an option's name, without its dashes, was meant as; empty if there is none like it."""
     from common.config.schema import known_keys
 
     return nearest_key(name, [*TYPED_KEYS, *known_keys()], method or RunSettings().method)
@@ -345,8 +349,6 @@ def above_0(name: str, value: float | None, *, below: float = float("inf")) -> N
 # ---- class list ----------------------------------------------------------------------------------
 # The class list of folders of images that a simulation reads, where the words give none: their folders' names.
 
-CLASSES_KEY = "images.classes"
-
 
 def resolved(
     run_config: Mapping[str, str | int | float | bool], policy: ImportPolicy | None = None
@@ -361,19 +363,17 @@ def resolved(
     ConfigError
         If the configuration is not valid.
     """
-    config = load(run_config, policy=policy)
-    images = config.images
-    of_folders = is_user_data(config.dataset) and not kind_of(config.dataset)
-    if images.classes or not of_folders or not (images.folder or images.sites):
-        return config
-    folders = [*images.site_folders]
-    if images.folder:
-        folders.append(config.data_dir / Path(images.folder).expanduser())
+    return load(run_config, policy=policy, class_list=_class_list)
+
+
+def _class_list(images: ImagesSettings, data_dir: Path) -> str:
+    """Return the names of the classes of all the folders."""
+    central = [data_dir / Path(images.folder).expanduser()] if images.folder else []
+    folders = [*images.site_folders, *central]
     alone = len(folders) == 1
-    names = sorted({name for folder in folders for name in _classes_in(folder, alone=alone)})
-    word = shlex.quote(f"{CLASSES_KEY}={scalar_text(','.join(names))}")
-    settings = f"{run_config.get('set', '')} {word}".strip()
-    return load({**run_config, "set": settings}, policy=policy)
+    return ",".join(
+        sorted({name for folder in folders for name in _classes_in(folder, alone=alone)})
+    )
 
 
 def with_fitting_sites(config: Config) -> Config:

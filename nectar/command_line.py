@@ -13,8 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from common.code.release import release
-from common.config.keys import closest_word, fold
-from common.errors import ConfigError
+from common.errors import ConfigError, fold, nearest
 
 
 class Interrupted(Exception):
@@ -148,11 +147,11 @@ class Command(TyperCommand):
         takes_words = any(one.name == "words" for one in self.params)
         word = name.lstrip("-")
         method = next((typed for typed in ctx.obj or () if typed in METHODS), "")
-        key = meant_by(word, method) if takes_words else None
-        guess = closest_word(word, [option.lstrip("-") for option in known])
+        key = meant_by(word, method) if takes_words else ""
+        guess = nearest(word, [option.lstrip("-") for option in known])
         if name in _NO_OPTIONS and name not in known:
             hint = _NO_OPTIONS[name]
-        elif key is not None and (f".{key}".endswith(f".{word}") or not guess):
+        elif key and (f".{key}".endswith(f".{word}") or not guess):
             hint = f"settings are words: did you mean {key}{'' if '=' in key else '=...'}?"
         elif guess:
             hint = f"did you mean --{guess}?"
@@ -200,7 +199,7 @@ class Actions(TyperGroup):
             method = next((name for name in METHODS if fold(name) == fold(args[0])), "")
             meant = f"run {method}" if method else _MEANT.get(args[0], "")
             known = meant.partition(" ")[0] in names
-            guess = meant if known else closest_word(args[0], names)
+            guess = meant if known else nearest(args[0], names)
             hint = (
                 f"did you mean `{ctx.command_path} {guess}`?" if guess else "`%s --help` lists all."
             )

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from logging import getLogger
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from numpy.typing import NDArray
+from torch import Tensor
 
 from common.config.keys import FETCH
 from common.config.loading import load
@@ -24,6 +25,7 @@ from common.division import Division, unheld
 from common.errors import ConfigError, DivergedError, FederationError, NectarError, one_line
 from common.learning.augmentation import check_augmentation
 from common.learning.compute import use_threads
+from common.learning.measures import require_classes
 from common.learning.run import Run
 from common.learning.start import start_checksum, starting_weights
 from common.methods import is_foreign, require_taken
@@ -109,6 +111,35 @@ class _Members:
             self._told = nodes
 
 
+@dataclass(frozen=True, eq=False)
+class Start:
+    """What a run begins with, which a process makes once.
+
+    Attributes
+    ----------
+    weights : dict or None
+        The first round's, by name; None of a run that is resumed.
+    """
+
+    division: Division
+    weights: dict[str, Tensor] | None
+    strategy: Federated
+
+
+def prepare(config: Config, *, tell: bool = True) -> Start:
+    """Make what a run begins with; a NectarError if its model, its strategy or its noise cannot be.
+
+    ``tell`` says whether the log has which file the weights are of.
+    """
+    use_threads(config.compute.server_cores)
+    division = Division(config)
+    require_classes(division.run)
+    weights = None if config.resume else starting_weights(division.run, tell=tell)
+    strategy = make_strategy(division.run)
+    require_dp_sgd_step(division.run)
+    return Start(division, weights, strategy)
+
+
 def serve(
     grid: Grid,
     config: Config,
@@ -116,6 +147,7 @@ def serve(
     members: Callable[[Sequence[Site]], None] | None = None,
     done: Callable[[int, int], None] | None = None,
     on_round: OnRound | None = None,
+    start: Start | None = None,
 ) -> Record:
     """Run ``config`` and return its record; what fails is noted there and raised.
 
@@ -129,6 +161,8 @@ def serve(
         Told each round that is done, and how many there are to be.
     on_round : callable, optional
         A user's own function, told each round's line of metrics.jsonl; what it raises is a warning.
+    start : Start, optional
+        What ``config`` begins with, where that has been made in this process.
     """
     require_tracker(config.track)
     if config.compute.batched != "off" and not getattr(grid, "trains_together", False):
@@ -136,13 +170,10 @@ def serve(
             f"compute.batched={config.compute.batched} trains the sites of one process together, as `nectar run` has "
             "them: leave it out where each site is a process of its own, or set it to off"
         )
-    use_threads(config.compute.server_cores)
-    division = Division(config)
+    start = start or prepare(config)
+    division, strategy = start.division, start.strategy
     run = division.run
-    start = None if config.resume else starting_weights(run)
     evaluator = server_evaluator(division)
-    strategy = make_strategy(run)
-    require_dp_sgd_step(run)
     ancestor = ancestor_of(config, strategy)
     strategy.members.spending.ledger_tips = ledger_heads.seen(_places(config))
     strategy.ensure_roll_call(grid)
@@ -183,7 +214,7 @@ def serve(
         held = held_out(division, strategy.sites)
         for sentence in unheld(run.info, held):
             logger.warning("%s", sentence)
-        weights = checkpoint.weights if checkpoint else start or starting_weights(run)
+        weights = checkpoint.weights if checkpoint else start.weights or starting_weights(run)
         travelling = {name: weights[name] for name in run.spec.names}
         recorder = Recorder(
             record,

@@ -12,8 +12,8 @@ from logging import getLogger
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from common.config.loading import SCHEMA
 from common.config.resolved import Config
+from common.config.sources import SCHEMA
 from common.sites import Site
 from server_app.metrics_file import without_nan
 from server_app.record import Record

@@ -28,9 +28,9 @@ from common.code.fingerprint import source_fingerprint
 from common.code.release import VERSION, commit
 from common.config.code_fingerprint import code_fingerprint
 from common.config.keys import ACCEPT, RESUME_CODE, ROUND, TYPED
-from common.config.loading import SCHEMA
 from common.config.resolved import Config
 from common.config.schema import GONE
+from common.config.sources import SCHEMA
 from common.config.text import dotted
 from common.errors import FederationError
 from common.learning.compute import torch_device

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from common.config.loading import SCHEMA
+from common.config.sources import SCHEMA
 from common.storage.files import parse_json, read_file
 
 

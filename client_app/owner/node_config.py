@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo
 
-from common.config.keys import closest_word
-from common.errors import FederationError
+from common.errors import FederationError, nearest
 
 MAX_SIZE, MAX_CLASSES = 256, 1000
 """Pixels a side, and names of classes, that a run may ask for at a site whose owner names no other bound."""
@@ -261,7 +260,7 @@ KEYS = {_dashed(name): field for name, field in NodeConfig.model_fields.items()}
 
 
 def _unknown(key: str) -> FederationError:
-    guess = closest_word(key, KEYS)
+    guess = nearest(key, KEYS)
     named = ", ".join(key for key, field in KEYS.items() if not field.exclude)
     hint = f"did you mean {guess}?" if guess else f"there are {named}"
     return FederationError(f"the node config has the key {key[:60]!r}, which means nothing: {hint}")

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 from client_app.owner.node_config import MAX_CLASSES, MAX_SIZE, NodeConfig
 from common.code.fingerprint import PACKAGES
-from common.config.keys import closest_word
 from common.config.resolved import Config
 from common.config.user_parts import PART, ImportPolicy
-from common.errors import FederationError
+from common.errors import FederationError, near
 from common.methods import METHODS
 from common.settings.base import AMOUNTS, Disclosure
 from common.settings.section import amounts, left_open
@@ -189,11 +188,9 @@ def _refusal(asked: str, said: str, cure: str) -> FederationError:
 def _check_known(key: str, named: tuple[str, ...] | None, choices: Mapping[str, object]) -> None:
     for word in named or ():
         if word not in choices:
-            guess = closest_word(word, choices)
-            hint = f", the nearest is {guess}" if guess else ""
             raise FederationError(
-                f"the node config says {key}='{' '.join(named or ())}', in which {word[:60]!r} is unknown{hint}: "
-                f"there are {', '.join(choices)}"
+                f"the node config says {key}='{' '.join(named or ())}', in which {word[:60]!r} is unknown"
+                f"{near(word, choices)}: there are {', '.join(choices)}"
             )
 
 

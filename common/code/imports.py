@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import os
 import sys
 from typing import Any, get_type_hints
 
-from common.errors import ConfigError
+from common.errors import ConfigError, near
 
 HERE = "__main__"
 """The running program: a script, or a notebook, whose own definitions are found in its process alone."""
@@ -47,8 +46,7 @@ def load(path: str) -> Any:
     try:
         return getattr(module, attribute)
     except AttributeError:
-        near = difflib.get_close_matches(attribute, dir(module), n=1)
-        hint = f", the nearest is {near[0]}" if near else ""
+        hint = near(attribute, dir(module))
         raise ConfigError(
             f"{path} does not exist: {module_name} has no {attribute!r}{hint}."
         ) from None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from common.errors import ConfigError
+from common.errors import ConfigError, fold, near, nearest
 from common.settings.sections import SECTIONS, RunSettings
 
 PATH_KEYS = ("output-dir", "data-dir", "resume")
@@ -53,6 +52,9 @@ TYPED_KEYS = tuple(key for key in RUN_KEYS if key not in INTERNAL_KEYS)
 SHORT = {"track": "track.by", "model": "model.name"}
 """Settings that may be typed by their section's name alone."""
 
+FILE_KEY, TABLES_KEY, SITES_KEY = "data.file", "data.sites", "images.sites"
+COLUMNS_KEY, START_KEY = "data.columns", "model.start"
+
 STRATEGY = "strategy"
 """The section with the constructor's arguments of a strategy named by import path."""
 
@@ -86,32 +88,6 @@ def show(value: Any) -> str:
     return repr(value)
 
 
-def closest_word(word: str, choices: Iterable[str], likeness: float = 0.5) -> str | None:
-    """Return the choice most like a word, if any has that likeness to it, by difflib's ratio."""
-    return next(iter(_close(word, choices, likeness)), None)
-
-
-def near(word: str, choices: Iterable[str]) -> str:
-    """Return which choice is most like a word, and up to two others that are nearly as like it; nothing if none is."""
-    found = _close(word, choices, 0.6)
-    if len(found) < 2:
-        return f", the nearest is {found[0]}" if found else ""
-    return f", the nearest are {', '.join(found[:-1])} and {found[-1]}"
-
-
-def _close(word: str, choices: Iterable[str], likeness: float) -> list[str]:
-    """Return up to three choices that are like a word, best first, and nearly as like it as the best one."""
-    spelt, word = {fold(choice): choice for choice in choices}, fold(word)
-    found = difflib.get_close_matches(word, spelt, n=3, cutoff=likeness)
-    ratios = [difflib.SequenceMatcher(None, choice, word).ratio() for choice in found]
-    return [spelt[one] for one, like in zip(found, ratios, strict=True) if like > ratios[0] - 0.04]
-
-
-def fold(word: str) -> str:
-    """Return a word without what does not count between spellings: case, hyphens and underscores."""
-    return word.lower().replace("-", "").replace("_", "")
-
-
 _ELSEWHERE = {
     word: meant
     for meant, words in {
@@ -130,7 +106,7 @@ _ELSEWHERE = {
 """Words of Flower and PyTorch, folded, and what is typed here; for FedAvg's the chosen method's own, if it has one."""
 
 
-def nearest_key(key: str, known: Sequence[str], method: object = "") -> str | None:
+def nearest_key(key: str, known: Sequence[str], method: object = "") -> str:
     """Return the known key that a mistyped one was most likely meant as, or the words to type instead.
 
     The same key in another spelling comes first, then what the word means in Flower or PyTorch. A slip in the name is
@@ -149,16 +125,16 @@ def nearest_key(key: str, known: Sequence[str], method: object = "") -> str | No
     if "=" in meant:
         return meant
     inside = {other.rpartition(".")[2]: other for other in reversed(ranked) if section in other}
-    if found := closest_word(short, inside, 0.65):
+    if found := nearest(short, inside, 0.65):
         return inside[found]
     likely = [other for part, other in reversed(inside.items()) if short in part.split("_")]
     likely += [other for other in ranked if other.rpartition(".")[2] == short]
-    return likely[0] if likely else closest_word(key, known, 0.65)
+    return likely[0] if likely else nearest(key, known, 0.65)
 
 
-def not_a_setting(key: str, where: str, guess: str | None, method: str) -> str:
+def not_a_setting(key: str, where: str, guess: str, method: str) -> str:
     """Describe a key that does not exist: which one was meant, or where all are listed."""
-    if guess is None:
+    if not guess:
         return f"{key} {where_phrase(where)} is not a setting: `nectar config --help` lists all."
     what = "lacks its section" if guess.endswith(f".{key}") else "is not a setting"
     home, dot, _ = guess.partition(".")
@@ -171,12 +147,12 @@ def unknown(
     what: str, word: str, where: str, choices: Sequence[str], extra: str = ""
 ) -> ConfigError:
     """Build the error for a name that there is none of: the nearest one, and the list where it is short."""
-    guess = closest_word(word, choices)
-    hint = f", the nearest is {guess}" if guess else ""
     listed = f"there are {', '.join(choices) or 'none'}"
     if len(choices) > _LISTED:
         listed = "`nectar config --help` lists all"
-    return ConfigError(f"{what}={word!r} {where_phrase(where)} is unknown{hint}: {listed}{extra}.")
+    return ConfigError(
+        f"{what}={word!r} {where_phrase(where)} is unknown{near(word, choices)}: {listed}{extra}."
+    )
 
 
 def fail(problems: Sequence[str]) -> NoReturn:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,15 @@ from typing import Any
 from pydantic import BeforeValidator
 
 from common.code.imports import is_import_path
-from common.config.consistency import FILE_KEY, SITES_KEY, START_KEY, TABLES_KEY
 from common.config.keys import (
     COMMAND_LINE,
+    FILE_KEY,
+    RUN_KEYS,
     SHORT,
+    SITES_KEY,
+    START_KEY,
     STRATEGY,
+    TABLES_KEY,
     Stated,
     show,
     unknown,
@@ -98,8 +102,8 @@ def _from_home(key: str, value: Any) -> Any:
 
 
 def run_config_layers(given: Mapping[str, Any]) -> tuple[Layer, Layer]:
-    """Split the run config into its own run-wide keys and what its ``set`` assigns."""
-    own = {key: given[key] for key in RunSettings.model_fields if key in given}
+    """Split the run config into its own settings, with keys that there are none of, and what its ``set`` assigns."""
+    own = {k: v for k, v in given.items() if k in RunSettings.model_fields or k not in RUN_KEYS}
     text = given.get("set", "")
     if not isinstance(text, str):
         raise ConfigError(f"set must be a text such as 'partition.alpha=0.01', not {show(text)}.")
@@ -115,6 +119,14 @@ def is_text(key: str) -> bool:
     known = cls.model_fields.get(field) if cls is not None else None
     before = known is not None and any(isinstance(m, BeforeValidator) for m in known.metadata)
     return known is not None and known.annotation is str and not before
+
+
+def stated(layers: Sequence[Layer], key: str) -> Stated | None:
+    """Return what the last layer says of a key that says anything of it."""
+    found = (
+        Stated(layer.values[key], layer.where) for layer in reversed(layers) if key in layer.values
+    )
+    return next(found, None)
 
 
 def merge(layers: Iterable[Layer]) -> dict[str, Stated]:

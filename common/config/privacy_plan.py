@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import cast
 
 from common.config.schema import Sections
 from common.errors import ConfigError
 from common.privacy.accounting import costs_at_most, epsilon
 from common.privacy.events import Event
-from common.settings.sections import DataSettings, PrivacySettings
+from common.settings.sections import PrivacySettings
 
 #: noise multipliers between which one is looked for, and to which share of itself it is found
 _LEAST, _MOST, _CLOSE = 1e-2, 1e6, 1e-3
@@ -64,8 +63,7 @@ def noise_for(target: float, delta: float, sample_rate: float = 1.0, steps: int 
 
 def planned_privacy(read: Sections, *, begins: bool) -> PrivacySettings:
     """Return the run's privacy settings with the noise with which its rounds cost a site ``privacy.epsilon``."""
-    privacy = cast(PrivacySettings, read.shared["privacy"])
-    held = cast(DataSettings, read.shared["data"]).site_holdout
+    privacy, held = read.shared.privacy, read.shared.data.site_holdout
     method, settings, rounds = read.run.method, read.method, read.run.rounds
     asked = f"privacy.epsilon={privacy.epsilon:g}"
     released = settings.private_steps(privacy.examples or 1, held)

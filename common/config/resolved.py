@@ -12,28 +12,19 @@ from typing import Any
 
 from common.config.consistency import check
 from common.config.keys import RESOLVED, RESUME_CODE, ROUND, TYPED, YES
-from common.config.secret import CLIPPED
 from common.config.text import Scalar, join_set, yaml_line
 from common.errors import ConfigError
-from common.methods import section
+from common.methods import resolve, section
 from common.settings.base import Settings
 from common.settings.images import ImagesSettings
 from common.settings.section import Section, operational
 from common.settings.sections import (
     SECTIONS,
-    ComputeSettings,
-    DataSettings,
-    DistilSettings,
-    EvaluationSettings,
     FeaturesSettings,
     FederationSettings,
-    ImageTrainingSettings,
-    ModelSettings,
-    PartitionSettings,
-    PrivacySettings,
     RunSettings,
+    SharedSections,
     TrackSettings,
-    WireSettings,
 )
 
 #: What this process has stated as a run config: the sites that it simulates get the same object back.
@@ -46,9 +37,9 @@ def stated_here(run_config: Mapping[str, Any]) -> Config | None:
     return _STATED.get(tuple(sorted(run_config.items())))
 
 
-@dataclass(frozen=True)
-class Config:
-    """What a run was asked to do, every default filled in. Made by :func:`common.config.load`.
+@dataclass(frozen=True, kw_only=True)
+class Config(SharedSections):
+    """What a run was asked to do, every default filled in: its sections, and what stands outside them.
 
     There is none whose settings cannot hold together: however one is made, it is checked.
 
@@ -78,19 +69,6 @@ class Config:
     output_dir: Path
     data_dir: Path
     resume: str
-    data: DataSettings
-    images: ImagesSettings
-    features: FeaturesSettings
-    partition: PartitionSettings
-    model: ModelSettings
-    federation: FederationSettings
-    image_training: ImageTrainingSettings
-    distil: DistilSettings
-    evaluation: EvaluationSettings
-    compute: ComputeSettings
-    wire: WireSettings
-    privacy: PrivacySettings
-    track: TrackSettings
     settings: Settings
     strategy: Mapping[str, Scalar]
     origin: Mapping[str, str] = field(compare=False)
@@ -173,7 +151,8 @@ class Config:
     @cached_property
     def clips_updates(self) -> bool:
         """Whether noise is on the sum of whole updates (McMahan et al., 2018), and no step of a site's is private."""
-        return self.secret and self.privacy.active and self.method in CLIPPED
+        known = resolve(self.method)
+        return self.secret and self.privacy.active and known.noised and known.averages
 
     @cached_property
     def weak_delta(self) -> str:
@@ -234,16 +213,20 @@ class Config:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration as plain values, keyed and nested as in its files."""
-        run: dict[str, Any] = {
+        nested = {name: values.model_dump() for name, values in self.sections().items()}
+        arguments = {"strategy": dict(self.strategy)} if self.strategy else {}
+        return {**self._outside, **nested, **arguments}
+
+    @property
+    def _outside(self) -> dict[str, str | int]:
+        """What stands outside the sections."""
+        return {
             "experiment": self.experiment,
             **{name: getattr(self, name) for name in RunSettings.model_fields},
             "output-dir": str(self.output_dir),
             "data-dir": str(self.data_dir),
             "resume": self.resume,
         }
-        nested = {name: values.model_dump() for name, values in self.sections().items()}
-        arguments = {"strategy": dict(self.strategy)} if self.strategy else {}
-        return run | nested | arguments
 
     def dump_yaml(self, *, origins: bool = False) -> str:
         """Write it as YAML; with ``origins``, a comment says where a value was given."""
@@ -277,14 +260,7 @@ class Config:
                     departures[f"{name}.{key}"] = value
         departures |= {f"strategy.{key}": value for key, value in self.strategy.items()}
         stated: dict[str, str | int] = {
-            "experiment": self.experiment,
-            "method": self.method,
-            "dataset": self.dataset,
-            "rounds": self.rounds,
-            "seed": self.seed,
-            "output-dir": str(self.output_dir),
-            "data-dir": str(self.data_dir),
-            "resume": self.resume,
+            **self._outside,
             **({ROUND: self.round} if self.round else {}),
             **({RESUME_CODE: self.resume_code} if self.resume_code else {}),
             "set": join_set(departures),

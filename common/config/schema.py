@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from pydantic import ValidationError
 
 from common.code.imports import is_import_path
 from common.config.keys import (
-    COMMAND_LINE,
     RUN_KEYS,
     STRATEGY,
     TYPED_KEYS,
     Stated,
-    closest_word,
     fail,
     nearest_key,
     not_a_setting,
@@ -24,11 +22,17 @@ from common.config.keys import (
     where_phrase,
 )
 from common.config.user_parts import model_problems
-from common.errors import ConfigError
+from common.errors import nearest
 from common.methods import FOREIGN_CLIENT, METHODS, Method, path_of, section, settings_of
 from common.settings.base import Settings
 from common.settings.section import Section, allowed
-from common.settings.sections import SECTIONS, DistilSettings, ImageTrainingSettings, RunSettings
+from common.settings.sections import (
+    SECTIONS,
+    DistilSettings,
+    ImageTrainingSettings,
+    RunSettings,
+    SharedSections,
+)
 
 _RUN = ""
 """Stands for the section of the run's own keys."""
@@ -59,41 +63,71 @@ def known_keys(own: Method | None = None) -> list[str]:
 
 @dataclass(frozen=True)
 class Sections:
-    """The settings that a run uses."""
+    """The settings that a run uses, and what was said of them: given for a section, or taken over by its method."""
 
     run: RunSettings
-    shared: Mapping[str, Section]
+    shared: SharedSections
     method: Settings
     inner: Mapping[str, Settings]
     leaves: Mapping[str, Stated]
 
 
+@dataclass(frozen=True)
+class _Refused:
+    """What is wrong with the value of a key, or, with an empty one, with several of a section."""
+
+    key: str
+    sentence: str
+
+
 def read_sections(given: Mapping[str, Stated], own: Method | None = None) -> Sections:
-    """Build the sections that a run uses, and check what is given for any other.
+    """Build the sections that a run uses, and check what is given for any other: a ConfigError tells all.
 
     A section that is not in use and has no value is not even imported: a process of a run reads its own method's.
     """
-    reading = _Reading(given, own)
+    refused: dict[str, list[_Refused]] = {}
+
+    def build(name: str, cls: type[Section], leaves: Mapping[str, Stated]) -> Any:
+        built, refused[name] = _build(name, cls, leaves)
+        return built
+
+    run = build(_RUN, RunSettings, given)
+    shared = {name: build(name, cls, given) for name, cls in SECTIONS.items()}
     chosen = _chosen_section(given, own)
-    inner = reading.use_method(chosen)
-    reading.check_unused()
-    problems = [*unknown_problems(given, own), *model_problems(given)]
-    if told := problems + reading.refused() or reading.refused(taken=True):
+    leaves, methods, ahead = dict(given), dict[str, Settings](), [chosen]
+    while ahead:
+        name = ahead.pop(0)
+        cls = section_class(name, own)
+        if cls is None or name in refused:
+            continue
+        leaves = _taken_over(name, cls, given, own) | leaves
+        if (settings := build(name, cls, leaves)) is not None:
+            methods[name] = settings
+            ahead += map(section, settings.uses())
+    for name in dict.fromkeys(key.partition(".")[0] for key in given if "." in key):
+        cls = section_class(name, own)
+        if cls is not None and name not in refused:
+            # of a method that is not in use; what it takes over is nothing to it
+            over = _taken_over(name, cls, given, own)
+            build(name, cls, over | dict(given)) or build(name, cls, given)
+    order = (_RUN, *SECTIONS, *METHODS, *([own.name] if own else []))
+    wrong = [each for name in order for each in refused.get(name, ())]
+    # what is wrong with a value that was only taken over is told by what is wrong where it was given, if that is
+    own_words = [each.sentence for each in wrong if each.key in given or each.key not in leaves]
+    problems = [*_unknown_keys(given, own), *model_problems(given), *own_words]
+    if told := problems or [each.sentence for each in wrong]:
         fail(told)
-    built = reading.sections
-    run = cast(RunSettings, built[_RUN])
-    if chosen not in METHODS and own is None:
+    if chosen not in methods:
         others = ", and any Flower strategy or method of your own as package.module:NAME"
         raise unknown("method", run.method, given["method"].where, list(METHODS), others)
-    inner_settings = {name: cast(Settings, built[name]) for name in inner}
-    method = cast(Settings, built[chosen])
-    if not any(each.trains_on_images for each in (method, *inner_settings.values())):
+    used = SharedSections(**shared)
+    if not any(each.trains_on_images for each in methods.values()):
         # What a data set's file says of it is nothing to a method that does not train so.
-        built["image_training"] = ImageTrainingSettings()
-    if not any(each.distils for each in (method, *inner_settings.values())):
-        built["distil"] = DistilSettings()
-    shared = {name: built[name] for name in SECTIONS}
-    return Sections(run, shared, method, inner_settings, reading.leaves)
+        used = replace(used, image_training=ImageTrainingSettings())
+    if not any(each.distils for each in methods.values()):
+        used = replace(used, distil=DistilSettings())
+    method = methods.pop(chosen)
+    return Sections(run, used, method, methods, leaves)
 
 
 def _chosen_section(given: Mapping[str, Stated], own: Method | None) -> str:
@@ -102,78 +136,6 @@ def _chosen_section(given: Mapping[str, Stated], own: Method | None) -> str:
     if own is not None:
         return own.name
     return FOREIGN_CLIENT if is_import_path(method) else method
-
-
-class _Reading:
-    """Sections as they are built, one after another, and what their classes refuse."""
-
-    def __init__(self, given: Mapping[str, Stated], own: Method | None) -> None:
-        self.given, self.own = given, own
-        self.leaves = dict(given)
-        self.sections: dict[str, Section] = {}
-        self._problems: dict[str, list[str]] = {}
-        self._build(_RUN, RunSettings, given)
-        for name, cls in SECTIONS.items():
-            self._build(name, cls, given)
-
-    def use_method(self, chosen: str) -> list[str]:
-        """Build the section of a method and of those inside it, and return these' names."""
-        inner: list[str] = []
-        open_ends = [chosen]
-        while open_ends:
-            name = open_ends.pop()
-            cls = section_class(name, self.own)
-            if cls is None:
-                continue
-            self.leaves = _taken_over(name, cls, self.given, self.own) | self.leaves
-            self._build(name, cls, self.leaves)
-            settings = self.sections.get(name)
-            used = settings.uses() if isinstance(settings, Settings) else ()
-            fresh = [each for each in map(section, used) if each not in (chosen, *inner)]
-            inner += fresh
-            open_ends += fresh
-        return inner
-
-    def check_unused(self) -> None:
-        """Build the sections of methods that are not in use but have values; what they take over is nothing to them."""
-        for name in {key.partition(".")[0] for key in self.given if "." in key}:
-            cls = section_class(name, self.own)
-            if cls is None or name in self.sections or name in self._problems:
-                continue
-            self._build(name, cls, _taken_over(name, cls, self.given, self.own) | dict(self.given))
-            if name in self._problems:
-                self._build(name, cls, self.given)
-
-    def _build(self, name: str, cls: type[Section], leaves: Mapping[str, Stated]) -> None:
-        self._problems.pop(name, None)
-        built = build(name, cls, leaves)
-        if isinstance(built, Settings):
-            built = _unknown_inner(name, built, leaves) or built
-        if isinstance(built, Section):
-            self.sections[name] = built
-        else:
-            self._problems[name] = built
-
-    def refused(self, *, taken: bool = False) -> list[str]:
-        """Return what is wrong with values given; with ``taken``, with those only taken over, wrong where given."""
-        names = (_RUN, *SECTIONS, *METHODS, *([self.own.name] if self.own else []))
-        message = [sentence for name in names for sentence in self._problems.get(name, ())]
-        over = self.leaves.keys() - self.given.keys()
-        return [sentence for sentence in message if (sentence.partition("=")[0] in over) is taken]
-
-
-def _unknown_inner(name: str, settings: Settings, leaves: Mapping[str, Stated]) -> list[str]:
-    """Say of each method that this one uses and there is not, or that is this one itself, which one it may be."""
-    known = [other for other in METHODS if other != name]
-    problems = []
-    for used in settings.uses():
-        if used not in known:
-            guess = closest_word(used, known)
-            message = f"it is one of {', '.join(known)}" + (f", such as {guess}" if guess else "")
-            field = next((field for field, value in settings if value == used), "")
-            leaf = leaves.get(f"{name}.{field}")
-            problems.append(_problem(f"{name}.", field, leaf, type(settings), message))
-    return problems
 
 
 def _taken_over(
@@ -196,40 +158,29 @@ def _taken_over(
     return found
 
 
+# ---- keys that there are none of -----------------------------------------------------------------
+
 GONE = {"wire.compression": "none", "data.bins": 0, "data.edges": "", "fedsynth.replay": "loop"}
 """What settings were in release 0.2 that there are no more, in a record that goes on as it would without them."""
 
 
-def unknown_problems(leaves: Mapping[str, Stated], own: Method | None = None) -> list[str]:
+def _unknown_keys(given: Mapping[str, Stated], own: Method | None) -> Iterator[str]:
     """Say of every key that does not exist which one is nearest."""
-    problems = []
-    for key, leaf in leaves.items():
+    for key, leaf in given.items():
         if _is_known(key, own) or GONE.get(key) == leaf.value:
             continue
+        method, known, where = (
+            _chosen_section(given, own),
+            known_keys(own),
+            where_phrase(leaf.where),
+        )
         if key in RUN_KEYS:
-            problems.append(
-                f"{key} {where_phrase(leaf.where)} can only be given by itself: {key}=..."
-            )
-            continue
-        method, known = _chosen_section(leaves, own), known_keys(own)
-        guess = nearest_key(key, known, method)
-        problems.append(not_a_setting(key, leaf.where, guess, method))
-    return problems
-
-
-def refuse_unknown_keys(
-    keys: Iterable[str], leaves: Mapping[str, Stated], own: Method | None = None
-) -> None:
-    """Refuse a key without a section that is not the run config's; ConfigError."""
-    for key in (key for key in keys if key not in RUN_KEYS):
-        known = known_keys(own)
-        if inside := [other for other in known if other.startswith(f"{key}.")]:
-            raise ConfigError(
-                f"{key} {where_phrase(COMMAND_LINE)} is a section of settings: write one of them, such as {inside[0]}."
-            )
-        method = _chosen_section(leaves, own)
-        guess = nearest_key(key, [*TYPED_KEYS, *known], method)
-        raise ConfigError(not_a_setting(key, COMMAND_LINE, guess, method))
+            yield f"{key} {where} can only be given by itself: {key}=..."
+        elif inside := [other for other in known if other.startswith(f"{key}.")]:
+            yield f"{key} {where} is a section of settings: write one of them, such as {inside[0]}."
+        else:
+            guess = nearest_key(key, [*TYPED_KEYS, *known], method)
+            yield not_a_setting(key, leaf.where, guess, method)
 
 
 def _is_known(key: str, own: Method | None) -> bool:
@@ -242,18 +193,38 @@ def _is_known(key: str, own: Method | None) -> bool:
     return cls is not None and field in cls.model_fields
 
 
-def build(section: str, cls: type[Section], leaves: Mapping[str, Stated]) -> Section | list[str]:
-    """Build a section from the values given for it."""
+# ---- values that a section's class refuses -------------------------------------------------------
+
+
+def _build(
+    section: str, cls: type[Section], leaves: Mapping[str, Stated]
+) -> tuple[Section | None, list[_Refused]]:
+    """Build a section from the values given for it; None with what is wrong with these."""
     prefix = f"{section}." if section else ""
     mine = {name: leaves[prefix + name] for name in cls.model_fields if prefix + name in leaves}
-    values: dict[str, Any] = {name: leaf.value for name, leaf in mine.items()}
+    built = None
     try:
-        return cls.model_validate(values)
+        built = cls.model_validate({name: leaf.value for name, leaf in mine.items()})
+        why = _unknown_inside(section, built)
     except ValidationError as error:
-        return [
-            _problem(prefix, name, mine.get(name), cls, message)
-            for name, message in _by_field(error).items()
-        ]
+        why = _by_field(error)
+    refused = [
+        _Refused(prefix + name, _in_words(prefix, name, mine.get(name), cls, said))
+        for name, said in why.items()
+    ]
+    return None if refused else built, refused
+
+
+def _unknown_inside(name: str, settings: Section) -> dict[str, str]:
+    """Say of each method that this one uses and there is not, or that is this one itself, which one it may be."""
+    known, problems = [other for other in METHODS if other != name], {}
+    for used in settings.uses() if isinstance(settings, Settings) else ():
+        if used not in known:
+            guess = nearest(used, known)
+            field = next((field for field, value in settings if value == used), "")
+            such = f", such as {guess}" if guess else ""
+            problems[field] = f"it is one of {', '.join(known)}{such}"
+    return problems
 
 
 _VALIDATORS = ("value_error", "assertion_error")
@@ -271,7 +242,7 @@ def _by_field(error: ValidationError) -> dict[str, str]:
     return found
 
 
-def _problem(prefix: str, name: str, leaf: Stated | None, cls: type[Section], said: str) -> str:
+def _in_words(prefix: str, name: str, leaf: Stated | None, cls: type[Section], said: str) -> str:
     """Describe what is wrong with one field, or with several that a class does not take together."""
     if name not in cls.model_fields:
         return f"{prefix.rstrip('.')}: {said}."

@@ -5,42 +5,38 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from common.errors import ConfigError
+from common.methods import Method, resolve, those_that
 from common.secret.cohort import LEAST, MOST, colluders_of, threshold_of
 from common.settings.sections import FederationSettings
 
 if TYPE_CHECKING:
     from common.config.resolved import Config
 
-METHODS = ("fedavg", "fedprox", "scaffold", "feddyn", "ridge")
-"""The methods whose sites' parts are added up, and used in no other way."""
-
-CLIPPED = ("fedavg", "fedprox")
-"""Those of whose whole updates each site's is a contribution under noise: the unit of privacy is then the site."""
-
 #: what looks at one site's update, by setting: off where nobody has typed it
 _LOOKS = ("robust", "clip", "max_update")
 
 
-def alike(secret: object, method: object) -> dict[str, str]:
+def alike(secret: object, method: Method) -> dict[str, str]:
     """Return by what sites weigh alike in a secret sum, where nobody says otherwise: none can claim a weight then."""
-    averages = secret not in ("off", False) and method in METHODS and method != "ridge"
-    return {f"{method}.weighting": "uniform"} if averages else {}
+    averages = secret not in ("off", False) and method.summed and method.averages
+    return {f"{method.name}.weighting": "uniform"} if averages else {}
 
 
-def check_secret(config: Config) -> None:
-    """Refuse what a secret sum excludes; a ConfigError that says what to do instead."""
+def secret_rules(config: Config) -> Iterator[str]:
+    """Yield why a run's sum cannot be a secret one, each with what to do instead."""
     federation = config.federation
     if not config.secret:
         return
-    for why, cure in (*_excluded(config), *_too_few(federation)):
-        raise ConfigError(
+    excluded = [*_excluded(config), *_too_few(federation)]
+    for why, cure in excluded:
+        yield (
             f"federation.secret={federation.secret} cannot hold {why}: {cure}, or set federation.secret=off."
         )
     asked = federation.asked
-    least = threshold_of(federation, asked)
-    if _typed(config, "min_replies") and federation.min_replies < least:
-        raise ConfigError(
+    if excluded or not _typed(config, "min_replies"):
+        return
+    if federation.min_replies < (least := threshold_of(federation, asked)):
+        yield (
             f"federation.min_replies={federation.min_replies} is below the {least} of {asked} sites that open a "
             f"secret sum with {colluders_of(federation, asked)} colluders: leave it out, or set it to {least}."
         )
@@ -53,10 +49,10 @@ def _typed(config: Config, key: str) -> bool:
 def _excluded(config: Config) -> Iterator[tuple[str, str]]:
     """Yield why a secret sum cannot be, each with what to do."""
     federation, method = config.federation, config.method
-    if method not in METHODS:
+    if not resolve(method).summed:
         yield (
             f"under method={method}, whose sites' parts are not only added up",
-            f"choose one of {', '.join(METHODS)}",
+            f"choose one of {those_that('summed')}",
         )
     if federation.combines:
         yield (
@@ -98,11 +94,11 @@ def _excluded(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _of_noise(config: Config) -> Iterator[tuple[str, str]]:
-    method, noised = config.method, ("ridge", *CLIPPED)
-    if method not in noised or config.federation.secret == "plain":
+    known = resolve(config.method)
+    if not known.noised or config.federation.secret == "plain":
         yield (
-            f"with noise (privacy.noise_multiplier) under method={method}: shares of it are for "
-            f"{', '.join(noised)} in secret=on",
+            f"with noise (privacy.noise_multiplier) under method={config.method}: shares of it are for "
+            f"{those_that('noised')} in secret=on",
             "leave privacy.noise_multiplier at 0",
         )
     if config.privacy.epsilon:
@@ -110,12 +106,12 @@ def _of_noise(config: Config) -> Iterator[tuple[str, str]]:
             f"with privacy.epsilon={config.privacy.epsilon:g}, which is planned for another noise than Skellam's",
             "set privacy.noise_multiplier",
         )
-    if method in CLIPPED and "privacy.clip" in config.origin:
+    if known.noised and known.averages and "privacy.clip" in config.origin:
         yield (
             "with privacy.clip, since no step is private",
             "leave it out: secret_clip is its length",
         )
-    if method in CLIPPED and not _typed(config, "secret_clip"):
+    if known.noised and known.averages and not _typed(config, "secret_clip"):
         yield (
             "with noise as large as the length that an update is cut to, where nobody has chosen it",
             "set federation.secret_clip, such as 1",

@@ -21,10 +21,10 @@ from typing import Any
 
 from common.code.imports import is_import_path
 from common.config import layers
-from common.config.keys import COMMAND_LINE, closest_word, fold, near, show, where_phrase
+from common.config.keys import COMMAND_LINE, show, where_phrase
 from common.config.layers import BASE, Layer, flatten, names
 from common.config.text import read_yaml
-from common.errors import ConfigError
+from common.errors import ConfigError, fold, near, nearest
 from common.methods import METHODS
 from common.settings.sections import RunSettings
 
@@ -79,7 +79,7 @@ def read_table(name: str) -> TableFile:
     content = read_yaml(layers.CONF / TABLE / f"{name}.yaml", source)
     for key in content:
         if key not in _PARTS:
-            guess = closest_word(key, _PARTS) if key not in RunSettings.model_fields else None
+            guess = nearest(key, _PARTS) if key not in RunSettings.model_fields else None
             hint = (
                 f"did you mean {guess}?" if guess else "settings stand in base, small and columns."
             )
@@ -208,14 +208,14 @@ def _unknown(name: str, where: str) -> ConfigError:
         hint = f"; a data set is chosen by dataset={name}"
     elif name in names(TABLE):
         hint = f"; a table is run by `nectar compare {TABLE}={name}`"
-    what, nearest = "experiment=", near(name, experiment_names())
+    what, hinted = "experiment=", near(name, experiment_names(), several=True)
     if where == COMMAND_LINE and not hint:
         if guess := next((data for data in names("dataset") if fold(data) == fold(name)), ""):
             hint = f"; a data set is chosen by dataset={guess}"
-        if (either := near(name, [*METHODS, *experiment_names()])) != nearest:
-            what, nearest = "method or experiment ", either
+        if (either := near(name, [*METHODS, *experiment_names()], several=True)) != hinted:
+            what, hinted = "method or experiment ", either
     return ConfigError(
-        f"{what}{name!r} {where_phrase(where)} is unknown{nearest}: "
+        f"{what}{name!r} {where_phrase(where)} is unknown{hinted}: "
         f"`nectar config --help` lists all{hint}."
     )
 

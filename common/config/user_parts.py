@@ -12,9 +12,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic.fields import FieldInfo
 
 from common.code.imports import constructor_parameters, is_import_path, load
-from common.config.keys import RUN_KEYS, STRATEGY, Stated, closest_word, show, where_phrase
+from common.config.keys import RUN_KEYS, STRATEGY, Stated, fail, show, where_phrase
 from common.config.text import Scalar
-from common.errors import ConfigError
+from common.errors import ConfigError, near, nearest
 from common.methods import METHODS, Method, user_method
 from common.models.registry import MODELS
 from common.settings.section import kind_words
@@ -26,7 +26,7 @@ ImportPolicy = Callable[[str, str], None]
 PART = "a part of its method"
 """What an import policy is given as the key, of the client and the settings that a method names."""
 
-_NAMING = ("method", "model.name", "features.name", "dataset")
+NAMING = ("method", "model.name", "features.name", "dataset")
 """The settings that may be import paths."""
 
 RESERVED = {*METHODS, *SECTIONS, *RUN_KEYS, STRATEGY, "run", "base"}
@@ -34,7 +34,7 @@ RESERVED = {*METHODS, *SECTIONS, *RUN_KEYS, STRATEGY, "run", "base"}
 
 def require_allowed(leaves: Mapping[str, Stated], policy: ImportPolicy) -> None:
     """Put every import path that is named before ``policy``; nothing is imported."""
-    for key in _NAMING:
+    for key in NAMING:
         value = leaves[key].value if key in leaves else ""
         if not isinstance(value, str) or not is_import_path(value):
             continue
@@ -81,10 +81,8 @@ def model_problems(leaves: Mapping[str, Stated]) -> list[str]:
             continue
         if leaf.value in MODELS or (key == "features.name" and not leaf.value):
             continue
-        guess = closest_word(leaf.value, MODELS)
-        hint = f", the nearest is {guess}" if guess else ""
         problems.append(
-            f"{key}={show(leaf.value)} {where_phrase(leaf.where)} is unknown{hint}: there are "
+            f"{key}={show(leaf.value)} {where_phrase(leaf.where)} is unknown{near(leaf.value, MODELS)}: there are "
             f"{', '.join(MODELS)}, and any of your own as package.module:callable."
         )
     return problems
@@ -147,10 +145,8 @@ def _unknown_flower_strategy(name: str, leaf: Stated) -> ConfigError:
         and not inspect.isabstract(found)
         and not other.startswith("FedXgb")  # trees, refused by check_strategy
     ]
-    guess = closest_word(name, known)
-    hint = f", the nearest is {guess}" if guess else ""
     return ConfigError(
-        f"method={leaf.value!r} {where_phrase(leaf.where)} is unknown{hint}: "
+        f"method={leaf.value!r} {where_phrase(leaf.where)} is unknown{near(name, known)}: "
         f"{strategy.__name__} has {', '.join(known)}."
     )
 
@@ -186,18 +182,18 @@ def settable(model: type[_Arguments]) -> dict[str, FieldInfo]:
     return {str(field.alias): field for field in fields if field.annotation is not Any}
 
 
-def check_arguments(
-    path: str, cls: type[Any], leaves: Mapping[str, Stated]
-) -> tuple[dict[str, Scalar], list[str]]:
-    """Check the ``strategy`` section against a constructor."""
-    model, given = arguments_model(cls), stated_arguments(leaves)
+def check_arguments(path: str, cls: type[Any], given: Mapping[str, Stated]) -> dict[str, Scalar]:
+    """Check the arguments of the ``strategy`` section against a constructor; a ConfigError tells all."""
+    model = arguments_model(cls)
     try:
         read = model.model_validate({name: leaf.value for name, leaf in given.items()})
     except ValidationError as error:
-        wrong = {str(each["loc"][0]): each["type"] for each in error.errors()}
-        message = [_problem(name, given[name], path, model) for name in given if name in wrong]
-        return {}, message + [_missing(name, path, model) for name in wrong if name not in given]
-    return read.model_dump(by_alias=True, exclude_unset=True), []
+        wrong = dict.fromkeys(str(each["loc"][0]) for each in error.errors())
+        stated = [
+            _problem(name, leaf, path, model) for name, leaf in given.items() if name in wrong
+        ]
+        fail(stated + [_missing(name, path, model) for name in wrong if name not in given])
+    return read.model_dump(by_alias=True, exclude_unset=True)
 
 
 def stated_arguments(leaves: Mapping[str, Stated]) -> dict[str, Stated]:
@@ -219,7 +215,7 @@ def _problem(name: str, leaf: Stated, path: str, model: type[_Arguments]) -> str
         return (
             f"{given} cannot be set: {path} takes an object there, and a setting is text or number."
         )
-    guess = closest_word(name, known)
+    guess = nearest(name, known)
     hint = f"did you mean {STRATEGY}.{guess}?" if guess else f"it takes {', '.join(known)}."
     return f"{given} is not an argument of {path}: {hint}"
 

@@ -61,11 +61,13 @@ class ImagesSettings(Section):
         "where train/<class>/* and test/<class>/* (or val, validation) lie, or <class>/* alone; a relative one is "
         "below data-dir",
         allowed="a path",
+        only="folder",
     )
     sites: Paths = setting(
         "",
         "simulates sites that hold folders of their own, <class>/* in each: one site a folder, in this order",
         allowed="absolute paths with commas between them",
+        only="folder",
     )
     classes: Listed = setting(
         "",
@@ -78,10 +80,13 @@ class ImagesSettings(Section):
         ge=1,
         le=1024,
         amount="size",
+        only="folder",
     )
-    channels: Literal[1, 3] = setting(3, "1: grey, 3: colour")
+    channels: Literal[1, 3] = setting(3, "1: grey, 3: colour", only="folder")
     bits: Literal[8, 16] = setting(
-        8, "of a stored value; 16 keeps all levels of 16-bit greyscale files, at twice the space"
+        8,
+        "of a stored value; 16 keeps all levels of 16-bit greyscale files, at twice the space",
+        only="folder",
     )
     page: Listed = setting(
         "",
@@ -89,6 +94,7 @@ class ImagesSettings(Section):
         "over all; without it such a file is not used",
         allowed="a number from 1, mean or max",
         pattern="^(|mean|max|[1-9][0-9]{0,3})$",
+        only="folder",
     )
     white: int = setting(
         0,
@@ -96,6 +102,7 @@ class ImagesSettings(Section):
         "constant, never taken from a site's images; 0: the largest that the file's bits hold",
         ge=0,
         le=65535,
+        only="folder",
     )
     black: int = setting(
         0,
@@ -103,6 +110,7 @@ class ImagesSettings(Section):
         "public constant below white, as that is",
         ge=0,
         le=65534,
+        only="folder",
     )
     group: str = setting(
         "",
@@ -110,6 +118,7 @@ class ImagesSettings(Section):
         "them; folder: <class>/<group>/*; or a pattern of the files' names, in which * stands for anything",
         allowed="folder, or a pattern with {group} once and * at most twice, such as {group}_*",
         pattern=GROUP_PATTERN,
+        only="folder",
     )
     mean: Listed = setting(
         "0.5",
@@ -117,7 +126,9 @@ class ImagesSettings(Section):
         allowed=_NUMBERS,
     )
     std: Listed = setting(
-        "0.5", "what they are then divided by; a public constant likewise", allowed=_NUMBERS
+        "0.5",
+        "what they are then divided by; a public constant likewise",
+        allowed=_NUMBERS,
     )
     max_bad: float = setting(
         0.1,

@@ -81,6 +81,7 @@ def setting(
     amount: str | None = None,
     open_at: int | None = None,
     later: bool = False,
+    only: str | None = None,
 ) -> Any:
     """Declare a field of a :class:`Section`.
 
@@ -108,6 +109,8 @@ def setting(
         The value of an amount that leaves it to the server, which no bound of a site's allows.
     later : bool
         True if it came after the first records: at its default it is no part of what names a site's memory.
+    only : str, optional
+        Of which data alone it is, by a word of ``common.config.consistency.ONLY``; refused beside other data.
     """
     if amount is not None and amount not in AMOUNTS:
         raise ValueError(f"amount={amount!r} is none of {', '.join(AMOUNTS)}")
@@ -119,6 +122,7 @@ def setting(
         "amount": amount,
         "open_at": open_at,
         "later": later or None,
+        "only": only,
     }
     return Field(
         default,

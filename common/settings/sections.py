@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_type_hints
 
 from pydantic import model_validator
 
@@ -89,12 +89,14 @@ class DataSettings(Section):
         "",
         "a .csv file: the column that names each row's class; all others are numbers",
         allowed="a column's name",
+        only="csv",
     )
     group: str = setting(
         "",
         "a .csv file: the column that names whom or what each row belongs to, such as a patient: the rows of one are "
         "not divided by test, validation, hold-out or partition; never something to learn from",
         allowed="a column's name",
+        only="csv",
     )
     owner: str = setting(
         "",
@@ -102,13 +104,15 @@ class DataSettings(Section):
         "partition.kind=natural. Test and validation may divide an owner's rows unless data.group names it too",
         allowed="a column's name",
         later=True,
+        only="csv",
     )
     header: Literal["first", "none"] = setting(
-        "first", "a .csv file: the line that names its columns; none: they are called 0, 1, 2, ..."
+        "first",
+        "a .csv file: the line that names its columns; none: they are called 0, 1, 2, ...",
+        only="csv",
     )
     axes: Literal["auto", "steps_last", "channels_last"] = setting(
-        "auto",
-        "series: [n, channels, steps], as auto is, or [n, steps, channels]",
+        "auto", "series: [n, channels, steps], as auto is, or [n, steps, channels]", only="series"
     )
     classes: Literal["auto", "labels"] = setting(
         "auto",
@@ -119,14 +123,16 @@ class DataSettings(Section):
         "none",
         "table, series: what brings values to a common size; minmax: data.low to -1 and data.high to 1; standard: "
         "(value - images.mean) / images.std; by public constants, never computed from a site's data",
+        only="numbers",
     )
     low: Listed = setting(
         "",
         "table, series: the least value, to which lower ones are brought; a public bound, such as what an instrument "
         "can show",
         allowed=_PER_COLUMN,
+        only="numbers",
     )
-    high: Listed = setting("", "the largest value likewise", allowed=_PER_COLUMN)
+    high: Listed = setting("", "the largest value likewise", allowed=_PER_COLUMN, only="numbers")
     size: int = setting(
         0,
         "torchvision, hf, or pictures of your function's: pixels a side that images are brought to, as those of a "
@@ -134,6 +140,7 @@ class DataSettings(Section):
         ge=0,
         le=1024,
         amount="size",
+        only="pictures",
     )
     test_share: float = setting(
         0.2,
@@ -679,22 +686,27 @@ class FeaturesSettings(Section):
     norm: Literal["instance", "group", "batch", "none"] = setting("instance", "as model.norm")
 
 
-SECTIONS: dict[str, type[Section]] = {
-    "data": DataSettings,
-    "images": ImagesSettings,
-    "features": FeaturesSettings,
-    "partition": PartitionSettings,
-    "model": ModelSettings,
-    "federation": FederationSettings,
-    "image_training": ImageTrainingSettings,
-    "distil": DistilSettings,
-    "evaluation": EvaluationSettings,
-    "compute": ComputeSettings,
-    "wire": WireSettings,
-    "privacy": PrivacySettings,
-    "track": TrackSettings,
-}
-"""Every run-wide section by its name in files and on the command line."""
+@dataclass(frozen=True, kw_only=True)
+class SharedSections:
+    """Every run-wide section, by its name in files and on the command line: a configuration has one of each."""
+
+    data: DataSettings
+    images: ImagesSettings
+    features: FeaturesSettings
+    partition: PartitionSettings
+    model: ModelSettings
+    federation: FederationSettings
+    image_training: ImageTrainingSettings
+    distil: DistilSettings
+    evaluation: EvaluationSettings
+    compute: ComputeSettings
+    wire: WireSettings
+    privacy: PrivacySettings
+    track: TrackSettings
+
+
+SECTIONS: dict[str, type[Section]] = get_type_hints(SharedSections)
+"""Their classes."""
 
 
 # ---- datasets ------------------------------------------------------------------------------------

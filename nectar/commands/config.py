@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from common.code.imports import is_import_path
-from common.config.keys import COMMAND_LINE, STRATEGY, Stated, closest_word
+from common.config.keys import COMMAND_LINE, STRATEGY, Stated
 from common.config.layers import names
 from common.config.loading import load
 from common.config.schema import section_classes
 from common.config.tables import ENDING, TABLE
 from common.config.text import dotted, scalar_text
 from common.config.user_parts import arguments_model, check_strategy, chosen_method, settable
-from common.errors import ConfigError
+from common.errors import ConfigError, nearest
 from common.methods import METHODS, settings_class, settings_of
 from common.settings.section import Section, allowed, kind_words, notes
 from common.settings.sections import FORMS, SECTIONS, RunSettings
@@ -167,7 +167,7 @@ def _explain(name: str) -> str:
             raise ConfigError(
                 f"{name} is a setting of {', '.join(homes[:4])}{more}: `nectar config --help {homes[0]}` explains it."
             )
-        guess = closest_word(name, [_RUN, *classes], 0.65) or meant_by(name)
+        guess = nearest(name, [_RUN, *classes], 0.65) or meant_by(name)
         hint = f", the nearest is {guess}" if guess else ""
         raise ConfigError(f"{name} is unknown{hint}: `nectar config --help` lists all.")
     return _table(_first_line(classes[name]), name, describe(classes[name]))

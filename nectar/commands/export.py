@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from common.config.consistency import FILE_KEY
+from common.config.keys import FILE_KEY
 from common.config.resolved import Config
 from common.errors import ConfigError, DataError
 from common.sites import KEPT_MODEL, site_slug

@@ -68,7 +68,7 @@ def main(
 
     _log_plainly()
     config = with_fitting_sites(config)
-    check(config)
+    start = check(config, tell=not dry_run)
     estimate = rehearse(config)
     if dry_run:
         print(config.dump_yaml(origins=True))
@@ -85,7 +85,7 @@ def main(
         _note(record.directory, note)
 
     with progress_shown(progress):
-        record = run_here(config, progress, begun, progress.members)
+        record = run_here(config, progress, begun, progress.members, start=start)
     print(next_step(record.directory), flush=True)
     return 0
 

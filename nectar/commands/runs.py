@@ -9,9 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-from common.config.keys import closest_word
 from common.config.loading import load
-from common.errors import ConfigError
+from common.errors import ConfigError, nearest
 from nectar.arguments import (
     argument,
     flag,
@@ -88,7 +87,7 @@ def _wanted(words: Sequence[str]) -> dict[str, str]:
     for word in words:
         key, _, value = word.partition("=")
         if key not in _FILTERS:
-            guess = closest_word(key, _FILTERS)
+            guess = nearest(key, _FILTERS)
             hint = f"did you mean {guess}?" if guess else f"there are {', '.join(_FILTERS)}."
             raise ConfigError(f"{key} is not a filter of nectar runs: {hint}")
         wanted[key] = value

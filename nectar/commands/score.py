@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from common.config.consistency import FILE_KEY
+from common.config.keys import FILE_KEY
 from common.errors import ConfigError
 from nectar.arguments import AllowImports, argument, is_place, option, parse_arguments
 from nectar.records.record_imports import import_policy_of

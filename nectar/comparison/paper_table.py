@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from common.config import layers
-from common.config.keys import near, show
+from common.config.keys import show
 from common.config.layers import names
 from common.config.tables import TABLE, TableFile, experiments, read_table
 from common.config.text import Scalar, read_yaml, scalar_text
-from common.errors import ConfigError
+from common.errors import ConfigError, near
 
 PRINTED = Path(__file__).parent / "printed"
 """What the papers print, a file a table."""
@@ -123,7 +123,7 @@ def read_paper_table(name: str) -> PaperTable:
     known = names(TABLE)
     if name not in known:
         raise ConfigError(
-            f"{TABLE}={name!r} is unknown{near(name, known)}: `nectar config --help` lists all."
+            f"{TABLE}={name!r} is unknown{near(name, known, several=True)}: `nectar config --help` lists all."
         )
     table = read_table(name)
     columns = {column.label: column.cell for column in table.columns}

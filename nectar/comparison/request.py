@@ -13,19 +13,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from common.code.imports import is_import_path
-from common.config.keys import (
-    CONFIG,
-    INTERNAL_KEYS,
-    PATH_KEYS,
-    RUN_KEYS,
-    SHORT,
-    STRATEGY,
-    closest_word,
-    near,
-)
+from common.config.keys import CONFIG, INTERNAL_KEYS, PATH_KEYS, RUN_KEYS, SHORT, STRATEGY
 from common.config.tables import ENDING, TABLE, experiment_names, is_experiment
 from common.config.text import scalar
-from common.errors import ConfigError
+from common.errors import ConfigError, near, nearest
 from common.methods import METHODS, is_foreign, section
 from common.settings.sections import SECTIONS
 from nectar.arguments import key_of_argument, meant_by, refuse_repeats
@@ -392,13 +383,13 @@ def _refuse_typo(word: str) -> None:
     if not equals:
         if is_experiment(word):
             return
-        hint = near(word.partition(":")[0], [*METHODS, *experiment_names()])
+        hint = near(word.partition(":")[0], [*METHODS, *experiment_names()], several=True)
         raise ConfigError(
             f"{word!r} is neither a method nor an experiment{hint}: methods are {', '.join(METHODS)} and any Flower "
             "strategy or method of your own as package.module:NAME; `nectar config --help` lists the experiments."
         )
     for name in (head.partition(":")[0], tail.partition(":")[0]):
-        guess = closest_word(name, METHODS)
+        guess = nearest(name, METHODS)
         if (guess and name not in METHODS) or (name == head.partition(":")[0] and ":" in head):
             hint = f", the nearest is {guess}" if guess else ""
             raise ConfigError(
@@ -537,7 +528,7 @@ def _sort_table(
         elif "=" in word:
             others.append(word)
         else:
-            guess = near(word, [*by_label, *table.columns, *table.columns.values()])
+            guess = near(word, [*by_label, *table.columns, *table.columns.values()], several=True)
             listed = f": rows are {', '.join(by_label)}; columns are {', '.join(table.columns)}"
             raise ConfigError(
                 f"{word!r} is neither a row nor a column of {TABLE}={table.name}{guess or listed}."

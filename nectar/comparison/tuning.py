@@ -7,9 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from common.config.keys import closest_word
 from common.config.text import scalar
-from common.errors import ConfigError, FederationError
+from common.errors import ConfigError, FederationError, near
 from common.methods import METHODS
 from nectar.comparison.frame import mean
 from nectar.comparison.request import (
@@ -147,12 +146,10 @@ def _split_name(text: str, variants: Sequence[Variant]) -> tuple[str, str]:
         if text.startswith(f"{name}."):
             return name, text.removeprefix(f"{name}.")
     typed = text.partition("=")[0].partition(".")[0]
-    guess = closest_word(typed, names)
-    hint = f", the nearest is {guess}" if guess else ""
     extra = "; it is not compared" if typed in METHODS else ""
     raise ConfigError(
-        f"--tune {text}: {typed!r} is neither a method nor a row of this comparison{extra}{hint}: begin with "
-        f"{' or '.join(sorted(names))}, as in {min(names)}.lr=0.1,0.3."
+        f"--tune {text}: {typed!r} is neither a method nor a row of this comparison{extra}{near(typed, names)}: "
+        f"begin with {' or '.join(sorted(names))}, as in {min(names)}.lr=0.1,0.3."
     )
 
 

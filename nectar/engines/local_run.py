@@ -10,7 +10,7 @@ from common.sites import Site
 from nectar.engines.flower.app import client_app
 from nectar.engines.pool.grid import local_federation
 from nectar.records.record_imports import note_parts
-from server_app.app import serve
+from server_app.app import Start, serve
 from server_app.on_round import OnRound
 from server_app.record import Record
 
@@ -21,6 +21,7 @@ def run_here(
     begun: Callable[[Record], object] | None = None,
     members: Callable[[Sequence[Site]], None] | None = None,
     on_round: OnRound | None = None,
+    start: Start | None = None,
 ) -> Record:
     """Run ``config``, which `nectar.engines.preflight.check` has passed, to its end; return its record.
 
@@ -34,6 +35,8 @@ def run_here(
         Told the sites that take part, before the first round and after each one.
     on_round : callable, optional
         A user's own function, told each round's line of metrics.jsonl; what it raises is a warning.
+    start : Start, optional
+        What the check made that the run begins with.
 
     Raises
     ------
@@ -44,6 +47,6 @@ def run_here(
     try:
         note_parts(config)
         with local_federation(app, config, progress) as grid:
-            return serve(grid, config, begun, members, on_round=on_round)
+            return serve(grid, config, begun, members, on_round=on_round, start=start)
     finally:
         forget()

@@ -9,13 +9,10 @@ from pathlib import Path
 from common.config.resolved import Config
 from common.division import Division
 from common.errors import ConfigError
-from common.learning.measures import require_classes
-from common.learning.start import starting_weights
 from common.methods import require_taken, resolve
 from common.models.registry import KINDS
 from common.settings.sections import kind_of
-from server_app.app import make_strategy
-from server_app.dp_sgd_step import require_dp_sgd_step
+from server_app.app import Start, prepare
 from server_app.tracking import require_tracker
 
 
@@ -63,10 +60,11 @@ def _require_output(directory: Path) -> None:
         ) from None
 
 
-def check(config: Config) -> None:
-    """Build, load and divide what ``config`` asks for, once.
+def check(config: Config, *, tell: bool = False) -> Start:
+    """Build, load and divide what ``config`` asks for, once; return what a run in this process begins with.
 
-    A data set that has to be downloaded or laid out for sharing is so here, before many processes want it.
+    A data set that has to be downloaded or laid out for sharing is so here, before many processes want it. ``tell``
+    says whether the log has which file the weights are of.
 
     Raises
     ------
@@ -79,12 +77,10 @@ def check(config: Config) -> None:
         _require_output(config.output_dir)
     require_tracker(config.track)
     check_kind(config)
-    division = Division(config)
-    require_classes(division.run)
-    starting_weights(division.run, tell=False)
+    start = prepare(config, tell=tell)
+    division = start.division
     if config.site_places:
         _look_at_sites(division)
     else:
         division.partition(config.federation.sites)
-    make_strategy(division.run)
-    require_dp_sgd_step(division.run)
+    return start

@@ -213,7 +213,7 @@ def test_a_method_in_whose_words_it_is_an_update_leaves_a_part_too() -> None:
     def refused(disclosure: Disclosure) -> list[str]:
         settings = SimpleNamespace(disclosure=lambda: disclosure)
         on = EvaluationSettings(on="none")
-        run: Any = SimpleNamespace(model=model, evaluation=on, method="own", settings=settings)
+        run: Any = SimpleNamespace(model=model, evaluation=on, method="fedavg", settings=settings)
         return list(_statistics(run))
 
     assert refused(Disclosure(sent, update=True)) == []

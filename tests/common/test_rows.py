@@ -360,7 +360,7 @@ def test_methods_take_what_the_registry_says_and_refusals_name_those_that_do(
             ConfigError, match=f"method={name} takes images(, series)?, and"
         ) as raised:
             resolve(tmp_path, words, method=name)
-        assert str(raised.value).endswith(f"choose one of {', '.join(taking)}")
+        assert str(raised.value).endswith(f"choose one of {', '.join(taking)}.")
 
 
 def test_text_is_refused_by_the_same_table(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ from federation import run, server_context
 from places import contents
 from small import Small
 
-from common.config.loading import SCHEMA, load
+from common.config.loading import load
+from common.config.sources import SCHEMA
 from common.errors import ConfigError, FederationError
 from nectar.commands.fetch import bring
 from nectar.engines.flower.client import CommandOutcome

@@ -75,7 +75,7 @@ def test_a_dotted_value_arrives_as_typed(value: str) -> None:
         ("ipc", "feddm.ipc"),
         ("lr", "image_training.lr"),
         ("alpha", "partition.alpha"),
-        ("qqqqqq", None),
+        ("qqqqqq", ""),
     ],
 )
 def test_an_options_name_is_the_key_that_was_meant(name: str, key: str | None) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import string
-from difflib import get_close_matches
 
 from common.data.published.leaf import FREQUENT, TOKENS, WHOLE
-from common.errors import DataError
+from common.errors import DataError, nearest
 from common.samples.dataset import DatasetInfo
 from common.settings.images import ImagesSettings
 from common.settings.sections import forms_in_words, kind_of
@@ -101,8 +100,8 @@ def describe(name: str, images: ImagesSettings | None = None) -> DatasetInfo:
         raise DataError(f"what dataset={name} holds is known only once it is read")
     if images is not None:
         return _described(name, images)
-    near = get_close_matches(name.lower(), NAMES, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}? " if near else ""
+    guess = nearest(name, NAMES)
+    hint = f"did you mean {guess}? " if guess else ""
     raise DataError(
         f"there is no data set {name!r}; {hint}(known: {', '.join(NAMES)}; your own: {forms_in_words()})"
     )

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common.config.keys import closest_word
 from common.config.text import from_home
+from common.errors import nearest
 from common.methods import METHODS
 from nectar.engines.flower.client import Client, LaunchError, scripts_directory
 
@@ -267,7 +267,7 @@ def _named(name: str, insecure: bool) -> Connection:
     if name not in known and name in METHODS:
         raise LaunchError(f"{name!r} is a method: the connection is named before it.")
     if name not in known:
-        guess = closest_word(name, known)
+        guess = nearest(name, known)
         hint = f"did you mean {guess}? " if guess else ""
         raise LaunchError(
             f"There is no connection {name!r} in {file}: {hint}Add [superlink.{name}] with address and "

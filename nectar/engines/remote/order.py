@@ -8,8 +8,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from common.config.consistency import FILE_KEY, SITES_KEY, START_KEY, TABLES_KEY
-from common.config.keys import PATH_KEYS, RESUME_CODE, ROUND
+from common.config.keys import (
+    FILE_KEY,
+    PATH_KEYS,
+    RESUME_CODE,
+    ROUND,
+    SITES_KEY,
+    START_KEY,
+    TABLES_KEY,
+)
 from common.config.loading import load
 from common.config.resolved import Config
 from common.errors import ConfigError

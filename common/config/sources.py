@@ -1,0 +1,244 @@
+"""Where settings come from, in one order: the data set, what the method needs, experiment, own file, what is typed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from common.config.keys import (
+    COLUMNS_KEY,
+    CONFIG,
+    FILE_KEY,
+    PATH_KEYS,
+    RESOLVED,
+    SITES_KEY,
+    TABLES_KEY,
+    Stated,
+    show,
+    where_phrase,
+)
+from common.config.layers import (
+    BASE,
+    Layer,
+    dataset_layer,
+    flatten,
+    kind_layer,
+    run_config_layers,
+    stated,
+)
+from common.config.secret import alike
+from common.config.tables import experiment_layers
+from common.config.text import from_home, read_yaml
+from common.config.user_parts import NAMING, ImportPolicy, chosen_method, require_allowed
+from common.errors import ConfigError
+from common.methods import METHODS, settings_of
+from common.settings.sections import (
+    FILE,
+    FOLDERS,
+    FORMS,
+    TABLE_ENDING,
+    RunSettings,
+    is_user_data,
+    kind_of,
+)
+
+SCHEMA = 2
+"""The version that a record states, by which one of another release is known."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What is said of a run: settings, of which a later layer's win, and of an own file its paths and its name."""
+
+    layers: Sequence[Layer]
+    experiment: str = ""
+    paths: Mapping[str, Stated] = field(default_factory=dict)
+
+
+def sources_of(given: Mapping[str, Any], policy: ImportPolicy | None) -> Sources:
+    """Return the sources of a run config, the lowest first; ConfigError if one cannot be read.
+
+    Data set and method are looked up first, in what is typed, then in the own file, then in the experiment: they decide
+    what stands below these. A run config that is resolved is its own only source.
+    """
+    experiment, typed = given.get("experiment", ""), run_config_layers(given)
+    if not isinstance(experiment, str):
+        raise ConfigError(f"experiment must be a name, not {show(experiment)}.")
+    if RESOLVED in given:
+        return Sources(typed, experiment)
+    own = _own_file(given[CONFIG], experiment) if CONFIG in given else Sources(())
+    layers = [*(experiment_layers(experiment) if experiment else ()), *own.layers, *typed]
+    if policy is not None:
+        require_allowed(_looked_up(layers, *NAMING), policy)
+    layers = _with_implied_set(layers)
+    below = [*_counted(layers), _of_data_set(layers), *_of_features(layers)]
+    return Sources(
+        [*below, *_of_method(layers, policy), *layers], experiment or own.experiment, own.paths
+    )
+
+
+def _looked_up(layers: Sequence[Layer], *keys: str) -> dict[str, Stated]:
+    return {key: leaf for key in keys if (leaf := stated(layers, key)) is not None}
+
+
+def _counted(layers: Sequence[Layer]) -> list[Layer]:
+    """Let the folders or tables of simulated sites say how many there are, where nothing else does."""
+    counts = []
+    for key, leaf in _looked_up(layers, TABLES_KEY, SITES_KEY).items():
+        if leaf.value and isinstance(leaf.value, str | list):
+            named = leaf.value.split(",") if isinstance(leaf.value, str) else leaf.value
+            counts.append(Layer(key, {"federation.sites": len(named)}))
+    return counts
+
+
+def _of_features(layers: Sequence[Layer]) -> list[Layer]:
+    """Return what methods begin with that learn from a network's embeddings; it stands over the data set's file."""
+    named = stated(layers, "features.name")
+    layer = kind_layer("features") if named is not None and named.value else None
+    return [] if layer is None else [layer]
+
+
+def _of_method(layers: Sequence[Layer], policy: ImportPolicy | None) -> list[Layer]:
+    """Return what the method that is chosen needs of other sections, where it names any."""
+    chosen = _looked_up(layers, "method")
+    name = chosen["method"].value if chosen else RunSettings().method
+    known = chosen_method(chosen, policy) or METHODS.get(str(name))
+    if known is None:
+        return []
+    needed, secret = dict(settings_of(known).needs()), stated(layers, "federation.secret")
+    if secret is not None:
+        needed |= alike(secret.value, known)
+    return [Layer(f"method={name}", needed)] if needed else []
+
+
+# ---- the data set --------------------------------------------------------------------------------
+
+_IMPLIED = {
+    FILE_KEY: FILE,
+    COLUMNS_KEY: FILE,
+    TABLES_KEY: FILE,
+    "images.folder": FOLDERS,
+    SITES_KEY: FOLDERS,
+}
+"""The data set that a place of one's own implies."""
+
+
+def _with_implied_set(layers: list[Layer]) -> list[Layer]:
+    """Return the layers with what the places of one's own data (``_IMPLIED``) imply of ``dataset``.
+
+    Where a later layer chooses another data set, the file or folder of an earlier one is dropped.
+    """
+    order = [layer.where for layer in layers]
+    for key, implied in _IMPLIED.items():
+        place, dataset = stated(layers, key), stated(layers, "dataset")
+        if place is None or not place.value:
+            continue
+        if dataset is None:
+            layers = [*layers, Layer(place.where, {"dataset": implied})]
+        elif _takes(implied, str(dataset.value)) or dataset.where == place.where:
+            continue
+        elif order.index(place.where) > order.index(dataset.where):
+            layers = [*layers, Layer(place.where, {"dataset": implied})]
+        else:
+            layers = [*layers, Layer(dataset.where, {key: ""})]
+    return layers
+
+
+def _takes(implied: str, dataset: str) -> bool:
+    """Return whether a data set is one of a file, or of folders: any name that is not a public set's."""
+    if implied == FILE:
+        return dataset == FILE
+    return is_user_data(dataset) and not kind_of(dataset)
+
+
+def _of_data_set(layers: Sequence[Layer]) -> Layer:
+    """Read the file of the data set that is chosen; of one's own that of its kind, whose sizes are for small sets."""
+    leaf = stated(layers, "dataset") or Stated(RunSettings().dataset, "default")
+    if not isinstance(leaf.value, str):
+        raise ConfigError(
+            f"dataset {where_phrase(leaf.where)} must be a name, not {show(leaf.value)}."
+        )
+    if kind := kind_of(leaf.value):
+        return kind_layer(_arrays(layers, kind)) or dataset_layer(FOLDERS, leaf.where)
+    if ":" in leaf.value:
+        others = ", ".join(f"{form.written}" for form in FORMS.values() if ":" in form.written)
+        raise ConfigError(
+            f"dataset={show(leaf.value)} {where_phrase(leaf.where)} must be one of {others}."
+        )
+    layer = dataset_layer(leaf.value, leaf.where)
+    if "dataset" in layer.values:
+        raise ConfigError(
+            f"dataset in {layer.where} must not be stated: the file's name is the name."
+        )
+    return layer
+
+
+def _arrays(layers: Sequence[Layer], kind: str) -> str:
+    """Return what the arrays of a set are, as it is stated or as its file's name says."""
+    found = _looked_up(layers, "data.kind", FILE_KEY, COLUMNS_KEY)
+    if "data.kind" in found:
+        return str(found["data.kind"].value)
+    table = FILE_KEY in found and str(found[FILE_KEY].value).endswith(TABLE_ENDING)
+    return "table" if kind == FILE and (table or COLUMNS_KEY in found) else "images"
+
+
+# ---- own file ------------------------------------------------------------------------------------
+# A user's own file of settings: a few, by section, or what `nectar config` printed, or a record's.
+
+
+def _own_file(named: Any, experiment: str) -> Sources:
+    """Read the file that the run config's ``config`` names.
+
+    ``base`` names an experiment that the file departs from. ``experiment`` is but a name, as it is in a resolved
+    configuration, which states all there is to state. Relative paths start at the working directory, as typed ones.
+    """
+    if not isinstance(named, str) or "\0" in named:
+        raise ConfigError(f"--config must be a file, not {show(named)}.")
+    if not from_home(named).is_file():
+        raise ConfigError(
+            f"--config {named} is not a file: give the path of a YAML file of settings."
+        )
+    values = flatten(read_yaml(from_home(named), named), named)
+    if (schema := values.pop("schema", SCHEMA)) != SCHEMA:
+        raise ConfigError(
+            f"schema={show(schema)} in {named} is another release's: this one reads {SCHEMA}."
+        )
+    named_paths = {key: values.pop(key) for key in PATH_KEYS if key in values}
+    paths = {
+        key: Stated(path_of(key, value, named, from_here=True), named)
+        for key, value in named_paths.items()
+        if value != ""
+    }
+    label, base = _name(values, "experiment", named), _name(values, BASE, named)
+    if label and not values.keys() >= RunSettings.model_fields.keys():
+        raise ConfigError(
+            f"experiment in {named} is only valid in a full configuration; to start from one, write {BASE}: {label}."
+        )
+    if base and experiment not in ("", base):
+        raise ConfigError(
+            f"two experiments, {experiment} and {base} ({BASE} in {named}): name one."
+        )
+    begun = experiment_layers(base, named) if base else []
+    return Sources((*begun, Layer(named, values)), label, paths)
+
+
+def _name(values: dict[str, Any], key: str, where: str) -> str:
+    """Take a name out of a file's values, empty if it has none."""
+    name = values.pop(key, "")
+    if not isinstance(name, str):
+        raise ConfigError(f"{key} in {where} must be a name, not {show(name)}.")
+    return name
+
+
+def path_of(key: str, value: Any, where: str, *, from_here: bool = False) -> Path:
+    """Read a path, ``from_here`` one that may be relative: else no two processes share what it starts from."""
+    if not isinstance(value, str) or "\0" in value:
+        raise ConfigError(f"{key} {where_phrase(where)} must be a path, not {show(value)}.")
+    path = from_home(value)
+    if not path.is_absolute() and not from_here:
+        raise ConfigError(
+            f"{key}={value!r} {where_phrase(where)} must be an absolute path. Did you mean {Path.cwd() / path}?"
+        )
+    return Path.cwd() / path
