@@ -35,8 +35,8 @@ from common.specs.fedssyn import (
     settings_of,
 )
 from common.wire.bundle import Bundle
-from common.wire.codec import Payload
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.form import Payload
+from common.wire.images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.base import LEARNED, Instruction, State, Strategy
 from strategies.central import Central

@@ -20,8 +20,8 @@ from common.settings.fedavg import TrainingSettings
 from common.settings.surrogate import GlobalModelsSettings, SurrogateServerSettings
 from common.sites import Site
 from common.specs.images import images_spec
-from common.wire.codec import Payload, Spec
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.form import Payload, Spec
+from common.wire.images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.base import GLOBAL, LEARNED, Instruction, State, Strategy
 from strategies.exchange.replies import Upload

@@ -21,7 +21,7 @@ from common.models import build
 from common.samples.inputs import Samples
 from common.sites import Site
 from common.specs.images import half_shape, images_spec
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.exchange.replies import Upload
 from strategies.feddm import FedDM

@@ -19,7 +19,7 @@ from common.errors import FederationError
 from common.learning.run import Run
 from common.sites import Site, in_site_order
 from common.specs.updates import TAKEN
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.images import SyntheticImages
 from common.wire.weights import Weights
 from nectar.engines.local_grid import LocalGrid
 from server_app.app import make_strategy
