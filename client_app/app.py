@@ -68,7 +68,7 @@ from common.samples.inputs import Samples
 from common.sites import IN_PROCESS, site_name
 from common.specs.updates import DATA, EVALUATION, EXCEPTION, REASON, TRAINING_FAILED
 from common.storage.limits import deadline_check
-from common.wire.codec import array_of, record_of, unchecked_record
+from common.wire.npy import array_of, record_of, unchecked_record
 
 #: Flower's own code for a ClientApp that raised
 RAISED = 2

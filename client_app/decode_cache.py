@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord
 
-from common.wire import codec as npy
-from common.wire.bundle import Bundle, BundleSpec
-from common.wire.codec import Payload, Spec
+from common.wire import npy
+from common.wire.bundle import BundleSpec
+from common.wire.form import Payload, Spec
 from common.wire.weights import Weights, WeightsSpec
 
 NDArrays = Sequence[np.ndarray[Any, Any]]
@@ -84,23 +84,23 @@ class DecodeCache:
     def decode(self, arrays: NDArrays, spec: Spec) -> Payload:
         """Return the payload that ``arrays`` are, by its specification; PayloadError if they are not."""
         if isinstance(spec, BundleSpec):
-            return Bundle.decode(arrays, spec, self._part)
+            return spec.decode(arrays, self._part)
         return self._part("", arrays, spec)
 
     def _part(self, name: str, arrays: NDArrays, spec: Spec) -> Payload:
         if not isinstance(spec, WeightsSpec):
-            return spec.payload.decode(arrays, spec)
+            return spec.decode(arrays)
         return self.weights(arrays, spec, name)
 
     def weights(self, arrays: NDArrays, spec: WeightsSpec, name: str = "") -> Weights:
         """Return the weights that ``arrays``, or a bundle's part ``name``, are; PayloadError if they are not."""
         if any(a.flags.writeable for a in arrays):
-            return Weights.decode(arrays, spec)
+            return spec.decode(arrays)
         kept = self._kept.get(name)
         if kept is None or not kept.are_of(arrays, spec):
             self._kept.pop(name, None)  # first, or there are two in memory
             del kept
-            kept = _Kept(arrays, spec, Weights.decode(arrays, spec))
+            kept = _Kept(arrays, spec, spec.decode(arrays))
         if kept.arrays is not arrays:  # by these the next device's are known at once
             kept = replace(kept, arrays=arrays)
         self._kept[name] = kept

@@ -42,9 +42,9 @@ from common.settings.base import Settings
 from common.settings.sections import is_user_data
 from common.specs.updates import COUNTS, TAKEN, covers, is_model, model_in, sends_updates
 from common.wire.bundle import Bundle, leaves
-from common.wire.codec import CarriesExamples, Payload, Spec
+from common.wire.form import CarriesExamples, Payload, Spec
+from common.wire.images import EQUAL, NEAR, Copies, Pixels
 from common.wire.int8_update import Int8Update
-from common.wire.synthetic_images import EQUAL, NEAR, Copies, Pixels
 from common.wire.weights import Weights, WeightsSpec
 from synth.copies import nearest_distances
 from synth.distribution_matching import full_size

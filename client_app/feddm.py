@@ -15,7 +15,7 @@ from common.models import Classifier
 from common.privacy.events import Event
 from common.settings.feddm import FedDMSettings
 from common.specs.images import half_shape, sent_images
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.images import SyntheticImages
 from common.wire.weights import Weights
 from synth.distribution_matching import Extra, Matching, OfHalfSize, distil, halved
 from synth.private_matching import PoissonClasses, distil_privately, rows_see_each_other

@@ -29,7 +29,7 @@ from common.specs.feddpms import (
     shared_spec,
 )
 from common.wire.bundle import Bundle
-from common.wire.codec import Payload
+from common.wire.form import Payload
 from common.wire.tensors import LABELS, VECTORS, Tensors, class_list, latent_means
 from common.wire.weights import Weights
 from synth.latent_sharing import (

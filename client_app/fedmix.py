@@ -14,7 +14,7 @@ from common.settings.fedavg import FedMixSettings
 from common.specs.averaging import INTRODUCE, MEANS, TRAIN, WEIGHTS, sent_spec
 from common.specs.images import sent_images
 from common.wire.bundle import Bundle
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.images import SyntheticImages
 from common.wire.weights import Weights
 
 

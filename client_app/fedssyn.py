@@ -41,8 +41,9 @@ from common.specs.fedssyn import (
     weights_of,
 )
 from common.wire.bundle import Bundle
-from common.wire.codec import Payload, Spec
-from common.wire.synthetic_images import LEVELS, SyntheticImages
+from common.wire.coders import LEVELS
+from common.wire.form import Payload, Spec
+from common.wire.images import SyntheticImages
 from common.wire.tensors import Tensors
 from common.wire.weights import Weights
 from synth.dissimilarity import site_gradient

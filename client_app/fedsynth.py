@@ -25,8 +25,13 @@ from common.learning.steps import DPSGDSteps
 from common.learning.task import difference
 from common.models import Classifier
 from common.settings.fedsynth import FedSynthSettings
-from common.specs.fedsynth import as_batches, spec_of, step_loss
-from common.wire.synthetic_batches import SyntheticBatches, SyntheticBatchesSpec
+from common.specs.fedsynth import (
+    SyntheticBatches,
+    SyntheticBatchesSpec,
+    as_batches,
+    spec_of,
+    step_loss,
+)
 from common.wire.weights import Weights
 from synth.descent import SGD, Adam, Mover
 from synth.starts import draw_labels, even_labels, label_logits, mean_inputs, noise
@@ -88,7 +93,7 @@ class FedSynthClient(DeviceClient):
             self.run.config.wire.images,
         )
         if settings.fidelity and trained is not None:
-            self._report_fidelity(sent.as_sent(spec), settings, loss, here, trained)
+            self._report_fidelity(spec.decode(sent.encode()), settings, loss, here, trained)
         return sent
 
     def _trained(self, w: Weights, settings: FedSynthSettings) -> Parameters | None:

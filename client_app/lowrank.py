@@ -35,7 +35,7 @@ class LowRankClient(DeviceClient):
         trained = {n: ended[n] - start[n] for n in names if ended[n].is_floating_point()}
         update = {n: part + kept.get(_LEFT_OUT + n, 0) for n, part in trained.items()}
         sent = Weights(self._compressed({**ended, **update}, kept), w.codec)
-        received = update_of(Weights.decode(sent.encode(), factors_spec(self.run)), self.run)
+        received = update_of(factors_spec(self.run).decode(sent.encode()), self.run)
         memory = {_LAST + n: part for n, part in sent.tensors.items() if n.endswith(RIGHT)}
         if self.settings(LowRankSettings).feedback:
             memory |= {

@@ -7,7 +7,7 @@ from client_app.sparse import SparseClient
 from common.draws.seeding import derive
 from common.settings.fedavg import MaskingSettings
 from common.specs.sparse import masked_spec
-from common.wire.top_k_update import MaskedUpdate
+from common.wire.sparse import MaskedUpdate
 from common.wire.weights import Weights
 
 
@@ -21,6 +21,6 @@ class MaskingClient(SparseClient):
         update = self.trained_update(w)
         seed = derive(self.run.config.seed, "mask", self.server_round, self.drawn_as)
         sent = MaskedUpdate.of(update, spec, seed, settings.values)
-        received = MaskedUpdate.decode(sent.encode(), spec)
+        received = spec.decode(sent.encode())
         self.report_fidelity(update, *received.coordinates(spec))
         return sent

@@ -5,7 +5,7 @@ from __future__ import annotations
 from client_app.device import DeviceClient, phase
 from common.settings.surrogate import RealSettings
 from common.specs.images import sent_images
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.images import SyntheticImages
 from common.wire.weights import Weights
 from synth.starts import real_start
 

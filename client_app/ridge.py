@@ -22,7 +22,7 @@ from common.specs.ridge import (
     model_of,
     sent_spec,
 )
-from common.wire.codec import Payload
+from common.wire.form import Payload
 from common.wire.tensors import Tensors
 from common.wire.weights import Weights
 from synth.ridge_regression import triangle, unpacked

@@ -60,7 +60,7 @@ from common.secret.summand import by_counts, event_of, form_of, spec_of
 from common.sites import is_site_name, site_slug
 from common.specs.updates import model_in
 from common.storage.files import read_regular
-from common.wire.codec import Payload, Spec
+from common.wire.form import Payload, Spec
 from common.wire.tensors import Tensors, TensorsSpec
 from common.wire.weights import Weights
 

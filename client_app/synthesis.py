@@ -28,7 +28,8 @@ from common.settings.generation import GenerationSettings
 from common.specs.generation import schedule, unbuildable, unet
 from common.storage import tensor_file
 from common.storage.tensor_file import TensorFileError
-from common.wire.synthetic_images import LEVELS, Pixels
+from common.wire.coders import LEVELS
+from common.wire.images import Pixels
 from synth import beta_vae
 from synth.diffusion import labels_like, sample
 from synth.diffusion_training import DiffusionTraining, Plan, PrivateDescent, steps_of

@@ -6,7 +6,7 @@ from client_app.device import phase
 from client_app.sparse import SparseClient
 from common.settings.fedavg import TopKSettings
 from common.specs.sparse import top_k_spec
-from common.wire.top_k_update import TopKUpdate
+from common.wire.sparse import TopKUpdate
 from common.wire.weights import Weights
 
 
@@ -19,6 +19,6 @@ class TopKClient(SparseClient):
         settings, spec = self.settings(TopKSettings), top_k_spec(self.run)
         update = self.trained_update(w)
         sent = TopKUpdate.of(update, spec, settings.values)
-        received = TopKUpdate.decode(sent.encode(), spec)
+        received = spec.decode(sent.encode())
         self.report_fidelity(update, *received.coordinates())
         return sent

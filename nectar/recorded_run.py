@@ -13,7 +13,7 @@ from torch import nn
 from common.division import Division
 from common.errors import ConfigError
 from common.models.registry import KINDS
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.images import SyntheticImages
 from nectar.export.bundle import network_of
 from nectar.records.outputs import REPORT, output_page
 from nectar.records.record import OTHERS, OVER_SITES, RunRecord

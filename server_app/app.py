@@ -31,7 +31,7 @@ from common.learning.start import start_checksum, starting_weights
 from common.methods import is_foreign, require_taken
 from common.samples.dataset import alike
 from common.sites import SUPERLINK, Site, engine_of
-from common.wire.synthetic_images import Copies
+from common.wire.images import Copies
 from server_app import recorder as ledger_heads
 from server_app.data_of_run import agree_on_data, data_at_hand, stated_data
 from server_app.dp_sgd_step import require_dp_sgd_step

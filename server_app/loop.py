@@ -153,7 +153,9 @@ def _join(
     federation: FederationSettings,
 ) -> list[Site]:
     """Return the members with ``node_id`` among them; a site that returns under a new node id replaces itself."""
-    here = set(grid.get_node_ids())
+    here = nodes_online(grid)
+    if here is None:  # whoever has its name may be there, or not
+        raise NoAnswer("the SuperLink is too busy to say which nodes are there; it is asked again")
     deadline = min(60.0, federation.round_deadline)
     (site,) = ask_nodes(grid, [node_id], strategy.question, deadline=deadline)
     if not isinstance(site, Site):

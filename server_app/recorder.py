@@ -30,7 +30,7 @@ from common.samples.dataset import DatasetInfo
 from common.sites import site_slug
 from common.storage.files import read_regular, write_atomically, write_json, write_text
 from common.wire.image_codecs import Contrast
-from common.wire.synthetic_images import FIGURES, Copies, SyntheticImages
+from common.wire.images import FIGURES, Copies, SyntheticImages
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from server_app.site_figures import at_sites, in_words, spread

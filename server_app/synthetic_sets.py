@@ -9,7 +9,7 @@ import torch
 
 from common.storage import tensor_file
 from common.wire.image_codecs import Contrast
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.images import SyntheticImages
 
 SCHEMA = 1
 

@@ -14,7 +14,7 @@ from common.learning.run import Run
 from common.models import Classifier
 from common.settings.dense import DENSESettings
 from common.sites import ALL_SITES
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg

@@ -13,8 +13,9 @@ from common.learning.training import Objective
 from common.settings.feddm import FedAFSettings
 from common.specs.logits import IMAGES, LOGITS, OTHERS, SHARES, WEIGHTS, fedaf_reply_spec
 from common.wire.bundle import Bundle
-from common.wire.codec import Payload, Spec, require_shares
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.coders import require_shares
+from common.wire.form import Payload, Spec
+from common.wire.images import SyntheticImages
 from common.wire.tensors import LABELS, VECTORS, Tensors, latent_means
 from common.wire.weights import Weights
 from strategies.base import State

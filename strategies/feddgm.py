@@ -19,7 +19,7 @@ from common.learning.training import Local
 from common.samples.inputs import Samples
 from common.settings.feddgm import FedDGMSettings, surrogate_of
 from common.sites import Site
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.base import GLOBAL, LEARNED, Instruction, State, Strategy
 from strategies.exchange.instructions import arrays_from

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from common.settings.feddm import FedDMSettings
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.images import SyntheticImages
 from strategies.exchange.replies import Upload
 from strategies.surrogate import SurrogateServer
 from synth.distribution_matching import doubled

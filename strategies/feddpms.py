@@ -36,7 +36,7 @@ from common.specs.feddpms import (
 )
 from common.specs.updates import MEMORY_LOST
 from common.wire.bundle import Bundle
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.images import SyntheticImages
 from common.wire.tensors import CLASS_LIST, LABELS, VECTORS, Tensors, latent_means
 from common.wire.weights import Weights
 from strategies.averaging import Average

@@ -18,7 +18,7 @@ from common.errors import FederationError
 from common.learning.run import Run
 from common.sites import Site
 from common.wire.image_codecs import Contrast
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.exchange.evaluation import EvaluationRequest
 from strategies.exchange.inbox import Traffic

@@ -11,7 +11,7 @@ from common.sites import Site, site_order
 from common.specs.averaging import INTRODUCE, MEANS, TRAIN, WEIGHTS, reply_spec
 from common.specs.images import sent_images
 from common.wire.bundle import Bundle
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.base import Instruction, State
 from strategies.exchange.replies import Upload

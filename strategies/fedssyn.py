@@ -35,11 +35,12 @@ from common.specs.fedssyn import (
     settings_of,
 )
 from common.wire.bundle import Bundle
-from common.wire.codec import Payload
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.form import Payload
+from common.wire.images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.base import LEARNED, Instruction, State, Strategy
 from strategies.central import Central
+from strategies.exchange.inbox import nodes_online
 from strategies.exchange.judging import Clipping
 from strategies.exchange.replies import Upload, reasons_in_words
 from strategies.exchange.rules import Rule, form_rule
@@ -113,12 +114,16 @@ class Fedssyn(Strategy):
         return super().configure_train(server_round, arrays, config, grid)
 
     def _wait_for_somebody(self, grid: Grid) -> None:
-        here = set(grid.get_node_ids())
+        here: set[int] | None = None
         logger.warning(
             "%d of %d sites have made images; the others are away and waited for, up to fedssyn.deadline=%g s",
             *(len(self._ready), self.members.counted_on, self.settings.deadline),
         )
-        while set(grid.get_node_ids()) <= here and not self._late:
+        while not self._late:
+            online = nodes_online(grid)
+            here = online if here is None else here
+            if online is not None and here is not None and not online <= here:
+                return
             time.sleep(_LOOK)
 
     @property

@@ -13,9 +13,8 @@ from common.errors import PayloadError
 from common.learning.run import Run
 from common.settings.fedsynth import FedSynthSettings
 from common.sites import Site
-from common.specs.fedsynth import as_batches, spec_of, step_loss
-from common.wire.synthetic_batches import SyntheticBatches
-from common.wire.synthetic_images import SyntheticImages
+from common.specs.fedsynth import SyntheticBatches, as_batches, spec_of, step_loss
+from common.wire.images import SyntheticImages
 from common.wire.weights import CODECS, Weights
 from strategies.averaging import share_of
 from strategies.base import Instruction, Strategy
@@ -97,7 +96,7 @@ class FedSynth(Strategy):
         if CODECS[weights.codec].dtype is None:
             return weights
         if self._read is None or self._read[0] is not weights:
-            self._read = weights, Weights.decode(weights.encode(), self.run.spec)
+            self._read = weights, self.run.spec.decode(weights.encode())
         return self._read[1]
 
     def _on_device(self, weights: Weights) -> Parameters:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from common.learning.run import Run
 from common.specs.sparse import masked_spec
-from common.wire.top_k_update import MaskedUpdate, MaskedUpdateSpec
+from common.wire.sparse import MaskedUpdate, MaskedUpdateSpec
 from strategies.exchange.replies import Upload
 from strategies.sparse import SparseAverage
 

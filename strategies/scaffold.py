@@ -18,7 +18,7 @@ from common.settings.fedavg import ScaffoldSettings
 from common.sites import Site
 from common.specs.averaging import CONTROL, WEIGHTS, bundle_spec, control_spec
 from common.wire.bundle import Bundle
-from common.wire.codec import is_finite
+from common.wire.coders import is_finite
 from common.wire.int8_update import LEVELS
 from common.wire.weights import CODECS, Weights
 from strategies.averaging import shares_of

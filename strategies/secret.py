@@ -57,7 +57,7 @@ from common.secret.crypto import (
 )
 from common.secret.summand import ACCUSED, MASKED, SumForm, by_counts, event_of, form_of
 from common.sites import ALL_SITES, Site
-from common.wire.codec import unchecked_record
+from common.wire.npy import unchecked_record
 from common.wire.tensors import Tensors
 from common.wire.weights import Weights
 from strategies.base import Instruction, State, Strategy

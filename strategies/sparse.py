@@ -12,8 +12,8 @@ from torch import Tensor
 from common.learning.task import length, plus
 from common.settings.fedavg import FedAvgSettings, MaskingSettings, TopKSettings
 from common.sites import Site
-from common.wire.codec import Spec
-from common.wire.top_k_update import MaskedUpdate, TopKUpdate
+from common.wire.form import Spec
+from common.wire.sparse import MaskedUpdate, TopKUpdate
 from common.wire.weights import Weights
 from strategies.averaging import share_of
 from strategies.base import Instruction, Strategy

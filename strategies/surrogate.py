@@ -20,8 +20,8 @@ from common.settings.fedavg import TrainingSettings
 from common.settings.surrogate import GlobalModelsSettings, SurrogateServerSettings
 from common.sites import Site
 from common.specs.images import images_spec
-from common.wire.codec import Payload, Spec
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.form import Payload, Spec
+from common.wire.images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.base import GLOBAL, LEARNED, Instruction, State, Strategy
 from strategies.exchange.replies import Upload
@@ -87,8 +87,8 @@ class SurrogateServer(Strategy):
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Train from w_r on this round's union, and on that of the last ``keep`` - 1 rounds."""
-        received = list(uploads)
-        self._last = {u.site.name: self.images_of(u) for u in received}
+        received = [(upload.site, self.images_of(upload)) for upload in uploads]
+        self._last = {site.name: images for site, images in received}
         self._kept.append(self._union(received))
         if self.settings.keep:
             del self._kept[: -self.settings.keep]
@@ -106,16 +106,15 @@ class SurrogateServer(Strategy):
         """Return what is minimised, where image i counts ``each[i]`` times: its mean cross-entropy."""
         return weighted(self.run.task, each)
 
-    def _union(self, uploads: Sequence[Upload]) -> tuple[Tensor, Tensor, Tensor]:
+    def _union(
+        self, received: Sequence[tuple[Site, SyntheticImages]]
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Return images, labels and each image's weight, scaled to a mean of one over the round."""
-        sets = [self.images_of(u) for u in uploads]
-        images = torch.cat([s.images for s in sets])
-        labels = torch.cat([s.labels for s in sets])
+        images = torch.cat([sent.images for _, sent in received])
+        labels = torch.cat([sent.labels for _, sent in received])
         if self.settings.image_weighting == "uniform":
             return images, labels, torch.ones(len(labels))
-        each = torch.cat(
-            [self._by_counts(u.site, s.labels) for u, s in zip(uploads, sets, strict=True)]
-        )
+        each = torch.cat([self._by_counts(site, sent.labels) for site, sent in received])
         return images, labels, each / each.mean().clamp_min(torch.finfo(each.dtype).tiny)
 
     def _by_counts(self, site: Site, labels: Tensor) -> Tensor:

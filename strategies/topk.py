@@ -6,7 +6,7 @@ from torch import Tensor
 
 from common.learning.run import Run
 from common.specs.sparse import top_k_spec
-from common.wire.top_k_update import TopKUpdate, TopKUpdateSpec
+from common.wire.sparse import TopKUpdate, TopKUpdateSpec
 from strategies.exchange.replies import Upload
 from strategies.sparse import SparseAverage
 

@@ -24,10 +24,11 @@ from client_app.owner.node_config import NodeConfig
 from common.data.user.rows import csv_of_rows, rounded_as_csv
 from common.errors import FederationError
 from common.samples.dataset import DatasetInfo
+from common.specs.fedsynth import SyntheticBatches
 from common.wire.bundle import Bundle
-from common.wire.codec import CarriesExamples, Payload
-from common.wire.synthetic_batches import SyntheticBatches
-from common.wire.synthetic_images import Pixels, SyntheticImages, images_of, levels_of
+from common.wire.coders import images_of, levels_of
+from common.wire.form import CarriesExamples, Payload
+from common.wire.images import Pixels, SyntheticImages
 
 SEND, REFUSE = "send", "refuse"
 """The names of the files by which an owner says that what is left may leave, or that nothing may."""

@@ -25,8 +25,8 @@ from common.privacy.events import Event
 from common.secret.cohort import shares_of
 from common.specs.updates import is_model
 from common.wire.bundle import Bundle, BundleSpec, leaves
-from common.wire.codec import Payload, Spec
-from common.wire.tensors import Tensors, TensorSpec, TensorsSpec
+from common.wire.form import Payload, Spec, TensorSpec
+from common.wire.tensors import Tensors, TensorsSpec
 from common.wire.weights import Weights, WeightsSpec
 from synth.private_release import grid_of
 from synth.ridge_regression import MOST

@@ -9,7 +9,7 @@ from common.learning.steps import local_steps
 from common.settings.fedavg import FedMixSettings, FedNovaSettings, ScaffoldSettings
 from common.specs.images import images_spec
 from common.wire.bundle import BundleSpec
-from common.wire.synthetic_images import SyntheticImagesSpec
+from common.wire.images import SyntheticImagesSpec
 from common.wire.weights import WeightsSpec
 
 WEIGHTS, CONTROL = "weights", "control"

@@ -11,7 +11,7 @@ from common.models.building import drawn
 from common.models.encoder import Decoder, VAEEncoder
 from common.settings.feddpms import FedDPMSSettings
 from common.wire.bundle import BundleSpec
-from common.wire.codec import Spec
+from common.wire.form import Spec
 from common.wire.tensors import TensorsSpec, class_list_spec, latent_means_spec
 from common.wire.weights import WeightsSpec
 

@@ -13,7 +13,7 @@ from common.errors import ConfigError
 from common.learning.run import Run
 from common.settings.fedgen import FedGENSettings
 from common.wire.bundle import BundleSpec
-from common.wire.codec import Spec
+from common.wire.form import Spec
 from common.wire.tensors import class_list_spec
 from common.wire.weights import Weights, WeightsSpec
 from synth.feature_generator import FeatureGenerator, start

@@ -11,9 +11,9 @@ from common.settings.base import Disclosure
 from common.settings.fedssyn import FedssynSettings
 from common.specs.images import picture_constants, sent_images
 from common.wire.bundle import Bundle, BundleSpec
-from common.wire.codec import Payload, Spec
-from common.wire.synthetic_images import Pixels, PixelsSpec, SyntheticImages, SyntheticImagesSpec
-from common.wire.tensors import TensorSpec, TensorsSpec
+from common.wire.form import Payload, Spec, TensorSpec
+from common.wire.images import Pixels, PixelsSpec, SyntheticImages, SyntheticImagesSpec
+from common.wire.tensors import TensorsSpec
 from common.wire.weights import Weights
 
 Images = Pixels | SyntheticImages

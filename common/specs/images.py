@@ -6,8 +6,9 @@ from torch import Tensor
 
 from common.errors import ConfigError, PayloadError
 from common.learning.run import Run
-from common.wire.image_codecs import most_bytes
-from common.wire.synthetic_images import Constants, SyntheticImages, SyntheticImagesSpec
+from common.wire.coders import Constants
+from common.wire.images import SyntheticImages, SyntheticImagesSpec
+from common.wire.jpeg import Sheet
 
 
 def images_spec(
@@ -21,7 +22,8 @@ def images_spec(
     classes, constants = len(run.info.classes), picture_constants(run)
     spec = SyntheticImagesSpec(shape, classes, ipc, soft, fewest, *constants)
     try:
-        most_bytes((spec.max_images, *shape), numbers=not constants[0], pictures=bool(constants[0]))
+        if constants[0]:
+            Sheet.of(spec.max_images, shape)
     except PayloadError as error:
         raise ConfigError(f"wire.images={run.config.wire.images} cannot hold: {error}") from None
     return spec

@@ -12,8 +12,8 @@ from common.models import Classifier
 from common.samples.inputs import Samples
 from common.settings.fedavg import FedMDSettings
 from common.wire.bundle import BundleSpec
-from common.wire.codec import Spec
-from common.wire.tensors import Tensors, TensorSpec, TensorsSpec, latent_means_spec
+from common.wire.form import Spec, TensorSpec
+from common.wire.tensors import Tensors, TensorsSpec, latent_means_spec
 from synth.logit_distillation import LIMIT, centred, consensus
 
 PHASE = "answer"

@@ -20,8 +20,9 @@ from common.samples.inputs import Samples
 from common.secret.cohort import shares_of
 from common.settings.ridge import JOINT, TEACHER, RidgeSettings
 from common.settings.sections import is_user_data
-from common.wire.codec import ROUNDED, Spec
-from common.wire.tensors import Tensors, TensorSpec, TensorsSpec
+from common.wire.coders import ROUNDED
+from common.wire.form import Spec, TensorSpec
+from common.wire.tensors import Tensors, TensorsSpec
 from common.wire.weights import Weights, WeightsSpec
 from synth.private_release import grid_of
 from synth.ridge_regression import (

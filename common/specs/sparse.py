@@ -12,7 +12,7 @@ from common.errors import ConfigError
 from common.learning.run import Run
 from common.learning.task import length
 from common.settings.fedavg import LowRankSettings, MaskingSettings, TopKSettings
-from common.wire.top_k_update import MaskedUpdateSpec, TopKUpdateSpec, k_for, largest_rate
+from common.wire.sparse import MaskedUpdateSpec, TopKUpdateSpec, k_for, largest_rate
 from common.wire.weights import Weights, WeightsSpec
 from synth.sparse_updates import rank_of
 

@@ -10,7 +10,7 @@ from typing import Any
 from common.config.resolved import Config
 from common.errors import FederationError
 from common.wire.bundle import BundleSpec, leaves
-from common.wire.codec import Payload, Spec
+from common.wire.form import Payload, Spec
 from common.wire.int8_update import Int8UpdateSpec
 from common.wire.weights import Weights, WeightsSpec
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from common.errors import PayloadError
-from common.wire.codec import MAX_HEADER_BYTES, AnyArray, Payload, Spec, frame, unframe_plain
+from common.wire.form import Payload, Spec
+from common.wire.frame import MAX_HEADER_BYTES, frame, unframe
+from common.wire.npy import AnyArray
 
 P = TypeVar("P")
+
+DecodePart = Callable[[str, Sequence[AnyArray], Spec], Payload]
 
 
 @dataclass(frozen=True)
@@ -51,34 +55,6 @@ class Bundle:
         """Return the header of parts with so many arrays each."""
         return frame(cls.kind, {"parts": [[name, count] for name, count in counts.items()]}, [])[0]
 
-    @classmethod
-    def decode(
-        cls,
-        arrays: Sequence[AnyArray],
-        spec: BundleSpec,
-        part: Callable[[str, Sequence[AnyArray], Spec], Payload] | None = None,
-    ) -> Self:
-        """Rebuild every part by its own specification; ``part`` does so in another way, of a name, arrays and that."""
-        header, body = unframe_plain(cls.kind, arrays)
-        counts = _counts(header.get("parts"), len(body))
-        wanted = [name for name in spec.parts if name in counts or name not in spec.optional]
-        if list(counts) != wanted:
-            raise PayloadError(
-                f"the bundle holds {_named(counts)} where {_named(spec.parts)} "
-                f"{'was' if len(spec.parts) == 1 else 'were'} expected"
-            )
-        parts: dict[str, Payload] = {}
-        start = 0
-        for name, count in counts.items():
-            one = spec.parts[name]
-            try:
-                own = body[start : start + count]
-                parts[name] = part(name, own, one) if part else one.payload.decode(own, one)
-            except PayloadError as error:
-                raise PayloadError(f"its part '{name}': {error}") from None
-            start += count
-        return cls(parts)
-
 
 @dataclass(frozen=True)
 class BundleSpec:
@@ -87,12 +63,31 @@ class BundleSpec:
     parts: Mapping[str, Spec]
     optional: frozenset[str] = frozenset()
 
-    payload: ClassVar[type[Bundle]] = Bundle
-
     @property
     def max_bytes(self) -> int:
         """The bytes of all parts and of the header in front of them."""
         return 2 * MAX_HEADER_BYTES + sum(spec.max_bytes for spec in self.parts.values())
+
+    def decode(self, arrays: Sequence[AnyArray], part: DecodePart | None = None) -> Bundle:
+        """Rebuild every part by its own specification; ``part`` does so in another way, of a name, arrays and that."""
+        header, body = unframe(Bundle.kind, arrays)
+        counts = _counts(header.get("parts"), len(body))
+        wanted = [name for name in self.parts if name in counts or name not in self.optional]
+        if list(counts) != wanted:
+            raise PayloadError(
+                f"the bundle holds {_named(counts)} where {_named(self.parts)} "
+                f"{'was' if len(self.parts) == 1 else 'were'} expected"
+            )
+        parts: dict[str, Payload] = {}
+        start = 0
+        for name, count in counts.items():
+            spec, own = self.parts[name], body[start : start + count]
+            try:
+                parts[name] = part(name, own, spec) if part else spec.decode(own)
+            except PayloadError as error:
+                raise PayloadError(f"its part '{name}': {error}") from None
+            start += count
+        return Bundle(parts)
 
 
 def leaves(found: Any, path: str = "") -> Iterator[tuple[str, Any]]:

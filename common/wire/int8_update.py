@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from common.errors import PayloadError
-from common.wire.codec import (
-    MAX_ARRAY_HEADER_BYTES,
-    AnyArray,
-    frame,
-    require_count,
-    require_finite,
-    require_shape,
-    unframe,
-    unpack,
-)
-from common.wire.weights import CopyOnWriteTensors, Weights, WeightsSpec, numpy_dtype
+from common.wire.coders import Header, require_finite
+from common.wire.form import Form, Found, TensorSpec
+from common.wire.frame import frame
+from common.wire.npy import AnyArray
+from common.wire.weights import CopyOnWriteTensors, Weights, WeightsSpec
 
 LEVELS = 127
 """The level of a tensor's largest number; -127 is that of its negative."""
@@ -80,50 +75,43 @@ class Int8Update:
         arrays = [np.asarray(tensors[name].contiguous().numpy()) for name in self.order]
         return frame(self.kind, {}, [np.asarray(self.scales.numpy()), *arrays])
 
-    @classmethod
-    def decode(cls, arrays: Sequence[AnyArray], spec: Int8UpdateSpec) -> Weights:
-        """Return the model: what was sent, and the change upon it, or raise PayloadError."""
-        _, body = unframe(cls.kind, arrays)
-        form = spec.weights
-        require_count(cls.kind, body, 1 + len(form.names))
-        scales = unpack("the list of scales", body[0], (len(spec.coded),), "float32")
-        if len(scales) and float(scales.min()) < 0:
-            raise PayloadError(f"a scale is {float(scales.min()):g} where none is below 0")
-        scale_of = dict(zip(spec.coded, scales, strict=True))
-        started, tensors = spec.base.read_only, {}
-        for name, shape, dtype, array in zip(
-            form.names, form.shapes, form.dtypes, body[1:], strict=True
-        ):
-            coded = name in scale_of
-            sent = numpy_dtype(torch.int8 if coded else dtype).name
-            require_shape(f"the update of '{name}'", array, shape, sent)
-            tensor = torch.from_numpy(np.array(array))
-            if coded:
-                tensor = _changed(name, started[name], tensor, scale_of[name])
-            require_finite(f"the weight '{name}'", tensor)
-            tensors[name] = tensor
-        return Weights(CopyOnWriteTensors(tensors))
-
 
 @dataclass(frozen=True)
-class Int8UpdateSpec:
+class Int8UpdateSpec(Form[Weights]):
     """A model of the form ``weights``, sent as what it differs by from ``base``, which has all of its names."""
 
     weights: WeightsSpec
     base: Weights
 
-    payload: ClassVar[type[Int8Update]] = Int8Update
+    kind = Int8Update.kind
 
-    @property
+    @cached_property
     def coded(self) -> tuple[str, ...]:
         """The names of the parameters, which travel in a byte a number; the others are as in the model."""
         names = zip(self.weights.names, self.weights.dtypes, strict=True)
         return tuple(n for n, d in names if n in self.weights.trained and d.is_floating_point)
 
-    @property
-    def max_bytes(self) -> int:
-        """The bytes of the model's own dtypes, of which it takes about a quarter, and of the scales."""
-        return self.weights.max_bytes + MAX_ARRAY_HEADER_BYTES + 4 * len(self.weights.names)
+    def arrays(self, codec: str) -> Mapping[str, TensorSpec]:
+        """Return the scales, and each tensor's levels or values."""
+        form, coded = self.weights, set(self.coded)
+        each = {
+            f"the update of '{name}'": TensorSpec(shape, -LEVELS, LEVELS, torch.int8)
+            if name in coded
+            else TensorSpec(shape, dtype=dtype)
+            for name, shape, dtype in zip(form.names, form.shapes, form.dtypes, strict=True)
+        }
+        return {"the list of scales": TensorSpec((len(self.coded),), 0, math.inf), **each}
+
+    def payload_of(self, tensors: Found, codec: str, header: Header) -> Weights:
+        """Return the model: what was sent, and the change upon it."""
+        scales, *sent = tensors.values()
+        scale_of = dict(zip(self.coded, scales.double(), strict=True))
+        started, ended = self.base.read_only, dict(zip(self.weights.names, sent, strict=True))
+        for name, scale in scale_of.items():
+            start = started[name]
+            ended[name] = (start.double() + ended[name].double() * scale).to(start.dtype)
+            require_finite(f"the weight '{name}'", ended[name])
+        return Weights(CopyOnWriteTensors(ended))
 
 
 def _levels_of(change: Tensor) -> tuple[Tensor, Tensor]:
@@ -134,9 +122,3 @@ def _levels_of(change: Tensor) -> tuple[Tensor, Tensor]:
     if not float(scale):
         return torch.zeros_like(change, dtype=torch.int8), scale
     return (change / scale.double()).round().clamp(-LEVELS, LEVELS).to(torch.int8), scale
-
-
-def _changed(name: str, start: Tensor, levels: Tensor, scale: Tensor) -> Tensor:
-    if levels.numel() and int(levels.min()) < -LEVELS:
-        raise PayloadError(f"the update of '{name}' holds a level of -128 where -127 is the least")
-    return (start.double() + levels.double() * scale.double()).to(start.dtype)

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from common.errors import PayloadError
-from common.wire.codec import AnyArray
+from common.wire.npy import AnyArray
 
 #: pixels of a block's side; of a picture's side, and of a picture, at most
 _BLOCK, _LONGEST, _LARGEST = 8, 65_500, 80_000_000
@@ -45,6 +45,8 @@ class Sheet:
     @classmethod
     def of(cls, count: int, shape: tuple[int, ...]) -> Self:
         """Return the picture of so many images, at least one, or raise PayloadError."""
+        if count < 1:
+            raise PayloadError("a picture of no image was expected, and there is none")
         if len(shape) != 3 or shape[0] not in _MODES:
             raise PayloadError(
                 f"images of shape {shape} are not pictures: one or three channels were expected"

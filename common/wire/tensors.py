@@ -4,85 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from dataclasses import dataclass, field, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from common.errors import PayloadError
-from common.wire.codec import (
-    FLOAT_CODECS,
-    AnyArray,
-    describe,
-    encoded_bytes,
-    frame,
-    pack,
-    pack_classes,
-    require_count,
-    require_finite,
-    require_one_of,
-    require_shape,
-    unframe,
-    unpack_classes,
-)
-
-DTYPES = (
-    torch.float32,
-    torch.float16,
-    torch.float64,
-    torch.int32,
-    torch.int64,
-    torch.uint8,
-    torch.bool,
-)
-"""What a tensor can travel as."""
+from common.wire.coders import FLOAT_CODECS, Classes, Coder, Header, plain
+from common.wire.form import Form, Found, TensorSpec, framed
+from common.wire.npy import AnyArray
 
 KIND = "tensors"
 """The kind of a payload whose header has the names, and whose tensors travel in their own dtypes."""
 
 
-@dataclass(frozen=True)
-class TensorSpec:
-    """One tensor: its shape, the least and the largest value that it may hold, and its dtype, one of ``DTYPES``.
-
-    ``-math.inf`` and ``math.inf`` leave a float without a bound; it is finite in any case. Where the first dimension
-    ``varies``, the shape's is the most rows that may come, and all such tensors of a payload have as many.
-    """
-
-    shape: tuple[int, ...]
-    least: float
-    most: float
-    dtype: torch.dtype = torch.float32
-    varies: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse a form that nothing can have: a mistake of the method's, told where it is made."""
-        if self.dtype not in DTYPES:
-            names = ", ".join(str(one).removeprefix("torch.") for one in DTYPES)
-            raise ValueError(f"a tensor travels as {names}, not as {self.dtype}")
-        sides = min(self.shape, default=-1 if self.varies else 0)
-        if not self.least <= self.most or sides < 0:
-            raise ValueError(f"no tensor is like this: {self}")
-
-    @property
-    def name(self) -> str:
-        """The dtype's name, which NumPy has too."""
-        return str(self.dtype).removeprefix("torch.")
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """The bounds as the dtype rounds them: what a site cut at one of them is not beyond it."""
-        if not self.dtype.is_floating_point:
-            return self.least, self.most
-        least, most = torch.tensor((self.least, self.most), dtype=self.dtype).tolist()
-        return least, most
-
-    @property
-    def nbytes(self) -> int:
-        """The most bytes of its values."""
-        return math.prod(self.shape) * self.dtype.itemsize
+def _coder(dtype: torch.dtype, kind: str, codec: str) -> Coder:
+    """Return how a tensor travels: in a compact kind classes in few bytes, and floats in the codec."""
+    return Classes() if kind != KIND and dtype == torch.int64 else plain(dtype, codec)
 
 
 @dataclass(frozen=True)
@@ -111,47 +49,12 @@ class Tensors:
         fields = {"codec": self.codec} if self.codec else {}
         if self.kind == KIND:
             fields = {"names": ",".join(self.tensors)}
-        return frame(self.kind, fields, [*map(self._array, self.tensors.items())])
-
-    def _array(self, item: tuple[str, Tensor]) -> AnyArray:
-        name, tensor = item
-        if self.codec and tensor.is_floating_point():
-            return pack(name, tensor, self.codec)
-        if self.kind != KIND and tensor.dtype == torch.int64:
-            return pack_classes(tensor)
-        tensor = tensor.detach().cpu().contiguous()
-        require_finite(name, tensor)
-        return np.asarray(tensor.numpy())
-
-    @classmethod
-    def decode(cls, arrays: Sequence[AnyArray], spec: TensorsSpec) -> Self:
-        """Rebuild the tensors; PayloadError unless header, dtypes and shapes are the spec's, and values in bounds."""
-        header, body = unframe(spec.kind, arrays)
-        codec, names = "", ",".join(spec.tensors)
-        if spec.kind != KIND and any(t.dtype.is_floating_point for t in spec.tensors.values()):
-            codec = require_one_of(header, "codec", FLOAT_CODECS)
-        elif spec.kind == KIND and header.get("names") != names:
-            raise PayloadError(
-                f"it holds {str(header.get('names'))[:80]!r} where {names} was expected"
-            )
-        require_count(spec.kind, body, len(spec.tensors))
-        rows: int | None = None
-        found = {}
-        for (name, one), array in zip(spec.tensors.items(), body, strict=True):
-            travels = _travels(one, codec, compact=spec.kind != KIND)
-            shape = one.shape
-            if one.varies:
-                rows = _rows(name, array, shape, travels) if rows is None else rows
-                shape = (rows, *shape[1:])
-            found[name] = _read(name, array, shape, one, travels)
-        made = cls(found, spec.kind, codec)
-        if spec.require is not None:
-            spec.require(made)
-        return made
+        each = ((n, t, _coder(t.dtype, self.kind, self.codec)) for n, t in self.tensors.items())
+        return framed(self.kind, fields, each)
 
 
 @dataclass(frozen=True)
-class TensorsSpec:
+class TensorsSpec(Form[Tensors]):
     """The tensors by name, in their order: all of them come, and nothing else.
 
     ``require`` raises PayloadError for tensors that are each as stated and do not go together. A form with a ``kind``
@@ -163,52 +66,30 @@ class TensorsSpec:
     kind: str = KIND
     require: Callable[[Tensors], object] | None = None
 
-    payload: ClassVar[type[Tensors]] = Tensors
-
     @property
-    def max_bytes(self) -> int:
-        """The most bytes of all values and of the header."""
-        return encoded_bytes(*(one.nbytes for one in self.tensors.values()))
+    def codecs(self) -> Sequence[str]:
+        """What compact floats may travel in."""
+        floats = any(one.dtype.is_floating_point for one in self.tensors.values())
+        return tuple(FLOAT_CODECS) if floats and self.kind != KIND else ()
 
+    def arrays(self, codec: str) -> Mapping[str, TensorSpec]:
+        """Return the tensors as they travel."""
+        if self.kind == KIND:
+            return self.tensors
+        each = self.tensors.items()
+        return {n: replace(one, coder=_coder(one.dtype, self.kind, codec)) for n, one in each}
 
-def _travels(spec: TensorSpec, codec: str, *, compact: bool) -> str:
-    """Return the dtype that a tensor travels in, or ``integers`` for any of these."""
-    if compact and spec.dtype == torch.int64:
-        return "integers"
-    return codec if codec and spec.dtype.is_floating_point else spec.name
-
-
-def _rows(name: str, array: AnyArray, shape: tuple[int, ...], travels: str) -> int:
-    """Return how many rows came of a tensor whose first dimension varies."""
-    most, *others = shape
-    if array.ndim != len(shape) or [*array.shape[1:]] != others or array.shape[0] > most:
-        sides = ", ".join(["n", *map(str, others)]) if others else "n,"
-        raise PayloadError(
-            f"{name} is {describe(array)} where {travels} of shape ({sides}), n at most {most}, was expected"
-        )
-    return int(array.shape[0])
-
-
-def _read(
-    name: str, array: AnyArray, shape: tuple[int, ...], spec: TensorSpec, travels: str
-) -> Tensor:
-    """Return one tensor; its values are expanded once dtype and shape are right."""
-    if travels == "integers":
-        return unpack_classes(name, array, shape, int(spec.most) + 1)
-    require_shape(name, array, shape, travels)
-    if spec.dtype == torch.bool:
-        # A byte that is neither 0 nor 1 would be true here and false there.
-        array = array.view(np.uint8) != 0
-    tensor = torch.from_numpy(np.array(array)).to(spec.dtype)
-    require_finite(name, tensor)
-    if tensor.numel():
-        low, high = tensor.min().item(), tensor.max().item()
-        least, most = spec.bounds
-        if low < least or high > most:
+    def payload_of(self, tensors: Found, codec: str, header: Header) -> Tensors:
+        """Return the tensors; PayloadError unless they have these names and go together."""
+        names = ",".join(self.tensors)
+        if self.kind == KIND and header.get("names") != names:
             raise PayloadError(
-                f"{name} holds {low if low < least else high:.6g} where {least:.6g} to {most:.6g} is allowed"
+                f"it holds {str(header.get('names'))[:80]!r} where {names} was expected"
             )
-    return tensor
+        made = Tensors(tensors, self.kind, codec)
+        if self.require is not None:
+            self.require(made)
+        return made
 
 
 # ---- class list ----------------------------------------------------------------------------------

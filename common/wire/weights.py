@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import math
-import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache, cached_property
-from typing import Any, ClassVar, Self
+from functools import cached_property
+from typing import ClassVar
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from common.wire.codec import (
-    AnyArray,
-    encoded_bytes,
-    frame,
-    narrowed,
-    require_count,
-    require_finite,
-    require_one_of,
-    require_shape,
-    unframe,
-)
+from common.wire.coders import Header, plain
+from common.wire.form import Form, Found, TensorSpec
+from common.wire.frame import frame
+from common.wire.npy import AnyArray
 
 
 @dataclass(frozen=True)
@@ -42,10 +31,13 @@ CODECS = {
 """The codecs of weights; those of updates are payloads of their own, such as `Int8Update`."""
 
 
-@cache
-def numpy_dtype(dtype: torch.dtype) -> np.dtype[Any]:
-    """Return NumPy's dtype of the same name."""
-    return np.dtype(str(dtype).removeprefix("torch."))
+def _float_codec(codec: str) -> str:
+    """Return the dtype that floating weights travel in; empty for each in its own."""
+    return "" if CODECS[codec].dtype is None else codec
+
+
+def _named(name: str) -> str:
+    return f"the weight '{name}'"
 
 
 @dataclass(frozen=True)
@@ -102,36 +94,14 @@ class Weights:
 
     def encode(self) -> list[AnyArray]:
         """Return the header, then one array a tensor, in the model's order."""
-        arrays = [*map(self._to_wire, self.read_only.items())]
+        codec = _float_codec(self.codec)
+        each = self.read_only.items()
+        arrays = [plain(t.dtype, codec).pack(_named(name), t, {}) for name, t in each]
         return frame(self.kind, {"codec": self.codec}, arrays)
-
-    def _to_wire(self, item: tuple[str, Tensor]) -> AnyArray:
-        (name, tensor), narrow = item, CODECS[self.codec].dtype
-        if narrow is not None and tensor.is_floating_point():
-            tensor = narrowed(f"the weight '{name}'", tensor, narrow)
-        return np.asarray(tensor.detach().cpu().contiguous().numpy())
-
-    @classmethod
-    def decode(cls, arrays: Sequence[AnyArray], spec: WeightsSpec) -> Self:
-        """Rebuild the state in the model's own dtypes: views of ``arrays``, copied when they are asked for."""
-        header, body = unframe(cls.kind, arrays)
-        codec = require_one_of(header, "codec", CODECS)
-        narrow = CODECS[codec].dtype
-        require_count(cls.kind, body, len(spec.names))
-        tensors = {}
-        for name, shape, dtype, array in zip(
-            spec.names, spec.shapes, spec.dtypes, body, strict=True
-        ):
-            sent = narrow if narrow is not None and dtype.is_floating_point else dtype
-            require_shape(f"the weight '{name}'", array, shape, numpy_dtype(sent).name)
-            tensor = view_of(np.array(array) if array.flags.writeable else array).to(dtype)
-            require_finite(f"the weight '{name}'", tensor)
-            tensors[name] = tensor
-        return cls(CopyOnWriteTensors(tensors), codec)
 
 
 @dataclass(frozen=True)
-class WeightsSpec:
+class WeightsSpec(Form[Weights]):
     """The names, shapes and dtypes of a model's state, in the model's own order.
 
     ``trained`` are the names of its parameters; the others are buffers, such as running statistics.
@@ -142,13 +112,30 @@ class WeightsSpec:
     dtypes: tuple[torch.dtype, ...]
     trained: tuple[str, ...] = ()
 
-    payload: ClassVar[type[Weights]] = Weights
+    kind = Weights.kind
+    codecs = tuple(CODECS)
+
+    def arrays(self, codec: str) -> Mapping[str, TensorSpec]:
+        """Return the tensors in a codec, which are lent."""
+        return self._arrays[codec]
 
     @cached_property
-    def max_bytes(self) -> int:
-        """The bytes in the model's own dtypes; float16 takes fewer."""
-        sizes = zip(self.shapes, self.dtypes, strict=True)
-        return encoded_bytes(*(math.prod(shape) * dtype.itemsize for shape, dtype in sizes))
+    def _arrays(self) -> dict[str, dict[str, TensorSpec]]:
+        each = [*zip(self.names, self.shapes, self.dtypes, strict=True)]
+        return {
+            codec: {
+                _named(name): TensorSpec(
+                    shape, dtype=dtype, coder=plain(dtype, _float_codec(codec), lent=True)
+                )
+                for name, shape, dtype in each
+            }
+            for codec in CODECS
+        }
+
+    def payload_of(self, tensors: Found, codec: str, header: Header) -> Weights:
+        """Return the state in the model's own dtypes: views of what came, copied when they are asked for."""
+        named = dict(zip(self.names, tensors.values(), strict=True))
+        return Weights(CopyOnWriteTensors(named), codec)
 
     @classmethod
     def of(cls, model: nn.Module) -> WeightsSpec:
@@ -213,21 +200,3 @@ class CopyOnWriteTensors(Mapping[str, Tensor]):
     def read_only(self) -> Mapping[str, Tensor]:
         """Return the tensors as they are at present; they are not to be written to."""
         return self._now
-
-
-def view_of(array: npt.NDArray[Any]) -> Tensor:
-    """Return a tensor over the memory of a read-only array, which nobody may write to.
-
-    A header of an odd length puts the values at an odd place in what arrived, where not every machine reads numbers.
-    """
-    return torch.from_numpy(array if array.flags.aligned else array.copy())
-
-
-def _hear_the_warning() -> None:
-    """Let torch warn, unheard, of the one thing that `view_of` does; it does so once a process."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        view_of(np.frombuffer(b"\0", np.uint8))
-
-
-_hear_the_warning()

@@ -26,7 +26,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from common.wire.codec import unchecked_record
+from common.wire.npy import unchecked_record
 
 logger = getLogger("flwr")
 

@@ -26,7 +26,7 @@ from common.sites import ALL_SITES, site_slug
 from common.storage import tensor_file
 from common.storage.files import write_json, write_text
 from common.storage.tensor_file import TensorFileError, unreadable_reason
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.images import SyntheticImages
 from nectar.export.formats import FORMATS, PT2, SAFETENSORS, Graphs, check_weights, require_packages
 from nectar.export.scoring import MODEL_SCHEMA
 from nectar.export.split import split_settings

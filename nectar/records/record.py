@@ -28,7 +28,7 @@ from server_app.run_directory import ALONE, AUDIT, COMPLETED, PROVENANCE, RunDir
 from server_app.writer import Writer
 
 if TYPE_CHECKING:
-    from common.wire.synthetic_images import SyntheticImages
+    from common.wire.images import SyntheticImages
     from server_app.checkpoint import Checkpoint
 
 OTHERS = tuple(name for name in MEASURES if name != "accuracy")

@@ -13,7 +13,7 @@ from common.errors import FederationError, one_line
 from common.storage import tensor_file
 from common.storage.tensor_file import TensorFileError
 from common.wire.image_codecs import CONTRASTS, Contrast
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.images import SyntheticImages
 from server_app.synthetic_sets import SCHEMA
 
 

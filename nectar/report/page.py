@@ -81,7 +81,7 @@ def page(views: Sequence[View]) -> str:
 
 def page_values(view: View, picture_bytes: int) -> dict[str, Any]:
     """Return what the page shows of one run, by the names that its template has for it."""
-    from common.wire.synthetic_images import Copies
+    from common.wire.images import Copies
     from nectar.audit.images import examining as outcome
     from nectar.report import page as curves
     from nectar.report import pictures, privacy, tables

@@ -20,7 +20,7 @@ from common.errors import NectarError
 from common.samples.dataset import DatasetInfo
 from common.sites import ALL_SITES, site_slug
 from common.wire.image_codecs import Contrast
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.images import SyntheticImages
 from nectar.charts import inline_svg, small_multiples
 from nectar.records.real_images import MostCorrelated, Nearest, RealImages, real_images
 from nectar.records.synthetic_sets import contrast_of

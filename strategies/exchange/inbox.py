@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import getLogger
 from queue import Empty, SimpleQueue
+from typing import TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -22,6 +23,8 @@ from common.errors import PayloadError
 from common.learning.compute import return_if_large
 from common.specs.updates import SECONDS_LEFT
 from strategies.exchange.replies import allowing, require_records
+
+T = TypeVar("T")
 
 logger = getLogger("flwr")
 
@@ -124,6 +127,18 @@ def nodes_online(grid: Grid) -> set[int] | None:
         if not is_busy(error):
             raise
         return None
+
+
+def patiently(ask: Callable[[], T], seconds: float = 60.0) -> T:
+    """Return what ``ask`` says of the SuperLink, asking again for so many seconds while it is too busy."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return ask()
+        except Exception as error:
+            if not is_busy(error) or time.monotonic() + _BUSY_PAUSE > end:
+                raise
+        time.sleep(_BUSY_PAUSE)
 
 
 def pull_until(

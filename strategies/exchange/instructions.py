@@ -9,10 +9,12 @@ from itertools import repeat
 from flwr.app import Array, ArrayRecord
 
 from common.learning.run import Run
-from common.wire import codec as npy
+from common.wire import npy
 from common.wire.bundle import Bundle
-from common.wire.codec import Payload, Spec, array_of, record_of
-from common.wire.weights import CopyOnWriteTensors, Weights, view_of
+from common.wire.coders import view_of
+from common.wire.form import Payload, Spec
+from common.wire.npy import array_of, record_of
+from common.wire.weights import CopyOnWriteTensors, Weights
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from common.draws.seeding import generator
 from common.learning.compute import PIECE, pieces, return_if_large
 from common.learning.run import Run
 from common.models import Classifier
-from common.wire.codec import is_finite
+from common.wire.coders import is_finite
 from common.wire.weights import Weights
 
 #: uploads that are held, decoded, until all of them are compared, and the bytes beyond which they are fewer

@@ -25,7 +25,8 @@ from common.learning.run import Run
 from common.privacy.ledger import LEDGER_TIP, tip_to_text
 from common.sites import Site
 from common.specs.updates import TAKEN, as_updates, in_part, sends_updates
-from common.wire.codec import is_finite, unchecked_record
+from common.wire.coders import is_finite
+from common.wire.npy import unchecked_record
 from common.wire.weights import Weights
 from strategies.exchange.instructions import Instruction, Serialiser
 from strategies.exchange.judging import (

@@ -21,8 +21,8 @@ from common.privacy.events import Event
 from common.privacy.ledger import MOST_EVENTS, RECORD, LedgerTip, PrivacyReport, merge_events
 from common.sites import Site, site_order
 from common.specs.updates import COUNTS
-from common.wire import codec as npy
-from common.wire.codec import Payload, Spec
+from common.wire import npy
+from common.wire.form import Payload, Spec
 
 logger = getLogger("flwr")
 Asked = TypeVar("Asked")
@@ -225,7 +225,7 @@ def read_upload(reply: Message, site: Site, spec: Spec) -> Upload:
                 f"num-examples is {examples} where the roll call said {site.examples}"
             )
         arrays = read_arrays(sent[0], spec.max_bytes)
-        payload = spec.payload.decode(arrays, spec)
+        payload = spec.decode(arrays)
     return Upload(site, payload, examples, metrics)
 
 

@@ -29,7 +29,16 @@ from common.sites import (
     site_slug,
 )
 from common.specs.updates import DATA
-from strategies.exchange.inbox import NO_REPLY, NOT_SENT, Awaited, Inbox, as_reply, exchange, post
+from strategies.exchange.inbox import (
+    NO_REPLY,
+    NOT_SENT,
+    Awaited,
+    Inbox,
+    as_reply,
+    exchange,
+    patiently,
+    post,
+)
 from strategies.exchange.replies import rejection_reason, require_records
 
 #: names of the records of an answer
@@ -324,7 +333,7 @@ class Gathering:
         end = self._begun + self._deadline
         self._known = answers_of_all(self._grid, self._question)
         while True:
-            here = sorted(self._grid.get_node_ids())
+            here = sorted(patiently(self._grid.get_node_ids))
             self._ask(here)
             self._listen(end)
             known = [self._known[i] for i in here if i in self._known]
@@ -514,7 +523,9 @@ def describe_unresponsive(
 
 def registered(grid: Grid) -> dict[int, str]:
     """Return the names under which the nodes that are online were registered, by node id."""
-    return {node.node_id: one_line(node.name[:64]) for node in grid.get_nodes()}
+    return {
+        node.node_id: one_line(node.name[:64]) for node in patiently(lambda: [*grid.get_nodes()])
+    }
 
 
 def misnamed(sites: Iterable[Site], names: Mapping[int, str]) -> dict[int, str]:

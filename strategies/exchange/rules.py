@@ -20,7 +20,8 @@ from common.samples.dataset import DatasetInfo
 from common.settings.sections import WireSettings
 from common.sites import Site
 from common.wire.bundle import Bundle, leaves
-from common.wire.codec import ROUNDED, CarriesExamples, Payload, require_codec
+from common.wire.coders import ROUNDED
+from common.wire.form import CarriesExamples, Payload, require_codec
 from common.wire.weights import Weights
 from strategies.exchange.judging import STATISTICS, CandidateModel, Clipping, FiniteChecks
 from strategies.exchange.replies import Upload

@@ -22,9 +22,8 @@ from common.config.loading import load
 from common.division import Division
 from common.errors import FederationError
 from common.learning.run import Run
-from common.specs.fedsynth import spec_of
+from common.specs.fedsynth import SyntheticBatches, spec_of
 from common.specs.updates import TAKEN
-from common.wire.synthetic_batches import SyntheticBatches
 from common.wire.weights import Weights
 from synth.synthetic_updates import Batches
 

@@ -108,7 +108,7 @@ def test_each_site_goes_on_from_its_own_and_sends_the_others_only(tmp_path: Path
         assert not OWN & set(site.run.spec.names)
         for number, part in ((1, 0.1), (2, 0.19)):
             arrays = site.fit(sent_to(site), number, number - 1)
-            reply = Weights.decode(arrays, site.run.spec)
+            reply = site.run.spec.decode(arrays)
             assert set(reply.tensors) == {"norm.weight", "norm.bias", "head.weight"}
             kept = site.statistics(number)
             assert set(kept) == OWN
@@ -132,7 +132,7 @@ def test_a_bundle_leaves_without_them_and_they_are_kept_beside_the_methods_own(
     site = One(tmp_path, 4.0, "scaffold")
     control = control_spec(site.run).zeros()
     arrays = site.fit(Bundle({WEIGHTS: sent_to(site), CONTROL: control}), 1, 0)
-    reply = Bundle.decode(arrays, bundle_spec(site.run))
+    reply = bundle_spec(site.run).decode(arrays)
     assert not OWN & set(reply.part(WEIGHTS, Weights).tensors)
     assert set(site.statistics(1)) == OWN
     client = site.client()

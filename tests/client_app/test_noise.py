@@ -73,7 +73,7 @@ class Noises:
         client = Noisy(self._run, site, x, x, self._state, user_data=own)
         weights = Weights.of(self._run.build_model()).encode()
         arrays, _, figures = client.fit(weights, {"server-round": server_round, "phase": asked})
-        return float(Weights.decode(arrays, self._run.spec).tensors["head.weight"]), figures
+        return float(self._run.spec.decode(arrays).tensors["head.weight"]), figures
 
 
 def test_seeded_noise_is_of_seed_site_and_round(tmp_path: Path) -> None:

@@ -19,11 +19,11 @@ from common import models
 from common.learning.run import Run
 from common.methods import METHODS
 from common.models.building import ModelTemplate
-from common.wire import codec
-from common.wire import codec as npy
+from common.wire import frame, npy
 from common.wire.bundle import Bundle, BundleSpec
-from common.wire.codec import array_of, record_of
-from common.wire.tensors import Tensors, TensorSpec, TensorsSpec
+from common.wire.form import TensorSpec
+from common.wire.npy import array_of, record_of
+from common.wire.tensors import Tensors, TensorsSpec
 from common.wire.weights import CopyOnWriteTensors, Weights, WeightsSpec
 
 VAE = "model.name=vae model.depth=1 model.embedding=6 fedvae.preliminary_rounds=1"
@@ -44,7 +44,7 @@ class Forgetful(DecodeCache):
 
     def decode(self, arrays: Any, spec: Any) -> Any:
         """Return the payload in memory of its own."""
-        return spec.payload.decode(arrays, spec)
+        return spec.decode(arrays)
 
 
 def built_anew(run: Run, weights: Weights) -> models.Classifier:
@@ -193,7 +193,7 @@ def test_equal_bytes_are_decoded_once_and_others_are_not(monkeypatch: pytest.Mon
     start = Weights({"a": torch.tensor([1.0, 2.0])})
     spec = WeightsSpec(("a",), ((2,),), (torch.float32,))
     arrivals = DecodeCache()
-    decoded = counted(monkeypatch, Weights, "decode")
+    decoded = counted(monkeypatch, WeightsSpec, "decode")
     first = arrivals.decode(views(*start.encode()), spec)
     again = arrivals.decode(views(*start.encode()), spec)
     assert isinstance(first, Weights)
@@ -222,7 +222,7 @@ def test_weights_that_arrived_are_copied_when_they_are_asked_for_and_not_to_be_r
     array = npy.read(bytes_)
     spec = WeightsSpec(("a",), ((2,),), (torch.float32,))
     head = Weights({"a": torch.ones(2)}).encode()[0]
-    came = Weights.decode([head, array], spec)
+    came = spec.decode([head, array])
     place = array.__array_interface__["data"][0]
     assert came.read_only["a"].data_ptr() == came.copy_on_write().read_only["a"].data_ptr() == place
     own = came.tensors["a"]
@@ -244,7 +244,7 @@ def test_a_round_copies_no_weights_but_into_each_devices_model(
 @pytest.mark.extended
 def test_what_a_round_reads_of_its_messages_is_no_more_with_more_devices(small: Small) -> None:
     """Headers of arrays and of payloads, and the client's class, once a kind: what is counted is what was not known."""
-    known = (npy._announced, codec._read_short, codec._short_header, device._own_client)
+    known = (npy._announced, frame._read_short, frame._short_header, device._own_client)
     missed = []
     for clients in (2, 5):
         for cache in known:

@@ -91,7 +91,7 @@ class Site:
         """Return what leaves in a round."""
         config = {"server-round": number, "phase": "train", "taken": number - 1}
         arrays, _, _ = self.client(number, number - 1).fit(given.encode(), config)
-        return Weights.decode(list(arrays), self.run.spec)
+        return self.run.spec.decode(list(arrays))
 
     def judged(self, w: Weights, number: int) -> Weights:
         """Return the model that it judges behind a round."""

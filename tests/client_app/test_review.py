@@ -23,10 +23,11 @@ from common.config.loading import load
 from common.division import Division
 from common.errors import FederationError
 from common.samples.dataset import DatasetInfo
+from common.specs.fedsynth import SyntheticBatches
 from common.wire.bundle import Bundle
-from common.wire.codec import Payload
-from common.wire.synthetic_batches import SyntheticBatches
-from common.wire.synthetic_images import Pixels, SyntheticImages, images_of, levels_of
+from common.wire.coders import images_of, levels_of
+from common.wire.form import Payload
+from common.wire.images import Pixels, SyntheticImages
 from common.wire.tensors import Tensors
 
 MEAN, STD = (0.5,), (0.25,)

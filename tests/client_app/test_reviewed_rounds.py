@@ -20,7 +20,7 @@ from client_app.owner.review import SEND
 from common.config.loading import load
 from common.division import Division
 from common.storage import tensor_file
-from common.wire.synthetic_images import images_of, levels_of
+from common.wire.coders import images_of, levels_of
 from nectar.engines.local_grid import LocalGrid
 from server_app.record import Record
 

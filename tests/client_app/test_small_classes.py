@@ -14,7 +14,7 @@ from image_folders import paint
 from small import Small
 
 from common.errors import FederationError, PayloadError
-from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
+from common.wire.images import SyntheticImages, SyntheticImagesSpec
 from nectar.records.record import RunRecord
 from server_app.record import Record
 
@@ -88,7 +88,7 @@ def test_a_site_that_sends_fewer_from_noise_is_rejected(small: Small) -> None:
     def fewer(instruction: Message, reply: Message) -> Message:
         spec = SyntheticImagesSpec((1, 8, 8), 10, 9)
         arrays = reply.content.array_records["arrays"].to_numpy_ndarrays()
-        whole = SyntheticImages.decode(arrays, spec)
+        whole = spec.decode(arrays)
         less = SyntheticImages(whole.images[1:], whole.labels[1:])
         reply.content["arrays"] = ArrayRecord(less.encode())
         return reply
@@ -104,10 +104,10 @@ def test_a_site_that_sends_fewer_from_noise_is_rejected(small: Small) -> None:
 def test_the_least_number_holds_for_the_classes_that_are_sent() -> None:
     sent = SyntheticImages(torch.zeros(4, 1, 2, 2), torch.tensor([0, 0, 2, 2]))
     spec = SyntheticImagesSpec((1, 2, 2), 3, 2, fewest=2)
-    assert SyntheticImages.decode(sent.encode(), spec).labels.tolist() == [0, 0, 2, 2]
+    assert spec.decode(sent.encode()).labels.tolist() == [0, 0, 2, 2]
     one = SyntheticImages(sent.images[1:], sent.labels[1:])
     with pytest.raises(PayloadError, match="1 images of one class were sent where at least 2"):
-        SyntheticImages.decode(one.encode(), spec)
+        spec.decode(one.encode())
 
 
 # --- pictures that may be somebody's own

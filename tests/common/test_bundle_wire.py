@@ -10,7 +10,7 @@ import torch
 
 from common.errors import PayloadError
 from common.wire.bundle import Bundle, BundleSpec
-from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
+from common.wire.images import SyntheticImages, SyntheticImagesSpec
 from common.wire.weights import Weights, WeightsSpec
 
 SPEC = WeightsSpec(("a", "b"), ((2,), (3, 1)), (torch.float32, torch.float32), ("a", "b"))
@@ -27,19 +27,19 @@ def images() -> SyntheticImages:
 
 
 def test_an_optional_part_may_be_missing_and_another_may_not() -> None:
-    assert list(Bundle.decode(Bundle({"weights": weights()}).encode(), BOTH).parts) == ["weights"]
+    assert list(BOTH.decode(Bundle({"weights": weights()}).encode()).parts) == ["weights"]
     with pytest.raises(PayloadError, match="holds images where weights, images were expected"):
-        Bundle.decode(Bundle({"images": images()}).encode(), BOTH)
+        BOTH.decode(Bundle({"images": images()}).encode())
     with pytest.raises(PayloadError, match="holds weights, x where"):
-        Bundle.decode(Bundle({"weights": weights(), "x": images()}).encode(), BOTH)
+        BOTH.decode(Bundle({"weights": weights(), "x": images()}).encode())
     with pytest.raises(PayloadError, match="holds images, weights where"):
-        Bundle.decode(Bundle({"images": images(), "weights": weights()}).encode(), BOTH)
+        BOTH.decode(Bundle({"images": images(), "weights": weights()}).encode())
 
 
 def test_a_part_that_is_wrong_is_named() -> None:
     bad = Weights({"a": torch.tensor([1.0, float("nan")]), "b": torch.ones(3, 1)})
     with pytest.raises(PayloadError, match="its part 'weights': the weight 'a' holds 1 of 2"):
-        Bundle.decode(Bundle({"weights": bad}).encode(), BOTH)
+        BOTH.decode(Bundle({"weights": bad}).encode())
 
 
 @pytest.mark.parametrize(
@@ -57,11 +57,11 @@ def test_a_part_that_is_wrong_is_named() -> None:
     ],
 )
 def test_a_header_that_lies_about_its_parts_is_refused(parts: Any) -> None:
-    from common.wire.codec import frame
+    from common.wire.frame import frame
 
     arrays: list[np.ndarray[Any, Any]] = weights().encode()
     with pytest.raises(PayloadError):
-        Bundle.decode([frame("bundle", {"parts": parts}, [])[0], *arrays], BOTH)
+        BOTH.decode([frame("bundle", {"parts": parts}, [])[0], *arrays])
 
 
 def test_names_within_a_state() -> None:

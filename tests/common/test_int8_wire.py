@@ -36,7 +36,7 @@ def moved(seed: int = 0) -> Weights:
 def test_a_parameter_is_off_by_half_a_level_and_statistics_and_counts_by_nothing() -> None:
     new = moved()
     update, left = Int8Update.of(new, BASE, FORM.trained)
-    got = Int8Update.decode(update.encode(), SPEC)
+    got = SPEC.decode(update.encode())
     assert list(got.tensors) == list(FORM.names)
     for name in FORM.names:
         if name not in FORM.trained:
@@ -59,7 +59,7 @@ def test_levels_are_those_on_paper() -> None:
     assert update.levels["w"].tolist() == [127, -63, 0, 2]
     assert_close(update.scales, torch.tensor([0.001]))
     assert_close(left["w"], torch.tensor([0.0, -0.0004, 0.0004, -0.0004]), rtol=0, atol=1e-7)
-    got = Int8Update.decode(update.encode(), Int8UpdateSpec(form, base))
+    got = Int8UpdateSpec(form, base).decode(update.encode())
     assert_close(got.tensors["w"], torch.tensor([0.127, -0.063, 0.0, 0.002]))
     assert got.tensors["n"] == 9
 
@@ -97,14 +97,14 @@ def test_a_change_of_any_size_travels(size: float, seed: int) -> None:
     new = Weights({"w": (torch.rand(6, generator=rng) * 2 - 1) * size})
     form = WeightsSpec(("w",), ((6,),), (torch.float32,), ("w",))
     update, _ = Int8Update.of(new, base, form.trained)
-    got = Int8Update.decode(update.encode(), Int8UpdateSpec(form, base)).tensors["w"].double()
+    got = Int8UpdateSpec(form, base).decode(update.encode()).tensors["w"].double()
     largest = float(new.tensors["w"].abs().max())
     assert float((got - new.tensors["w"].double()).abs().max()) <= largest / 127 * 0.51 + 1e-43
 
 
 def test_no_change_is_none() -> None:
     update, left = Int8Update.of(BASE, BASE, FORM.trained)
-    got = Int8Update.decode(update.encode(), SPEC)
+    got = SPEC.decode(update.encode())
     assert all(torch.equal(got.tensors[n], t) for n, t in BASE.tensors.items())
     assert not any(t.any() for t in left.values())
 
@@ -138,14 +138,14 @@ FIRST = FORM.names[0]
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (with_scale(-1e-3), "a scale is -0.001 where none is below 0"),
+        (with_scale(-1e-3), "list of scales holds -0.001 where 0 to inf"),
         (with_scale(3e38), f"the weight '{FIRST}' holds .* not finite"),
-        (lambda a: [*a[:2], np.full_like(a[2], -128), *a[3:]], "a level of -128"),
+        (lambda a: [*a[:2], np.full_like(a[2], -128), *a[3:]], "holds -128 where -127 to 127"),
     ],
 )
 def test_an_update_that_is_not_as_agreed_is_refused(spoil, said: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(PayloadError, match=said):
-        Int8Update.decode(spoil(sent()), SPEC)
+        SPEC.decode(spoil(sent()))
 
 
 # ---- which part is a model ----------------------------------------------------------------------------

@@ -15,9 +15,10 @@ from tampering import with_header
 from torch.testing import assert_close
 
 from common.errors import PayloadError
+from common.wire.coders import images_of, levels_of
 from common.wire.image_codecs import is_picture
+from common.wire.images import SyntheticImages, SyntheticImagesSpec
 from common.wire.jpeg import Sheet
-from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec, images_of, levels_of
 
 pytestmark = pytest.mark.promise(
     "What comes over the wire",
@@ -125,7 +126,7 @@ def test_images_arrive_as_the_picture_shows_them() -> None:
     """By hand: Pillow's own reading of the file, cut apart, undone by mean and std."""
     payload = sent()
     arrays = payload.encode()
-    got = SyntheticImages.decode(arrays, SPEC)
+    got = SPEC.decode(arrays)
     file = payload.encode()[1].tobytes()
     shown = np.stack(decoded_by_hand(file, 8, (16, 16), (12, 9))).transpose(0, 3, 1, 2)
     mean, std = (np.array(v)[:, None, None] for v in (MEAN, STD))
@@ -141,7 +142,7 @@ def test_images_arrive_as_the_picture_shows_them() -> None:
 def test_what_is_darker_than_black_or_brighter_than_white_is_cut() -> None:
     images = torch.tensor([-9.0, 9.0])[:, None, None, None].expand(2, 3, 12, 9)
     payload = SyntheticImages(images, torch.arange(2), "jpeg:95", MEAN, STD)
-    got = SyntheticImages.decode(payload.encode(), SPEC)
+    got = SPEC.decode(payload.encode())
     assert levels_of(got.images, MEAN, STD).flatten(1).tolist() == [[0] * 324, [255] * 324]
 
 
@@ -150,17 +151,17 @@ def test_who_decodes_and_encodes_anew_sends_a_file_of_its_own() -> None:
     payload = sent()
     arrays = payload.encode()
     foreign = saved(opened(arrays[1].tobytes()), quality=93, subsampling=0)
-    got = SyntheticImages.decode(with_file(arrays, foreign), SPEC)
+    got = SPEC.decode(with_file(arrays, foreign))
     again = got.encode()
     assert again[1].tobytes() != foreign
-    assert_close(SyntheticImages.decode(again, SPEC).images, got.images, rtol=0, atol=0.4)
+    assert_close(SPEC.decode(again).images, got.images, rtol=0, atol=0.4)
 
 
 def test_soft_labels_come_along() -> None:
     spec = SyntheticImagesSpec((3, 12, 9), 4, 3, soft=True, mean=MEAN, std=STD)
     labels = torch.rand(8, 4).softmax(1)
     payload = SyntheticImages(sent().images, labels, "jpeg:60", MEAN, STD)
-    assert torch.equal(SyntheticImages.decode(payload.encode(), spec).labels, labels)
+    assert torch.equal(spec.decode(payload.encode()).labels, labels)
 
 
 def test_a_lower_quality_takes_fewer_bytes_than_a_byte_a_value() -> None:
@@ -193,7 +194,7 @@ def test_without_the_data_sets_constants_none_are_sent_or_taken() -> None:
     with pytest.raises(PayloadError, match="mean and std"):
         bare.encode()
     with pytest.raises(PayloadError, match="codec 'jpeg:90', allowed are float32"):
-        SyntheticImages.decode(sent().encode(), SyntheticImagesSpec((3, 12, 9), 4, 3))
+        SyntheticImagesSpec((3, 12, 9), 4, 3).decode(sent().encode())
 
 
 # ---- what is refused ----------------------------------------------------------------------------------
@@ -213,7 +214,7 @@ def test_a_spoilt_picture_is_refused_with_its_reason(
     spoilt = with_file(arrays, spoil(arrays[1].tobytes()))
     monkeypatch.setattr(Image, "open", None)
     with pytest.raises(PayloadError, match=reason):
-        SyntheticImages.decode(spoilt, SPEC)
+        SPEC.decode(spoilt)
 
 
 @pytest.mark.parametrize("sides", [(16, 112), (24, 128), (128, 16), (16, 136)])
@@ -223,16 +224,19 @@ def test_a_picture_of_other_sides_than_the_spec_says_is_refused(sides: tuple[int
     real = saved(Image.new("RGB", sides), subsampling=0)
     for file in (claimed, real):
         with pytest.raises(PayloadError, match="where 16 and 128 were expected"):
-            SyntheticImages.decode(with_file(arrays, file), SPEC)
+            SPEC.decode(with_file(arrays, file))
 
 
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
         (lambda a: [*a[:2], a[2][:5]], "16 pixels wide and 128 high where 16 and 80"),
-        (lambda a: [*a[:2], np.zeros(13, np.uint8)], "13 synthetic images were sent where 1 to 12"),
-        (lambda a: [*a[:2], np.zeros(0, np.uint8)], "0 synthetic images"),
-        (lambda a: [*a[:2], a[2][0]], "0 synthetic images"),
+        (
+            lambda a: [*a[:2], np.zeros(13, np.uint8)],
+            r"\(13,\) where integers of shape \(n,\), n at most 12",
+        ),
+        (lambda a: [*a[:2], np.zeros(0, np.uint8)], "no image"),
+        (lambda a: [*a[:2], a[2][0]], r"of shape \(\) where integers"),
         (lambda a: [a[0], np.zeros(10**6, np.uint8), a[2]], "a JPEG file of at most"),
         (lambda a: with_header(a, codec="jpeg:96"), "codec 'jpeg:96'"),
         (lambda a: with_header(a, codec="uint8"), "uint8 of shape"),
@@ -240,7 +244,7 @@ def test_a_picture_of_other_sides_than_the_spec_says_is_refused(sides: tuple[int
 )
 def test_a_payload_that_is_not_as_agreed_is_refused(spoil, said: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(PayloadError, match=said):
-        SyntheticImages.decode(spoil(sent().encode()), SPEC)
+        SPEC.decode(spoil(sent().encode()))
 
 
 def test_values_that_stop_early_are_a_picture_that_is_grey_there() -> None:
@@ -248,6 +252,6 @@ def test_values_that_stop_early_are_a_picture_that_is_grey_there() -> None:
     arrays = sent().encode()
     file = arrays[1].tobytes()
     short = file[: file.index(b"\xff\xda") + 14 + 40].rstrip(b"\xff") + b"\xff\xd9"
-    got = SyntheticImages.decode(with_file(arrays, short), SPEC)
+    got = SPEC.decode(with_file(arrays, short))
     assert got.images.shape == (8, 3, 12, 9)
     assert torch.isfinite(got.images).all()

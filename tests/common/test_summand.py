@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from common.errors import ConfigError, PayloadError
 from common.secret.summand import SumForm
 from common.wire.bundle import Bundle, BundleSpec
-from common.wire.tensors import Tensors, TensorSpec, TensorsSpec
+from common.wire.form import TensorSpec
+from common.wire.tensors import Tensors, TensorsSpec
 from common.wire.weights import Weights, WeightsSpec
 
 SPEC = WeightsSpec(("a", "b"), ((2, 3), (4,)), (torch.float32,) * 2, ("a", "b"))

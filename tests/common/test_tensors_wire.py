@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from tampering import with_header
 
 from common.errors import PayloadError
-from common.wire import codec as npy
-from common.wire.tensors import DTYPES, Tensors, TensorSpec, TensorsSpec
+from common.wire import npy
+from common.wire.form import DTYPES, TensorSpec
+from common.wire.tensors import Tensors, TensorsSpec
 
 SPEC = TensorsSpec(
     {
@@ -42,7 +43,7 @@ def test_they_arrive_to_the_bit(shape: tuple[int, ...], dtype: torch.dtype) -> N
     sent = Tensors({"a": torch.randn(shape).abs().to(dtype), "b": torch.ones(shape, dtype=dtype)})
     spec = TensorsSpec({name: TensorSpec(shape, 0, 100, dtype) for name in "ab"})
     arrays = sent.encode()
-    got = Tensors.decode(arrays, spec)
+    got = spec.decode(arrays)
     assert all(torch.equal(got[n], sent[n]) and got[n].dtype == dtype for n in "ab")
     assert list(got.tensors) == ["a", "b"]
     assert got.floats == (2 * math.prod(shape) if dtype.is_floating_point else 0)
@@ -65,14 +66,14 @@ def spoiled(place: int, array: Any) -> Any:
 )
 def test_what_is_not_as_stated_is_refused(spoil: Any, said: str) -> None:
     with pytest.raises(PayloadError, match=said):
-        Tensors.decode(spoil(made().encode()), SPEC)
+        SPEC.decode(spoil(made().encode()))
 
 
 def test_a_byte_that_is_no_truth_value_is_one_afterwards() -> None:
     """NumPy takes byte 2 for a bool: as such it would equal neither True nor False."""
     arrays = made().encode()
     arrays[2] = np.array([2, 0], np.uint8).view(bool)
-    held = Tensors.decode(arrays, SPEC)["held"]
+    held = SPEC.decode(arrays)["held"]
     assert held.view(torch.uint8).tolist() == [1, 0]
 
 
@@ -80,7 +81,7 @@ def test_a_value_at_its_bound_is_within_it_whatever_the_dtype_makes_of_the_bound
     """0.1 is 0.1000000015 in float32 and 0.09998 in float16; an honest site cuts there."""
     for dtype in (torch.float32, torch.float16):
         at = Tensors({"x": torch.tensor([0.1, -0.1], dtype=dtype)})
-        Tensors.decode(at.encode(), TensorsSpec({"x": TensorSpec((2,), -0.1, 0.1, dtype)}))
+        TensorsSpec({"x": TensorSpec((2,), -0.1, 0.1, dtype)}).decode(at.encode())
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def rows(n: int, m: int | None = None) -> Tensors:
 @pytest.mark.parametrize("n", range(5))
 def test_as_many_rows_come_as_were_sent(n: int) -> None:
     arrays = rows(n).encode()
-    got = Tensors.decode(arrays, ROWS)
+    got = ROWS.decode(arrays)
     assert [tuple(got[name].shape) for name in ROWS.tensors] == [(n, 2), (n,), ()]
     assert sum(len(npy.write(array)) for array in arrays) <= ROWS.max_bytes
 
@@ -136,7 +137,7 @@ def test_as_many_rows_come_as_were_sent(n: int) -> None:
 )
 def test_other_rows_than_stated_are_refused(sent: Tensors, said: str) -> None:
     with pytest.raises(PayloadError, match=said):
-        Tensors.decode(sent.encode(), ROWS)
+        ROWS.decode(sent.encode())
 
 
 def test_what_does_not_go_together_is_refused_as_the_form_says() -> None:
@@ -145,9 +146,9 @@ def test_what_does_not_go_together_is_refused_as_the_form_says() -> None:
             raise PayloadError("they do not ascend")
 
     spec = TensorsSpec(ROWS.tensors, require=ascending)
-    assert len(Tensors.decode(rows(3).encode(), spec)["of"]) == 3
+    assert len(spec.decode(rows(3).encode())["of"]) == 3
     with pytest.raises(PayloadError, match="they do not ascend"):
-        Tensors.decode(Tensors({**rows(2).tensors, "of": torch.tensor([2, 1])}).encode(), spec)
+        spec.decode(Tensors({**rows(2).tensors, "of": torch.tensor([2, 1])}).encode())
 
 
 def test_nothing_varies_without_a_dimension() -> None:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from common.errors import PayloadError
 from common.models import build
-from common.wire.codec import unframe
-from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
+from common.wire.frame import unframe
+from common.wire.images import SyntheticImages, SyntheticImagesSpec
 from common.wire.weights import Weights, WeightsSpec
 
 MODEL = build("convnet", (1, 8, 8), 10, depth=1, width=4)
@@ -32,7 +32,7 @@ def test_weights_at_an_odd_place_in_what_arrived_are_read_from_an_even_one() -> 
         return np.ndarray(array.shape, array.dtype, raw, 3)
 
     head, *body = Weights.of(MODEL).encode()
-    got = Weights.decode([head, *map(moved, body)], SPEC).read_only
+    got = SPEC.decode([head, *map(moved, body)]).read_only
     for name, value in MODEL.state_dict().items():
         assert torch.equal(got[name], value)
         assert got[name].data_ptr() % value.element_size() == 0
@@ -49,7 +49,7 @@ def test_half_precision_weights_halve_the_bytes_and_round_once() -> None:
     full, half = Weights.of(MODEL), Weights.of(MODEL, "float16")
     sizes = [sum(a.nbytes for a in w.encode()[1:]) for w in (full, half)]
     assert sizes[0] == 2 * sizes[1]
-    got = Weights.decode(half.encode(), SPEC)
+    got = SPEC.decode(half.encode())
     for name, tensor in MODEL.state_dict().items():
         assert got.tensors[name].dtype == tensor.dtype
         assert torch.equal(got.tensors[name], tensor.half().float())
@@ -58,14 +58,14 @@ def test_half_precision_weights_halve_the_bytes_and_round_once() -> None:
 def test_a_scalar_does_not_pass_for_a_shape_it_would_broadcast_to() -> None:
     spec = WeightsSpec(("w",), ((64,),), (torch.float32,))
     with pytest.raises(PayloadError, match="of shape"):
-        Weights.decode(Weights({"w": torch.zeros(64, 1)}).encode(), spec)
+        spec.decode(Weights({"w": torch.zeros(64, 1)}).encode())
 
 
 @given(st.floats(-50, 50), st.floats(1e-3, 100))
 def test_a_byte_a_value_is_wrong_by_at_most_half_a_step(low: float, spread: float) -> None:
     base = images()
     sent = SyntheticImages(base.images.sigmoid() * spread + low, base.labels, "uint8")
-    got = SyntheticImages.decode(sent.encode(), IMAGES)
+    got = IMAGES.decode(sent.encode())
     for c in range(3):
         channel = sent.images[:, c]
         step = (channel.max() - channel.min()) / 255
@@ -75,7 +75,7 @@ def test_a_byte_a_value_is_wrong_by_at_most_half_a_step(low: float, spread: floa
 
 def test_images_of_one_value_survive_a_byte_a_value() -> None:
     flat = SyntheticImages(torch.full((2, 3, 4, 5), 0.25), torch.tensor([0, 6]), "uint8")
-    got = SyntheticImages.decode(flat.encode(), IMAGES)
+    got = IMAGES.decode(flat.encode())
     assert torch.equal(got.images, flat.images)
 
 
@@ -87,13 +87,13 @@ def test_codecs_cost_what_they_say() -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda a: [a[0], a[1], a[2].astype(np.int64) + 7], "a label is"),
-        (lambda a: [a[0], a[1], a[2].astype(np.int64) - 7], "a label is -"),
-        (lambda a: [a[0], a[1][:0], a[2][:0]], "1 to 28"),
-        (lambda a: [a[0], np.tile(a[1], (9, 1, 1, 1)), np.tile(a[2], 9)], "54 synthetic images"),
+        (lambda a: [a[0], a[1], a[2].astype(np.int64) + 7], "labels holds 9 where 0 to 6"),
+        (lambda a: [a[0], a[1], a[2].astype(np.int64) - 7], "labels holds -7"),
+        (lambda a: [a[0], a[1][:0], a[2][:0]], "no image"),
+        (lambda a: [a[0], np.tile(a[1], (9, 1, 1, 1)), np.tile(a[2], 9)], "n at most 28"),
         (lambda a: [a[0], a[1], np.full_like(a[2], 3)], "6 images of one class"),
     ],
 )
 def test_damaged_images_are_refused_by_name(damage, said) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(PayloadError, match=said):
-        SyntheticImages.decode(damage(images().encode()), IMAGES)
+        IMAGES.decode(damage(images().encode()))

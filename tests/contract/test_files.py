@@ -33,7 +33,7 @@ from common.privacy.events import Event
 from common.privacy.ledger import Charge, Ledger
 from common.samples.dataset import Split
 from common.storage.tensor_file import FOLDER
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.images import SyntheticImages
 from nectar.cli import main
 from nectar.export.scoring import ExportedModel
 from nectar.records.record import RunRecord

@@ -17,8 +17,7 @@ from common.learning.run import Run
 from common.samples.inputs import Samples, samples
 from common.settings.fedsynth import FedSynthSettings
 from common.sites import Site
-from common.specs.fedsynth import spec_of
-from common.wire.synthetic_batches import SyntheticBatches
+from common.specs.fedsynth import SyntheticBatches, spec_of
 from common.wire.weights import Weights
 from strategies.exchange.replies import Upload
 from strategies.fedsynth import FedSynth
@@ -52,7 +51,7 @@ def client(
 
 def upload(run_: Run, sent: SyntheticBatches, site: str = "a", examples: int = 96) -> Upload:
     """Return what the server reads of a set that was sent."""
-    arrived = SyntheticBatches.decode(sent.encode(), spec_of(run_))
+    arrived = spec_of(run_).decode(sent.encode())
     return Upload(Site(site, 1, examples), arrived, examples, {})
 
 

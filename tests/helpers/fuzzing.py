@@ -47,24 +47,23 @@ from common.errors import REASON_LENGTH, PayloadError
 from common.models import build
 from common.privacy.ledger import LEDGER_TIP, RECORD
 from common.sites import RAY, Site, is_site_name
+from common.specs.fedsynth import SyntheticBatches, SyntheticBatchesSpec
 from common.specs.updates import EVALUATION, REASON, TRAINING_FAILED
 from common.wire.bundle import Bundle, BundleSpec
-from common.wire.codec import Payload, Spec
+from common.wire.form import Payload, Spec, TensorSpec
+from common.wire.images import Pixels, PixelsSpec, SyntheticImages, SyntheticImagesSpec
 from common.wire.int8_update import Int8Update, Int8UpdateSpec
-from common.wire.synthetic_batches import SyntheticBatches, SyntheticBatchesSpec
-from common.wire.synthetic_images import Pixels, PixelsSpec, SyntheticImages, SyntheticImagesSpec
+from common.wire.sparse import MaskedUpdate, MaskedUpdateSpec, TopKUpdate, TopKUpdateSpec
 from common.wire.tensors import (
     CLASS_LIST,
     LABELS,
     Tensors,
-    TensorSpec,
     TensorsSpec,
     class_list,
     class_list_spec,
     latent_means,
     latent_means_spec,
 )
-from common.wire.top_k_update import MaskedUpdate, MaskedUpdateSpec, TopKUpdate, TopKUpdateSpec
 from common.wire.weights import Weights, WeightsSpec
 from nectar.engines.local_grid import LocalGrid
 from server_app.recorder import spending_lines
@@ -818,7 +817,7 @@ class Fuzzer:
         for _ in range(damages):
             arrays = damaged(draw, arrays)
         self._sent = sum(a.nbytes for a in arrays)
-        return lambda: self._judge(kind, kind.spec.payload.decode(arrays, kind.spec))
+        return lambda: self._judge(kind, kind.spec.decode(arrays))
 
     def _records(self, draw: Draw, kind: Kind, damages: int) -> Callable[[], None]:
         arrays = kind.payload.encode()

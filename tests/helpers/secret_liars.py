@@ -26,7 +26,7 @@ from common.config.loading import load
 from common.errors import FederationError
 from common.secret import cohort
 from common.secret.cohort import RECORD
-from common.wire.codec import array_of
+from common.wire.npy import array_of
 from nectar.engines.local_grid import LocalGrid
 from server_app.app import serve
 from server_app.record import Record

@@ -157,7 +157,7 @@ class Tiny:
             arrays, _, figures = self.client(i).fit(what.payload.encode(), config)
             if i in lost:
                 continue
-            payload = what.expects.payload.decode(arrays, what.expects)
+            payload = what.expects.decode(arrays)
             upload = Upload(site, payload, site.examples, {k: float(v) for k, v in figures.items()})
             self.taken[site.name] = number
             yield self.strategy.prepare(number, self.weights, upload)

@@ -14,7 +14,7 @@ from client_app.app import app as client_app
 from client_app.decode_cache import DecodeCache
 from common.config.loading import load
 from common.wire.bundle import Bundle
-from common.wire.codec import Payload, Spec
+from common.wire.form import Payload, Spec
 from common.wire.int8_update import Int8Update, Int8UpdateSpec
 from common.wire.weights import Weights
 from nectar.engines.local_grid import LocalGrid

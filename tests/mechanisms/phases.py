@@ -265,7 +265,7 @@ class Federation:
         )
         config = {"server-round": number, "phase": instruction.phase, "taken": number - 1}
         arrays, examples, figures = client.fit(instruction.payload.encode(), config)
-        payload = instruction.expects.payload.decode(arrays, instruction.expects)
+        payload = instruction.expects.decode(arrays)
         return Upload(site, payload, examples, figures), sums
 
 

@@ -21,7 +21,7 @@ from torchvision.datasets import ImageFolder
 from common.data.published.catalogue import describe
 from common.division import Division
 from common.errors import ConfigError, NectarError
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.images import SyntheticImages
 from nectar.cli import main
 from nectar.export.bundle import export
 from nectar.export.scoring import ExportedModel

@@ -24,7 +24,7 @@ from common.data.published.catalogue import describe
 from common.errors import FederationError
 from common.samples.dataset import Dataset, DatasetInfo, Split
 from common.storage import tensor_file
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.images import SyntheticImages
 from nectar.export.synthetic import write_synthetic
 from nectar.records.real_images import Control, MostCorrelated, RealImages, real_images
 from nectar.records.record import RunRecord

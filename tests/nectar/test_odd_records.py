@@ -18,7 +18,7 @@ from small import SMALL
 
 from common.division import Division
 from common.errors import NectarError
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.images import SyntheticImages
 from nectar.audit.images import examining as outcome
 from nectar.audit.images.at_record import audit_record
 from nectar.export import bundle

@@ -17,7 +17,7 @@ from PIL import Image
 from small import Small
 from tampering import nan, with_arrays
 
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.images import SyntheticImages
 from nectar.cli import main as nectar
 from nectar.records.real_images import Nearest, RealImages, real_images
 from nectar.records.record import RunRecord

@@ -13,8 +13,8 @@ from small import Small
 from client_app.device import count_copies
 from common.data.published.catalogue import describe
 from common.samples.inputs import Samples
-from common.wire.synthetic_batches import SyntheticBatches
-from common.wire.synthetic_images import Copies, SyntheticImages
+from common.specs.fedsynth import SyntheticBatches
+from common.wire.images import Copies, SyntheticImages
 from common.wire.weights import Weights
 from nectar.records.record import RunRecord
 from nectar.report.page import page

@@ -21,7 +21,7 @@ import client_app.feddm
 from common.errors import FederationError
 from common.sites import IN_PROCESS, RAY, SUPERLINK, Site
 from common.specs.updates import EXCEPTION
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.images import SyntheticImages
 from common.wire.weights import Weights
 from nectar.engines.local_grid import LocalGrid
 from strategies.exchange.members import Members

@@ -12,7 +12,11 @@ from federation import PromptGrid, numbers, run, same_end
 from flwr.app import Error, Message
 from small import Small
 
+from common.config.loading import load
+from common.division import Division
 from nectar.engines.local_grid import LocalGrid
+from server_app.app import make_strategy
+from strategies import fedssyn
 from strategies.exchange import inbox
 
 
@@ -125,6 +129,46 @@ def test_a_superlink_that_stays_too_busy_costs_the_round_at_its_deadline_and_not
     config = small(method="fedavg", rounds=1, set="federation.round_deadline=1")
     record = run(config, OneRefused, error=answered(500))
     assert record.metrics()[1]["rejected"] == {"partition-1": "no reply within 1 s"}
+
+
+class BusyAtTheDoor(PromptGrid):
+    """Every other time the SuperLink is too busy to say which nodes are there, by id or by name."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.looks = 0
+        super().__init__(*args, **kwargs)
+
+    def get_node_ids(self) -> list[int]:
+        """Raise, or say."""
+        self.looks += 1
+        if self.looks % 2:
+            raise answered(503)
+        return super().get_node_ids()
+
+
+def test_a_superlink_too_busy_to_say_who_is_there_is_asked_again(small: Small) -> None:
+    """At the roll call, of the names that were registered, and before each round."""
+    config = small(method="fedavg", rounds=2)
+    assert numbers(run(config, BusyAtTheDoor)) == numbers(run(config))
+
+
+def test_fedssyn_waits_on_where_the_superlink_is_too_busy(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait ends when a node comes that was not there at the first answer."""
+    answers: list[Any] = [answered(503), [1, 2], answered(503), [1], [1, 2], [1, 2, 3]]
+
+    def looked() -> list[int]:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return list(answer)
+
+    monkeypatch.setattr(fedssyn, "_LOOK", 0)
+    strategy = make_strategy(Division(load(small(method="fedssyn"))).run)
+    assert isinstance(strategy, fedssyn.Fedssyn)
+    strategy._wait_for_somebody(SimpleNamespace(get_node_ids=looked))  # type: ignore[arg-type]
+    assert not answers
 
 
 # ---- a node that was away -------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from common.errors import PayloadError
 from common.sites import Site
 from common.specs.logits import IMAGES, LOGITS, OTHERS, SHARES, WEIGHTS
 from common.wire.bundle import Bundle
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.images import SyntheticImages
 from common.wire.tensors import LABELS, VECTORS, Tensors, latent_means
 from common.wire.weights import Weights
 from strategies.exchange.replies import Upload

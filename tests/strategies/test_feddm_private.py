@@ -22,7 +22,7 @@ from common.privacy.events import Event
 from common.samples.inputs import Samples
 from common.settings.feddm import FedDMSettings
 from common.specs.images import images_spec
-from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
+from common.wire.images import SyntheticImages, SyntheticImagesSpec
 from common.wire.weights import Weights
 from synth.distribution_matching import Extra
 from synth.private_release import Gaussian
@@ -111,9 +111,9 @@ def test_a_second_round_goes_on_from_the_first_ones_images(small: Small) -> None
 def test_a_class_that_the_site_did_not_hold_starts_from_noise(small: Small) -> None:
     """And one that it no longer holds is left out: nothing is refused for what the site's data are."""
     device = client(small(set=f"{private('feature')} feddm.iterations=0 feddm.start=noise"))
-    first = SyntheticImages.decode(reply(device)[0], spec(device))
+    first = spec(device).decode(reply(device)[0])
     device.samples = Samples.of(device.samples.raw, (device.samples.labels + 4) % 11)
-    second = SyntheticImages.decode(reply(device, 2, taken=1)[0], spec(device))
+    second = spec(device).decode(reply(device, 2, taken=1)[0])
     assert second.labels.tolist() == [0, 0, 5, 5, 7, 7]
     assert torch.equal(second.images[4:], first.images[4:])
     assert not torch.equal(second.images[:4], first.images[:4])

@@ -22,7 +22,7 @@ from common.samples.inputs import Samples, samples
 from common.settings.fedavg import CentralSettings
 from common.specs.fedssyn import DONE, WITHOUT_SHARE
 from common.storage import tensor_file
-from common.wire.synthetic_images import Pixels
+from common.wire.images import Pixels
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 

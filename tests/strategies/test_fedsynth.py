@@ -29,8 +29,7 @@ from common.division import Division
 from common.errors import ConfigError, FederationError
 from common.learning.run import Run
 from common.settings.fedsynth import FedSynthSettings
-from common.specs.fedsynth import as_batches, spec_of, step_loss
-from common.wire.synthetic_batches import SyntheticBatches
+from common.specs.fedsynth import SyntheticBatches, as_batches, spec_of, step_loss
 from common.wire.weights import Weights
 from nectar import cli
 from nectar.records.synthetic_sets import load_sets
@@ -62,14 +61,16 @@ def test_the_server_replays_what_a_device_sent_to_the_devices_own_bits(
     here, there = made(small, words), made(small, words)
     weights = Weights.of(here.build_model())
     device = client(here)
-    sent = device.synthesize(Weights.decode(weights.encode(), here.spec))
+    sent = device.synthesize(here.spec.decode(weights.encode()))
     assert (sent.step_size is not None) == ("learn_step" in words)
 
     model = device.model(weights)
     own = replay(
         step_loss(here, model),
         parameters(model),
-        as_batches(sent.as_sent(spec_of(here)), device.settings(FedSynthSettings), here.device),
+        as_batches(
+            spec_of(here).decode(sent.encode()), device.settings(FedSynthSettings), here.device
+        ),
     )
     arrived = upload(there, sent)
     ended = prepared(there, weights, arrived)
@@ -87,13 +88,13 @@ def test_the_replay_starts_from_the_weights_as_the_devices_read_them(small: Smal
     """With halved weights a device steps from rounded ones; what it moved is added to the server's own."""
     run_ = made(small, "wire.weights=float16")
     start = Weights.of(run_.build_model(), "float16")
-    read = Weights.decode(start.encode(), run_.spec)
+    read = run_.spec.decode(start.encode())
     assert any(not torch.equal(read.tensors[k], t) for k, t in start.tensors.items())
     device = client(run_)
     sent = device.synthesize(read)
     model = device.model(read)
     batches = as_batches(
-        sent.as_sent(spec_of(run_)), device.settings(FedSynthSettings), run_.device
+        spec_of(run_).decode(sent.encode()), device.settings(FedSynthSettings), run_.device
     )
     own = replay(loss_of(model, run_.task.loss), parameters(model), batches)
     ended = prepared(run_, start, upload(run_, sent))

@@ -150,7 +150,7 @@ def trained(directory: Path, asked: Mapping[str, Any]) -> tuple[float, Mapping[s
     client = ForeignClient(tiny.run, "site-0", Samples.of(x, y), Samples.of(x, y), state)
     config = {"server-round": 1, "phase": "train", **asked}
     arrays, _, figures = client.fit(tiny.weights.encode(), config)
-    sent = Weights.decode(arrays, tiny.run.spec)
+    sent = tiny.run.spec.decode(arrays)
     return float(sent.tensors["head.weight"]), figures
 
 

@@ -16,7 +16,7 @@ from common.learning.training import Local
 from common.samples.inputs import Samples
 from common.settings.surrogate import GlobalModelsSettings
 from common.sites import Site
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.exchange.replies import Upload
 from strategies.feddm import FedDM

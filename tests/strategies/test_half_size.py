@@ -21,7 +21,7 @@ from common.models import build
 from common.samples.inputs import Samples
 from common.sites import Site
 from common.specs.images import half_shape, images_spec
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.exchange.replies import Upload
 from strategies.feddm import FedDM
@@ -98,7 +98,7 @@ def test_a_reply_of_the_wrong_sides_is_that_sites_rejection(small: Small, wire: 
     line = run(config, TamperedGrid, tampers={1: with_arrays(larger)}).metrics()[1]
     assert list(line["rejected"]) == ["partition-1"]
     message = line["rejected"]["partition-1"]
-    assert ", 1, 4, 4) was expected" in message if wire == "float32" else "pixels wide" in message
+    assert "(n, 1, 4, 4), n at most" in message if wire == "float32" else "pixels wide" in message
     assert len(line["accepted"]) == 2
 
 

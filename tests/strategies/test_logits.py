@@ -159,7 +159,7 @@ class OneSite:
         """Return the logits that leave in a round."""
         config = {"server-round": number, "phase": "answer", "taken": number - 1}
         arrays, _, _ = self.client(number, number - 1).fit(given.encode(), config)
-        return Tensors.decode(list(arrays), logits_spec(self.run, 12))[LOGITS]
+        return logits_spec(self.run, 12).decode(list(arrays))[LOGITS]
 
 
 def test_a_site_digests_then_revisits_then_answers(small: Small, tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_a_round_costs_kilobytes(small: Small) -> None:
 def test_what_no_site_sends_is_refused(small: Small, spoilt: Tensor, reason: str) -> None:
     run = made(small, "fedmd")
     with pytest.raises(PayloadError, match=reason):
-        Tensors.decode(logits(spoilt, "float32").encode(), logits_spec(run, 12))
+        logits_spec(run, 12).decode(logits(spoilt, "float32").encode())
 
 
 def test_one_site_of_absurd_certainty_does_not_answer_for_all(small: Small) -> None:

@@ -49,7 +49,7 @@ def client(
 
 
 def by_name(run_: Run, sent: Weights) -> dict[str, torch.Tensor]:
-    arrived = Weights.decode(sent.encode(), factors_spec(run_))
+    arrived = factors_spec(run_).decode(sent.encode())
     return dict(update_of(arrived, run_))
 
 

@@ -23,7 +23,7 @@ from common.models import build
 from common.samples.inputs import Samples
 from common.sites import Site
 from common.specs.sparse import masked_spec
-from common.wire.top_k_update import MaskedUpdate
+from common.wire.sparse import MaskedUpdate
 from common.wire.weights import Weights, WeightsSpec
 from nectar import cli
 from server_app.app import make_strategy

@@ -16,7 +16,7 @@ from small import Small
 from tampering import with_arrays
 
 from common.sites import Site
-from common.wire.codec import Spec
+from common.wire.form import Spec
 from common.wire.weights import Weights
 from strategies.exchange.judging import (
     TOGETHER,

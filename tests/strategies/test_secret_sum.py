@@ -21,7 +21,7 @@ from common.config.loading import load
 from common.errors import ConfigError, FederationError
 from common.secret import cohort
 from common.secret.cohort import RECORD
-from common.wire.codec import array_of
+from common.wire.npy import array_of
 from nectar.records.outputs import with_recorded
 from server_app.record import Record
 

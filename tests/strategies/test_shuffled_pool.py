@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from common.config.loading import load
 from common.division import Division
-from common.wire.synthetic_images import Pixels
+from common.wire.images import Pixels
 from strategies.shuffled_pool import ShuffledPool
 from synth.diffusion_training import equal_shares
 

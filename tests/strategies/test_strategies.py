@@ -19,7 +19,7 @@ from common.errors import FederationError
 from common.learning.run import Run
 from common.sites import Site, in_site_order
 from common.specs.updates import TAKEN
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.images import SyntheticImages
 from common.wire.weights import Weights
 from nectar.engines.local_grid import LocalGrid
 from server_app.app import make_strategy
@@ -55,11 +55,11 @@ def test_counts_weighting_by_hand(small: Small) -> None:
     n/ipc = 15, 15, 5, 5, 20, which divided by their mean, 12, gives the weights.
     """
     made = Division(load(small(set="feddm.image_weighting=counts"))).run
-    uploads = [
-        Upload(Site("a", 1, 30, class_counts=(30, *[0] * 9)), images([0, 0], 1.0), 30, {}),
-        Upload(Site("b", 2, 30, class_counts=(10, 20, *[0] * 8)), images([0, 0, 1], 2.0), 30, {}),
+    received = [
+        (Site("a", 1, 30, class_counts=(30, *[0] * 9)), images([0, 0], 1.0)),
+        (Site("b", 2, 30, class_counts=(10, 20, *[0] * 8)), images([0, 0, 1], 2.0)),
     ]
-    _, labels, each = FedDM(made)._union(uploads)
+    _, labels, each = FedDM(made)._union(received)
     assert labels.tolist() == [0, 0, 0, 0, 1]
     assert torch.allclose(each, torch.tensor([15.0, 15, 5, 5, 20]) / 12)
 

@@ -13,7 +13,7 @@ from common.errors import PayloadError
 from common.learning.training import Trained, train
 from common.samples.inputs import Samples
 from common.sites import Site
-from common.wire.synthetic_images import SyntheticImages, SyntheticImagesSpec
+from common.wire.images import SyntheticImages, SyntheticImagesSpec
 from common.wire.weights import Weights
 from strategies import surrogate as image_training
 from strategies.exchange.replies import Upload
@@ -107,10 +107,10 @@ def test_a_server_of_soft_labels_takes_shares_alone(
     soft = torch.nn.functional.pad(torch.tensor(labels), (0, 8))
     sent = SyntheticImages(torch.zeros(2, 1, 8, 8), soft).encode()
     if said is None:
-        assert torch.equal(SyntheticImages.decode(sent, server.expects()).labels, soft)
+        assert torch.equal(server.expects().decode(sent).labels, soft)
         return
     with pytest.raises(PayloadError, match=said):
-        SyntheticImages.decode(sent, server.expects())
+        server.expects().decode(sent)
 
 
 def test_of_soft_labels_too_there_are_as_many_a_class_as_the_spec_says() -> None:
@@ -118,9 +118,9 @@ def test_of_soft_labels_too_there_are_as_many_a_class_as_the_spec_says() -> None
     shares = torch.tensor([[0.6, 0.4, 0.0], [0.4, 0.6, 0.0], [0.4, 0.5, 0.1]])
     images = torch.zeros(3, 1, 8, 8)
     with pytest.raises(PayloadError, match=r"1 images of one class .* at least 2"):
-        SyntheticImages.decode(SyntheticImages(images, shares).encode(), spec)
+        spec.decode(SyntheticImages(images, shares).encode())
     shares[0] = shares[1]
-    SyntheticImages.decode(SyntheticImages(images, shares).encode(), spec)
+    spec.decode(SyntheticImages(images, shares).encode())
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "counts"])

@@ -20,7 +20,7 @@ from common.learning.task import difference
 from common.samples.inputs import Samples
 from common.sites import Site
 from common.specs.sparse import top_k_spec
-from common.wire.top_k_update import TopKUpdate, TopKUpdateSpec, payload_bytes
+from common.wire.sparse import TopKUpdate, TopKUpdateSpec, payload_bytes
 from common.wire.weights import Weights
 from server_app.app import make_strategy
 from strategies.exchange.replies import Upload

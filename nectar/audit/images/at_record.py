@@ -33,7 +33,7 @@ from common.settings.ridge import RidgeSettings
 from common.sites import ALL_SITES, site_order
 from common.specs.logits import public_samples
 from common.storage.files import write_json
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.images import SyntheticImages
 from common.wire.weights import Weights
 from nectar.audit.images.examining import (
     MOST_SITES,

@@ -13,7 +13,7 @@ from common.draws.seeding import generator
 from common.samples.dataset import DatasetInfo
 from common.samples.inputs import Samples
 from common.sites import ALL_SITES
-from common.wire.synthetic_images import SyntheticImages
+from common.wire.images import SyntheticImages
 from nectar.audit.images.attacks import (
     ATTACKS,
     COUNTED,

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from common.errors import PayloadError
-from common.wire.codec import (
-    AnyArray,
-    describe,
-    encoded_bytes,
-    frame,
-    pack_classes,
-    require_count,
-    require_finite,
-    require_shape,
+from common.wire.coders import (
+    Classes,
+    Coder,
+    Constants,
+    Header,
+    image_coder,
+    images_of,
+    plain,
     require_shares,
-    unframe,
-    unpack_classes,
 )
-from common.wire.image_codecs import BYTES, decoded, encoded, is_picture, most_bytes, require
+from common.wire.form import Form, Found, TensorSpec, framed
+from common.wire.image_codecs import BYTES, NUMBERS, PICTURE, is_picture
+from common.wire.npy import AnyArray
 
-Constants = tuple[float, ...]
-
-IMAGES = "the set of synthetic images"
+IMAGES, LABELS = "the set of images", "the set of labels"
 
 
 @dataclass(frozen=True)
@@ -61,41 +56,25 @@ class SyntheticImages:
 
     def encode(self) -> list[AnyArray]:
         """Return the header, the images and the labels, labels in the smallest integer type that holds them."""
-        images = self.images.detach().cpu().contiguous()
-        require_finite(IMAGES, images)
-        sent = self._levels(images) if is_picture(self.codec) else images
-        fields, pixels = encoded(self.codec, sent, IMAGES)
-        labels = self.labels.detach().cpu()
-        packed = labels.float().numpy() if labels.is_floating_point() else pack_classes(labels)
-        return frame(self.kind, {"codec": self.codec, **fields}, [pixels, packed])
-
-    def _levels(self, images: Tensor) -> Tensor:
-        if not self.mean:
+        if is_picture(self.codec) and not self.mean:
             raise PayloadError(
                 f"these images cannot be sent in {self.codec} without the data set's mean and std: make them with "
                 "common.specs.images.sent_images"
             )
-        return levels_of(images, self.mean, self.std)
+        soft = self.labels.is_floating_point()
+        each: list[tuple[str, Tensor, Coder]] = [
+            (IMAGES, self.images, image_coder(self.codec, 1, self.mean, self.std)),
+            (LABELS, self.labels, plain(torch.float32, "float32") if soft else Classes()),
+        ]
+        return framed(self.kind, {"codec": self.codec}, each)
 
     def at(self, positions: Tensor) -> Self:
         """Return the images at ``positions``, int64 [m]."""
         return replace(self, images=self.images[positions], labels=self.labels[positions])
 
-    @classmethod
-    def decode(cls, arrays: Sequence[AnyArray], spec: SyntheticImagesSpec) -> Self:
-        """Rebuild the set; PayloadError if count, dtype, shape, labels, number or values are not as ``spec`` allows."""
-        header, body = unframe(cls.kind, arrays)
-        codec = require(header.get("codec"), pictures=bool(spec.mean))
-        require_count(cls.kind, body, 2)
-        n = _number_of("synthetic images", spec.max_images, *body)
-        images = decoded(codec, body[0], (n, *spec.shape), header, IMAGES)
-        if is_picture(codec):
-            images = images_of(images, spec.mean, spec.std)
-        return cls(images, _decode_labels(body[1], n, spec), codec, spec.mean, spec.std)
-
 
 @dataclass(frozen=True)
-class SyntheticImagesSpec:
+class SyntheticImagesSpec(Form[SyntheticImages]):
     """What a receiver of synthetic images accepts.
 
     ``shape`` is (C, H, W); ``ipc`` is the most images of one class, which bounds the set and with it the server's
@@ -118,51 +97,44 @@ class SyntheticImagesSpec:
         """The most images of the whole set."""
         return self.ipc * self.classes
 
-    payload: ClassVar[type[SyntheticImages]] = SyntheticImages
+    kind = SyntheticImages.kind
 
     @property
-    def max_bytes(self) -> int:
-        """The bytes of as many images as there may be, in the codec that takes most, and of their labels."""
-        label = 4 * self.classes if self.soft else 8
-        images = most_bytes((self.max_images, *self.shape), pictures=bool(self.mean))
-        return encoded_bytes(images, label * self.max_images)
+    def codecs(self) -> tuple[str, ...]:
+        """What the images may travel in."""
+        return (*NUMBERS, PICTURE) if self.mean else NUMBERS
+
+    def arrays(self, codec: str) -> Mapping[str, TensorSpec]:
+        """Return images, and as many labels."""
+        n, coder = self.max_images, image_coder(codec, 1, self.mean, self.std)
+        hard = TensorSpec((n,), 0, self.classes - 1, torch.int64, varies=True, coder=Classes())
+        soft = TensorSpec((n, self.classes), varies=True)
+        images = TensorSpec((n, *self.shape), varies=True, coder=coder)
+        return {IMAGES: images, LABELS: soft if self.soft else hard}
+
+    def payload_of(self, tensors: Found, codec: str, header: Header) -> SyntheticImages:
+        """Return the set; PayloadError unless labels are of classes, and there are not too many or few of one."""
+        images, labels = tensors[IMAGES], tensors[LABELS]
+        if self.soft:
+            require_shares("the soft labels", labels)
+        most = len(labels) if self.soft else self.ipc
+        _require_numbers(labels.argmax(1) if self.soft else labels, most, self.fewest)
+        return SyntheticImages(images, labels, codec, self.mean, self.std)
 
 
-def _number_of(name: str, most: int, images: AnyArray, labels: AnyArray) -> int:
-    """Return how many images came, of an array or of a file with as many labels; PayloadError unless 1 to ``most``."""
-    counted = images if images.ndim > 1 else labels
-    n = counted.shape[0] if counted.ndim else 0
-    if not 1 <= n <= most:
-        raise PayloadError(f"{n} {name} were sent where 1 to {most} are allowed")
-    return n
-
-
-def _decode_labels(labels: AnyArray, n: int, spec: SyntheticImagesSpec) -> Tensor:
-    if spec.soft:
-        if labels.dtype != np.float32 or labels.shape != (n, spec.classes):
-            raise PayloadError(
-                f"the labels are {describe(labels)} where float32 of shape {(n, spec.classes)} was expected"
-            )
-        soft = torch.from_numpy(np.array(labels))
-        require_finite("the set of soft labels", soft)
-        require_shares("the soft labels", soft)
-        _require_numbers(torch.bincount(soft.argmax(1)), n, spec)
-        return soft
-    hard = unpack_classes("the labels", labels, (n,), spec.classes)
-    _require_numbers(torch.bincount(hard), spec.ipc, spec)
-    return hard
-
-
-def _require_numbers(sent: Tensor, allowed: int, spec: SyntheticImagesSpec) -> None:
+def _require_numbers(classes: Tensor, allowed: int, fewest: int) -> None:
     """Refuse more than ``allowed`` images of a class, or fewer than ``fewest`` of one that is sent at all."""
+    if not len(classes):
+        raise PayloadError("no image came where at least one was expected")
+    sent = torch.bincount(classes)
     most, least = int(sent.max()), int(sent[sent > 0].min())
     if most > allowed:
         raise PayloadError(
             f"{most} images of one class were sent where at most {allowed} are allowed"
         )
-    if least < spec.fewest:
+    if least < fewest:
         raise PayloadError(
-            f"{least} images of one class were sent where at least {spec.fewest} are expected"
+            f"{least} images of one class were sent where at least {fewest} are expected"
         )
 
 
@@ -202,26 +174,12 @@ class Pixels:
 
     def encode(self) -> list[AnyArray]:
         """Return the header, the images and the labels, labels in the smallest integer type that holds them."""
-        levels, labels = self.values.detach().cpu().contiguous(), pack_classes(self.labels)
-        if self.codec == BYTES:
-            return frame(self.kind, {}, [np.asarray(levels.numpy()), labels])
-        fields, picture = encoded(self.codec, levels)
-        return frame(self.kind, {"codec": self.codec, **fields}, [picture, labels])
-
-    @classmethod
-    def decode(cls, arrays: Sequence[AnyArray], spec: PixelsSpec) -> Self:
-        """Rebuild the images; PayloadError if count, dtype, shape, labels or number are not as ``spec`` allows."""
-        header, body = unframe(cls.kind, arrays)
-        require_count(cls.kind, body, 2)
-        codec = require(header.get("codec", BYTES), (BYTES,), pictures=spec.pictures)
-        n = _number_of("images", spec.most, *body)
-        values = _pixels_in(codec, body[0], (n, *spec.shape), header)
-        classes = unpack_classes("the labels", body[1], (n,), spec.classes)
-        return cls(values, classes, spec.mean, spec.std, codec)
+        pixels = IMAGES, self.values, _byte_coder(self.codec)
+        return framed(self.kind, {"codec": self.codec}, [pixels, (LABELS, self.labels, Classes())])
 
 
 @dataclass(frozen=True)
-class PixelsSpec:
+class PixelsSpec(Form[Pixels]):
     """What a receiver of such images accepts: at most ``most`` of ``shape`` (C, H, W).
 
     ``mean`` and ``std``, a channel each in units of the brightest value, are the data set's public constants, by which
@@ -235,48 +193,32 @@ class PixelsSpec:
     std: Constants
     pictures: bool = False
 
-    payload: ClassVar[type[Pixels]] = Pixels
+    kind = Pixels.kind
 
     @property
-    def max_bytes(self) -> int:
-        """The bytes of as many images as there may be, as they are or as a picture, and of their labels."""
-        images = (self.most, *self.shape)
-        picture = most_bytes(images, numbers=False, pictures=self.pictures)
-        return encoded_bytes(max(math.prod(images), picture), 8 * self.most)
+    def codecs(self) -> tuple[str, ...]:
+        """What the images may travel in."""
+        return (BYTES, PICTURE) if self.pictures else (BYTES,)
+
+    def arrays(self, codec: str) -> Mapping[str, TensorSpec]:
+        """Return images, and as many labels."""
+        images = TensorSpec(
+            (self.most, *self.shape), dtype=torch.uint8, varies=True, coder=_byte_coder(codec)
+        )
+        labels = TensorSpec(
+            (self.most,), 0, self.classes - 1, torch.int64, varies=True, coder=Classes()
+        )
+        return {IMAGES: images, LABELS: labels}
+
+    def payload_of(self, tensors: Found, codec: str, header: Header) -> Pixels:
+        """Return the images with their labels; PayloadError if there is none."""
+        _require_numbers(tensors[LABELS], self.most, 1)
+        return Pixels(tensors[IMAGES], tensors[LABELS], self.mean, self.std, codec)
 
 
-def _pixels_in(
-    codec: str, sent: AnyArray, shape: tuple[int, ...], header: Mapping[str, Any]
-) -> Tensor:
-    if codec != BYTES:
-        return decoded(codec, sent, shape, header)
-    require_shape("the set of images", sent, shape, BYTES)
-    return torch.from_numpy(np.array(sent))
-
-
-# ---- levels --------------------------------------------------------------------------------------
-# Normalised images as the bytes of a picture, by a data set's public constants, and back.
-
-LEVELS = 255
-"""The byte of the brightest value."""
-
-
-def levels_of(images: Tensor, mean: Constants, std: Constants) -> Tensor:
-    """Return normalised images, float [n, C, H, W], as uint8; what is darker than black or brighter than white is cut.
-
-    ``mean`` and ``std``, a channel each, are in units of the brightest value.
-    """
-    shown = images.float() * _channels(std) + _channels(mean)
-    return (shown.clamp(0, 1) * LEVELS).round().to(torch.uint8)
-
-
-def images_of(levels: Tensor, mean: Constants, std: Constants) -> Tensor:
-    """Return what ``levels_of`` cuts and rounds, float32 [n, C, H, W]."""
-    return (levels.float() / LEVELS - _channels(mean)) / _channels(std)
-
-
-def _channels(constants: Constants) -> Tensor:
-    return torch.tensor(constants)[:, None, None]
+def _byte_coder(codec: str) -> Coder:
+    """Return the coder of images that are bytes: as they are, or as a picture."""
+    return plain(torch.uint8) if codec == BYTES else image_coder(codec)
 
 
 # ---- copies --------------------------------------------------------------------------------------

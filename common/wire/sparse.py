@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from common.errors import PayloadError
-from common.wire.codec import (
-    FLOAT_CODECS,
-    AnyArray,
-    encoded_bytes,
-    frame,
-    pack,
-    require_count,
-    require_finite,
-    require_one_of,
-    require_shape,
-    unframe,
-    unpack,
-)
+from common.wire.coders import FLOAT_CODECS, Header, plain, require_finite
+from common.wire.form import Form, Found, TensorSpec, framed
+from common.wire.npy import AnyArray
 from synth.sparse_updates import largest, mask, pack_places, places_bytes, unpack_places
 
 VALUES, PLACES = "the set of largest values", "the code of their places"
@@ -56,24 +45,10 @@ class TopKUpdate:
 
     def encode(self) -> list[AnyArray]:
         """Return the header, the values and the code of their places; PayloadError if a value cannot travel."""
-        places = pack_places(self.indices.cpu(), self.total).numpy()
-        values = pack(VALUES, self.values, self.codec)
-        return frame(self.kind, {"codec": self.codec}, [values, places])
-
-    @classmethod
-    def decode(cls, arrays: Sequence[AnyArray], spec: TopKUpdateSpec) -> Self:
-        """Rebuild values and places; PayloadError unless k finite ones of the codec at k ascending places."""
-        header, body = unframe(cls.kind, arrays)
-        codec = require_one_of(header, "codec", FLOAT_CODECS)
-        require_count(cls.kind, body, 2)
-        values = unpack(VALUES, body[0], (spec.k,), codec)
-        require_shape(PLACES, body[1], (places_bytes(spec.total, spec.k),), "uint8")
-        code = torch.from_numpy(np.array(body[1]))
-        try:
-            indices = unpack_places(code, spec.total, spec.k)
-        except ValueError as error:
-            raise PayloadError(f"{PLACES} gives {error}") from None
-        return cls(values, indices, spec.total, codec)
+        places = pack_places(self.indices.cpu(), self.total)
+        values = VALUES, self.values, plain(torch.float32, self.codec)
+        each = [values, (PLACES, places, plain(torch.uint8))]
+        return framed(self.kind, {"codec": self.codec}, each)
 
     def coordinates(self) -> tuple[Tensor, Tensor]:
         """Return the places that were sent, int64 [k], and the values there, float64 [k], as they are."""
@@ -81,18 +56,30 @@ class TopKUpdate:
 
 
 @dataclass(frozen=True)
-class TopKUpdateSpec:
+class TopKUpdateSpec(Form[TopKUpdate]):
     """The ``k`` largest of an update's ``total`` numbers, 1 <= k <= total."""
 
     total: int
     k: int
 
-    payload: ClassVar[type[TopKUpdate]] = TopKUpdate
+    kind = TopKUpdate.kind
+    codecs = tuple(FLOAT_CODECS)
 
-    @property
-    def max_bytes(self) -> int:
-        """The bytes of k values in float32 and of their places."""
-        return encoded_bytes(4 * self.k, places_bytes(self.total, self.k))
+    def arrays(self, codec: str) -> Mapping[str, TensorSpec]:
+        """Return k values, and the code of their places."""
+        code = TensorSpec((places_bytes(self.total, self.k),), dtype=torch.uint8)
+        return {
+            VALUES: TensorSpec((self.k,), coder=plain(torch.float32, codec)),
+            PLACES: code,
+        }
+
+    def payload_of(self, tensors: Found, codec: str, header: Header) -> TopKUpdate:
+        """Return values and places; PayloadError unless the code is of k ascending places."""
+        try:
+            indices = unpack_places(tensors[PLACES], self.total, self.k)
+        except ValueError as error:
+            raise PayloadError(f"{PLACES} gives {error}") from None
+        return TopKUpdate(tensors[VALUES], indices, self.total, codec)
 
 
 def payload_bytes(total: int, k: int, codec: str) -> int:
@@ -152,19 +139,8 @@ class MaskedUpdate:
     def encode(self) -> list[AnyArray]:
         """Return the header, with the seed, and the values; PayloadError if one cannot travel."""
         fields = {"codec": self.codec, "seed": self.seed}
-        return frame(self.kind, fields, [pack(KEPT_VALUES, self.values, self.codec)])
-
-    @classmethod
-    def decode(cls, arrays: Sequence[AnyArray], spec: MaskedUpdateSpec) -> Self:
-        """Rebuild values and seed; PayloadError unless these are its mask's number, of the codec and finite."""
-        header, body = unframe(cls.kind, arrays)
-        codec = require_one_of(header, "codec", FLOAT_CODECS)
-        seed = _read_seed(header)
-        require_count(cls.kind, body, 1)
-        kept = int(mask(spec.total, spec.rate, seed).sum())
-        values = unpack(KEPT_VALUES, body[0], (kept,), codec)
-        require_finite(f"{KEPT_VALUES}, times the rate,", values * spec.rate)
-        return cls(values, seed, codec)
+        values = KEPT_VALUES, self.values, plain(torch.float32, self.codec)
+        return framed(self.kind, fields, [values])
 
     def coordinates(self, spec: MaskedUpdateSpec) -> tuple[Tensor, Tensor]:
         """Return the places that were sent, int64 [kept], and float64 values there, scaled so as to be unbiased.
@@ -176,20 +152,30 @@ class MaskedUpdate:
 
 
 @dataclass(frozen=True)
-class MaskedUpdateSpec:
+class MaskedUpdateSpec(Form[MaskedUpdate]):
     """An update of ``total`` numbers, of which a mask keeps each with probability 1 / ``rate``."""
 
     total: int
     rate: float
 
-    payload: ClassVar[type[MaskedUpdate]] = MaskedUpdate
+    kind = MaskedUpdate.kind
+    codecs = tuple(FLOAT_CODECS)
 
-    @property
-    def max_bytes(self) -> int:
-        """The bytes of more values, in float32, than any mask keeps: twelve standard deviations above the mean."""
+    def arrays(self, codec: str) -> Mapping[str, TensorSpec]:
+        """Return the values: no mask keeps more than twelve standard deviations above the mean."""
         mean = self.total / self.rate
-        kept = math.ceil(mean + 12 * math.sqrt(mean) + 12)
-        return encoded_bytes(4 * min(self.total, kept))
+        most = min(self.total, math.ceil(mean + 12 * math.sqrt(mean) + 12))
+        values = TensorSpec((most,), varies=True, coder=plain(torch.float32, codec))
+        return {KEPT_VALUES: values}
+
+    def payload_of(self, tensors: Found, codec: str, header: Header) -> MaskedUpdate:
+        """Return values and seed; PayloadError unless these are as many as its mask keeps."""
+        seed, values = _read_seed(header), tensors[KEPT_VALUES]
+        kept = int(mask(self.total, self.rate, seed).sum())
+        if len(values) != kept:
+            raise PayloadError(f"{KEPT_VALUES} are {len(values)} where {kept} were expected")
+        require_finite(f"{KEPT_VALUES}, times the rate,", values * self.rate)
+        return MaskedUpdate(values, seed, codec)
 
 
 def _read_seed(header: Mapping[str, Any]) -> int:
