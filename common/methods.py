@@ -129,15 +129,23 @@ _NAMELESS = ("statistics",)
 _PLAIN: dict[str, Any] = {"private": True, "plain": True, "head": True}
 
 
-def _own(name: str, cls: str, settings: str = "", **more: Any) -> Method:
-    """Return one of Nectar's methods, whose parts are in files of its name, its settings perhaps in a family's."""
+def _own(
+    name: str, cls: str, settings: str = "", *, server: str = "", client: str = "", **more: Any
+) -> Method:
+    """Return one of Nectar's methods: its parts are in files of its name, or another's where nothing is its own."""
     return Method(
         name,
-        f"strategies.{name}:{cls}",
-        f"client_app.{name}:{cls}Client",
+        f"strategies.{server or f'{name}:{cls}'}",
+        f"client_app.{client or f'{name}:{cls}Client'}",
         f"common.settings.{settings or name}:{cls}Settings",
         **more,
     )
+
+
+_AVERAGED: dict[str, Any] = {"server": "fedavg:FedAvg", "averages": True}
+_TRAINED: dict[str, Any] = {"client": "fedavg:FedAvgClient"}
+_COUNTED: dict[str, Any] = {"client": "device:DeviceClient"}
+"""Of a device that is asked for nothing but evaluations."""
 
 
 METHODS: dict[str, Method] = {
@@ -147,29 +155,30 @@ METHODS: dict[str, Method] = {
         _own("fedaf", "FedAF", "feddm", takes=_NUMBERS, on=("feddm",)),
         _own("real", "Real", "surrogate", takes=_NUMBERS),
         _own("fedavg", "FedAvg", **_PLAIN, averages=True, summed=True, noised=True),
-        _own("fedprox", "FedProx", "fedavg", **_PLAIN, averages=True, summed=True, noised=True),
+        _own("fedprox", "FedProx", "fedavg", **_PLAIN, **_AVERAGED, summed=True, noised=True),
         _own("fednova", "FedNova", "fedavg", **_PLAIN, averages=True, on=("fedprox",)),
-        _own("fedper", "FedPer", "fedavg", private=True, averages=True),
-        _own("fedrep", "FedRep", "fedavg", averages=True),
-        _own("fedbn", "FedBN", "fedavg", averages=True, takes=("images", "series")),
+        _own("fedper", "FedPer", "fedavg", **_AVERAGED, **_TRAINED, private=True),
+        _own("fedrep", "FedRep", "fedavg", **_AVERAGED),
+        _own("fedbn", "FedBN", "fedavg", **_AVERAGED, **_TRAINED, takes=("images", "series")),
         _own("ditto", "Ditto", "fedavg", private=True, averages=True),
-        _own("finetune", "Finetune", "fedavg", private=True, averages=True),
+        _own("finetune", "Finetune", "fedavg", **_AVERAGED, private=True),
         _own("scaffold", "Scaffold", "fedavg", private=True, averages=True, summed=True),
         _own("feddyn", "FedDyn", "fedavg", **_PLAIN, averages=True, summed=True, keeps=_NAMELESS),
         _own(
             "fedpvr",
             "FedPVR",
             "fedavg",
+            server="scaffold:Scaffold",
             private=True,
             averages=True,
             keeps=_NAMELESS,
             on=("scaffold",),
         ),
-        _own("moon", "MOON", "fedavg", private=True, averages=True, head=True),
+        _own("moon", "MOON", "fedavg", **_AVERAGED, private=True, head=True),
         _own("fedmix", "FedMix", "fedavg", averages=True, takes=_NUMBERS),
         _own("fedgen", "FedGEN", private=True, takes=_NUMBERS),
-        _own("dense", "DENSE", private=True, takes=_IMAGES),
-        _own("feddf", "FedDF", "fedavg", private=True, takes=_IMAGES, on=("fedmd",)),
+        _own("dense", "DENSE", **_TRAINED, private=True, takes=_IMAGES),
+        _own("feddf", "FedDF", "fedavg", **_TRAINED, private=True, takes=_IMAGES, on=("fedmd",)),
         _own(
             "fedmd",
             "FedMD",
@@ -204,8 +213,8 @@ METHODS: dict[str, Method] = {
             on=("feddm",),
             parts=("strategies.stylegan_file",),
         ),
-        _own("central", "Central", "fedavg"),
-        _own("server", "Server", "surrogate", on=("central",)),
+        _own("central", "Central", "fedavg", **_COUNTED),
+        _own("server", "Server", "surrogate", **_COUNTED, on=("central",)),
         _own("local", "Local", "fedavg", **_PLAIN),
         _own("fedsynth", "FedSynth", private=True, averages=True, keeps=()),
         _own(
