@@ -33,7 +33,7 @@ from common.specs.fedsynth import (
     step_loss,
 )
 from common.wire.weights import Weights
-from synth.descent import SGD, Adam, Mover
+from synth.descent import SGD, Adam
 from synth.starts import draw_labels, even_labels, label_logits, mean_inputs, noise
 from synth.synthetic_updates import (
     Batches,
@@ -55,7 +55,7 @@ _PURPOSE = "real-batches"
 #: the draws of the start that all sites share
 _SHARED = "fedsynth-shared-start"
 
-_MOVERS: dict[str, Callable[[list[Tensor], float], Mover]] = {"adam": Adam, "sgd": SGD}
+_MOVERS: dict[str, Callable[[list[Tensor], float], SGD | Adam]] = {"adam": Adam, "sgd": SGD}
 
 
 class FedSynthClient(DeviceClient):

@@ -21,7 +21,7 @@ from fnmatch import fnmatchcase as fnmatch
 from functools import cached_property
 from logging import getLogger
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -61,48 +61,6 @@ SHELF = "nectar-made"
 
 #: versions kept: the one a resumed round needs and two behind it
 KEPT = 3
-
-
-class DeviceState(Protocol):
-    """Where versions lie."""
-
-    def rounds(self, taken: int = 0) -> list[int]:
-        """Return the rounds of which this run, or the one that it resumes from round ``taken``, has a version."""
-        ...
-
-    def load(self, server_round: int) -> Tensors:
-        """Return version ``server_round``, which has to be there."""
-        ...
-
-    def base_of(self, server_round: int) -> int:
-        """Return the round that had last been taken of this site's when version ``server_round`` was written."""
-        ...
-
-    def save(self, server_round: int, tensors: Tensors, taken: int = 0) -> None:
-        """Write version ``server_round``, whole or not at all; of the older ones version ``taken`` stays.
-
-        Later ones go: they are of rounds from which the server has gone back.
-        """
-        ...
-
-    def began_with(self, checksum: str, of: str = _DATA) -> str:
-        """Return the checksum of the site's own data when the run began here, noting ``checksum`` if that is now.
-
-        ``of`` is what it is a checksum of, the data themselves or ``COLUMNS``.
-        """
-        ...
-
-    def shelf(self) -> Path | None:
-        """Return the folder of what belongs to no round and to no run alone; None if there is none."""
-        ...
-
-    def keep_model(self, tensors: Tensors, about: Mapping[str, Any]) -> None:
-        """Keep a model of the site's own for its owner, instead of the last one."""
-        ...
-
-    def log_release(self, *lines: Mapping[str, str | int | float]) -> None:
-        """Append lines to the site's own log of what left it; of none, refuse a log that cannot be written."""
-        ...
 
 
 def state_kind_of(config: Config) -> str:
@@ -324,6 +282,10 @@ class ContextState:
 
     def log_release(self, *lines: Mapping[str, str | int | float]) -> None:
         """Keep nothing: a site that wants a log names a state directory in its node config."""
+
+
+DeviceState = DirectoryState | ContextState
+"""Where versions lie."""
 
 
 def names_of(slots: Slots) -> Tensors:

@@ -17,7 +17,7 @@ from common.config.sources import SCHEMA
 from common.sites import Site
 from server_app.metrics_file import without_nan
 from server_app.record import Record
-from server_app.tracking import Line, Pictures, TrackedRun, Tracker, begin, settings_of
+from server_app.tracking import Line, MLflow, Pictures, TensorBoard, TrackedRun, begin, settings_of
 
 logger = getLogger("flwr")
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class Notifier:
     def __init__(
         self,
         on_round: OnRound | None = None,
-        tracker: Tracker | None = None,
+        tracker: InBackground | None = None,
         pictures: Callable[[int], Pictures] = lambda server_round: {},
     ) -> None:
         self._on_round, self._tracker, self._pictures = on_round, tracker, pictures
@@ -99,7 +99,7 @@ class InBackground:
         Returns the tracker; it is called on that thread, too.
     """
 
-    def __init__(self, name: str, make: Callable[[], Tracker]) -> None:
+    def __init__(self, name: str, make: Callable[[], TensorBoard | MLflow]) -> None:
         self._name, self._make = name, make
         self._outcome = ""
         self._rounds: SimpleQueue[tuple[Line, Pictures] | None] = SimpleQueue()

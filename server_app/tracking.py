@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any, Protocol
+from typing import Any
 
 from filelock import FileLock
 from PIL import Image
@@ -70,17 +70,7 @@ class TrackedRun:
     before: tuple[Line, ...] = ()
 
 
-class Tracker(Protocol):
-    """Takes a run's rounds somewhere else."""
-
-    def round(self, line: Line, pictures: Pictures) -> None:
-        """Take a round."""
-
-    def close(self, outcome: str) -> None:
-        """Take note that the run has ended, and how, as its record states it."""
-
-
-def begin(name: str, run: TrackedRun) -> Tracker:
+def begin(name: str, run: TrackedRun) -> TensorBoard | MLflow:
     """Begin to track a run, or go on: it is given the rounds before if it does not know them."""
     tracker = TensorBoard(run) if name == "tensorboard" else MLflow(run)
     if tracker.fresh:

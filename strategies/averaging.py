@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from logging import getLogger
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -74,24 +73,10 @@ class Mean:
         return mean
 
 
-class Average(Protocol):
-    """What replies are added to one by one, and what is made of them."""
-
-    total: float
-
-    def add(self, weights: Weights, share: float) -> None:
-        """Add a reply."""
-
-    def result(self) -> Weights:
-        """Return what was made of what was added, of which there has to be some; that is let go of."""
-
-
-def average_of(run: Run, like: Weights, apart: Collection[str] = ()) -> Average:
+def average_of(run: Run, like: Weights, apart: Collection[str] = ()) -> Mean | RobustMean:
     """Return what a run averages its replies by; ``apart`` are no parameters, beside the model's own of this kind."""
     if not run.config.federation.combines:
         return Mean(like)
-    from strategies.averaging import RobustMean
-
     statistics = frozenset(run.spec.names).difference(run.spec.trained)
     return RobustMean(like, run.config.federation, statistics.union(apart))
 
@@ -241,27 +226,6 @@ _BETAS = 0.9, 0.99
 Moments = Mapping[str, Mapping[str, Tensor]]
 
 
-@runtime_checkable
-class ServerStep(Protocol):
-    """The settings that say how the server steps; FedAvg's, and those of every method that inherits them."""
-
-    @property
-    def server_optimizer(self) -> str:
-        """``sgd``, ``adam`` or ``yogi``."""
-
-    @property
-    def server_lr(self) -> float:
-        """The learning rate."""
-
-    @property
-    def server_momentum(self) -> float:
-        """The momentum of ``sgd``."""
-
-    @property
-    def server_tau(self) -> float:
-        """The adaptivity of ``adam`` and ``yogi``."""
-
-
 class ServerOptimizer:
     """Turns the mean of a round into the next round's weights.
 
@@ -273,7 +237,7 @@ class ServerOptimizer:
         Names the parameters.
     """
 
-    def __init__(self, settings: ServerStep, spec: WeightsSpec) -> None:
+    def __init__(self, settings: FedAvgSettings, spec: WeightsSpec) -> None:
         self._settings = settings
         self._spec = spec.parameters
         zeros = self._spec.zeros().tensors
@@ -283,7 +247,7 @@ class ServerOptimizer:
     @classmethod
     def of(cls, settings: Settings, spec: WeightsSpec) -> ServerOptimizer | None:
         """Return the optimiser that ``settings`` ask for; None if they take the mean as it is, or know none."""
-        if not isinstance(settings, ServerStep):
+        if not isinstance(settings, FedAvgSettings):
             return None
         plain = settings.server_optimizer == "sgd" and settings.server_lr == 1
         return None if plain and not settings.server_momentum else cls(settings, spec)

@@ -23,7 +23,7 @@ from common.learning.run import Run
 from common.methods import load, resolve
 from common.sites import Site
 from common.wire.weights import Weights
-from strategies.averaging import Average, ServerOptimizer, average_of
+from strategies.averaging import Mean, RobustMean, ServerOptimizer, average_of
 from strategies.exchange.instructions import Instruction, arrays_from, weights_from
 from strategies.exchange.replies import Upload
 from strategies.exchange.rules import GLOBAL
@@ -82,7 +82,7 @@ class Strategy(Federated):
         picked = torch.randperm(len(self.sites), generator=rng)[:size].tolist()
         return [self.sites[i] for i in sorted(picked)]
 
-    def average(self, like: Weights, apart: Collection[str] = ()) -> Average:
+    def average(self, like: Weights, apart: Collection[str] = ()) -> Mean | RobustMean:
         """Return what averages weights of the form of ``like``: their mean, or as ``federation.robust`` says."""
         return average_of(self.run, like, apart)
 

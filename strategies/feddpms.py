@@ -39,7 +39,7 @@ from common.wire.bundle import Bundle
 from common.wire.images import SyntheticImages
 from common.wire.tensors import CLASS_LIST, LABELS, VECTORS, Tensors, latent_means
 from common.wire.weights import Weights
-from strategies.averaging import Average
+from strategies.averaging import Mean, RobustMean
 from strategies.base import Instruction, State
 from strategies.exchange.replies import Outcome, Upload
 from strategies.exchange.rules import Rule, compared_rule, form_rule, model_rule, vector_rule
@@ -66,7 +66,7 @@ class FedDPMS(FedVAE):
         self._decoder: Weights | None = None
         self._parcels = OneTimePayloads()
         self._matches: dict[str, str] = {}
-        self._decoders: Average | None = None
+        self._decoders: Mean | RobustMean | None = None
         self._shared: dict[str, Tensors] = {}
         self._scarce: dict[str, tuple[int, ...]] = {}
         self._sharers: dict[str, Mapping[str, float]] = {}

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
-
-
-class Mover(Protocol):
-    """What moves tensors along the gradients that are in their ``grad``."""
-
-    def step(self) -> None:
-        """Take a step."""
-        ...
 
 
 class SGD:

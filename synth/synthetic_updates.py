@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from synth.descent import Adam, Mover
+from synth.descent import SGD, Adam
 
 #: a model's parameters by name
 Parameters = Mapping[str, Tensor]
@@ -222,7 +222,7 @@ def distil(
     iterations: int,
     lr: float,
     learn_step: bool,
-    mover: Callable[[list[Tensor], float], Mover] = Adam,
+    mover: Callable[[list[Tensor], float], SGD | Adam] = Adam,
     before_step: Callable[[], None] | None = None,
 ) -> DistilledUpdate:
     """Move S for E iterations: S <- S - eta grad_S objective(ClientUpdate(S; w)).
