@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -58,21 +58,21 @@ class DENSE(FedAvg):
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Average the weights as they come; in a round that distils, return what is then distilled of them."""
         self._told, self._pictures = {}, {}
-        if not self._distils(server_round):
-            return super().update(server_round, weights, uploads)
-        models: list[Classifier] = []
-        average = super().update(server_round, weights, self._building(uploads, models))
+        self._models: list[Classifier] | None = [] if self._distils(server_round) else None
+        average = super().update(server_round, weights, uploads)
+        models, self._models = self._models, None
+        if models is None:
+            return average
         begun = average if self.settings.student_start == "average" else weights
         return self._distilled(server_round, begun, Ensemble(models))
 
+    def take(self, upload: Upload) -> None:
+        """Keep the site's model in a round that distils."""
+        if self._models is not None:
+            self._models.append(self._model(self.model_of(upload)))
+
     def _distils(self, server_round: int) -> bool:
         return self.settings.distil == "every" or server_round == self.run.config.rounds
-
-    def _building(self, uploads: Iterable[Upload], models: list[Classifier]) -> Iterator[Upload]:
-        """Yield the uploads, and add the model of each to ``models``."""
-        for upload in uploads:
-            models.append(self._model(self.model_of(upload)))
-            yield upload
 
     def _model(self, weights: Weights) -> Classifier:
         model = self.run.build_model()

@@ -44,5 +44,9 @@ class FedAvg(Strategy):
         mean = self.average(weights)
         for upload in uploads:
             mean.add(self.model_of(upload), self.share(upload))
+            self.take(upload)
             del upload  # or it is held while the next device works
         return mean.result()
+
+    def take(self, upload: Upload) -> None:
+        """Make further use of an accepted upload, which is let go of then; here there is none."""

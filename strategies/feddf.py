@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from torch import Tensor
 
@@ -37,14 +37,12 @@ class FedDF(FedAvg):
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Return the average of the weights, trained on the images and the models' answer to them."""
-        each: list[Tensor] = []
-        average = super().update(server_round, weights, self._asked(uploads, each))
-        samples = public_samples(self.run, self._images, answer_of_all(self.run, each))
+        self._answers: list[Tensor] = []
+        average = super().update(server_round, weights, uploads)
+        samples = public_samples(self.run, self._images, answer_of_all(self.run, self._answers))
         return learned_from(self.run, server_round, average, samples, plain(self.run.task))
 
-    def _asked(self, uploads: Iterable[Upload], each: list[Tensor]) -> Iterator[Upload]:
-        """Yield the uploads, and add the logits of each one's model to ``each``."""
-        for upload in uploads:
-            model = self.run.model_with(self.model_of(upload))
-            each.append(answers(self.run, model, self._images))
-            yield upload
+    def take(self, upload: Upload) -> None:
+        """Note the logits of the site's model."""
+        model = self.run.model_with(self.model_of(upload))
+        self._answers.append(answers(self.run, model, self._images))

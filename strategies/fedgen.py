@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,6 @@ from common.specs.fedgen import (
     CLASSES,
     GENERATOR,
     WEIGHTS,
-    Head,
     head_of,
     new_generator,
     settings_of,
@@ -71,21 +70,25 @@ class FedGEN(FedAvg):
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Average the weights as they come, then train G against their heads."""
-        heads = _Heads(self._head)
-        mean = super().update(server_round, weights, heads.noting(uploads))
-        self._learn(server_round, heads)
+        self._heads: list[tuple[Tensor, Tensor, tuple[int, ...]]] = []
+        mean = super().update(server_round, weights, uploads)
+        self._learn(server_round)
         return mean
 
-    def _learn(self, server_round: int, heads: _Heads) -> None:
+    def take(self, upload: Upload) -> None:
+        """Keep the head [C, d], its bias [C] and the site's class counts n_{k,y}."""
+        head = self._head.of(upload.payload_as(Weights))
+        self._heads.append((*head, upload.site.class_counts))
+
+    def _learn(self, server_round: int) -> None:
         """Train G for a round; DivergedError if that leaves the finite numbers."""
         settings, device = self.settings, self.run.device
-        counts = torch.tensor(heads.counts, dtype=torch.float32, device=device)
+        matrices, biases, held = zip(*self._heads, strict=True)
+        counts = torch.tensor(held, dtype=torch.float32, device=device)
         draws = generator(self.run.config.seed, "fedgen", server_round, device=device)
         try:
             loss = self._training.train_round(
-                linear_heads(
-                    torch.stack(heads.weights).to(device), torch.stack(heads.biases).to(device)
-                ),
+                linear_heads(torch.stack(matrices).to(device), torch.stack(biases).to(device)),
                 counts,
                 draws,
                 steps=settings.generator_steps,
@@ -111,30 +114,3 @@ class FedGEN(FedAvg):
         """Take it back."""
         self._training.restore(state[_TRAINING])
         self._classes = set(state[_CLASSES])
-
-
-class _Heads:
-    """The heads of a round's accepted uploads, with their sites' class counts.
-
-    Attributes
-    ----------
-    weights, biases : list of Tensor
-        Of each device, [C, d] and [C].
-    counts : list of tuple of int
-        n_{k,y} of each device.
-    """
-
-    def __init__(self, head: Head) -> None:
-        self._head = head
-        self.weights: list[Tensor] = []
-        self.biases: list[Tensor] = []
-        self.counts: list[tuple[int, ...]] = []
-
-    def noting(self, uploads: Iterable[Upload]) -> Iterator[Upload]:
-        """Yield the uploads, and keep the head of each."""
-        for upload in uploads:
-            weight, bias = self._head.of(upload.payload_as(Weights))
-            self.weights.append(weight)
-            self.biases.append(bias)
-            self.counts.append(upload.site.class_counts)
-            yield upload

@@ -68,18 +68,19 @@ class FedMix(FedAvg):
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Average the weights as they come, and keep the means."""
-        mean, sent = self.average(weights), dict[str, SyntheticImages]()
-        for upload in uploads:
-            mean.add(self.model_of(upload), self.share(upload))
-            if MEANS in upload.payload_as(Bundle).parts:
-                sent[upload.site.name] = upload.payload_as(Bundle).part(MEANS, SyntheticImages)
-            del upload  # or it is held while the next device works
+        self._sent: dict[str, SyntheticImages] = {}
+        mean = super().update(server_round, weights, uploads)
         self._parcels.confirm(self.outcome)
         self._asked |= self.outcome.accepted.keys()
         room = self.members.counted_on - len(self._means)  # what the sites make room for
-        new = sorted(sent.keys() - self._means.keys(), key=site_order)[: max(0, room)]
-        self._means |= {site: sent[site] for site in new}
-        return mean.result()
+        new = sorted(self._sent.keys() - self._means.keys(), key=site_order)[: max(0, room)]
+        self._means |= {site: self._sent[site] for site in new}
+        return mean
+
+    def take(self, upload: Upload) -> None:
+        """Note the means that came with the weights."""
+        if MEANS in upload.payload_as(Bundle).parts:
+            self._sent[upload.site.name] = upload.payload_as(Bundle).part(MEANS, SyntheticImages)
 
     def pictures(self) -> Mapping[str, SyntheticImages]:
         """Return each site's means, with the likeliest class of each."""

@@ -52,15 +52,8 @@ class FedVAE(FedAvg):
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Average what came; the variance stays as it is in the second stage."""
         trained = self.is_preliminary(server_round)
-        mean = self.average(weights if trained else weights.only(self.shared))
-        for upload in uploads:
-            mean.add(self.model_of(upload), self.share(upload))
-            self.take(upload)
-            del upload  # or it is held while the next device works
-        return mean.result().over(weights)
-
-    def take(self, upload: Upload) -> None:
-        """Make use of what came beside the model; here there is nothing."""
+        averaged = weights if trained else weights.only(self.shared)
+        return super().update(server_round, averaged, uploads).over(weights)
 
     def state_dict(self) -> State:
         """Return T_p, which a run that goes on for longer keeps."""
