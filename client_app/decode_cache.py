@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -27,39 +28,12 @@ class _Kept:
     weights: Weights
 
     def are_of(self, arrays: NDArrays, spec: WeightsSpec) -> bool:
-        """Return whether ``arrays`` decode to these weights."""
+        """Return whether ``arrays``, views by `DecodeCache.arrays_of`, decode to these weights."""
         return (
             len(arrays) == len(self.arrays)
-            and all(map(_same, arrays, self.arrays))
+            and all(map(operator.is_, arrays, self.arrays))
             and (spec is self.spec or spec == self.spec)
         )
-
-
-def _same(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
-    """Return whether two views of bytes are of the same values; in the server's own process, of the same bytes."""
-    if one is other:
-        return True
-    if one.dtype != other.dtype or one.shape != other.shape or one.strides != other.strides:
-        return False
-    if _place(one) == _place(other):
-        return True
-    seen = _seen(one)
-    return seen is not None and seen == _seen(other)
-
-
-def _seen(view: np.ndarray[Any, Any]) -> tuple[int, bytes] | None:
-    """Return where in which bytes a view begins, to be compared without copying them; None if it is of no bytes."""
-    source: Any = view
-    while isinstance(source, np.ndarray):
-        source = source.base
-    if not isinstance(source, bytes):
-        return None
-    return _place(view) - _place(np.frombuffer(source, np.uint8)), source
-
-
-def _place(view: np.ndarray[Any, Any]) -> int:
-    place: int = view.__array_interface__["data"][0]
-    return place
 
 
 class DecodeCache:
@@ -73,12 +47,16 @@ class DecodeCache:
         self._read: list[tuple[bytes, np.ndarray[Any, Any]]] = []
 
     def arrays_of(self, record: ArrayRecord) -> list[np.ndarray[Any, Any]]:
-        """Return the arrays in their order, as read-only views of what came; PayloadError if one is no array."""
-        came = [array.data for array in record.values()]
-        last = [data for data, _ in self._read]
-        if len(came) != len(last) or not all(map(operator.is_, came, last)):
-            self._read = []
-            self._read = [(data, npy.read(data)) for data in came]
+        """Return the arrays in their order, as read-only views of what came; PayloadError if one is no array.
+
+        Bytes that equal those at their place in the last message give the same view again.
+        """
+        last, self._read = self._read, []
+        self._read = [
+            known if known and data == known[0] else (data, npy.read(data))
+            for known, data in zip_longest(last, (a.data for a in record.values()))
+            if data is not None
+        ]
         return [view for _, view in self._read]
 
     def decode(self, arrays: NDArrays, spec: Spec) -> Payload:

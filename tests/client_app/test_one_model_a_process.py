@@ -21,7 +21,7 @@ from common.methods import METHODS
 from common.models.building import ModelTemplate
 from common.wire import frame, npy
 from common.wire.bundle import Bundle, BundleSpec
-from common.wire.form import TensorSpec
+from common.wire.form import Payload, TensorSpec
 from common.wire.npy import array_of, record_of
 from common.wire.tensors import Tensors, TensorsSpec
 from common.wire.weights import CopyOnWriteTensors, Weights, WeightsSpec
@@ -172,8 +172,9 @@ def test_a_model_that_holds_something_of_its_own_is_built_each_time() -> None:
 # ---- weights ----------------------------------------------------------------------------------------------
 
 
-def views(*arrays: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-    return [npy.read(npy.write(array)) for array in arrays]
+def views(cache: DecodeCache, payload: Payload) -> list[np.ndarray[Any, Any]]:
+    """Return a payload's arrays as they come in a message."""
+    return cache.arrays_of(npy.record_of(map(npy.array_of, payload.encode())))
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Any]:
@@ -194,13 +195,13 @@ def test_equal_bytes_are_decoded_once_and_others_are_not(monkeypatch: pytest.Mon
     spec = WeightsSpec(("a",), ((2,),), (torch.float32,))
     arrivals = DecodeCache()
     decoded = counted(monkeypatch, WeightsSpec, "decode")
-    first = arrivals.decode(views(*start.encode()), spec)
-    again = arrivals.decode(views(*start.encode()), spec)
+    first = arrivals.decode(views(arrivals, start), spec)
+    again = arrivals.decode(views(arrivals, start), spec)
     assert isinstance(first, Weights)
     assert isinstance(again, Weights)
     assert first.read_only["a"].data_ptr() == again.read_only["a"].data_ptr()
     assert len(decoded) == 1
-    other = arrivals.decode(views(*Weights({"a": torch.tensor([1.0, 3.0])}).encode()), spec)
+    other = arrivals.decode(views(arrivals, Weights({"a": torch.tensor([1.0, 3.0])})), spec)
     assert len(decoded) == 2
     assert other.tensors["a"].tolist() == [1.0, 3.0]
     assert first.tensors["a"].tolist() == [1.0, 2.0]
@@ -209,7 +210,8 @@ def test_equal_bytes_are_decoded_once_and_others_are_not(monkeypatch: pytest.Mon
 def test_what_a_device_writes_into_its_weights_no_other_one_sees() -> None:
     start = Weights({"a": torch.tensor([1.0, 2.0])})
     spec = WeightsSpec(("a",), ((2,),), (torch.float32,))
-    arrivals, came = DecodeCache(), views(*start.encode())
+    arrivals = DecodeCache()
+    came = views(arrivals, start)
     written = arrivals.decode(came, spec)
     written.tensors["a"].mul_(2)
     assert written.read_only["a"].tolist() == written.tensors["a"].tolist() == [2.0, 4.0]
@@ -278,7 +280,7 @@ def test_the_parts_of_a_bundle_that_differ_by_site_are_each_sites() -> None:
     arrivals = DecodeCache()
     one, other = (
         arrivals.decode(
-            views(*Bundle({"w": weights, "n": Tensors({"n": torch.tensor(x)})}).encode()), spec
+            views(arrivals, Bundle({"w": weights, "n": Tensors({"n": torch.tensor(x)})})), spec
         )
         for x in (1, 2)
     )
