@@ -131,7 +131,7 @@ def _train(
     server_round, sent = int(str(config["server-round"])), due[0][0].content.array_records["arrays"]
     due = [(m, c) for m, c in due if _are_same(m.content.array_records["arrays"], sent)]
     begun = time.perf_counter()
-    names, pupils = list[str](), list[SiteTraining]()
+    names, sites = list[str](), list[SiteTraining]()
     for message, context in due:
         client = client_of(message, context)
         if not len(client.samples):
@@ -139,13 +139,13 @@ def _train(
         client.begin(dict(message.content.config_records["config"]))
         _, takes = client.phase_named("train")
         given = DECODE_CACHE.decode(DECODE_CACHE.arrays_of(sent), takes(run))
-        if (course := client.course(given)) is not None:
+        if (terms := client.course(given)) is not None:
             names.append(client.site)
-            pupils.append(SiteTraining(client.samples, client.generator(PURPOSE), course))
-    if not pupils:
+            sites.append(SiteTraining(client.samples, client.generator(PURPOSE), terms))
+    if not sites:
         return
-    model, settings = run.model_with(pupils[0].course.start), run.settings(FedAvgSettings)
-    ended = train_stacked(model, pupils, settings, server_round=server_round)
+    model, settings = run.model_with(sites[0].terms.start), run.settings(FedAvgSettings)
+    ended = train_stacked(model, sites, settings, server_round=server_round)
     share = (time.perf_counter() - begun) / len(names)
     for name, (parameters, trained) in zip(names, ended, strict=True):
         _READY[server_round, name] = Made(parameters, trained, share)

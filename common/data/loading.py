@@ -10,10 +10,10 @@ from pathlib import Path
 from common.data.folders.folder import Holdout, read_central, read_site
 from common.data.published.catalogue import NAMES, describe
 from common.data.published.sources import SOURCES, DownloadSource, ensure_files, read_digits
-from common.data.store import Contents, shared_store, store_roots
+from common.data.store import Contents, checksum_of, shared_store, store_roots
 from common.data.user.reading import read_site_table, read_user_data
 from common.errors import DataError
-from common.samples.dataset import Dataset, DatasetInfo, array_digest, combined_checksum
+from common.samples.dataset import Dataset, DatasetInfo
 from common.settings.images import ImagesSettings
 from common.settings.sections import DataSettings, kind_of
 from common.storage.limits import ANYWHERE, Bounds
@@ -21,7 +21,7 @@ from common.storage.limits import ANYWHERE, Bounds
 log = logging.getLogger("flwr")
 
 _loaded: dict[Hashable, Dataset] = {}
-_forgotten: list[int] = []
+_generation = 0
 # In-process engines may run devices in threads, and a user's function may load a set itself.
 _lock = threading.RLock()
 
@@ -88,15 +88,16 @@ def require_own(name: str) -> None:
         )
 
 
-def forget() -> None:
+def clear_cache() -> None:
     """Have data read again that are asked for from now on: between two runs of a process they may change."""
-    _forgotten.append(len(_loaded))
+    global _generation
+    _generation += 1
     _loaded.clear()
 
 
 def cache_generation() -> int:
     """Return how often that was: what was made of data before is another than what is made of them now."""
-    return len(_forgotten)
+    return _generation
 
 
 def _once(key: Hashable, read: Callable[[], Dataset]) -> Dataset:
@@ -111,11 +112,9 @@ def _once(key: Hashable, read: Callable[[], Dataset]) -> Dataset:
 def _load(info: DatasetInfo, data_dir: Path, bounds: Bounds) -> Dataset:
     if info.name == "digits":
         train, test = read_digits()
-        arrays = (train.images, train.labels, test.images, test.labels)
-        for array in arrays:
+        for array in (train.images, train.labels, test.images, test.labels):
             array.setflags(write=False)
-        checksum = combined_checksum([array_digest(array) for array in arrays])
-        return Dataset(info, train, test, checksum)
+        return Dataset(info, train, test, checksum_of(train, test))
 
     source = SOURCES[info.name]
     for path in source.paths(data_dir):
@@ -134,4 +133,4 @@ def _load(info: DatasetInfo, data_dir: Path, bounds: Bounds) -> Dataset:
                 f"{info.name} below {data_dir} has images of shape {split.images.shape[1:]}, not "
                 f"{info.shape}"
             )
-    return Dataset(info, stored.train, stored.test, stored.checksum, store=stored.folder)
+    return stored.described(info)

@@ -25,15 +25,21 @@ import numpy as np
 from filelock import FileLock
 
 from common.errors import DataError
-from common.samples.dataset import Skipped, Split, array_digest, combined_checksum
+from common.samples.dataset import (
+    Dataset,
+    DatasetInfo,
+    Skipped,
+    Split,
+    array_digest,
+    combined_checksum,
+)
 from common.storage.limits import ANYWHERE, Bounds
 
 log = logging.getLogger("flwr")
 
 STORE_FOLDER = "nectar-store"
 SCHEMA = 1
-ARRAYS = ("train-images", "train-labels", "test-images", "test-labels")
-OWNERS = "train-owners"
+ARRAYS = ("train-images", "train-labels", "test-images", "test-labels", "train-owners")
 UNREADABLE = (
     *(OSError, ValueError, KeyError, TypeError, EOFError, SyntaxError, TokenError, RuntimeError),
     *(OverflowError, MemoryError, struct.error, zlib.error, zipfile.BadZipFile),
@@ -64,6 +70,10 @@ class Stored:
     folder: Path | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
 
+    def described(self, info: DatasetInfo) -> Dataset:
+        """Return it as the data set of that description."""
+        return Dataset(info, self.train, self.test, self.checksum, self.skipped, self.folder)
+
 
 class _Unusable(OSError):
     """A store that is damaged or was made from other files; the message says which and why."""
@@ -72,7 +82,7 @@ class _Unusable(OSError):
 def store_roots(*directories: Path, bounds: Bounds = ANYWHERE) -> list[Path]:
     """Return where stores may lie: below each of ``directories``, else in the user's cache.
 
-    Where ``validation_rules`` bind, it is ``bounds.keep`` instead of the cache, and none that a link leads out of them.
+    Where ``bounds`` name a folder, it is ``bounds.keep`` instead of the cache, and none that a link leads out of them.
     """
     roots = [directory / STORE_FOLDER for directory in directories]
     if bounds.root is not None:
@@ -122,6 +132,13 @@ def _build(
     mode: int,
 ) -> Stored:
     """Build the store in the first writable root, or keep the data in this process's memory."""
+
+    def read() -> Contents:
+        try:
+            return read_source()
+        except OSError as error:  # which no other place for the store would mend
+            raise DataError(f"{name} cannot be read ({error})") from error
+
     for root in roots:
         try:
             root.mkdir(parents=True, exist_ok=True)
@@ -129,29 +146,15 @@ def _build(
                 # Another process may have built it while this one waited.
                 stored = _open_noting(root / name, fingerprint, [])
                 if stored is None:
-                    write_store(root / name, fingerprint, _read(name, read_source), mode)
+                    write_store(root / name, fingerprint, read(), mode)
                     stored = open_store(root / name, fingerprint)
                     log.info("%s: wrote %s, which every process here shares", name, root / name)
                 return stored
         except OSError as error:
             log.warning("%s: no store can be written to %s (%s)", name, root, error)
     log.warning("%s: no store can be written anywhere; every process keeps its own copy", name)
-    contents = _read(name, read_source)
-    return Stored(
-        contents.train,
-        contents.test,
-        checksum_of(contents.train, contents.test),
-        contents.skipped,
-        about=contents.about,
-    )
-
-
-def _read(name: str, read_source: Callable[[], Contents]) -> Contents:
-    """Read the published files; DataError if that fails, which no other place for the store would mend."""
-    try:
-        return read_source()
-    except OSError as error:
-        raise DataError(f"{name} cannot be read ({error})") from error
+    train, test, skipped, about = read()
+    return Stored(train, test, checksum_of(train, test), skipped, about=about)
 
 
 def write_store(folder: Path, fingerprint: str, contents: Contents, mode: int) -> None:
@@ -185,19 +188,15 @@ def open_store(folder: Path, fingerprint: str) -> Stored:
     try:
         record = json.loads(content)
         schema, source, expected = record["schema"], record["source"], record["sha256"]
-        names = [*ARRAYS, OWNERS] if OWNERS in expected else ARRAYS
-        if len(expected) != len(names):
-            raise ValueError(f"its record has checksums of {len(expected)} arrays")
+        names = ARRAYS[: len(expected)]  # not all sets have owners
         arrays = [
             np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False))
             for name in names
         ]
         digests = [array_digest(array) for array in arrays]
         recorded = [expected[name] for name in names]
-        skipped = tuple(
-            Skipped(str(path), str(reason)) for path, reason in record.get("skipped", [])
-        )
-        about = dict(record.get("about", {}))
+        skipped = tuple(Skipped(str(path), str(reason)) for path, reason in record["skipped"])
+        about = dict(record["about"])
         train, test = Split(*arrays[:2], *arrays[4:]), Split(*arrays[2:4])
     except UNREADABLE as error:
         raise _Unusable(f"the store {folder} is damaged ({error})") from error
@@ -231,9 +230,8 @@ def _open_noting(folder: Path, fingerprint: str, problems: list[str]) -> Stored 
 
 
 def _arrays(train: Split, test: Split) -> dict[str, np.ndarray]:  # the order is the checksum's
-    four = (train.images, train.labels, test.images, test.labels)
-    arrays = dict(zip(ARRAYS, four, strict=True))
-    return arrays if train.owners is None else {**arrays, OWNERS: train.owners}
+    arrays = [train.images, train.labels, test.images, test.labels, train.owners]
+    return {n: array for n, array in zip(ARRAYS, arrays, strict=True) if array is not None}
 
 
 def _digests(train: Split, test: Split) -> dict[str, str]:

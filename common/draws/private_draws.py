@@ -79,14 +79,9 @@ class SystemRows(_Rows):
 
 
 class SeededRows(_Rows):
-    """Draws that a seed and an example's own bytes decide, and no other example.
+    """Draws that a seed, another one for each step, and an example's own bytes decide, and no other example.
 
-    Parameters
-    ----------
-    seed : int
-        What they are for: another one for each step.
-    hashes : uint64 array [n]
-        Of the examples, as `example_hashes` gives them.
+    ``hashes``, uint64 [n], are of the examples, as `example_hashes` gives them.
     """
 
     def __init__(self, seed: int, hashes: Words, device: torch.device) -> None:
@@ -112,10 +107,7 @@ class SeededRows(_Rows):
 def keyed_hashes(samples: Samples, key: bytes = b"") -> Words:
     """Return a hash of each example's stored bytes and label, uint64 [n]: of nothing else but ``key``.
 
-    Parameters
-    ----------
-    key : bytes
-        At most 64 of them; whoever lacks it learns nothing from a hash of what the example is.
+    Whoever lacks the key, at most 64 bytes, learns nothing from a hash of what the example is.
     """
     images, labels = (np.ascontiguousarray(t.cpu().numpy()) for t in (samples.raw, samples.labels))
     rows = (
@@ -177,16 +169,11 @@ class KeyStream:
         return out[:count]
 
     def normal(self, shape: Sequence[int]) -> Tensor:
-        """Draw from the standard normal distribution.
+        """Draw from the standard normal distribution: float64, on the CPU.
 
         A word is a sign and a tail probability of 63 bits, of which the quantile is taken in float64. A tail below
         2^-14 has 52 bits more: of the smallest, neighbouring quantiles would else be further apart than 2^-24. So every
         number of a grid of 2^-24 can come, up to 11.1. Beyond is one draw of 2^94.
-
-        Returns
-        -------
-        Tensor
-            Float64, on the CPU.
         """
         found = torch.empty(math.prod(shape), dtype=torch.float64)
         for block in torch.split(found, _BLOCK):

@@ -20,12 +20,7 @@ PAD = 4
 def flip_crop(images: Tensor, generator: torch.Generator) -> Tensor:
     """Return a random crop of each image, of its own size from itself with 4 reflected pixels around it; half flipped.
 
-    Parameters
-    ----------
-    images : Tensor
-        [n, C, H, W], both sides longer than 4.
-    generator : torch.Generator
-        The source of every draw, for one image after the other.
+    ``images`` are [n, C, H, W], both sides longer than 4; draws are for one after the other.
     """
     n, on = len(images), generator.device
     corners = torch.randint(2 * PAD + 1, (2, n, 1), generator=generator, device=on)

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -82,12 +81,10 @@ _most_held = [0]
 
 
 def _resident() -> int:
-    """Return this process's resident bytes; more than any process has where the system does not tell."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except OSError:
-        return sys.maxsize
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    """Return this process's resident bytes."""
+    import psutil  # which work with small weights should not cost
+
+    return int(psutil.Process().memory_info().rss)
 
 
 def torch_device(name: str) -> torch.device:
@@ -136,10 +133,7 @@ PIECE = 2**16
 def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Yield tensors of one shape side by side in flat pieces, views of those that are in one piece in memory.
 
-    Parameters
-    ----------
-    tensors : Tensor
-        Of one shape; small ones are yielded as they are.
+    Small ones are yielded as they are.
     """
     if tensors[0].numel() <= PIECE:
         yield tensors

@@ -53,21 +53,15 @@ class SiteTraining:
 
     samples: Samples
     generator: torch.Generator
-    course: StepTerms
+    terms: StepTerms
 
 
 @dataclass(frozen=True)
 class _Batches:
-    """The batches of all sites, those of the most steps first.
+    """The batches of all sites, those of the most steps first, and how many of the steps are each site's.
 
-    Attributes
-    ----------
-    rows : Tensor
-        Positions in all sites' examples, one site behind the other, int64 [sites, steps, batch]; 0 where there is none.
-    real : Tensor
-        Whether a position is one of a batch, which may be smaller, bool, of the same shape.
-    steps : list of int
-        How many of the steps are each site's.
+    ``rows``, int64 [sites, steps, batch], are positions in all sites' examples, one site behind the other, 0 where
+    there is none; ``real``, bool of that shape, says whether a position is one of a batch, which may be smaller.
     """
 
     rows: Tensor
@@ -92,31 +86,22 @@ def cannot_stack(model: nn.Module, settings: TrainingSettings, task: Task) -> st
 
 def train_stacked(
     model: nn.Module,
-    pupils: Sequence[SiteTraining],
+    sites: Sequence[SiteTraining],
     settings: TrainingSettings,
     *,
     server_round: int = 1,
 ) -> list[tuple[dict[str, Tensor], Trained]]:
     """Return each site's parameters after ``settings.epochs`` passes from those of ``model``, and how that went.
 
-    Parameters
-    ----------
-    model
-        What all begin with, one of which `cannot_stack` says nothing; it stays as it is.
-    pupils
-        The sites, whose samples are normalised alike, and whose courses name the same tensors.
-
-    Returns
-    -------
-    list of (dict of str to Tensor, Trained)
-        In the order of ``pupils``; the tensors are views of the stacked ones.
+    The sites' samples are normalised alike, and their terms name the same tensors. The model, one of which
+    `cannot_stack` says nothing, stays as it is; what is returned are views of the stacked tensors.
     """
-    counts = [settings.epochs * -(-len(pupil.samples) // settings.batch) for pupil in pupils]
-    order = sorted(range(len(pupils)), key=lambda k: -counts[k])
-    drawn = _drawn([pupils[k] for k in order], settings)
-    samples = pupils[0].samples
-    raw = torch.cat([pupils[k].samples.raw for k in order])
-    labels = torch.cat([pupils[k].samples.labels for k in order])
+    counts = [settings.epochs * -(-len(site.samples) // settings.batch) for site in sites]
+    order = sorted(range(len(sites)), key=lambda k: -counts[k])
+    drawn = _drawn([sites[k] for k in order], settings)
+    samples = sites[0].samples
+    raw = torch.cat([sites[k].samples.raw for k in order])
+    labels = torch.cat([sites[k].samples.labels for k in order])
     begun = dict(model.named_parameters())
     stacked = {n: p.detach().expand(len(order), *p.shape).clone() for n, p in begun.items()}
     buffers = {n: torch.zeros_like(t) for n, t in stacked.items()} if settings.momentum else {}
@@ -124,10 +109,10 @@ def train_stacked(
     sizes = real.sum(2)
     losses = torch.zeros_like(sizes)
     lr, amount = settings.lr_in(server_round), 0.0
-    courses = [pupils[k].course for k in order]
-    mu, carried_on = courses[0].mu, courses[0].carried_on
-    slopes = _in_one([course.slope for course in courses], begun)
-    drifts = _in_one([course.drift for course in courses], begun)
+    terms = [sites[k].terms for k in order]
+    mu, carried_on = terms[0].mu, terms[0].carried_on
+    slopes = _in_one([one.slope for one in terms], begun)
+    drifts = _in_one([one.drift for one in terms], begun)
 
     def loss(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor, shares: Tensor) -> Tensor:
         outputs = functional_call(model, dict(parameters), (x,))
@@ -184,15 +169,15 @@ def _move(
     torch._foreach_add_(parameters, found, alpha=-lr)
 
 
-def _drawn(pupils: Sequence[SiteTraining], settings: TrainingSettings) -> _Batches:
+def _drawn(sites: Sequence[SiteTraining], settings: TrainingSettings) -> _Batches:
     """Draw all batches of all sites, each from its own generator."""
     by_site, start = list[Tensor](), 0
-    for pupil in pupils:
-        n, device = len(pupil.samples), pupil.samples.labels.device
+    for site in sites:
+        n, device = len(site.samples), site.samples.labels.device
         drawn = [
             nn.functional.pad(batch + start, (0, settings.batch - len(batch)), value=-1)
             for _ in range(settings.epochs)
-            for batch in batches(n, settings.batch, pupil.generator, device)
+            for batch in batches(n, settings.batch, site.generator, device)
         ]
         by_site.append(torch.stack(drawn))
         start += n

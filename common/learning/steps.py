@@ -10,18 +10,10 @@ from common.settings.fedavg import TrainingSettings
 
 @dataclass(frozen=True)
 class DPSGDSteps:
-    """How many private steps a training takes, and with which chance each of them draws an example.
+    """How many private steps a training takes, and q, the chance with which each of them draws an example.
 
-    Whoever knows the numbers that it was planned with knows these; nothing else decides them.
-
-    Attributes
-    ----------
-    rate : float
-        q, the chance of each example in each step.
-    steps : int
-        How many.
-    expected : int
-        How many examples a step draws in the mean, by which its sum is divided.
+    A step's sum is divided by the examples that it draws in the mean, ``expected``. Whoever knows the numbers that it
+    was planned with knows these; nothing else decides them.
     """
 
     rate: float
@@ -32,18 +24,9 @@ class DPSGDSteps:
     def plan(cls, batch: int, epochs: int, pool: int, drawn: int = 0) -> DPSGDSteps:
         """Return the steps in which as many examples are drawn, in the mean, as plain passes have.
 
-        With q = B / n over all of n examples these are ceil(epochs / q).
-
-        Parameters
-        ----------
-        batch : int
-            B; a smaller pass gives all it has.
-        epochs : int
-            Passes.
-        pool : int
-            The examples that are drawn from, as many as are said to be there; at least 1.
-        drawn : int
-            The examples of a pass; 0: as many as the pool has.
+        With q = B / n over all of n examples these are ceil(epochs / q). ``pool`` are the examples that are drawn from,
+        as many as are said to be there, at least 1; ``drawn`` those of a pass, 0: as many as the pool has. A pass of
+        fewer than ``batch`` gives all it has.
         """
         a_pass = drawn or pool
         size = min(batch, a_pass)

@@ -374,12 +374,7 @@ def evaluate(
 def dp_sgd(gaussian: Gaussian, expected: float) -> GradientRule:
     """Return what leaves a batch's noisy mean gradient in ``grad``; the mean loss, which is private, is NaN.
 
-    Parameters
-    ----------
-    gaussian : Gaussian
-        Clip and noise, other noise for each step.
-    expected : float
-        The divisor.
+    ``gaussian`` has clip and noise, other noise for each step; ``expected`` is the divisor.
     """
     layers = Layers()
 

@@ -77,11 +77,8 @@ _NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 def personal_names(model: Classifier, personal: str) -> frozenset[str]:
     """Return the names of the parameters and buffers that stay at a site.
 
-    Parameters
-    ----------
-    personal : str
-        none; head, the last layer; norm, all layers that normalise (FedBN's); or names of layers, which have all below
-        them, with commas between.
+    ``personal`` is none; head, the last layer; norm, all layers that normalise (FedBN's); or names of layers, which
+    have all below them, with commas between.
     """
     names = tuple(model.state_dict())
     if personal == "none":

@@ -47,14 +47,8 @@ class ConvNet(Classifier):
 
     With depth 3, width 128 and instance norm it has 320,010 parameters on CIFAR-10, 504,420 on
     CIFAR-100 and 317,706 on MNIST. The first convolution pads images of 28x28 by 3 instead of 1, to
-    32x32, as the papers' code does.
-
-    Parameters
-    ----------
-    depth
-        The number of blocks; each halves the image's sides.
-    norm
-        "instance" (affine), "group" (4 groups), "batch" or "none".
+    32x32, as the papers' code does. Each block halves the sides; ``norm`` is "instance" (affine), "group"
+    (4 groups), "batch" or "none".
     """
 
     def __init__(

@@ -25,18 +25,8 @@ class Encoder(Classifier):
     The blocks have ``width`` and twice as many channels; ReLU follows each convolution, a 2x2 max pool
     each block. The code is a linear layer under a sigmoid, so it is in [0, 1]^l. It is the embedding.
     Depth 1, width 16 and l = 32 are the paper's network for Fashion-MNIST (55,338 parameters);
-    depth 2, width 32 and l = 128 that for CIFAR-10 (591,274).
-
-    Parameters
-    ----------
-    shape
-        An image's (channels, height, width), both sides divided by 4.
-    depth
-        Convolutions of a block.
-    width
-        Channels of the first block.
-    embedding
-        l; 0 for ``width``.
+    depth 2, width 32 and l = 128 that for CIFAR-10 (591,274). 4 divides an image's sides; a block has
+    ``depth`` convolutions, and l is ``embedding``, or 0 for ``width``.
     """
 
     def __init__(
@@ -88,18 +78,8 @@ class Decoder(nn.Module):
     """Images of latent codes: the encoder's mirror, with transposed convolutions of which two double the size.
 
     A linear layer with ReLU gives the encoder's last feature maps; ReLU follows every transposed
-    convolution but the last, whose output is an image in the classifier's normalised space.
-
-    Parameters
-    ----------
-    shape
-        The images' (channels, height, width), both sides divided by 4.
-    depth
-        Convolutions of one of the encoder's blocks.
-    width
-        Channels of the encoder's first block.
-    latent
-        l.
+    convolution but the last, whose output is an image in the classifier's normalised space. ``shape``, ``depth``
+    and ``width`` are the encoder's, and ``latent`` is l.
     """
 
     def __init__(self, shape: tuple[int, ...], depth: int, width: int, latent: int) -> None:

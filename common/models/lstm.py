@@ -64,18 +64,9 @@ class LSTM(Classifier):
     """Token vectors, ``depth`` LSTM layers of ``width`` hidden units, logits of the next token at every place.
 
     With depth 1, width 96 and a tied output it has 1,044,112 parameters for 10,000 tokens. It takes
-    token ids int64 [n, T], or their vectors float [n, T, d] as ``continuous`` gives them; any T.
-
-    Parameters
-    ----------
-    shape
-        A text's number of tokens, (T,).
-    classes
-        The number of tokens in the vocabulary.
-    embedding
-        The size d of a token's vector; 0 for ``width``.
-    tied
-        Whether the output layer's matrix is the embedding's own.
+    token ids int64 [n, T], or their vectors float [n, T, d] as ``continuous`` gives them; any T. ``shape`` is (T,),
+    ``classes`` the size of the vocabulary, ``embedding`` is d, 0 for ``width``. With ``tied`` the output layer's matrix
+    is the embedding's own.
     """
 
     def __init__(

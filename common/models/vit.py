@@ -75,12 +75,7 @@ class ViT(Classifier):
 
     A patch is the smallest square of at least 2x2 pixels that divides the image into 8 patches a side at most: 4x4
     of a 28x28 or 32x32 image. With depth 3 and width 128 it has 610,826 parameters for CIFAR-10. It has a head for
-    every 32 of the width, and no dropout.
-
-    Parameters
-    ----------
-    width
-        The size of a token, a multiple of 32 or below it.
+    every 32 of the width, which is a token's size, and no dropout.
     """
 
     def __init__(

@@ -90,14 +90,8 @@ def epsilon(
     seconds instead of one for 20,000 steps of epsilon 80. It converges throughout, but from an epsilon of about 700 its
     exponentials overflow, and it returns too little (709.8 for 746.8) or nothing: beyond 500 RDP alone is asked.
 
-    Parameters
-    ----------
-    delta : float
-        Above 0 and below 1.
-    adjacency : str
-        For which neighbours; events of the other are converted (`Event.within`).
-    most_places : int
-        Places of PRV's grids up to which that accountant is asked; it takes a second for a million of them.
+    Events of the other ``adjacency`` are converted (`Event.within`). The PRV accountant is asked up to so many places
+    of its grids: it takes a second for a million of them.
     """
     rdp, prv = _bounds(events, delta, adjacency, most_places)
     return Epsilon(rdp, prv())
@@ -228,27 +222,12 @@ _TERMS = 128
 def rdp_of_step(noise: float, rate: float, orders: tuple[float, ...]) -> Array:
     """Return an upper bound on one step's RDP at each of ``orders``; infinite where it cannot be computed.
 
-    Parameters
-    ----------
-    noise : float
-        The noise multiplier, above 0.
-    rate : float
-        The chance of each example to be in the sample, above 0 and at most 1.
-    orders : tuple of float
-        Each above 1; the whole ones of at most some thousands, the others at most 64.
-
-    Returns
-    -------
-    float64 array [len(orders)]
-        Not to be changed.
+    The noise multiplier is above 0, the ``rate`` the chance of each example to be in the sample, above 0. Orders are
+    above 1, the whole ones at most some thousands, the others at most 64. What is returned is not to be changed.
     """
-    if rate == 1:
-        return (
-            np.array(orders) / (2 * noise * noise)
-            if noise * noise
-            else np.full(len(orders), math.inf)
-        )
     found = np.full(len(orders), math.inf)
+    if rate == 1:
+        return np.array(orders) / (2 * noise * noise) if noise * noise else found
     whole = np.array([float(order).is_integer() for order in orders])
     with np.errstate(all="ignore"):
         for chosen, log_moments in ((whole, _whole), (~whole, _fractional)):
@@ -331,14 +310,7 @@ def gaussian_like(noise: float, sensitivity: float, numbers: int) -> float:
     order a is at most a D^2 / (2 mu) + ((2 a - 1) D^2 + 6 D1) / (4 mu^2) (their Corollary 3.6). From order 2 on this is
     at most a times D^2 / (2 mu) + D^2 / (2 mu^2) + max(0, 6 D1 - D^2) / (8 mu^2), which is a Gaussian's.
 
-    Parameters
-    ----------
-    noise : float
-        The noise's standard deviation over the sensitivity.
-    sensitivity : float
-        How far an example moves the sum in L2, in whole steps of its grid; so D1 is at most D^2, and sqrt(n) D.
-    numbers : int
-        n, the numbers of the sum.
+    The sum has n ``numbers``; an example moves it by D in whole steps of its grid, so D1 is at most D^2, and sqrt(n) D.
     """
     square = sensitivity**2
     most = min(square, math.sqrt(numbers) * sensitivity)
@@ -353,7 +325,7 @@ def gaussian_like(noise: float, sensitivity: float, numbers: int) -> float:
 
 
 def latent_sensitivity(dimension: int, images: int, clip: float = 0.0) -> float:
-    """Return how far the mean of latents in [0, 1]^l can move, in L2, when one image is replaced by another.
+    """Return how far the mean of m latents in [0, 1]^l can move, in L2, when one image is replaced by another.
 
     The number of images is public, and the encoder stays as it is: one that has been trained on the image moves the
     mean by more. Then one latent z of m becomes z', and the mean moves by ||z - z'|| / m.
@@ -361,21 +333,7 @@ def latent_sensitivity(dimension: int, images: int, clip: float = 0.0) -> float:
     No coordinate moves by more than 1, so that ||z - z'|| <= sqrt(l), as between two opposite corners. A latent that
     has been scaled down to a norm of C where it was longer has no negative coordinate still. So <z, z'> >= 0, and
     ||z - z'||^2 = ||z||^2 + ||z'||^2 - 2 <z, z'> <= 2 C^2, as between two axes; any two vectors of that norm could be
-    2 C apart.
-
-    Parameters
-    ----------
-    dimension : int
-        l, 1 or more.
-    images : int
-        m, 1 or more.
-    clip : float
-        C; 0: the latents are as the encoder gives them.
-
-    Returns
-    -------
-    float
-        sqrt(l) / m, or the smaller of sqrt(l) and sqrt(2) C, over m.
+    2 C apart. So it is sqrt(l) / m, or with a ``clip`` C the smaller of sqrt(l) and sqrt(2) C, over m.
     """
     if dimension < 1 or images < 1 or not clip >= 0:
         raise ValueError(

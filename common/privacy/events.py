@@ -130,12 +130,7 @@ def parallel(classes: Iterable[Event]) -> Event:
 
     An example is in one part, and what is released of the others is the same with it and without it. (That holds of
     an exchange only within a part.) What is returned is the least noise, the highest rate and the most steps that any
-    has: where they differ in one of these alone, exactly the worst, else no less.
-
-    Parameters
-    ----------
-    classes : iterable of Event
-        One a part.
+    part's event has: where they differ in one of these alone, exactly the worst, else no less.
     """
     events = list(classes)
     if len({(event.mechanism, event.adjacency) for event in events}) != 1:

@@ -17,17 +17,10 @@ from common.errors import DataError
 
 @dataclass(frozen=True)
 class Bounds:
-    """Below which folder everything that a run's settings name must lie, and whether files may be fetched.
+    """Below which folder everything that a run's settings name must lie, and whether missing files may be downloaded.
 
-    Parameters
-    ----------
-    root : Path, optional
-        The folder; None for a machine that serves its own user alone, where a run names any place.
-    download : bool
-        Whether missing files of a data set may be downloaded.
-    keep : Path, optional
-        Where stores go that find no room below the data directory; only with ``root``, without which that is the
-        user's cache.
+    A machine that serves its own user alone, where a run names any place, has no ``root``. With one, stores that find
+    no room below the data directory go to ``keep``; without, to the user's cache.
     """
 
     root: Path | None = None

@@ -62,7 +62,7 @@ def main(
     if to and not to.parent.is_dir():
         raise ConfigError(f"--json={to}: there is no folder {to.parent}.")
     from common.config.loading import load
-    from common.data.folders.folder import account
+    from common.data.folders.folder import skipped_summary
     from common.learning.compute import torch_device, use_threads
     from common.storage.files import write_json
     from nectar.export.scoring import (
@@ -104,7 +104,7 @@ def main(
     print(text)
     skipped = pictures.skipped if pictures else []
     if skipped:
-        print(f"\n{len(skipped)} files were not used:", *account(skipped), sep="\n")
+        print(f"\n{len(skipped)} files were not used:", *skipped_summary(skipped), sep="\n")
     if to:
         files = [{"path": one.path, "reason": one.reason} for one in skipped]
         write_json(to, content | {"skipped": files})

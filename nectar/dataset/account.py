@@ -19,11 +19,11 @@ from common.data.folders.decode import Unreadable, most_pixels, read_image
 from common.data.folders.folder import (
     Holdout,
     ImageFile,
-    account,
     by_reason,
     list_split,
     printable,
     site_split,
+    skipped_summary,
     split_folders,
     test_split,
 )
@@ -76,7 +76,9 @@ def describe_dataset(dataset: Dataset, *, named: int = _NAMED) -> str:
         ("not used", _left_out(dataset)),
     ]
     lines = [f"{name:<9} {text}" for name, text in rows]
-    return "\n".join(lines + [f"  {line}" for line in account(dataset.skipped, named=named)])
+    return "\n".join(
+        lines + [f"  {line}" for line in skipped_summary(dataset.skipped, named=named)]
+    )
 
 
 def _form(info: DatasetInfo) -> list[tuple[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from common.config.resolved import Config
-from common.data.loading import forget
+from common.data.loading import clear_cache
 from common.sites import Site
 from nectar.engines.flower.app import client_app
 from nectar.engines.pool.grid import local_federation
@@ -49,4 +49,4 @@ def run_here(
         with local_federation(app, config, progress) as grid:
             return serve(grid, config, begun, members, on_round=on_round, start=start)
     finally:
-        forget()
+        clear_cache()

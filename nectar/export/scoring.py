@@ -21,7 +21,7 @@ from common.config.resolved import Config
 from common.config.text import join_set, parse_set
 from common.config.user_parts import ImportPolicy
 from common.data.folders.decode import Unreadable, dtype_of, read_image
-from common.data.folders.folder import FOLDER, account, list_split
+from common.data.folders.folder import FOLDER, list_split, skipped_summary
 from common.data.user.rows import cell_names, read_rows
 from common.division import Division
 from common.errors import ConfigError, DataError
@@ -432,7 +432,7 @@ class PictureFolder:
             if images:
                 yield torch.stack(images), torch.tensor(targets)
         if not count:
-            reasons = "; ".join(account(self.skipped))
+            reasons = "; ".join(skipped_summary(self.skipped))
             raise DataError(f"none of the pictures in {self.folder} can be read ({reasons})")
 
 

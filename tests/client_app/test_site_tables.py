@@ -15,7 +15,7 @@ from client_app.app import app as client_app
 from client_app.site import _require_columns_of_run
 from client_app.state import DirectoryState
 from common.config.loading import load
-from common.data.loading import forget, load_site
+from common.data.loading import clear_cache, load_site
 from common.division import Division
 from common.errors import DataError, FederationError
 from nectar.cli import main
@@ -175,7 +175,7 @@ def test_a_file_that_loses_a_column_before_a_resume_leaves_its_site_out(
     text = f"{TEXT} federation.join_deadline=1"
     began = federate(small(**keys, rounds=1, set=text), tables)
     write(tables["south"], rows(80, 5), ["age", "region", "dosage", "outcome"])
-    forget()
+    clear_cache()
     again = small(**keys, rounds=2, set=text) | {"resume": str(began.directory)}
     past = RunRecord.open(federate(again, tables).directory)
     first, last = past.rounds[1:]
@@ -195,7 +195,7 @@ def test_the_owner_checks_a_table_before_joining(
     assert main(["data", *words, "--folder", str(tables["north"])]) == 0
     assert "rows of each class" in capsys.readouterr().out
     write(tables["north"], rows(80, 5), ["age", "region", "dosage", "outcome"])
-    forget()
+    clear_cache()
     assert main(["data", *words, "--folder", str(tables["north"])]) == 2
     assert "it has 'dosage'" in capsys.readouterr().err
 

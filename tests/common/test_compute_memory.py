@@ -19,8 +19,3 @@ def test_memory_is_given_back_once_a_copy_more_is_held_than_ever_before(
         compute.return_if_large(40 * 2**20)
         compute.return_if_large(2**20)  # a small model's never
     assert given == [300, 345, 400]
-
-
-def test_what_is_resident_is_what_the_system_says() -> None:
-    psutil = pytest.importorskip("psutil")
-    assert compute._resident() == pytest.approx(psutil.Process().memory_info().rss, rel=0.05)

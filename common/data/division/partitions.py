@@ -35,26 +35,11 @@ def partition(
     *,
     whole: bool = False,
 ) -> Parts:
-    """Divide a training set over ``clients``.
+    """Divide a training set over ``clients``: K sorted arrays of indices into ``labels``, disjoint and none empty.
 
-    Parameters
-    ----------
-    labels
-        int64 [n], what is left of the training set after the validation share; for text
-        what its stratified cuts go by.
-    clients
-        how many clients there are (K).
-    seed
-        the run's seed; equal arguments give equal parts.
-    owners
-        int64 [n], the natural client or the group of each sample, for kind natural.
-    whole
-        whether no owner's samples may be divided, whatever the kind.
-
-    Returns
-    -------
-    K sorted arrays of indices into ``labels``: disjoint, none empty and together all of them,
-    but for kind natural with fewer clients than owners.
+    Together they are all of them, but for kind natural with fewer clients than owners. ``labels`` [n] are those left
+    after the validation share, of text what its stratified cuts go by; ``owners`` [n] say for kind natural whose each
+    sample is, and with ``whole`` nobody's are divided, whatever the kind. Equal arguments give equal parts.
     """
     if clients < 1 or clients > len(labels):
         raise DataError(
@@ -215,11 +200,18 @@ def _draw_group(
             chosen: Indices = counts[enough[0]]
             return chosen
         best = max(best, int(smallest.max()))
-    raise DataError(
+    raise _none_enough(
+        settings,
+        f"division in which each of {clients} sites of a group has half of its fair share, {least} images",
+        best,
+        f"raise partition.max_draws or partition.alpha, or set partition.group to fewer than {clients}",
+    )
+
+
+def _none_enough(settings: PartitionSettings, wanted: str, best: int, remedy: str) -> DataError:
+    return DataError(
         f"{settings.max_draws} draws of partition.kind={settings.kind} with partition.alpha={settings.alpha} gave no "
-        f"division in which each of {clients} sites of a group has half of its fair share, {least} images (the best "
-        f"had a smallest site of {best}); raise partition.max_draws or partition.alpha, or set partition.group to "
-        f"fewer than {clients}"
+        f"{wanted} (the best had a smallest site of {best}); {remedy}"
     )
 
 
@@ -355,25 +347,19 @@ def report(
     of every count; with one column, as for text, only the sums. Without the names of the ``sites``
     they are called partitions.
     """
+    head: Sequence[str] = ("classes", "largest class")
+    if len(classes) <= _MAX_COLUMNS:
+        head = classes if len(classes) > 1 else ()
+
+    def cells(row: Indices) -> list[str]:
+        if len(classes) <= _MAX_COLUMNS:
+            return [str(count) for count in row[: len(head)]]
+        return [str(np.count_nonzero(row)), f"{classes[int(row.argmax())]} {row.max()}"]
+
     rows = [*counts, counts.sum(axis=0)]
     names = [*(sites or (f"partition-{site}" for site in range(len(counts)))), "all"]
-    if len(classes) == 1:
-        header = ["site", unit]
-        cells = [[str(row.sum())] for row in rows]
-    elif len(classes) <= _MAX_COLUMNS:
-        header = ["site", unit, *classes]
-        cells = [[str(row.sum()), *(str(count) for count in row)] for row in rows]
-    else:
-        header = ["site", unit, "classes", "largest class"]
-        cells = [
-            [
-                str(row.sum()),
-                str(np.count_nonzero(row)),
-                f"{classes[int(row.argmax())]} {row.max()}",
-            ]
-            for row in rows
-        ]
-    table = [header, *([name, *row] for name, row in zip(names, cells, strict=True))]
+    named = zip(names, rows, strict=True)
+    table = [["site", unit, *head], *([name, str(row.sum()), *cells(row)] for name, row in named)]
     first, *widths = (max(map(len, column)) for column in zip(*table, strict=True))
     lines = ([n.ljust(first), *map(str.rjust, row, widths)] for n, *row in table)
     return "\n".join(map("  ".join, lines))
@@ -431,11 +417,11 @@ def draw_until_large_enough(
     lower = (
         "partition.min_size or federation.sites" if settings.min_size > 1 else "federation.sites"
     )
-    raise DataError(
-        f"{settings.max_draws} draws of partition.kind={settings.kind} with "
-        f"partition.alpha={settings.alpha} gave no partition in which each of {clients} sites "
-        f"has {least} images (the best had a smallest site of {best}); raise partition.alpha or "
-        f"partition.max_draws, or lower {lower}"
+    raise _none_enough(
+        settings,
+        f"partition in which each of {clients} sites has {least} images",
+        best,
+        f"raise partition.alpha or partition.max_draws, or lower {lower}",
     )
 
 

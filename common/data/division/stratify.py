@@ -20,28 +20,12 @@ Indices = NDArray[np.int64]
 def validation_split(
     labels: Labels, share: float, seed: int, groups: Labels | None = None, least: int = 0
 ) -> tuple[Indices, Indices]:
-    """Cut a stratified share off a training set, before it is partitioned.
+    """Cut a stratified share off a training set; return the sorted indices of what stays and of what is held back.
 
-    The share's total is ``round(share * n)``, divided over the classes in proportion (largest
-    remainders). No class loses its last image to it, so a set of classes with one image each gives
-    fewer than asked. Groups stay whole, so that of them it is about that.
-
-    Parameters
-    ----------
-    labels
-        int64 [n].
-    share
-        what to hold back, in [0, 0.5].
-    seed
-        the run's seed; the same labels, share and seed give the same cut.
-    groups
-        int64 [n], which samples belong together; None if each is for itself.
-    least
-        how many of each class are held back at least, where it has more than that and anything is.
-
-    Returns
-    -------
-    Sorted indices of what stays and of what is held back: disjoint, together all of ``labels``.
+    The share, in [0, 0.5], is ``round(share * n)`` in all, divided over the classes in proportion (largest remainders).
+    No class loses its last image to it, so a set of classes with one image each gives fewer than asked. Samples of one
+    of the ``groups`` [n] stay together, so that of them it is about that. If anything is held back, it is ``least`` of
+    each class at least, where it has more than that. The same labels [n], share and seed give the same cut.
     """
     if not 0 <= share <= 0.5:
         raise DataError(f"a share of {share} cannot be held back: it must lie in [0, 0.5]")
@@ -56,31 +40,14 @@ def validation_split(
 
 
 def held_back(labels: Labels, share: float) -> Indices:
-    """Return how many of each class `validation_split` holds back, which no draw decides: int64 [max label + 1].
-
-    Parameters
-    ----------
-    labels
-        int64 [n].
-    share
-        what is held back, in [0, 0.5].
-    """
+    """Return how many of each class `validation_split` holds back, which no draw decides: int64 [max label + 1]."""
     return _apportion(np.bincount(labels), round(share * len(labels)))
 
 
 def subset(labels: Labels, count: int, seed: int) -> Indices:
-    """Draw the ``count`` images that a run uses of a training set, before anything is held back.
+    """Draw the images that a run uses of a training set, before anything is held back: sorted indices into ``labels``.
 
-    Parameters
-    ----------
-    labels
-        int64 [n].
-    count
-        how many, the classes in proportion; 0 for all.
-
-    Returns
-    -------
-    Sorted indices into ``labels``.
+    There are ``count``, the classes in proportion; 0 for all.
     """
     n = len(labels)
     if count > n:
@@ -96,22 +63,10 @@ def subset(labels: Labels, count: int, seed: int) -> Indices:
 def stratified_mask(
     labels: Labels, count: int, priority: NDArray[np.generic], least: int = 0
 ) -> NDArray[np.bool_]:
-    """Mark ``count`` of the images, each class in proportion, those of lowest ``priority`` first.
+    """Mark ``count`` of the images, at most half of n, each class in proportion, those of lowest ``priority`` first.
 
-    Parameters
-    ----------
-    labels
-        int64 [n], not negative.
-    count
-        how many to mark, at most half of n.
-    priority
-        distinct values [n].
-    least
-        how many of each class are marked at least, where it has more than that.
-
-    Returns
-    -------
-    bool [n] with ``count`` marks, fewer only where each class would lose its last image, more for ``least``.
+    The marks, bool [n], are fewer only where each class would lose its last image, and more where a class that has more
+    than ``least`` would have fewer marks than that. The values of ``priority`` [n] are distinct.
     """
     totals = np.bincount(labels)
     quotas = _apportion(totals, count, least)
@@ -143,12 +98,7 @@ def _apportion(totals: Indices, count: int, least: int = 0) -> Indices:
 class Parts(Sequence[Indices]):
     """K arrays of positions, as views that are made when they are asked for.
 
-    Parameters
-    ----------
-    positions
-        int64 [n], the first part's, the second's and so on.
-    ends
-        int64 [K], where each part ends in ``positions``.
+    All are in ``positions``, int64 [n], the first part's, the second's and so on; ``ends`` [K] says where each ends.
     """
 
     def __init__(self, positions: Indices, ends: Indices) -> None:
@@ -208,24 +158,14 @@ def warn_of_shared(both: int, number: int, where: object) -> None:
     """Say loudly that groups are ``on_both_sides``, if any is."""
     if both:
         log.warning(
-            "%s: %d of %d groups are in training and in test: the test accuracy is not of others than were learned "
-            "from; move each to one side",
-            where,
-            both,
-            number,
+            "%s: %d of %d groups are in training and in test, so that the test accuracy includes groups seen in "
+            "training: move each to one side",
+            *(where, both, number),
         )
 
 
 class Groups:
-    """The groups of some samples, in the order of their numbers.
-
-    Parameters
-    ----------
-    labels
-        int64 [n].
-    ids
-        int64 [n], the group of each sample.
-    """
+    """The groups of samples with ``labels`` [n], in the order of their numbers ``ids`` [n]."""
 
     def __init__(self, labels: Labels, ids: Labels) -> None:
         _, self.of, self.sizes = np.unique(ids, return_inverse=True, return_counts=True)
@@ -258,10 +198,7 @@ class Groups:
     def deal(self, wanted: Indices, rng: np.random.Generator) -> Parts:
         """Deal whole groups, the largest first, each to the client that lacks most of what the group has.
 
-        Parameters
-        ----------
-        wanted
-            int64 [clients, classes], what each client would have if samples could be dealt one by one.
+        ``wanted``, int64 [clients, classes], is what each would have if samples could be dealt one by one.
         """
         clients = len(wanted)
         if len(self.sizes) < clients:

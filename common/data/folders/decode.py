@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import io
-import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
@@ -34,34 +34,30 @@ _CGROUP = (
 def most_pixels() -> int:
     """Return the pixels of the largest picture that is decoded here; the same whatever else the machine does."""
     pillows = 1024**3 // 4 // 3  # as Pillow has it, whatever somebody set there
-    memory = memory_bytes()
-    return pillows if memory is None else min(pillows, int(memory * _SHARE) // _BYTES_A_PIXEL)
+    return min(pillows, int(memory_bytes() * _SHARE) // _BYTES_A_PIXEL)
 
 
-def memory_bytes() -> int | None:
-    """Return the memory of this machine, or of the container that the process is in; None if nothing tells."""
-    found = []
-    with suppress(AttributeError, OSError, ValueError):  # not of this system
-        found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+def memory_bytes() -> int:
+    """Return the memory of this machine, or of the container that the process is in."""
+    found = [int(psutil.virtual_memory().total)]
     for path in _CGROUP:
         with suppress(OSError, ValueError):  # not there, or "max"
             found.append(int(path.read_text()))
-    return min((size for size in found if size > 0), default=None)
+    return min(size for size in found if size > 0)
 
 
 @contextmanager
 def bounded(what: str) -> Iterator[None]:
     """While this lasts, whoever opens a picture that is too large gets Pillow's error, which becomes a sentence."""
     before = Image.MAX_IMAGE_PIXELS
-    Image.MAX_IMAGE_PIXELS = (
-        most_pixels() // 2
-    )  # Pillow warns above it, and raises above twice that
+    # Pillow warns above it, and raises above twice that
+    Image.MAX_IMAGE_PIXELS = most_pixels() // 2
     try:
         yield
     except Image.DecompressionBombError:
         raise DataError(
-            f"{what} holds a picture of more than {most_pixels():,} pixels, which this machine's memory is not for: "
-            "make it smaller, or leave it out"
+            f"{what} holds a picture of more than {most_pixels():,} pixels, too large for this machine's memory: make "
+            "it smaller, or leave it out"
         ) from None
     finally:
         Image.MAX_IMAGE_PIXELS = before

@@ -92,7 +92,7 @@ def split_folders(folder: Path, classes: Sequence[str]) -> tuple[str | None, str
             f"there is no folder {folder}: set images.folder to the one that holds {TRAIN}/<class>/* and "
             f"{TEST[0]}/<class>/*, or <class>/* alone (a relative one is below data-dir)"
         )
-    parts = [name for name in (TRAIN, *TEST) if name not in classes and (folder / name).is_dir()]
+    parts = [p for p in (TRAIN, *TEST) if p not in classes and (folder / p).is_dir()]
     if not parts:
         if not {class_name(entry.name) for entry in entries(folder)} & {*classes}:
             raise DataError(
@@ -207,20 +207,19 @@ def _unknown_class(entry: Path, name: str, classes: Sequence[str]) -> DataError:
     )
 
 
-def account(skipped: Iterable[Skipped], *, named: int = _NAMED) -> list[str]:
+def skipped_summary(skipped: Sequence[Skipped], *, named: int = _NAMED) -> list[str]:
     """Return lines that name the first few files that are not used and count the rest by reason."""
-    every = list(skipped)
-    lines = [f"{one.path}: {one.reason}" for one in every[:named]]
-    if rest := every[named:]:
+    first, rest = [*skipped][:named], [*skipped][named:]
+    lines = [f"{one.path}: {one.reason}" for one in first]
+    if rest:
         lines.append(f"and {len(rest)} more ({by_reason(rest)})")
     return lines
 
 
 def by_reason(skipped: Iterable[Skipped]) -> str:
     """Count reasons, the commonest first: ``"empty: 3, truncated: 1"``."""
-    counts = Counter(one.reason for one in skipped)
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return ", ".join(f"{reason}: {count}" for reason, count in ordered)
+    counts = Counter(sorted(one.reason for one in skipped))
+    return ", ".join(f"{reason}: {count}" for reason, count in counts.most_common())
 
 
 # ---- holdout -------------------------------------------------------------------------------------
@@ -262,8 +261,6 @@ def test_split(train: Split, holdout: Holdout) -> tuple[Indices, Indices]:
     return validation_split(train.labels, holdout.share, seed, groups, least=1)
 
 
-log = logging.getLogger("flwr")
-
 _DECODER = 2  # another number makes every store be built again
 
 
@@ -292,10 +289,7 @@ def read_central(
     ]
     shared_groups = on_both_sides(*((file.group for file in one.files) for one in listings))
     warn_of_shared(*shared_groups, folder)
-    name, roots = (
-        _store_name(folder, "central", settings),
-        store_roots(data_dir, bounds=bounds),
-    )
+    name, roots = _store_name(folder, "central", settings), store_roots(data_dir, bounds=bounds)
     stored = _stored(folder, name, listings, settings, roots)
     for split, held in ((train, stored.train), (test, stored.test)):
         if split and not len(held):
@@ -305,7 +299,8 @@ def read_central(
         absent = [name for label, name in enumerate(settings.names) if label not in held_classes]
         if absent:
             log.warning("%s has no image of %s", folder / train, ", ".join(absent))
-    return _dataset(info, with_test(stored, name, roots, holdout, _mode(folder)))
+    stored = with_test(stored, name, roots, holdout, _mode(folder))
+    return stored.described(info)
 
 
 def read_site(
@@ -324,19 +319,13 @@ def read_site(
     stored = _stored(folder, name, [listing, Listing()], settings, roots)
     if not len(stored.train):
         raise _no_images(folder)
-    return _dataset(info, stored)
+    return stored.described(info)
 
 
 def site_split(folder: Path, settings: ImagesSettings) -> str:
     """Return where in a site's own folder the classes' folders lie."""
     nested = TRAIN not in settings.names and (folder / TRAIN).is_dir()
     return TRAIN if nested else PLAIN
-
-
-def _dataset(info: DatasetInfo, stored: Stored) -> Dataset:
-    return Dataset(
-        info, stored.train, stored.test, stored.checksum, stored.skipped, store=stored.folder
-    )
 
 
 def _no_images(folder: Path) -> DataError:
@@ -376,27 +365,26 @@ def _stored(
     source = digest_of([_DECODER, _form(settings), *fingerprints])
 
     def read_source() -> Contents:
+        log.info("%s: reading %d images", folder, sum(len(listing.files) for listing in listings))
         scratch = next((root for root in roots if os.access(root, os.W_OK)), None)
-        return _decoded(folder, listings, settings, scratch)
+        decoded = [decode_listing(folder, listing, settings, scratch) for listing in listings]
+        skipped = [left for listing in listings for left in listing.skipped]
+        skipped += [left for _, unreadable in decoded for left in unreadable]
+        for line in skipped_summary(skipped):
+            log.warning("not used below %s: %s", folder, line)
+        train, test = (split for split, _ in decoded)
+        return Contents(train, test, tuple(skipped))
 
     stored = shared_store(name, roots, source, read_source, mode=_mode(folder))
-    _tolerate(folder, stored, settings.max_bad)
+    bad = len(stored.skipped)
+    files = bad + len(stored.train) + len(stored.test)
+    if bad > settings.max_bad * files:
+        raise DataError(
+            f"{bad} of {files} files below {folder} cannot be used ({by_reason(stored.skipped)}), more than "
+            f"images.max_bad={settings.max_bad:g} allows: mend or remove them, or raise it; `nectar data` names them",
+            told=f"more of the folder's files cannot be used than images.max_bad={settings.max_bad:g} allows",
+        )
     return stored
-
-
-def _decoded(
-    folder: Path, listings: Sequence[Listing], settings: ImagesSettings, scratch: Path | None
-) -> Contents:
-    files = sum(len(listing.files) for listing in listings)
-    log.info("%s: reading %d images", folder, files)
-    splits, skipped = [], [left for listing in listings for left in listing.skipped]
-    for listing in listings:
-        split, unreadable = decode_listing(folder, listing, settings, scratch)
-        splits.append(split)
-        skipped += unreadable
-    for line in account(skipped):
-        log.warning("not used below %s: %s", folder, line)
-    return Contents(splits[0], splits[1], tuple(skipped))
 
 
 def decode_listing(
@@ -421,15 +409,3 @@ def decode_listing(
         images = np.memmap(spool, dtype, "r", shape=whole) if labels else np.empty(whole, dtype)
     owners = group_ids(groups) if settings.group else None
     return Split(images, np.array(labels, dtype=np.int64), owners), skipped
-
-
-def _tolerate(folder: Path, stored: Stored, max_bad: float) -> None:
-    """Refuse a folder of which more than ``max_bad`` cannot be used."""
-    bad = len(stored.skipped)
-    files = bad + len(stored.train) + len(stored.test)
-    if bad > max_bad * files:
-        raise DataError(
-            f"{bad} of {files} files below {folder} cannot be used ({by_reason(stored.skipped)}), more than "
-            f"images.max_bad={max_bad:g} allows: mend or remove them, or raise it; `nectar data` names them",
-            told=f"more of the folder's files cannot be used than images.max_bad={max_bad:g} allows",
-        )

@@ -20,16 +20,17 @@ from common.data.division.stratify import group_ids, on_both_sides
 from common.data.folders.decode import FILTER, on_white
 from common.data.store import UNREADABLE, Contents
 from common.data.user.rows import check_printed, columns_of, rows_of
-from common.errors import DataError, NectarError, RowsError, one_line
+from common.errors import DataError, NectarError, RowsError, short_reason
 from common.samples.dataset import Images, Labels, Split
 from common.settings.images import class_name
 
 log = logging.getLogger("flwr")
 
-IMAGES, LABELS = ("train_images", "test_images"), ("train_labels", "test_labels")
-NAMED = ("classes", "mean", "std")
+LABELS = ("train_labels", "test_labels")
 GROUPS = ("train_groups", "test_groups")
 """What samples belong to, text or whole numbers [n]: a patient, a device."""
+
+_NAMED = ("train_images", "test_images", *LABELS, *GROUPS, "classes", "mean", "std")
 
 ON_BOTH_SIDES = "groups on both sides"
 """Under which a store notes how many groups are in training and in test, and how many there are."""
@@ -60,18 +61,11 @@ def contents_of(
 ) -> Contents:
     """Return the splits that ``found`` holds, with its classes and constants noted beside them.
 
-    Parameters
-    ----------
-    found : mapping
-        ``train_images`` and ``train_labels``, or Keras' ``x_train`` and ``y_train``; ``test_images`` and
-        ``test_labels`` likewise, or neither; possibly ``classes``, ``mean`` and ``std``, and of rows and series
-        ``low``, ``high`` and ``columns``; of any ``train_groups`` and
-        ``test_groups``. Arrays of NumPy or torch: images uint8, uint16 or float in 0..1; rows and
-        series any finite numbers; labels whole numbers from 0, or the classes' names as text.
-    what : str
-        What a message calls the set.
-    kind, axes : str
-        What the arrays are, ``data.kind``, and in which order those of series have their axes, ``data.axes``.
+    It holds ``train_images`` and ``train_labels``, or Keras' ``x_train`` and ``y_train``; ``test_images`` and
+    ``test_labels`` likewise, or neither; possibly ``classes``, ``mean``, ``std``, ``train_groups`` and ``test_groups``,
+    and of rows and series ``low``, ``high`` and ``columns``. Arrays are NumPy's or torch's: images uint8, uint16 or
+    float in 0..1; rows and series any finite numbers; labels whole numbers from 0, or the classes' names as text.
+    ``kind`` and ``axes`` are ``data.kind`` and ``data.axes``; messages call the set ``what``.
     """
     brought = _by_name(found, what, () if kind == "images" else _NAMED_BESIDE)
     named, stated = _coded(brought, what), "classes" in brought
@@ -82,25 +76,23 @@ def contents_of(
         test, other = _split("test", named, what, kind, axes)
         if test.images.shape[1:] != shape or test.images.dtype != dtype or other != scale:
             raise DataError(
-                f"{what}: the test images ({_said(test.images)}) are not of the training images' form "
-                f"({_said(train.images)})"
+                f"{what}: the test images ({_shape_in_words(test.images)}) are not of the training images' form "
+                f"({_shape_in_words(train.images)})"
             )
     if not len(train):
         raise DataError(f"{what} has no training image")
-    groups = [
-        _groups(named, key, len(part), what)
-        for key, part in zip(GROUPS, (train, test), strict=True)
-    ]
-    if groups[0]:
-        train = Split(train.images, train.labels, group_ids(groups[0]))
+    groups = _groups(named, GROUPS[0], len(train), what)
+    others = _groups(named, GROUPS[1], len(test), what)
+    if groups:
+        train = Split(train.images, train.labels, group_ids(groups))
     about: dict[str, Any] = {"scale": scale, "classes": _classes(named, train, test, what)}
     for key in ("mean", "std", "low", "high"):
         if key in named:
             about[key] = _constants(named[key], key, what)
     if _CODED in named:
         about["named"] = True
-    if groups[0] and groups[1]:
-        about[ON_BOTH_SIDES] = on_both_sides(*groups)
+    if groups and others:
+        about[ON_BOTH_SIDES] = on_both_sides(groups, others)
     if stated:
         about["stated"] = True
     if kind != "images":
@@ -121,7 +113,7 @@ def _groups(named: Mapping[str, Any], key: str, number: int, what: str) -> list[
     return [str(name).strip() for name in names]
 
 
-def _said(images: Images) -> str:
+def _shape_in_words(images: Images) -> str:
     return f"{' x '.join(map(str, images.shape[1:]))}, {images.dtype}"
 
 
@@ -131,12 +123,13 @@ def _by_name(found: Mapping[str, Any], what: str, beside: Sequence[str]) -> dict
         name = _ALSO.get(key, key)
         if name in named:
             raise DataError(f"{what} has {name} twice, once by Keras' name: leave one out")
-        if name in (*IMAGES, *LABELS, *GROUPS, *NAMED, *beside):
+        if name in (*_NAMED, *beside):
             named[name] = found[key]
     named = {key: value for key, value in named.items() if value is not None}
-    missing = [key for key in ("train_images", "train_labels") if key not in named]
-    if not missing and ("test_images" in named) != ("test_labels" in named):
-        missing = ["test_labels" if "test_images" in named else "test_images"]
+    needed = ["train_images", "train_labels"]
+    if "test_images" in named or "test_labels" in named:
+        needed += ["test_images", "test_labels"]
+    missing = [key for key in needed if key not in named]
     if missing:
         held = ", ".join(map(str, found)) or "nothing"
         raise DataError(
@@ -154,13 +147,13 @@ def _coded(named: dict[str, Any], what: str) -> dict[str, Any]:
 
     Names that are all whole numbers are ordered as such.
     """
-    texts = {key: _texts(named[key]) for key in LABELS if key in named}
-    if all(text is None for text in texts.values()):
+    keys = [key for key in LABELS if key in named]
+    texts = {key: text for key in keys if (text := _texts(named[key])) is not None}
+    if not texts:
         return named
-    mixed = next((key for key, text in texts.items() if text is None), None)
-    if mixed is not None:
-        raise DataError(f"{what}: {mixed} are numbers where the other labels are names")
-    there = sorted({name for text in texts.values() if text is not None for name in text})
+    if mixed := [key for key in keys if key not in texts]:
+        raise DataError(f"{what}: {mixed[0]} are numbers where the other labels are names")
+    there = sorted({name for text in texts.values() for name in text})
     if len(there) > _MOST_NAMED:
         raise DataError(
             f"{what}: its labels have {len(there):,} different values, more than the {_MOST_NAMED:,} of classes that "
@@ -180,28 +173,23 @@ def _coded(named: dict[str, Any], what: str) -> dict[str, Any]:
             )
     place = {name: index for index, name in enumerate(names)}
     codes = {
-        key: np.array([place[name] for name in text], dtype=np.int64)
-        for key, text in texts.items()
-        if text is not None
+        key: np.array([place[name] for name in text], dtype=np.int64) for key, text in texts.items()
     }
     return {**named, **codes, "classes": names, _CODED: True}
 
 
 def _texts(labels: Any) -> list[str] | None:
-    """Return labels that are text, one a sample; None if they are something else."""
-    array = np.asarray(labels) if not isinstance(labels, torch.Tensor) else None
-    if array is not None and array.ndim == 1 and _is_measured(array):
+    """Return labels that are text, or numbers with a fraction, as names, one a sample; None of any others."""
+    array = np.asarray(labels) if not isinstance(labels, torch.Tensor) else np.zeros(())
+    if array.ndim != 1:
+        return None
+    if array.dtype.kind == "f" and np.isfinite(array).all() and (array % 1).any():
         return [repr(float(value)) for value in array]
-    if array is None or array.ndim != 1 or array.dtype.kind not in "UO":
-        return None
-    if array.dtype.kind == "O" and not all(isinstance(name, str) for name in array):
-        return None
-    return [class_name(name) for name in array]
-
-
-def _is_measured(array: NDArray[Any]) -> bool:
-    """Return whether labels are numbers with a fraction, each of which is then a name."""
-    return array.dtype.kind == "f" and bool(np.isfinite(array).all() and (array % 1).any())
+    if array.dtype.kind == "U" or (
+        array.dtype.kind == "O" and all(isinstance(name, str) for name in array)
+    ):
+        return [class_name(name) for name in array]
+    return None
 
 
 def _split(
@@ -212,11 +200,12 @@ def _split(
     axes: str,
 ) -> tuple[Split, float]:
     message = f"{what}: {part}_images"
+    array, scale = numbers(named[f"{part}_images"], message), 1.0
     images: Images
     if kind == "images":
-        images, scale = _pixels(named[f"{part}_images"], message)
+        images, scale = _pixels(array, message)
     else:
-        images, scale = rows_of(numbers(named[f"{part}_images"], message), kind, message, axes), 1.0
+        images = rows_of(array, kind, message, axes)
     labels = _labels(named[f"{part}_labels"], f"{what}: {part}_labels")
     if len(images) != len(labels):
         raise DataError(f"{what}: {len(images)} {part}_images with {len(labels)} {part}_labels")
@@ -237,9 +226,8 @@ def numbers(value: Any, what: str) -> NDArray[np.generic]:
     return array
 
 
-def _pixels(value: Any, what: str) -> tuple[Images, float]:
+def _pixels(array: NDArray[np.generic], what: str) -> tuple[Images, float]:
     """Return images as [n, C, H, W] with their largest value."""
-    array = numbers(value, what)
     if array.ndim == 3:
         array = array[:, None]
     elif array.ndim != 4:
@@ -341,8 +329,9 @@ def read_npz(path: Path) -> dict[str, Any]:
         with found:
             return {name: _array(found, name, path) for name in found.files}
     except UNREADABLE as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DataError(f"{path} cannot be read as a .npz file of NumPy's ({reason})") from error
+        raise DataError(
+            f"{path} cannot be read as a .npz file of NumPy's ({short_reason(error)})"
+        ) from error
 
 
 def _array(found: Any, name: str, path: Path) -> Any:
@@ -362,15 +351,10 @@ def _array(found: Any, name: str, path: Path) -> Any:
 
 
 def read_function(path: str, data_dir: Path, size: int) -> Mapping[str, Any]:
-    """Call the function and return images and labels by name.
+    """Call the function ``package.module:callable`` and return images and labels by name.
 
-    Parameters
-    ----------
-    path : str
-        ``package.module:callable``. One that needs an argument is given the data directory. It returns a mapping as
-        :func:`common.data.user.arrays.contents_of` takes it, or data sets as torch has them: (train, test), or one.
-    size : int
-        As in :func:`common.data.user.arrays.arrays_of`.
+    One that needs an argument is given the data directory. It returns a mapping as `contents_of` takes it, or data sets
+    as torch has them: (train, test), or one.
     """
     function = load(path)
     if not callable(function):
@@ -381,8 +365,9 @@ def read_function(path: str, data_dir: Path, size: int) -> Mapping[str, Any]:
     except NectarError:
         raise
     except Exception as error:  # a user's own function may raise anything
-        reason = str(error).splitlines()[0] if str(error) else "without a reason"
-        raise DataError(f"dataset={path} raised {type(error).__name__}: {reason}") from error
+        raise DataError(
+            f"dataset={path} raised {type(error).__name__}: {short_reason(error)}"
+        ) from error
     if isinstance(found, Mapping):
         return found
     splits = found if isinstance(found, tuple) else (found,)
@@ -433,11 +418,9 @@ _COLOUR = ("P", "PA", "RGB", "RGBA", "RGBa", "CMYK", "YCbCr", "HSV", "LAB")
 
 def is_item_set(value: object) -> bool:
     """Return whether ``value`` gives samples by position, as a data set of torch's does."""
-    return hasattr(value, "__getitem__") and hasattr(value, "__len__") and not _is_plain(value)
-
-
-def _is_plain(value: object) -> bool:
-    return isinstance(value, (np.ndarray, str, bytes, dict, list, tuple)) or hasattr(value, "numpy")
+    plain = isinstance(value, np.ndarray | str | bytes | dict | list | tuple)
+    by_position = hasattr(value, "__getitem__") and hasattr(value, "__len__")
+    return by_position and not plain and not hasattr(value, "numpy")
 
 
 def samples_in_order(items: Any, what: str) -> Iterator[Any]:
@@ -449,9 +432,8 @@ def samples_in_order(items: Any, what: str) -> Iterator[Any]:
         try:
             yield items[i]
         except Exception as error:  # a data set's own code may raise anything
-            reason = one_line(str(error)) or "without a reason"
             raise DataError(
-                f"{what}: sample {i} cannot be read ({type(error).__name__}: {reason}): mend or remove it"
+                f"{what}: sample {i} cannot be read ({type(error).__name__}: {short_reason(error)}): mend or remove it"
             ) from error
 
 

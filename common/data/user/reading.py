@@ -128,8 +128,9 @@ def read_user_data(
         stored = as_classes(stored, spoken, measured=data.classes == "labels")
     info = _info(spoken, stored, images, data)
     brought = [stored.about.get(key) for key in ("mean", "std", "low", "high")]
-    checksum = digest_of([stored.checksum, brought]) if any(brought) else stored.checksum
-    return Dataset(info, stored.train, stored.test, checksum, store=stored.folder)
+    if any(brought):
+        stored = replace(stored, checksum=digest_of([stored.checksum, brought]))
+    return stored.described(info)
 
 
 def read_site_table(
@@ -151,8 +152,7 @@ def read_site_table(
     roots = store_roots(keep) if keep else store_roots()
     try:
         stored = _source(FILE, file.parent, own, ANYWHERE, images.names).stored(roots)
-        splits, info = (stored.train, stored.test), info_of_columns(images, data)
-        dataset = Dataset(info, *splits, stored.checksum, store=stored.folder)
+        dataset = stored.described(info_of_columns(images, data))
         check_reach(dataset, data.scale)
     except DataError as error:
         known = "" if private and isinstance(error, RowsError) else error.told

@@ -323,14 +323,23 @@ class _Table:
             raise DataError(
                 f"{self.path} has no column of numbers beside data.label and data.{self.of}"
             )
-        inputs, places = inputs_of(columns), [head.index(column.name) for column in columns]
-        rows = self._rows(reader, filled if self.named else chain([first], filled), head, inputs)
+        every = filled if self.named else chain([first], filled)
+        rows = self._rows(reader, every, len(head), len(inputs_of(columns)))
+        return self._read(rows, own, [(head.index(c.name), c) for c in columns])
+
+    def _read(
+        self,
+        rows: Iterator[tuple[int, list[str]]],
+        own: Sequence[tuple[int, str, str]],
+        columns: Sequence[tuple[int, Column]],
+    ) -> dict[str, Any]:
+        """Return what the rows hold, of the classes' and the groups' columns and of those that are read."""
         faults = dict[tuple[str, str], list[int]]()
 
         def note(line: int, column: str, what: str) -> None:
             faults.setdefault((column, what), [line, 0])[1] += 1
 
-        parts, held = [np.empty((0, len(inputs)))], [list[str]() for _ in own]
+        parts, held = [], [list[str]() for _ in own]
         while block := list(islice(rows, _BLOCK)):
             lines, by_row = zip(*block, strict=True)
             cells = list(zip(*by_row, strict=True))
@@ -340,34 +349,35 @@ class _Table:
                     check_printed(names[-1:], f"{self.path}, line {line}")
                     if names[-1].upper() in _NO_CLASS:
                         note(line, column, what)
-            read = [_numbers(cells[at], c) for at, c in zip(places, columns, strict=True)]
-            for at, c, numbers in zip(places, columns, read, strict=True):
+            read = [_numbers(cells[place], column) for place, column in columns]
+            for (place, of), numbers in zip(columns, read, strict=True):
                 for row in np.flatnonzero(np.isnan(numbers[:, 0])):
-                    missing = _is_missing(cells[at][row])
-                    note(lines[row], c.name, _MISSING_CELL if missing else _NO_NUMBER)
+                    missing = _is_missing(cells[place][row])
+                    note(lines[row], of.name, _MISSING_CELL if missing else _NO_NUMBER)
             parts.append(np.hstack(read))
+        named = [column for _, column in columns]
         if faults:
-            raise self._faulty(faults, columns, {*held[0]})
+            raise self._faulty(faults, named, {*held[0]})
         if not held[0]:
             raise RowsError(
                 f"{self.path} has no row below the names of its columns",
                 told="its table has no row",
             )
-        table = np.concatenate(parts)
-        self._tell_of_others(table, columns)
-        found = {"train_images": table, "train_labels": np.array(held[0]), "columns": inputs}
+        table, labels = np.concatenate(parts), np.array(held[0])
+        self._tell_of_others(table, named)
+        found = {"train_images": table, "train_labels": labels, "columns": inputs_of(named)}
         return found | ({"train_groups": np.array(held[1])} if self.group else {})
 
     def _rows(
-        self, reader: Any, filled: Iterable[list[str]], head: list[str], inputs: list[str]
+        self, reader: Any, filled: Iterable[list[str]], width: int, inputs: int
     ) -> Iterator[tuple[int, list[str]]]:
         """Yield the line and the cells of each row, as many as the first line has."""
         for rows, cells in enumerate(filled):
-            if len(cells) != len(head):
+            if len(cells) != width:
                 raise DataError(
-                    f"{self.path}, line {reader.line_num}: {len(cells)} cells where the first line names {len(head)}"
+                    f"{self.path}, line {reader.line_num}: {len(cells)} cells where the first line names {width}"
                 )
-            if rows == MOST_ROWS or rows * len(inputs) > MOST_VALUES:
+            if rows == MOST_ROWS or rows * inputs > MOST_VALUES:
                 raise DataError(
                     f"{self.path} has more than {MOST_ROWS:,} rows, or {MOST_VALUES:,} numbers: save it as .npz"
                 )
@@ -497,15 +507,10 @@ def _numbers(cells: Sequence[str], column: Column) -> NDArray[np.float64]:
     """Return what a model is given of a column, [n, inputs]; NaN where a cell cannot be read."""
     if not column.categories:
         return np.array([*map(number_of, cells)], dtype=np.float64)[:, None]
-    named = [*map(class_name, cells)]
-    unread = [math.nan] * len(column.inputs)
-    lacking = [_is_missing(name) and name not in column.categories for name in named]
-    return np.array(
-        [
-            unread if lacks else column.one_hot(name)
-            for name, lacks in zip(named, lacking, strict=True)
-        ]
-    )
+    found = np.array([column.one_hot(class_name(cell)) for cell in cells])
+    lacking = [_is_missing(cell) for cell in cells]
+    found[lacking & (found[:, -1] == 1)] = math.nan  # unless a category is called so
+    return found
 
 
 # ---- row text ------------------------------------------------------------------------------------
