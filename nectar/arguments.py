@@ -38,8 +38,7 @@ from common.config.text import from_home, scalar
 from common.config.user_parts import ImportPolicy
 from common.errors import ConfigError, DataError
 from common.methods import METHODS
-from common.settings.images import ImagesSettings
-from common.settings.sections import RunSettings, is_user_data
+from common.settings.sections import RunSettings, SharedSections, is_user_data, kind_of
 
 RunConfig = dict[str, str | int | float | bool]
 
@@ -366,14 +365,20 @@ def resolved(
     return load(run_config, policy=policy, class_list=_class_list)
 
 
-def _class_list(images: ImagesSettings, data_dir: Path) -> str:
-    """Return the names of the classes of all the folders."""
+def _class_list(dataset: str, settings: SharedSections, data_dir: Path) -> str:
+    """Return the classes of folders of images that state none; nothing of other data, if it is there."""
+    images, file = settings.images, settings.data.file
+    if file and Path(file).is_absolute() and not Path(file).exists():
+        raise ConfigError(
+            f"{FILE_KEY}={file} is not there: every machine that runs the federation needs it at that path."
+        )
+    if images.classes or not is_user_data(dataset) or kind_of(dataset):
+        return ""
     central = [data_dir / Path(images.folder).expanduser()] if images.folder else []
     folders = [*images.site_folders, *central]
     alone = len(folders) == 1
-    return ",".join(
-        sorted({name for folder in folders for name in _classes_in(folder, alone=alone)})
-    )
+    names = {name for folder in folders for name in _classes_in(folder, alone=alone)}
+    return ",".join(sorted(names))
 
 
 def with_fitting_sites(config: Config) -> Config:

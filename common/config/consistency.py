@@ -251,17 +251,18 @@ def _features(c: Config) -> Iterator[str]:
 
 
 def _taken(c: Config) -> Iterator[str]:
-    """Refuse a table or series under a method, model, augmentation or codec of pictures."""
+    """Refuse a table or series under a method of pictures; else a model, augmentation or codec of these."""
     named, kind = c.data.file or c.dataset, c.kind
+    untaken = [not_taken(method, kind, named) for method in (c.method, *c.inner)]
+    if kind != "images" and any(untaken):
+        yield from (f"{why}." for why in untaken if why)
+        return
     possible = ("images", "text") if kind == "images" else (kind,)
     for model in (c.model, *(m for s in c.methods.values() for m in s.models(c.model).values())):
         if model.name in MODELS and not any(takes(model.name, one) for one in possible):
             yield f"{misfit(model.name, kind)}."
     if kind == "images":
         return
-    for method in (c.method, *c.inner):
-        if why := not_taken(method, kind, named):
-            yield f"{why}."
     if c.wire.images not in ROWS:
         yield (
             f"wire.images={c.wire.images} is a coding of pictures, and {named} is {KINDS[kind]}: set wire.images to "

@@ -43,7 +43,7 @@ from common.config.user_parts import (
 from common.errors import ConfigError
 from common.methods import Method
 from common.settings.images import ImagesSettings
-from common.settings.sections import PrivacySettings, is_user_data, kind_of
+from common.settings.sections import PrivacySettings, SharedSections
 
 _DEFAULT_PATHS = {
     "output-dir": ("NECTAR_RUNS", "~/nectar/runs"),
@@ -51,8 +51,9 @@ _DEFAULT_PATHS = {
 }
 """Where a path comes from when it is not given: the variable, else the place."""
 
-ClassList = Callable[[ImagesSettings, Path], str]
-"""Names the classes of the folders of images that a simulation reads; the path is the run's data-dir."""
+ClassList = Callable[[str, SharedSections, Path], str]
+"""Looks at what a simulation reads on this machine, by data set, settings and data-dir, and names the classes of
+folders of images of which the run states none; a ConfigError if a place is not there."""
 
 
 def load(
@@ -79,7 +80,7 @@ def load(
         raises for what may not be. Where there is one, a Flower strategy is not imported at all, nor are its
         arguments checked: it is the server's.
     class_list : callable, optional
-        Asked where folders of images are named, and their classes are not.
+        Looks at what a simulation reads on this machine.
     """
     if policy is None and (here := stated_here(run_config)) is not None:
         return here
@@ -96,8 +97,8 @@ def load(
     origin |= {"experiment": COMMAND_LINE} if sources.experiment else {}
     origin |= {key: leaf.where for key, leaf in read.leaves.items()}
     images, resume = read.shared.images, str(paths["resume"].value)
-    if class_list is not None and _lack_classes(read.run.dataset, images):
-        names = class_list(images, paths["data-dir"].value)
+    data_dir = paths["data-dir"].value
+    if class_list and (names := class_list(read.run.dataset, read.shared, data_dir)):
         images = ImagesSettings.model_validate(images.model_dump() | {"classes": names})
         origin["images.classes"] = "the folders' names"
     shared = replace(
@@ -111,7 +112,7 @@ def load(
         **read.run.model_dump(),
         experiment=sources.experiment,
         output_dir=paths["output-dir"].value,
-        data_dir=paths["data-dir"].value,
+        data_dir=data_dir,
         resume=resume,
         settings=read.method,
         inner=read.inner,
@@ -121,11 +122,6 @@ def load(
         round=_round(given, resume),
         resume_code=_resume_code(given, resume),
     )
-
-
-def _lack_classes(dataset: str, images: ImagesSettings) -> bool:
-    of_folders = is_user_data(dataset) and not kind_of(dataset)
-    return of_folders and not images.classes and bool(images.folder or images.sites)
 
 
 def _privacy(

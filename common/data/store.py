@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import shutil
 import struct
 import zipfile
@@ -33,6 +32,7 @@ from common.samples.dataset import (
     array_digest,
     combined_checksum,
 )
+from common.storage.files import cache_folder
 from common.storage.limits import ANYWHERE, Bounds
 
 log = logging.getLogger("flwr")
@@ -89,11 +89,8 @@ def store_roots(*directories: Path, bounds: Bounds = ANYWHERE) -> list[Path]:
         for root in roots:
             bounds.inside(root, "a store of the data directory")
         return roots if bounds.keep is None else [*roots, bounds.keep / STORE_FOLDER]
-    try:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:  # a container's user without a home
-        return roots
-    return [*roots, cache / "nectar" / STORE_FOLDER]
+    cache = cache_folder()
+    return roots if cache is None else [*roots, cache / STORE_FOLDER]
 
 
 def shared_store(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 
 from common.models.classifier import Classifier
 from common.models.convnet import ConvNet
+from common.storage.files import cache_folder
 from common.storage.tensor_file import TensorFileError, load, save
 
 DRAWN = 2000
@@ -295,13 +295,12 @@ _FILES = 32
 
 def _file_of(asked: tuple[object, ...]) -> Path | None:
     """Return where this release's axes are kept, by all that decides their bits; None for a user without a home."""
-    try:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:
+    cache = cache_folder()
+    if cache is None:
         return None
     code = Path(__file__).read_bytes()
     key = repr((asked, torch.__version__)).encode()
-    return cache / "nectar" / "axes" / f"{hashlib.sha256(key + code).hexdigest()[:32]}.safetensors"
+    return cache / "axes" / f"{hashlib.sha256(key + code).hexdigest()[:32]}.safetensors"
 
 
 def _stored(file: Path, like: Mapping[str, Tensor]) -> tuple[Tensor, ...] | None:

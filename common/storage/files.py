@@ -49,6 +49,15 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def cache_folder() -> Path | None:
+    """Return the user's folder for what can be made again; None for a user without a home, as in a container."""
+    try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    except RuntimeError:
+        return None
+    return cache.absolute() / "nectar"
+
+
 def open_regular(path: Path, flags: int) -> int:
     """Open a file that is no link, and no pipe that would never open; OSError if it is, or cannot be opened."""
     file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import os
 import shutil
 import tempfile
 import tomllib
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.code.fingerprint import fingerprint_of
-from common.config.text import from_home
+from common.storage.files import cache_folder
 from nectar.engines.flower.client import LaunchError
 
 if TYPE_CHECKING:
@@ -58,7 +57,12 @@ def app_folder() -> Path:
     files = _bundled(SOURCE, project())
     # Every release of Nectar has a folder of its own: another one may be running from its folder now.
     name = f"nectar-{_fingerprint(SOURCE, files, _CARRIED)}"
-    folder = _cache() / name
+    cache = cache_folder()
+    if cache is None:
+        raise LaunchError(
+            "the Flower app is laid out in a cache, and this user has no home: set XDG_CACHE_HOME"
+        )
+    folder = cache / "app" / name
     if not _is_whole(folder, name):
         try:
             _lay_out(files, folder)
@@ -150,7 +154,3 @@ def _copy(files: list[Path], root: Path, folder: Path) -> None:
         to = folder / file.relative_to(root)
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, to)
-
-
-def _cache() -> Path:
-    return from_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache").absolute() / "nectar" / "app"
