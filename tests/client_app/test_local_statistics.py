@@ -189,12 +189,6 @@ def test_one_site_alone_has_the_same_numbers_either_way(small: Small) -> None:
     assert one[-1]["floats_up"] == other[-1]["floats_up"] + 2 * 4
 
 
-def test_a_flower_strategy_asks_nobody_to_remember(small: Small) -> None:
-    words = f"{AT_SITES} model.norm=batch model.depth=1"
-    with pytest.raises(ConfigError, match=r"needs sites that remember, which those of flwr"):
-        run(small(method="flwr.serverapp.strategy:FedAvg", set=words))
-
-
 def test_there_is_no_whole_model_to_export(small: Small) -> None:
     words = f"{AT_SITES} model.norm=batch model.depth=1 model.width=4"
     past = RunRecord.open(run(small(method="fedavg", rounds=1, set=words)).directory)

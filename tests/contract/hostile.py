@@ -7,23 +7,20 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Error, Message
-from spoiling import Part
+from flwr.app import Error, Message
+from tampering import Part, away_from_start, change_numbers, payload_of, sending
 
 Spoil = Callable[[list[Part]], None]
 
 
-def _filled(value: float, at: int) -> Spoil:
-    """Return what fills the numbers of one part; a part of bytes has none, and comes in another type instead."""
+def _all(change: str, at: int) -> Spoil:
+    """Return what changes the numbers of one part; parts of bytes have none, and come in another type instead."""
 
     def spoil(parts: list[Part]) -> None:
         numbers = [part for part in parts if any(a.dtype.kind == "f" for a in part.arrays)]
-        for part in [numbers[at]] if numbers else []:
-            with np.errstate(over="ignore"):
-                part.arrays[:] = [
-                    np.full_like(a, value) if a.dtype.kind == "f" else a for a in part.arrays
-                ]
-        if not numbers:
+        if numbers:
+            change_numbers(numbers[at], change)
+        else:
             _other_type(parts)
 
     return spoil
@@ -41,8 +38,7 @@ def _other_codec(parts: list[Part]) -> None:
     for part in parts:
         head = json.loads(part.head.tobytes())
         other = "float32" if head.get("codec") == "float16" else "float16"
-        head |= {"codec": other} if "codec" in head else {"kind": "unheard-of"}
-        part.head = np.frombuffer(json.dumps(head).encode(), np.uint8)
+        part.say(**{"codec": other} if "codec" in head else {"kind": "unheard-of"})
         part.arrays[:] = [a.astype(other) if a.dtype.kind == "f" else a for a in part.arrays]
 
 
@@ -52,10 +48,10 @@ def _nothing(parts: list[Part]) -> None:
 
 
 SPOILT: dict[str, Spoil | None] = {
-    "NaN in the first part": _filled(np.nan, 0),
-    "NaN in the last part": _filled(np.nan, -1),
-    "1e20 in the first part": _filled(1e20, 0),
-    "1e20 in the last part": _filled(1e20, -1),
+    "NaN in the first part": _all("NaN", 0),
+    "NaN in the last part": _all("NaN", -1),
+    "1e20 in the first part": _all("1e20", 0),
+    "1e20 in the last part": _all("1e20", -1),
     "another type": _other_type,
     "another codec": _other_codec,
     "no arrays": _nothing,
@@ -71,30 +67,11 @@ def spoiler(spoil: Spoil | None, server_round: int) -> Any:
             return reply
         if spoil is None:
             return Message(Error(code=5, reason="away"), reply_to=instruction)
-        sent = Part.of(reply.content["arrays"].to_numpy_ndarrays()).copy()  # type: ignore[union-attr]
+        sent = payload_of(reply)
         spoil([part for part in sent.leaves() if part.arrays])
-        reply.content["arrays"] = ArrayRecord(sent.encode())
-        return reply
+        return sending(reply, sent.encode())
 
     return tamper
 
 
-def longer(instruction: Message, reply: Message) -> Message:
-    """Go forty times as far as the site went from what it was sent, or from 0 where nothing like it was sent."""
-    asked = Part.of(instruction.content["arrays"].to_numpy_ndarrays())  # type: ignore[union-attr]
-    sent = Part.of(reply.content["arrays"].to_numpy_ndarrays()).copy()  # type: ignore[union-attr]
-    starts = list(asked.leaves())
-    for part in sent.leaves():
-        start = next((begun for begun in starts if _shapes(begun) == _shapes(part)), None)
-        if start is not None:
-            starts.remove(start)
-        for i, array in enumerate(part.arrays):
-            if array.dtype.kind == "f":
-                base = 0 if start is None else start.arrays[i].astype(np.float64)
-                part.arrays[i] = (base + 40 * (array - base)).astype(array.dtype)
-    reply.content["arrays"] = ArrayRecord(sent.encode())
-    return reply
-
-
-def _shapes(part: Part) -> tuple[Any, ...]:
-    return tuple(array.shape for array in part.arrays)
+longer = away_from_start(40.0)

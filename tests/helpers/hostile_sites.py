@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Message, MetricRecord
-from tampering import Arrays, Part, with_header
+from flwr.app import Message, MetricRecord
+from tampering import Arrays, Part, changed, payload_of, sending
 
 sys.path.append(str(Path(__file__).parents[2]))
 
@@ -161,11 +161,6 @@ def sent_in(reply: Message) -> list[str]:
     return [*targets(payload_of(reply)), *(f"figure {key}" for key in figures_of(reply))]
 
 
-def payload_of(message: Message) -> Part:
-    """Return the payload of a reply or an instruction."""
-    return Part.of(next(iter(message.content.array_records.values())).to_numpy_ndarrays())
-
-
 def figures_of(reply: Message) -> MetricRecord:
     """Return the figures of a reply."""
     return next(iter(reply.content.metric_records.values()))
@@ -174,65 +169,34 @@ def figures_of(reply: Message) -> MetricRecord:
 # ---- how it is spoiled --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Attack:
-    """Values instead of those of a part: all ``value``, or ``factor`` times the usual."""
+#: by their names in ``tampering.CHANGES``
+ATTACKS = ("1e30", "NaN", "x100", "x-1", "x-10")
 
-    name: str
-    factor: float = 1.0
-    value: float | None = None
-
-    def on(self, usual: np.ndarray[Any, Any], base: np.ndarray[Any, Any] | float) -> Any:
-        """Return what is sent instead of ``usual``, which began as ``base``."""
-        with np.errstate(all="ignore"):
-            wide = usual.astype(np.float64)
-            sent = base + self.factor * (wide - base)
-            if self.value is not None:
-                sent = np.full_like(wide, self.value)
-            if usual.dtype.kind == "u":
-                return np.clip(
-                    np.nan_to_num(sent % 256 if self.factor < 0 else sent), 0, 255
-                ).astype(np.uint8)
-            return sent.astype(usual.dtype)
-
-    def figure(self, usual: float) -> float:
-        """Return what is told instead of a figure."""
-        return self.factor * usual if self.value is None else self.value
-
-
-ATTACKS = (
-    Attack("1e30", value=1e30),
-    Attack("NaN", value=math.nan),
-    Attack("x100", factor=100.0),
-    Attack("x-1", factor=-1.0),
-    Attack("x-10", factor=-10.0),
-)
 #: an update some 65 times as long as the others', which 'federation.max_update=100' let pass
-LONG = Attack("x60", factor=60.0)
+LONG = "x60"
 
 #: what is sent in every round: the second is a little short of what is shortened
-LASTING = (Attack("x-10", factor=-10.0), Attack("x-6", factor=-6.0), Attack("x-1", factor=-1.0))
+LASTING = ("x-10", "x-6", "x-1")
 
 
-def spoil(part: str, attack: Attack, instruction: Message, reply: Message) -> None:
+def spoil(part: str, attack: str, instruction: Message, reply: Message) -> None:
     """Spoil one part of a reply; weights are spoiled as updates of those that were sent."""
     if part.startswith("figure "):
         figures, name = figures_of(reply), part.removeprefix("figure ")
         told = figures[name]
         assert isinstance(told, int | float)
-        figures[name] = attack.figure(told)
+        figures[name] = float(changed(np.array(float(told)), attack))
         return
-    (name,) = reply.content.array_records
     payload = payload_of(reply)
     leaf, places = targets(payload)[part]
+    if leaf.arrays[places[0]].dtype == np.float16 and attack == "1e30":  # which float32 fits
+        leaf.say(codec="float32")
+        for i in places:
+            leaf.arrays[i] = leaf.arrays[i].astype(np.float32)
     bases = _bases(part, [leaf.arrays[i] for i in places], instruction)
     for i, base in zip(places, bases, strict=True):
-        leaf.arrays[i] = attack.on(leaf.arrays[i], base).reshape(leaf.arrays[i].shape)
-    if leaf.arrays[places[0]].dtype == np.float16 and attack.value == 1e30:  # which float32 fits
-        (leaf.head,) = with_header([leaf.head], codec="float32")
-        for i in places:
-            leaf.arrays[i] = np.full(leaf.arrays[i].shape, attack.value, np.float32)
-    reply.content[name] = ArrayRecord(payload.encode())
+        leaf.arrays[i] = changed(leaf.arrays[i], attack, base)
+    sending(reply, payload.encode())
 
 
 def _bases(part: str, spoiled: Arrays, instruction: Message) -> Sequence[Any]:
@@ -330,7 +294,7 @@ def parts_of(config: dict[str, Any]) -> Ended:
     return ended
 
 
-def during(part: str, attack: Attack, times: int, first: int) -> Tamper:
+def during(part: str, attack: str, times: int, first: int) -> Tamper:
     """Return the tamper that spoils a part in the first ``times`` rounds from ``first`` on in which it is sent."""
     done: list[int] = []
 
@@ -342,9 +306,7 @@ def during(part: str, attack: Attack, times: int, first: int) -> Tamper:
     return tamper
 
 
-def plan(
-    name: str, seen: Mapping[str, Sequence[int]]
-) -> Iterator[tuple[str, Attack, str, int, int]]:
+def plan(name: str, seen: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, str, str, int, int]]:
     """Yield part, attack, what the rounds are called, how many they are and the first of them."""
     for part, rounds in seen.items():
         first = rounds[1] if len(rounds) > 2 else rounds[0]
@@ -352,7 +314,7 @@ def plan(
         if figure and name not in ("fedavg", "flwr-fedavg") and figure not in USED:
             continue
         if figure:
-            yield from ((part, a, "one", 1, first) for a in ATTACKS if a.name != "x-1")
+            yield from ((part, a, "one", 1, first) for a in ATTACKS if a != "x-1")
             continue
         for attack in ATTACKS:
             yield part, attack, "one", 1, first
@@ -381,11 +343,11 @@ def rows(name: str, known: set[tuple[str, ...]]) -> Iterator[dict[str, str]]:
         honest = parts_of(settings_of(name, folder))
     yield {"method": name, "part": "nobody hostile", **_told(honest, honest.accuracy)}
     for part, attack, word, times, first in plan(name, honest.seen):
-        if (name, part, attack.name, word) in known:
+        if (name, part, attack, word) in known:
             continue
         with tempfile.TemporaryDirectory() as folder:
             ended = carried_out(settings_of(name, folder), during(part, attack, times, first))
-        row = {"method": name, "part": part, "attack": attack.name, "rounds": word}
+        row = {"method": name, "part": part, "attack": attack, "rounds": word}
         yield row | _told(ended, honest.accuracy)
 
 

@@ -8,76 +8,22 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
-from tampering import Array, Part
+from tampering import Array, Draw, Part, change_numbers, changed, payload_of, pick, times
 
 from common.specs.updates import EVALUATION
 
-Draw = np.random.Generator
-
-
-def pick(draw: Draw, items: Any) -> Any:
-    """Return one of ``items``."""
-    return items[int(draw.integers(len(items)))]
-
-
-# ---- what becomes of the arrays of one part: each returns new values for old ones ----------------------
-
-
-def _scaled(draw: Draw, values: Array) -> Array:
-    return values * (10.0 ** draw.uniform(-30, 30))
-
-
-def _a_little_scaled(draw: Draw, values: Array) -> Array:
-    return values * (10.0 ** draw.uniform(0, 4))
-
-
-def _turned(draw: Draw, values: Array) -> Array:
-    return -values
-
-
-def _zeros(draw: Draw, values: Array) -> Array:
-    return np.zeros_like(values)
-
-
-def _one_coordinate(draw: Draw, values: Array) -> Array:
-    changed = values.copy().reshape(-1)
-    if changed.size:
-        changed[int(draw.integers(changed.size))] = pick(draw, [1, -1]) * 10.0 ** draw.uniform(
-            -3, 38
-        )
-    return changed.reshape(values.shape)
-
-
-def _no_number(draw: Draw, values: Array) -> Array:
-    changed = values.copy().reshape(-1)
-    if changed.size:
-        changed[int(draw.integers(changed.size))] = pick(draw, [np.nan, np.inf, -np.inf])
-    return changed.reshape(values.shape)
-
-
-def _filled(draw: Draw, values: Array) -> Array:
-    return np.full_like(values, pick(draw, [65504.0, -65504.0, 1e-30, 1.0, -5.0, 1e4, 1e38]))
-
-
-def _noise(draw: Draw, values: Array) -> Array:
-    return values + draw.standard_normal(values.shape) * 10.0 ** draw.uniform(-3, 6)
-
-
+#: by their names in ``tampering.CHANGES``, as often as they stand here
 _CHANGES = (
-    *(_scaled, _a_little_scaled, _a_little_scaled, _turned, _zeros),
-    *(_one_coordinate, _one_coordinate, _no_number, _filled, _noise),
+    *("scaled", "a little scaled", "a little scaled", "x-1", "zeros"),
+    *("one coordinate", "one coordinate", "no number", "filled", "noise"),
 )
 
 
-@np.errstate(all="ignore")
-def _changed(draw: Draw, array: Array, change: Callable[[Draw, Array], Array]) -> Array:
-    if array.dtype.kind == "f":
-        return np.asarray(change(draw, array.astype(np.float64))).astype(array.dtype)
+def _odd_integers(draw: Draw, array: Array) -> Array:
     top = np.iinfo(array.dtype)
     odd = [0, 1, 2, 9, 10, 255, 2**31, -1, top.max, top.min]
     flat = array.copy().reshape(-1)
@@ -113,8 +59,7 @@ class Hostile:
             self.did.append("failed by itself")
             return reply
         records = dict(reply.content)
-        sent = Part.of(records["arrays"].to_numpy_ndarrays())  # type: ignore[union-attr]
-        asked = Part.of(instruction.content["arrays"].to_numpy_ndarrays())  # type: ignore[union-attr]
+        sent, asked = payload_of(reply), payload_of(instruction)
         way = self._habit or pick(self._draw, _WAYS)
         self.did.append(way)
         spoiled = sent.copy()
@@ -134,16 +79,17 @@ class Hostile:
     def _values(self, sent: Part, asked: Part) -> Part:
         """Change the arrays of a part, all of them alike or a single one."""
         leaf, change = pick(self._draw, list(sent.leaves())), pick(self._draw, _CHANGES)
-        self._note(f"{change.__name__.lstrip('_')} of {leaf.kind}")
+        self._note(f"{change} of {leaf.kind}")
         one = int(self._draw.integers(max(1, len(leaf.arrays))))
         whole = self._draw.random() < 0.6
         state = self._draw.bit_generator.state
         for i, array in enumerate(leaf.arrays):
             if whole and array.dtype.kind == "f":
                 self._draw.bit_generator.state = state  # the same factor for all
-                leaf.arrays[i] = _changed(self._draw, array, change)
+            if array.dtype.kind == "f" and (whole or i == one):
+                leaf.arrays[i] = changed(array, change, draw=self._draw)
             elif not whole and i == one:
-                leaf.arrays[i] = _changed(self._draw, array, change)
+                leaf.arrays[i] = _odd_integers(self._draw, array)
         return sent
 
     def _update(self, sent: Part, asked: Part) -> Part:
@@ -152,24 +98,16 @@ class Hostile:
         if not self._habit or self._draw.random() < 0.2:
             factor = float(pick(self._draw, [-1, 1]) * 10.0 ** self._draw.uniform(-2, 6))
         self._note(f"by {factor:.3g}")
-        known = {_form(leaf): leaf for leaf in asked.leaves()}
-        for leaf in sent.leaves():
-            start = known.get(_form(leaf))
-            for i, array in enumerate(leaf.arrays):
-                if array.dtype.kind != "f":
-                    continue
-                base = np.zeros_like(array) if start is None else start.arrays[i]
-                with np.errstate(all="ignore"):
-                    leaf.arrays[i] = (base + factor * (array - base)).astype(array.dtype)
+        for leaf, start in sent.starts(asked):
+            change_numbers(leaf, times(factor), start)
         return sent
 
     def _half(self, sent: Part, asked: Part) -> Part:
         """Send a part as float16, with the largest that this reaches in it."""
         leaf = pick(self._draw, list(sent.leaves()))
-        fields = json.loads(leaf.head.tobytes())
-        if "codec" not in fields:
+        if "codec" not in json.loads(leaf.head.tobytes()):
             return sent
-        leaf.head = np.frombuffer(json.dumps({**fields, "codec": "float16"}).encode(), np.uint8)
+        leaf.say(codec="float16")
         largest = pick(self._draw, [65504.0, -65504.0, 6e-8])
         share = float(pick(self._draw, [0.01, 0.5, 1.0]))
         with np.errstate(all="ignore"):
@@ -264,7 +202,3 @@ _WAYS = (
     *("honest", "honest", "lost", "values", "values", "values", "update", "update", "update"),
     *("half", "swapped", "omitted", "stale", "figures", "records"),
 )
-
-
-def _form(leaf: Part) -> tuple[Any, ...]:
-    return leaf.kind, *(array.shape for array in leaf.arrays)

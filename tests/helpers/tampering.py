@@ -1,23 +1,29 @@
-"""What a device that misbehaves makes of its reply: the parts of a payload, and changes of them.
+"""What a device that misbehaves makes of its reply: the parts of a payload, and the changes of them.
 
-The fuzzers, ``hostile_sites`` and the tests take a payload apart as a ``Part``.
+The fuzzers, ``hostile_sites``, the contract and the tests take a payload apart as a ``Part``, and change its numbers as
+one of ``CHANGES`` does.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, Message
 
 from common.wire.bundle import Bundle
 
 Array = np.ndarray[Any, Any]
 Arrays = list[Array]
 Damage = Callable[[Arrays], Arrays]
+Draw = np.random.Generator
+
+#: new values for old ones, which began as some others (0, where nothing like them was sent), in float64
+Change = Callable[[Array, Any, Draw], Any]
 
 
 def with_header(body: Arrays, /, **fields: object) -> Arrays:
@@ -81,16 +87,124 @@ class Part:
         """Return one whose arrays can be changed."""
         return Part.of([array.copy() for array in self.encode()])
 
+    def say(self, **fields: object) -> None:
+        """Have the header say this instead."""
+        (self.head,) = with_header([self.head], **fields)
 
-def with_arrays(change: Callable[[Arrays], Arrays]) -> Any:
-    """Return a tamper that changes the reply's arrays."""
+    def starts(self, asked: Part) -> Iterator[tuple[Part, Part | None]]:
+        """Yield the parts that are not bundles, each with the part of the instruction that has its shapes."""
+        left = list(asked.leaves())
+        for leaf in self.leaves():
+            start = next((other for other in left if other.shapes == leaf.shapes), None)
+            if start is not None:
+                left.remove(start)
+            yield leaf, start
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Those of the arrays."""
+        return [array.shape for array in self.arrays]
+
+
+def payload_of(message: Message) -> Part:
+    """Return the payload of a reply or an instruction, whose arrays can be changed."""
+    return Part.of(next(iter(message.content.array_records.values())).to_numpy_ndarrays()).copy()
+
+
+def sending(reply: Message, arrays: Arrays) -> Message:
+    """Have a reply bring other arrays."""
+    reply.content[next(iter(reply.content.array_records))] = ArrayRecord(arrays)
+    return reply
+
+
+# ---- what becomes of numbers --------------------------------------------------------------------------
+
+
+def pick(draw: Draw, items: Any) -> Any:
+    """Return one of ``items``."""
+    return items[int(draw.integers(len(items)))]
+
+
+def filled(value: float) -> Change:
+    """Return what puts one value in the place of all."""
+    return lambda values, base, draw: np.full_like(values, value)
+
+
+def times(factor: float) -> Change:
+    """Return what goes ``factor`` times as far."""
+    return lambda values, base, draw: base + factor * (values - base)
+
+
+def one(value: Callable[[Draw], float]) -> Change:
+    """Return what changes a single number."""
+
+    def change(values: Array, base: Any, draw: Draw) -> Array:
+        changed = values.copy()
+        if changed.size:
+            new = value(draw)
+            changed.reshape(-1)[int(draw.integers(changed.size))] = new
+        return changed
+
+    return change
+
+
+CHANGES: dict[str, Change] = {
+    "NaN": filled(math.nan),
+    "1e20": filled(1e20),
+    "1e30": filled(1e30),
+    "zeros": filled(0.0),
+    "x100": times(100.0),
+    "x60": times(60.0),
+    "x40": times(40.0),
+    "x-1": times(-1.0),
+    "x-6": times(-6.0),
+    "x-10": times(-10.0),
+    "scaled": lambda values, base, draw: values * 10.0 ** draw.uniform(-30, 30),
+    "a little scaled": lambda values, base, draw: values * 10.0 ** draw.uniform(0, 4),
+    "filled": lambda values, base, draw: np.full_like(
+        values, pick(draw, [65504.0, -65504.0, 1e-30, 1.0, -5.0, 1e4, 1e38])
+    ),
+    "noise": lambda values, base, draw: (
+        values + draw.standard_normal(values.shape) * 10.0 ** draw.uniform(-3, 6)
+    ),
+    "one coordinate": one(lambda draw: pick(draw, [1, -1]) * 10.0 ** draw.uniform(-3, 38)),
+    "no number": one(lambda draw: pick(draw, [np.nan, np.inf, -np.inf])),
+}
+
+_NOBODY = np.random.default_rng(0)  # of what draws nothing
+
+
+@np.errstate(all="ignore")
+def changed(array: Array, change: str | Change, base: Any = 0.0, draw: Draw = _NOBODY) -> Array:
+    """Return numbers or pixels behind a change, in their own type; pixels stay within theirs."""
+    how = CHANGES[change] if isinstance(change, str) else change
+    new = np.asarray(how(array.astype(np.float64), base, draw))
+    if array.dtype.kind == "u":
+        new = np.clip(np.nan_to_num(np.where(new < 0, new % 256, new)), 0, 255)
+    return new.astype(array.dtype).reshape(array.shape)
+
+
+def change_numbers(part: Part, change: str | Change, start: Part | None = None) -> None:
+    """Change all floating values of a part, which began as those of ``start``."""
+    for i, array in enumerate(part.arrays):
+        if array.dtype.kind == "f":
+            base = 0.0 if start is None else start.arrays[i].astype(np.float64)
+            part.arrays[i] = changed(array, change, base)
+
+
+# ---- what stands between a site and the server --------------------------------------------------------
+
+ALWAYS = range(1, 99)
+
+
+def with_arrays(change: Damage, rounds: Collection[int] = ALWAYS) -> Any:
+    """Return a tamper that changes the reply's arrays in some rounds."""
 
     def tamper(instruction: Message, reply: Message) -> Message:
+        if int(instruction.metadata.group_id) not in rounds:
+            return reply
         record = next(iter(reply.content.array_records.values()))
-        arrays = change(record.to_numpy_ndarrays())
-        metrics = next(iter(reply.content.metric_records.values()))
-        content = RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics})
-        return Message(content, reply_to=instruction)
+        return sending(reply, change(record.to_numpy_ndarrays()))
 
     return tamper
 
@@ -99,44 +213,28 @@ def nan(arrays: Arrays) -> Arrays:
     return [arrays[0], *(np.full_like(a, np.nan) for a in arrays[1:])]
 
 
-def with_part(
-    part: str, change: Callable[[Array], Array], rounds: Collection[int] = range(1, 99)
-) -> Any:
+def with_part(part: str, change: str | Change, rounds: Collection[int] = ALWAYS) -> Any:
     """Return a tamper that changes the floating values of a bundle's part in some rounds; without a name all values."""
 
     def spoil(arrays: Arrays) -> Arrays:
         payload = Part.of(arrays)
         for path, leaf in payload.named():
             if not part or path.partition("/")[0] == part:
-                leaf.arrays = [
-                    change(a).astype(a.dtype) if a.dtype.kind == "f" else a for a in leaf.arrays
-                ]
+                change_numbers(leaf, change)
         return payload.encode()
 
-    changed = with_arrays(spoil)
-
-    def tamper(instruction: Message, reply: Message) -> Message:
-        asked = int(instruction.metadata.group_id)
-        return changed(instruction, reply) if asked in rounds else reply
-
-    return tamper
+    return with_arrays(spoil, rounds)
 
 
-def away_from_start(factor: float, rounds: Collection[int] = range(1, 99)) -> Any:
-    """Return a tamper that sends w_r + ``factor`` (w_k - w_r) for a model w_k that travels alone or comes first."""
+def away_from_start(factor: float, rounds: Collection[int] = ALWAYS) -> Any:
+    """Return a tamper that sends w_r + ``factor`` (w_k - w_r) for what began as w_r, ``factor`` w_k for the rest."""
 
     def tamper(instruction: Message, reply: Message) -> Message:
         if int(instruction.metadata.group_id) not in rounds:
             return reply
-        given = next(iter(instruction.content.array_records.values())).to_numpy_ndarrays()
-        start = [a for a in given if a.dtype.kind == "f"]
-
-        def spoil(arrays: Arrays) -> Arrays:
-            places = [i for i, a in enumerate(arrays) if a.dtype.kind == "f"]
-            for i, began in zip(places, start, strict=False):
-                arrays[i] = began + np.float32(factor) * (arrays[i] - began)
-            return arrays
-
-        return with_arrays(spoil)(instruction, reply)
+        sent = payload_of(reply)
+        for part, start in sent.starts(payload_of(instruction)):
+            change_numbers(part, times(factor), start)
+        return sending(reply, sent.encode())
 
     return tamper

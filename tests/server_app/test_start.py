@@ -288,21 +288,6 @@ def test_a_download_that_is_another_file_leaves_nothing(
     assert list((tmp_path / "data" / "weights").iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("words", "name", "says"),
-    [
-        ("model.name=convnet", "DEFAULT", "convnet is not a network of torchvision's: choose one"),
-        ("model.name=resnet18", "IMAGENET1K_V1", "set model.norm=batch"),
-        (RESNET, "IMAGENET1K_V7", "torchvision's weights of resnet18 are IMAGENET1K_V1"),
-    ],
-)
-def test_weights_that_there_are_not_are_refused_with_those_there_are(
-    tmp_path: Path, words: str, name: str, says: str
-) -> None:
-    with pytest.raises(ConfigError, match=says):
-        start_checksum(named(tmp_path, words, name).config)
-
-
 @pytest.mark.extended
 @pytest.mark.parametrize(
     ("words", "file"),

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import strategies.dense
 from common.config.loading import load
 from common.division import Division
-from common.errors import ConfigError, FederationError
+from common.errors import FederationError
 from common.sites import Site
 from common.wire.weights import Weights
 from nectar.cli import main as nectar
@@ -211,25 +211,3 @@ def test_a_distillation_that_diverges_ends_the_run_by_a_sentence(small: Small, w
     config = small(method="dense", rounds=1, set=f"{TINY} dense.{whose}_lr=1e30")
     with pytest.raises(FederationError, match=r"round 1 is not kept: the .* \(dense\.generator_lr"):
         run(config)
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        (
-            "dataset=images images.classes=a,b images.size=6 images.folder=/nowhere",
-            "method=dense does not fit the data: .* whose sides 4 divides, not 6x6",
-        ),
-        (
-            "model.norm=batch model.statistics=local evaluation.on=none",
-            "model.statistics=local leaves a part of the model at the sites, and method=dense",
-        ),
-    ],
-)
-def test_what_cannot_be_distilled_is_refused(small: Small, settings: str, said: str) -> None:
-    words = dict(word.split("=", 1) for word in settings.split())
-    keys = {"dataset": words.pop("dataset")} if "dataset" in words else {}
-    text = " ".join(f"{key}={value}" for key, value in words.items())
-    made = Division(load(small(method="dense", **keys, set=f"{text} model.depth=1"))).run
-    with pytest.raises(ConfigError, match=said):
-        make_strategy(made)

@@ -18,7 +18,6 @@ from client_app.device import DeviceClient
 from client_app.draws import Draws
 from common.config.loading import load
 from common.division import Division
-from common.errors import ConfigError
 from common.learning.training import Gradients, Objective, dp_sgd
 from common.privacy.events import Event
 from common.specs.fedssyn import DONE
@@ -152,13 +151,6 @@ def test_what_steers_a_private_run_travels_and_is_of_nobodys_data(small: Small) 
     assert list(made.values()) == 3 * [{DONE: 1.0, "seeded-noise": 1.0}]
     for site, n in examples_of(record).items():
         assert learned[site] == {"normalizer": math.ceil(n / 64), "seeded-noise": 1.0}
-
-
-def test_a_strategy_that_weights_by_losses_is_refused(small: Small) -> None:
-    given = small(method="flwr.serverapp.strategy:QFedAvg", rounds=1)
-    given["set"] += f" {PRIVATE} strategy.client_learning_rate=0.5"
-    with pytest.raises(ConfigError, match="weights sites by their training loss"):
-        run(given)
 
 
 def test_a_model_that_normalises_over_its_batch_is_refused_before_it_is_charged(

@@ -7,7 +7,7 @@ import pytest
 import torch
 from federation import TamperedGrid, run
 from small import Small
-from tampering import with_part
+from tampering import times, with_part
 
 from common.config.loading import load
 from common.division import Division
@@ -131,7 +131,7 @@ def test_parts_of_different_classes_are_refused(classes: list[int], means_of: li
 def test_mean_logits_are_held_beside_the_others(small: Small) -> None:
     """Mean logits at 50 times their length move nobody's next round by more than honest ones could."""
     config = small(method="fedaf", rounds=2, set=FIVE)
-    record = run(config, TamperedGrid, tampers={1: with_part(LOGITS, lambda rows: rows * 50, [1])})
+    record = run(config, TamperedGrid, tampers={1: with_part(LOGITS, times(50), [1])})
     line = record.metrics()[1]
     assert "partition-1" in {**line["rejected"], **line.get("shortened", {})}
 
@@ -139,7 +139,7 @@ def test_mean_logits_are_held_beside_the_others(small: Small) -> None:
 def test_so_is_the_mean_of_one_class_among_ten(small: Small) -> None:
     """Twenty times its length is but six times the root mean square of all ten."""
 
-    def longer(rows: np.ndarray) -> np.ndarray:
+    def longer(rows: np.ndarray, base: object, draw: object) -> np.ndarray:
         return np.concatenate([rows[:1] * 20, rows[1:]])
 
     config = small(method="fedaf", rounds=1, set=f"{FIVE} partition.kind=iid")

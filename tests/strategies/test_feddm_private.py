@@ -17,7 +17,7 @@ from client_app.feddm import FedDMClient
 from client_app.state import ContextState
 from common.config.loading import load
 from common.division import Division
-from common.errors import ConfigError, FederationError
+from common.errors import FederationError
 from common.privacy.events import Event
 from common.samples.inputs import Samples
 from common.settings.feddm import FedDMSettings
@@ -182,30 +182,6 @@ def told(config: dict[str, Any], images: float) -> dict[str, Any]:
 
 
 # ---- what is refused ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("privacy.noise_multiplier=1", "set feddm.mechanism=feature"),
-        (f"{private('feature')} feddm.start=real", "set feddm.start=noise"),
-        (f"{private('feature')} feddm.start=mix:4", "begin as means of real ones"),
-        (f"{private('gradient')} feddm.start=mean", "begin as means of real ones"),
-        (private("feature", 1.0, ""), "set feddm.counts_noise above 0"),
-        (
-            private("feature", 1.0, "feddm.counts_noise=5 feddm.image_weighting=counts"),
-            "privacy.counts",
-        ),
-        ("feddm.mechanism=gradient", "privacy.noise_multiplier is 0"),
-        (
-            f"{private('gradient')} evaluation.on=sites data.site_holdout=0.1",
-            "evaluation.on=server",
-        ),
-    ],
-)
-def test_what_would_not_hold_is_refused(small: Small, text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        load(small(set=text))
 
 
 def test_a_model_whose_examples_see_each_other_is_refused(small: Small) -> None:

@@ -15,7 +15,6 @@ from small import Small
 import common.learning.training
 from common.config.loading import load
 from common.division import Division
-from common.errors import ConfigError
 from common.privacy.accounting import epsilon
 from common.privacy.events import Event
 from common.specs.feddpms import MECHANISM, decoder_spec, shared_spec, start_decoder
@@ -178,13 +177,6 @@ def test_the_decoder_is_let_go_of_once_a_site_has_shared_and_was_helped(small: S
 
 
 # ---- refusals -----------------------------------------------------------------------------------------------
-
-
-def test_another_model_is_refused_before_the_first_round(small: Small) -> None:
-    with pytest.raises(
-        ConfigError, match=r"model\.name=convnet has no variance .* set model\.name=vae"
-    ):
-        run(small(method="feddpms", set="model.name=convnet"))
 
 
 @pytest.mark.parametrize(

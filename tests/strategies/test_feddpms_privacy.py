@@ -20,7 +20,6 @@ from client_app.feddpms import FedDPMSClient
 from client_app.state import ContextState, names_of
 from common.config.loading import load
 from common.division import Division
-from common.errors import ConfigError
 from common.learning.run import Run
 from common.learning.training import train
 from common.models import Classifier
@@ -251,18 +250,3 @@ def test_a_site_is_charged_for_every_rounds_steps_and_for_its_means(small: Small
         accountant.history = [(1.5, q, number) for q, number in steps.items()] + [(noise, 1.0, 2)]
         assert last[site]["epsilon"] == pytest.approx(accountant.get_epsilon(1e-5), rel=0.02)
     assert helped, "nobody was helped, and all rates are those of the sites' own images"
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (TEXT, "set privacy.counts=public"),
-        (f"{PUBLIC} feddpms.mechanism=paper", "set mechanism=single-release"),
-        (f"{PUBLIC} feddpms.sigma=0", "set sigma above 0"),
-    ],
-)
-def test_what_no_epsilon_could_cover_is_refused_before_the_run(
-    small: Small, text: str, said: str
-) -> None:
-    with pytest.raises(ConfigError, match=said):
-        load(small(method="feddpms", set=text))

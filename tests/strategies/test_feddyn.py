@@ -7,9 +7,6 @@ from pathlib import Path
 import pytest
 from tiny import Tiny
 
-from common.config.loading import load
-from common.errors import ConfigError
-
 
 def h(tiny: Tiny) -> float:
     """Return the server's h."""
@@ -54,24 +51,6 @@ def test_weighted_by_counts_h_is_the_weighted_mean_of_the_sites_own_terms(tmp_pa
         own = [float(tiny.remembered(i)) if f"site-{i}" in tiny.taken else 0.0 for i in range(3)]
         each = sum(n * g for n, g in zip(counts, own, strict=True))
         assert h(tiny) == pytest.approx(each / 8, rel=1e-5, abs=1e-6), number
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "feddyn.server_lr=0.5",
-        "feddyn.server_optimizer=adam",
-        "feddyn.server_momentum=0.9",
-        "fedavg.server_lr=2",
-    ],
-)
-def test_a_step_of_the_servers_beside_h_is_refused(words: str) -> None:
-    with pytest.raises(
-        ConfigError, match=r"not the server's h, which then part: set server_optimizer=sgd"
-    ):
-        load({"method": "feddyn", "set": words})
-    if words.startswith("fedavg"):
-        assert load({"method": "fedavg", "set": words}), "what is not in use refuses nothing"
 
 
 def test_without_alpha_it_is_uniform_fedavg_to_the_bit_and_keeps_nothing(tmp_path: Path) -> None:

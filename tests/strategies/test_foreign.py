@@ -20,7 +20,7 @@ from client_app.fedavg import ForeignClient
 from client_app.state import DirectoryState
 from common.config.loading import load
 from common.config.resolved import Config
-from common.errors import ConfigError, FederationError
+from common.errors import FederationError
 from common.samples.inputs import Samples
 from common.sites import Site
 from common.specs.updates import Demands
@@ -121,12 +121,6 @@ def test_it_runs_two_rounds_on_the_digits(small: Small, name: str) -> None:
     assert all(math.isfinite(line["test"]["loss"]) for line in lines)
     assert lines[0]["test"] != lines[1]["test"] != lines[2]["test"]
     assert record._provenance()["outcome"] == "completed"
-
-
-@pytest.mark.parametrize("name", sorted(REFUSED))
-def test_one_that_moves_trees_is_refused_with_the_configuration(name: str) -> None:
-    with pytest.raises(ConfigError, match="moves XGBoost's trees, and Nectar's devices train a"):
-        load({"method": f"{PATH}:{name}"})
 
 
 def test_the_table_of_the_documents_has_each_that_flower_exports() -> None:
@@ -301,11 +295,6 @@ def test_a_reply_that_does_not_say_whether_it_was_cut_is_rejected(
     words = "strategy.noise_multiplier=0 strategy.clipping_norm=1 strategy.clients=2"
     with pytest.raises(FederationError, match=said):
         aggregated(f"{HERE}:FixedAtClients", words, figures=figures)
-
-
-def test_the_servers_step_of_nectars_own_methods_is_refused_beside_a_strategy(small: Small) -> None:
-    with pytest.raises(ConfigError, match=r"leave fedavg.server_\* out"):
-        run(small(method=f"{PATH}:FedAdam", set="fedavg.server_momentum=0.5"))
 
 
 # ---- runs that update nothing --------------------------------------------------------------------------

@@ -74,15 +74,6 @@ def test_its_step_is_of_the_loss_by_the_real_images_that_each_stands_for() -> No
         assert torch.allclose(held[name], tensor, atol=1e-6)
 
 
-def test_sites_that_are_to_judge_another_model_are_refused_and_the_sites_own_is_not() -> None:
-    judged = "evaluation.on=sites data.site_holdout=0.2"
-    with pytest.raises(
-        ConfigError, match=r"method=feddm learns another .* set evaluation\.on=server"
-    ):
-        FedDM(Division(load({"set": f"{judged} {TWO}"})).run)
-    FedDM(Division(load({"set": judged})).run)
-
-
 @pytest.mark.long
 @pytest.mark.extended
 def test_their_normalisation_may_be_their_own(small: Small) -> None:
@@ -119,8 +110,3 @@ def test_no_batch_norm_goes_by_a_rest_of_few_images(norm: str, sizes: list[int])
     assert [len(at) for at in seen] == sizes
     for a_pass in (seen[:3], seen[3:]):
         assert torch.cat(a_pass).sort().values.tolist() == list(range(10))
-
-
-def test_an_unknown_architecture_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"unknown or repeated architecture"):
-        load({"set": "feddm.global_models=oracle"})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ import pytest
 import torch
 from federation import TamperedGrid, run
 from small import Small
-from tampering import away_from_start, with_arrays, with_part
+from tampering import away_from_start, filled, times, with_arrays, with_part
 
 from common.config.loading import load
 from common.division import Division
@@ -43,14 +43,6 @@ FIVE = (
     "federation.sites=5 partition.alpha=0.5 fedavg.epochs=5 fedavg.lr=0.1 model.width=16 model.depth=2 "
     "scaffold.lr=0.05 fedpvr.lr=0.05 image_training.epochs=5"
 )
-
-
-def filled(value: float) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda array: np.full_like(array, value)
-
-
-def times(value: float) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda array: array * value
 
 
 def hostile(
@@ -114,7 +106,7 @@ def test_under_option_one_a_gradient_is_held_beside_the_others(small: Small, cli
 @pytest.mark.sweep
 @pytest.mark.parametrize("value", [-0.2, 0.3])
 def test_soft_labels_are_shares(small: Small, value: float) -> None:
-    def labels(array: np.ndarray) -> np.ndarray:
+    def labels(array: np.ndarray, base: object, draw: object) -> np.ndarray:
         return array + value if array.ndim == 2 else array
 
     record = hostile(small, "fedmix", "means", labels, rounds=1)
@@ -128,8 +120,8 @@ def test_images_reach_as_far_as_max_pixel_says_and_means_as_far_as_real_ones(
     division = Division(load(small(method="feddm", set="federation.max_pixel=3")))
     rule = image_rule(division.run, "the server", "nothing", means=means)
     assert rule.require
-    for times, fits in ((0.999, True), (-0.999, True), (1.01, False), (-1.01, False)):
-        values = torch.full((2, 1, 8, 8), times * farthest * division.run.info.largest)
+    for share, fits in ((0.999, True), (-0.999, True), (1.01, False), (-1.01, False)):
+        values = torch.full((2, 1, 8, 8), share * farthest * division.run.info.largest)
         with nullcontext() if fits else pytest.raises(PayloadError, match="range of digits"):
             rule.require(Weights({}), cast(Any, None), SimpleNamespace(examples=values))
 

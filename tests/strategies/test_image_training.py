@@ -201,13 +201,6 @@ def test_a_later_length_takes_the_place_of_an_earlier_other_one() -> None:
     assert (own.image_training.steps, own.image_training.epochs) == (0, 7)
 
 
-def test_two_lengths_at_once_are_refused() -> None:
-    with pytest.raises(
-        ConfigError, match=r"image_training: steps=60 and epochs=7 each say how long"
-    ):
-        load({"set": "image_training.steps=60 image_training.epochs=7"})
-
-
 def test_a_method_that_trains_on_no_images_has_no_such_section() -> None:
     config = load({"method": "fedavg", "set": "image_training.lr=0.5"})
     assert "image_training" not in config.to_dict()

@@ -12,7 +12,7 @@ import torch
 from federation import TamperedGrid, run, same_end
 from image_folders import CLASSES, paint_split
 from small import Small
-from tampering import with_part
+from tampering import times, with_part
 from torch import Tensor
 
 from client_app.device import client_class
@@ -299,7 +299,7 @@ def test_what_no_site_sends_is_refused(small: Small, spoilt: Tensor, reason: str
 def test_one_site_of_absurd_certainty_does_not_answer_for_all(small: Small) -> None:
     """Its logits are at the limit for a wrong class; those of nine times the usual length are cut to that."""
 
-    def certain(sent: np.ndarray) -> np.ndarray:
+    def certain(sent: np.ndarray, base: object, draw: object) -> np.ndarray:
         wrong = np.full_like(sent, -LIMIT / 9)
         wrong[:, 3] = LIMIT
         return wrong
@@ -309,7 +309,7 @@ def test_one_site_of_absurd_certainty_does_not_answer_for_all(small: Small) -> N
     record = run(config, TamperedGrid, tampers={1: with_part("", certain)})
     line = record.metrics()[1]
     assert "more than federation.max_update=10 times" in line["rejected"]["partition-1"]
-    tampers = {1: with_part("", lambda sent: 9 * sent)}
+    tampers = {1: with_part("", times(9))}
     line = run(config, TamperedGrid, tampers=tampers).metrics()[1]
     assert line["shortened"]["partition-1"] < 0.5
 
@@ -414,7 +414,7 @@ def test_a_site_that_turns_its_logits_round_does_not_end_the_learning(small: Sma
         "federation.sites=5 partition.alpha=0.5 model.width=16 fedmd.epochs=5 fedmd.batch=32 fedmd.lr=0.05 "
         "image_training.epochs=50"
     )
-    turned = with_part("", lambda values: -6 * values)
+    turned = with_part("", "x-6")
     asked = small(method="fedmd", rounds=3, set=words)
     reached = [
         run(asked, TamperedGrid, tampers=tampers).metrics()[-1]["test"]["accuracy"]

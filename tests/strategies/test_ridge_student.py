@@ -14,7 +14,6 @@ from torch import Tensor, nn
 import nectar
 from common.config.loading import load
 from common.division import Division
-from common.errors import ConfigError
 from common.samples.inputs import Samples, samples
 from common.specs.ridge import joint_spec
 from nectar.export.bundle import export
@@ -115,15 +114,6 @@ def test_the_same_command_gives_the_same_network_which_is_the_runs_model(tmp_pat
     torch.testing.assert_close(read(images), runs[0].model(images))
 
 
-@pytest.mark.extended
-def test_a_late_sites_network_is_that_of_a_run_with_all(tmp_path: Path) -> None:
-    more = {"ridge.form": "integers", "federation.participation": 0.34}
-    first = ran(tmp_path, **more)
-    late = nectar.run(resume=first.directory, progress=False, **{"federation.newcomers": "any"})
-    assert torch.equal(learned(late), learned(ran(tmp_path / "all", **{"ridge.form": "integers"})))
-    assert not torch.equal(learned(late), learned(first))
-
-
 # ---- a second round ----------------------------------------------------------------------------------
 
 REFIT: dict[str, Any] = QUICK | {
@@ -220,22 +210,3 @@ def test_each_of_two_noisy_rounds_is_charged(tmp_path: Path) -> None:
         for run in (one, two)
     ]
     assert spent[1] > 1.3 * spent[0]
-
-
-@pytest.mark.sweep
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (REFIT | {"rounds": 3}, "set rounds=1"),
-        (REFIT | {"ridge.features": "deep"}, "leave deep out"),
-        (QUICK | {"rounds": 2}, "set rounds=1"),
-        (REFIT | {"ridge.student": "mlp"}, r"set ridge\.student=convnet"),
-        (QUICK | {"ridge.axes": "server"}, "drawn axes"),
-        (REFIT | {"ridge.keep": "sites"}, "ridge.keep=none"),
-        ({"ridge.student": "nonsense"}, "nonsense"),
-        ({"data.validation": 0}, r"ridge\.student=mlp take 1 or more validation examples"),
-    ],
-)
-def test_what_cannot_be_taught_is_refused(tmp_path: Path, more: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        ran(tmp_path, **more)

@@ -13,7 +13,7 @@ from federation import TamperedGrid, last, run, same_end
 from hypothesis import given
 from hypothesis import strategies as st
 from small import Small
-from tampering import away_from_start, nan, with_arrays, with_part
+from tampering import away_from_start, nan, times, with_arrays, with_part
 
 from common.config.loading import load
 from common.division import Division
@@ -240,32 +240,6 @@ def test_a_method_that_learns_otherwise_is_refused_in_a_sentence() -> None:
                 load({"method": name, "set": f"federation.robust={rule}"})
 
 
-@pytest.mark.parametrize("inner", ["central", "dense"])
-def test_a_method_around_another_is_asked_for_the_inner_one(inner: str) -> None:
-    with pytest.raises(ConfigError, match=f"method={inner} is not of that kind"):
-        load({"method": "fedssyn", "set": f"fedssyn.inner={inner} federation.robust=median"})
-
-
-def test_a_flower_strategy_averages_by_itself() -> None:
-    with pytest.raises(ConfigError, match="is not of that kind"):
-        load({"method": "flwr.serverapp.strategy:FedAvg", "set": "federation.robust=median"})
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("federation.sites=4", r"needs 5 replies a round with federation.byzantine=1 .* 4 sites"),
-        ("federation.participation=0.4", r"needs 5 replies .* 4 sites are asked"),
-        ("federation.byzantine=4", r"needs 11 replies .* 10 sites"),
-        ("federation.byzantine=3 federation.kept=8", r"kept=8 of 10 replies .* 7 or less"),
-    ],
-)
-def test_krum_of_too_few_replies_is_refused(words: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        load({"method": "fedavg", "set": f"federation.robust=krum {words}"})
-    assert load({"method": "fedavg", "set": f"federation.robust=median {words}"})
-
-
 def test_krum_is_refused_where_too_few_nodes_joined() -> None:
     config = load({"method": "fedavg", "set": "federation.robust=krum"})
     with pytest.raises(ConfigError, match="4 sites are asked"):
@@ -457,10 +431,6 @@ def test_every_method_that_averages_does_so_by_a_robust_rule(small: Small, metho
         return max(float(t.abs().max()) for t in last(record).weights.values())
 
     assert moved(rule) < 100 < moved("none")
-
-
-def times(factor: float) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda array: array * factor
 
 
 @pytest.mark.extended

@@ -17,7 +17,6 @@ from small import Small
 
 from common.config.loading import load
 from common.draws.private_draws import KeyStream
-from common.errors import ConfigError
 from common.privacy.accounting import epsilon, gaussian_like
 from common.privacy.events import Event
 from common.secret.cohort import shares_of
@@ -191,38 +190,3 @@ def test_its_noise_is_of_the_clip(small: Small) -> None:
         [(t - last(start).weights[n]).flatten() for n, t in last(record).weights.items()]
     )
     assert float(moved.std()) == pytest.approx(2 * 0.5 * math.sqrt(6 / 3) / 6, rel=0.1)
-
-
-# ---- what is refused --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("method", "settings", "said"),
-    [
-        (
-            "scaffold",
-            "federation.secret=on",
-            "shares of it are for ridge, fedavg, fedprox in secret=on",
-        ),
-        (
-            "feddyn",
-            "federation.secret=on",
-            "shares of it are for ridge, fedavg, fedprox in secret=on",
-        ),
-        ("ridge", "federation.secret=plain", "shares of it are for"),
-        ("fedavg", "federation.secret=plain federation.secret_clip=1", "shares of it are for"),
-        ("fedavg", "federation.secret=on", "set federation.secret_clip, such as 1"),
-        ("fedavg", "federation.secret=on privacy.clip=2", "no step is private: leave it out"),
-    ],
-)
-def test_noise_is_refused_where_no_shares_of_it_are_built(
-    small: Small, method: str, settings: str, said: str
-) -> None:
-    more = "" if method == "ridge" else "privacy.examples=100"
-    with pytest.raises(ConfigError, match=said):
-        load(small(method=method, rounds=1, set=f"{settings} privacy.noise_multiplier=1 {more}"))
-
-
-def test_a_planned_epsilon_is_refused(small: Small) -> None:
-    with pytest.raises(ConfigError, match="planned for another noise than Skellam's"):
-        load(small(method="ridge", rounds=1, set="federation.secret=on privacy.epsilon=3"))
