@@ -1,4 +1,7 @@
-"""SCAFFOLD on the device (Karimireddy et al., 2020, Algorithm 1): steps corrected by control variates."""
+"""SCAFFOLD on the device (Karimireddy et al., 2020, Algorithm 1): steps corrected by control variates.
+
+Under FedPVR (Li et al., 2023) they correct the last layers alone, where sites differ most.
+"""
 
 from __future__ import annotations
 

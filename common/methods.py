@@ -169,6 +169,7 @@ METHODS: dict[str, Method] = {
             "FedPVR",
             "fedavg",
             server="scaffold:Scaffold",
+            client="scaffold:ScaffoldClient",
             private=True,
             averages=True,
             keeps=_NAMELESS,
