@@ -44,7 +44,7 @@ logger = getLogger("flwr")
 
 
 @dataclass(frozen=True)
-class Made:
+class StackedResult:
     """What was trained for a site, and its share of the seconds that all took."""
 
     parameters: dict[str, Tensor]
@@ -52,7 +52,7 @@ class Made:
     seconds: float
 
 
-_READY: dict[tuple[int, str], Made] = {}
+_READY: dict[tuple[int, str], StackedResult] = {}
 """By round and site; of one run, since a process works on one at a time."""
 
 
@@ -99,7 +99,7 @@ def _is_linear(model: nn.Module) -> bool:
     return all(isinstance(m, nn.Linear | nn.ReLU | nn.Flatten | nn.Identity) for m in leaves)
 
 
-def look_ahead(due: Iterator[tuple[Message, Context]], client_of: ClientOf) -> int:
+def train_stacked_ahead(due: Iterator[tuple[Message, Context]], client_of: ClientOf) -> int:
     """Train what the first of the instructions ``due`` ask for; return how many of them were looked at.
 
     ``client_of`` makes the client that an instruction is for. One that cannot be followed, such as one of which the
@@ -148,7 +148,7 @@ def _train(
     ended = train_stacked(model, sites, settings, server_round=server_round)
     share = (time.perf_counter() - begun) / len(names)
     for name, (parameters, trained) in zip(names, ended, strict=True):
-        _READY[server_round, name] = Made(parameters, trained, share)
+        _READY[server_round, name] = StackedResult(parameters, trained, share)
 
 
 def _are_same(one: ArrayRecord, other: ArrayRecord) -> bool:
@@ -156,7 +156,7 @@ def _are_same(one: ArrayRecord, other: ArrayRecord) -> bool:
     return all(a.data is b.data for a, b in zip(one.values(), other.values(), strict=True))
 
 
-def made_for(client: DeviceClient, w: Weights) -> tuple[Classifier, Trained] | None:
+def take_result(client: DeviceClient, w: Weights) -> tuple[Classifier, Trained] | None:
     """Return the model of a client's site that was trained from ``w``, and how that went, once; None if none was."""
     if not _READY or together(client.run) == 1:
         return None

@@ -21,7 +21,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricR
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
-from client_app.ahead import look_ahead
+from client_app.ahead import train_stacked_ahead
 from client_app.decode_cache import DECODE_CACHE
 from client_app.device import DeviceClient, client_class
 from client_app.draws import KEY, Deadline, divided, key_of
@@ -45,7 +45,7 @@ from client_app.site import (
     state_of,
     user_folder,
 )
-from client_app.state import LOG, SHELF, ReleaseLog, payload_line, refusal_line
+from client_app.state import ARTIFACTS, LOG, ReleaseLog, payload_line, refusal_line
 from common.code.fingerprint import source_fingerprint
 from common.data.division.partitions import class_counts
 from common.data.division.stratify import Indices, held_back
@@ -81,7 +81,7 @@ ROLL_CALL_SECONDS = 3600.0
 
 _RECORD_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
-NO_LOG = "this site's log of what leaves it cannot be written, so that nothing leaves it"
+LOG_UNWRITABLE = "this site's log of what leaves it cannot be written, so that nothing leaves it"
 """What a server is told where no more may be said."""
 
 logger = getLogger("flwr")
@@ -90,9 +90,9 @@ logger = getLogger("flwr")
 class SiteApp(ClientApp):
     """Flower's ClientApp, to which a grid of the same process can show what is next."""
 
-    def look_ahead(self, due: Iterator[tuple[Message, Context]]) -> int:
+    def train_stacked_ahead(self, due: Iterator[tuple[Message, Context]]) -> int:
         """Train sites together where the run says so; return how many of the instructions were looked at."""
-        return look_ahead(due, client_of)
+        return train_stacked_ahead(due, client_of)
 
 
 app = SiteApp()
@@ -118,7 +118,7 @@ def reply(message: Message, context: Context, handle: Handler) -> Message:
         with for_the_owner_alone(state_directory(context)):
             return Message(handle(message, context), reply_to=message)
     except Exception as error:
-        reason = _noted(reason_for_server(error, owner=True), message, context)
+        reason = _log_refusal(reason_for_server(error, owner=True), message, context)
         return Message(Error(code=RAISED, reason=reason), reply_to=message)
 
 
@@ -132,8 +132,8 @@ def _check_asked(message: Message, context: Context) -> None:
         check_instruction(config)
 
 
-def _noted(reason: str, message: Message, context: Context) -> str:
-    """Note in the site's log that ``reason`` leaves, and return it, or ``NO_LOG`` if it cannot be noted."""
+def _log_refusal(reason: str, message: Message, context: Context) -> str:
+    """Note in the site's log that ``reason`` leaves, and return it, or ``LOG_UNWRITABLE`` if it cannot be noted."""
     try:
         directory = state_directory(context)
     except FederationError:
@@ -150,7 +150,7 @@ def _noted(reason: str, message: Message, context: Context) -> str:
         log.append(refusal_line(server_round, message.metadata.message_type, reason))
     except OSError as error:
         logger.error("%s cannot be written: %s", directory, error)
-        return NO_LOG
+        return LOG_UNWRITABLE
     return reason
 
 
@@ -173,7 +173,7 @@ def client_of(message: Message, context: Context) -> DeviceClient:
     if account is not None:
         account.check(_seen(message))
     if run.config.secret:
-        cls = _hidden(message, context, run, site)
+        cls = _secret_client_factory(message, context, run, site)
     return cls(
         *(run, site, train, holdout, state),
         user_data=user_data,
@@ -405,7 +405,9 @@ def partitions(message: Message, context: Context) -> Message:
 # ---- secret sum ----------------------------------------------------------------------------------
 
 
-def _hidden(message: Message, context: Context, run: Run, site: str) -> Callable[..., DeviceClient]:
+def _secret_client_factory(
+    message: Message, context: Context, run: Run, site: str
+) -> Callable[..., DeviceClient]:
     """Return what makes the method's client, of which the site's part of a sum leaves instead of its result."""
     from client_app.secret import secret_client  # its cryptography, for who asks
 
@@ -584,7 +586,7 @@ OPEN = stat.S_IRWXG | stat.S_IRWXO
 """The rights of everybody but the owner."""
 
 #: what the site keeps beside its runs' states
-_OWN = (LOG, STORE_FOLDER, SHELF, LEDGER, HEAD_FILE, KEY, "approvals")
+_OWN = (LOG, STORE_FOLDER, ARTIFACTS, LEDGER, HEAD_FILE, KEY, "approvals")
 
 #: a run's record, or what earlier releases put the roll call's log into
 _STATES = re.compile(r"\d{8}-\d{6}-.*|roll-call")
@@ -612,13 +614,13 @@ def for_the_owner_alone(directory: Path | None) -> Iterator[None]:
     before = os.umask(OPEN)
     try:
         if directory is not None:
-            _close(directory)
+            _restrict_permissions(directory)
         yield
     finally:
         os.umask(before)
 
 
-def _close(directory: Path) -> None:
+def _restrict_permissions(directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if not directory.stat().st_mode & OPEN:
@@ -626,7 +628,7 @@ def _close(directory: Path) -> None:
         entries = list(directory.iterdir())
         ours = [e for e in entries if e.name in _OWN or _STATES.fullmatch(e.name)]
         for entry in ours:
-            _close_all(entry)
+            _restrict_all(entry)
         if len(ours) == len(
             entries
         ):  # a folder with other things in it, such as /tmp, is others' too
@@ -639,15 +641,15 @@ def _close(directory: Path) -> None:
         ) from None
 
 
-def _close_all(entry: Path) -> None:
+def _restrict_all(entry: Path) -> None:
     for place, _, files in os.walk(entry):
         for path in (Path(place), *(Path(place, name) for name in files)):
-            _close_one(path)
+            _restrict_one(path)
     if entry.is_file():
-        _close_one(entry)
+        _restrict_one(entry)
 
 
-def _close_one(path: Path) -> None:
+def _restrict_one(path: Path) -> None:
     mode = path.lstat().st_mode
     if not stat.S_ISLNK(mode) and mode & OPEN:
         path.chmod(mode & stat.S_IRWXU)

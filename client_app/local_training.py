@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from client_app.ahead import PURPOSE, made_for
+from client_app.ahead import PURPOSE, take_result
 from client_app.device import DeviceClient
 from common.errors import FederationError
 from common.learning.steps import DPSGDSteps, planned
@@ -57,7 +57,7 @@ def train_locally(
     FederationError
         If a private run has a model that couples examples.
     """
-    if client.run.config.compute.batched != "off" and (made := made_for(client, w)) is not None:
+    if client.run.config.compute.batched != "off" and (made := take_result(client, w)) is not None:
         return made
     model, head_alone = client.model(w), client.run.config.model.train == "head"
     for name, parameter in model.named_parameters() if head_alone else ():

@@ -41,7 +41,7 @@ from common.secret.crypto import (
     KEY_BYTES,
     SEALED_BYTES,
     SHARE_BYTES,
-    Place,
+    KeyContext,
     Words,
     add_mask,
     commitment,
@@ -174,7 +174,7 @@ class SecretSite:
         if type(number) is not int or not isinstance(attempt, str) or not 1 <= len(attempt) <= 64:
             raise FederationError("the instruction does not say of which round's secret sum it is")
         self._run, self._site, self._vault, self._config = run, site, vault, config
-        self._place = Place(str(config.get("record", "")), number, attempt)
+        self._place = KeyContext(str(config.get("record", "")), number, attempt)
 
     @property
     def number(self) -> int:
@@ -287,7 +287,7 @@ class SecretSite:
         after = self._config.get(cohort.NEXT)
         state["live"] = None
         if isinstance(after, str) and after:
-            place = Place(self._place.record, self._place.round + 1, after)
+            place = KeyContext(self._place.record, self._place.round + 1, after)
             state["live"] = _new_live(place)
         self._vault.write(state)
         keys = {} if state["live"] is None else _public(state["live"])
@@ -389,12 +389,12 @@ def _digest(state: State) -> str:
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
-def _new_live(place: Place) -> State:
+def _new_live(place: KeyContext) -> State:
     keys = {"seal": new_secret().hex(), "mask": new_secret().hex()}
     return {"round": place.round, "attempt": place.attempt, **keys}
 
 
-def _is_of(live: State | None, place: Place) -> bool:
+def _is_of(live: State | None, place: KeyContext) -> bool:
     return live is not None and (live["round"], live["attempt"]) == (place.round, place.attempt)
 
 

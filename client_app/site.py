@@ -19,8 +19,8 @@ from client_app.owner.node_config import NodeConfig, absolute
 from client_app.owner.review import Review
 from client_app.owner.vetoes import Vetoes, check_size, import_policy_of
 from client_app.state import (
+    ARTIFACTS,
     COLUMNS,
-    SHELF,
     ContextState,
     DeviceState,
     DirectoryState,
@@ -379,16 +379,18 @@ def state_of(run: Run, record_id: str, site: str, context: Context) -> DeviceSta
     A real site names ``state-dir`` in its node config; a simulated one uses the run's record, whose place it
     takes from its own configuration and never from a message.
     """
-    directory, shelf = state_directory(context), None
+    directory, artifact_cache = state_directory(context), None
     flushed = directory is not None
     if directory is None and is_simulated(context):
-        directory, shelf = _simulated_places(run, record_id)
+        directory, artifact_cache = _simulated_places(run, record_id)
         record_id = ""
     if directory is None:
         return ContextState(context.state)
     where = directory, record_id, site, context.run_id
     earlier = not run.config.private
-    return DirectoryState(*where, kind=_kind_of(run), earlier=earlier, shelf=shelf, flushed=flushed)
+    return DirectoryState(
+        *where, kind=_kind_of(run), earlier=earlier, artifact_cache=artifact_cache, flushed=flushed
+    )
 
 
 _kind_of = lru_cache(maxsize=16)(lambda run: state_kind_of(run.config))
@@ -398,7 +400,7 @@ _kind_of = lru_cache(maxsize=16)(lambda run: state_kind_of(run.config))
 def _simulated_places(run: Run, record_id: str) -> tuple[Path, Path]:
     """Return where the sites of a simulated run keep what they remember, and what several runs share."""
     record = record_directory(run, record_id)
-    return record / "state", record.parent / f".{SHELF}"
+    return record / "state", record.parent / f".{ARTIFACTS}"
 
 
 def account_of(run: Run, record_id: str, site: str, context: Context) -> Account | None:

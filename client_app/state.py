@@ -56,7 +56,7 @@ _DATA = "data-began"
 COLUMNS = "columns-began"
 """Of a table of the site's own: what is noted of its columns, kinds and classes as the run began."""
 
-SHELF = "nectar-made"
+ARTIFACTS = "nectar-made"
 """The folder of what sites made once and runs may share, such as the images of a generator."""
 
 #: versions kept: the one a resumed round needs and two behind it
@@ -107,13 +107,13 @@ class DirectoryState:
         *,
         kind: str = "",
         earlier: bool = False,
-        shelf: Path | None = None,
+        artifact_cache: Path | None = None,
         flushed: bool = True,
     ) -> None:
         self._flushed = flushed
         self._parts = root, record_id, site_slug(site), kind, str(run)
         self._earlier = earlier
-        self._shelf = shelf or root / SHELF
+        self._shelf = artifact_cache or root / ARTIFACTS
         self._log = ReleaseLog(root, {"run": run, "record": record_id, "site": site})
 
     @cached_property
@@ -208,7 +208,7 @@ class DirectoryState:
         except OSError as error:
             raise self._unwritable(error) from None
 
-    def shelf(self) -> Path:
+    def artifact_cache(self) -> Path:
         """Return the folder beside the runs' own."""
         return self._shelf
 
@@ -274,7 +274,7 @@ class ContextState:
         self._state.setdefault(of, ConfigRecord({of: checksum}))
         return str(self._state.config_records[of][of])
 
-    def shelf(self) -> None:
+    def artifact_cache(self) -> None:
         """Return None: what is made is made again after a restart."""
 
     def keep_model(self, tensors: Tensors, about: Mapping[str, Any]) -> None:

@@ -60,8 +60,8 @@ _MARGIN = 5.0
 class Synthesis:
     """The images that one site makes: its generator's training, which a pause or a kill does not lose, and its draws.
 
-    What is made is on the site's shelf by all that decides it (the images trained on, the seed, the settings, the
-    code), so that another run with the same finds it.
+    What is made is in the site's artifact cache by all that decides it (the images trained on, the seed, the settings,
+    the code), so that another run with the same finds it.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class Synthesis:
         self._examples = known_examples(client, rho)
         self._labels = client.samples.labels[chosen]
         self._images = self._in_unit_range(client.samples.inputs(chosen))
-        self._shelf = client.state.shelf()
+        self._shelf = client.state.artifact_cache()
         self.done = 0.0
 
     def _chosen(self, rho: float) -> Tensor:
@@ -223,7 +223,7 @@ class Synthesis:
         images = training.draw(labels, self._client.generator(f"synthesis-draws {index}", 0))
         return ((images + 1) * (LEVELS / 2)).round().to(torch.uint8).cpu()
 
-    # ---- the shelf ------------------------------------------------------------------------------------
+    # ---- the artifact cache ------------------------------------------------------------------------------------
 
     def _found(self) -> Pixels | None:
         """Return the images where they have been made before."""

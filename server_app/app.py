@@ -180,7 +180,7 @@ def serve(
     read = division.checksums if data_at_hand(division) else {}
     agree_on_data(strategy.members, read, config.dataset, config.federation.min_replies)
     refuse_own_pictures(config.track, strategy.sites)
-    run = strategy.run = with_nodes_there_are(run, strategy.sites)
+    run = strategy.run = with_actual_sites(run, strategy.sites)
     inherited = strategy.derive() if ancestor else ()
     standing = resume_point_of(run.config, strategy, ancestor)
     record, checkpoint = standing.record, standing.checkpoint
@@ -249,7 +249,7 @@ def serve(
                 record.note(result_round=recorder.best_round)
             _end(record, "completed")
     except DivergedError as error:
-        told = FederationError(f"{error}; {record.stands()}")
+        told = FederationError(f"{error}; {record.resume_hint()}")
         _note_end(record, told)
         raise told from None
     except BaseException as error:
@@ -293,7 +293,7 @@ def _note_end(record: Record, error: BaseException) -> None:
     reason = str(error) or type(error).__name__
     stopped = isinstance(error, KeyboardInterrupt | SystemExit)
     if stopped:
-        logger.warning("interrupted: %s", record.stands())
+        logger.warning("interrupted: %s", record.resume_hint())
     try:
         _end(record, "interrupted" if stopped else f"failed: {reason}")
     except (OSError, FederationError):
@@ -319,7 +319,7 @@ def make_strategy(run: Run) -> Federated:
     return secret_strategy(cls)(run) if run.config.secret else cls(run)
 
 
-def with_nodes_there_are(run: Run, sites: list[Site]) -> Run:
+def with_actual_sites(run: Run, sites: list[Site]) -> Run:
     """Return the run for as many clients as joined, and say how to get the configured number."""
     wanted, found = run.config.federation.sites, nodes_counted_on(run, sites)
     if found == wanted:

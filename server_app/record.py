@@ -147,16 +147,16 @@ class Record(RunDirectory):
             yield
         except (OSError, SafetensorError) as error:
             raise FederationError(
-                f"the record {self.directory} cannot be written ({unreadable_reason(error)}): {self._safe()}; make "
-                f"room there, or make it writable, then resume={self.directory} goes on"
+                f"the record {self.directory} cannot be written ({unreadable_reason(error)}): "
+                f"{self._last_safe_round()}; make room there, or make it writable, then resume={self.directory} goes on"
             ) from None
 
-    def stands(self) -> str:
+    def resume_hint(self) -> str:
         """Say of a run that ended which round it can go on from, and the line that goes on."""
-        line = shlex.join([*self._goes_on_by(), f"resume={self.directory}"])
-        return f"{self._safe()}, and `{line}` goes on from there"
+        line = shlex.join([*self._resume_command(), f"resume={self.directory}"])
+        return f"{self._last_safe_round()}, and `{line}` goes on from there"
 
-    def _goes_on_by(self) -> list[str]:
+    def _resume_command(self) -> list[str]:
         """Return the command, with the connection of one that has it, that a run like this is continued by."""
         words: list[str] = []
         with contextlib.suppress(FederationError):
@@ -164,7 +164,7 @@ class Record(RunDirectory):
         known = words[1:2] in (["run"], ["simulate"], ["submit"]) and words[0] == "nectar"
         return words[: 3 if words[1] == "submit" else 2] if known else ["nectar", "run"]
 
-    def _safe(self) -> str:
+    def _last_safe_round(self) -> str:
         """Describe what of the record a run can go on from."""
         with contextlib.suppress(FederationError):
             done = Checkpoint.load(self.last).server_round

@@ -207,7 +207,7 @@ class Rounds:
         mean = self._strategy.aggregate_evaluate(asked.server_round, answers)
         for site in self._strategy.sites:
             if reason := asked.outcome.unevaluated.get(site.name):
-                self._strategy.members.require_memory(site, reason)
+                self._strategy.members.check_memory(site, reason)
         if failed := asked.outcome.unevaluated:
             what = f"evaluation of round {asked.server_round}"
             self._strategy.members.note_alike(what, failed, asked.outcome.evaluated)

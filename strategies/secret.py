@@ -43,7 +43,7 @@ from common.secret.crypto import (
     KEY_BYTES,
     SEALED_BYTES,
     SHARE_BYTES,
-    Place,
+    KeyContext,
     add_mask,
     commitment,
     is_public_key,
@@ -67,7 +67,7 @@ from strategies.exchange.open_round import OpenRound
 from strategies.exchange.replies import (
     Outcome,
     Upload,
-    any_failure_is_the_replys,
+    as_payload_error,
     matched,
     read_upload,
     reasons_in_words,
@@ -101,7 +101,7 @@ class _Keys:
 class _Sum:
     """One round's sum: who was asked, whose keys the others know, who has shared, and the vectors' form."""
 
-    place: Place
+    place: KeyContext
     asked: int
     threshold: int
     sites: list[Site]
@@ -184,7 +184,7 @@ class SecretSum:
             If they are fewer than the threshold.
         """
         self._require_shares()
-        place = Place(self._strategy.record_id, number, self._attempt)
+        place = KeyContext(self._strategy.record_id, number, self._attempt)
         federation, asked = self._strategy.run.config.federation, len(sites)
         counted_on = round(federation.participation * self._strategy.members.counted_on)
         most = threshold_of(federation, max(asked, counted_on))
@@ -330,11 +330,11 @@ class SecretSum:
                 members.spending.take_from(reply, site.name, self._strategy.run.config.noises)
                 upload = read_upload(reply, site, instruction.expects)
             except PayloadError as error:
-                members.require_memory(site, str(error))
+                members.check_memory(site, str(error))
                 members.outcome.rejected[site.name] = str(error)
                 logger.warning("round %d: rejected %s: %s", begun.number, site.name, error)
                 continue
-            members.tell_memory(begun.number, upload)
+            members.log_memory_loss(begun.number, upload)
             sent, others = upload.payload_as(Tensors), [n for n in now.sealed if n != site.name]
             vector = sent[MASKED].numpy().view(now.form.dtype)
             words += vector
@@ -460,7 +460,7 @@ class SecretSum:
                 if reply.has_error():
                     raise PayloadError(rejection_reason(reply))
                 require_records(reply, _RECORDS)
-                with any_failure_is_the_replys():
+                with as_payload_error():
                     found = read(reply.content.config_records[RECORD], site)
             except PayloadError as error:
                 reason = f"{query.replace('_', ' ')}: {error}"

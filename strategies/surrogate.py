@@ -81,7 +81,7 @@ class SurrogateServer(Strategy):
         )
 
     def validation_rules(self) -> Mapping[str, Rule]:
-        """Believe images in range: a single one of absurd values decides what the server learns."""
+        """Believe images in range: a single one of implausible values decides what the server learns."""
         stays = "the rounds that `keep` holds, and their checkpoint"
         return {"": image_rule(self.run, "the server's training", stays)}
 

@@ -47,7 +47,7 @@ _ZERO = bytes(16)
 
 
 @dataclass(frozen=True)
-class Place:
+class KeyContext:
     """What a key belongs to: the run's record, a round of it, and the server's attempt at that round."""
 
     record: str
@@ -99,17 +99,17 @@ def point_of(public: bytes) -> int:
     return (int.from_bytes(public, "little") & ((1 << 255) - 1)) % (2**255 - 19)
 
 
-def own_key(seed: bytes, place: Place, site: str) -> bytes:
+def own_key(seed: bytes, place: KeyContext, site: str) -> bytes:
     """Return the key of a site's mask of its own."""
     return _derived(seed, place.info("own mask", site))
 
 
-def pair_key(private: bytes, public: bytes, place: Place, one: str, other: str) -> bytes:
+def pair_key(private: bytes, public: bytes, place: KeyContext, one: str, other: str) -> bytes:
     """Return the key of the mask of two sites, the same for both; ValueError as `agreed_key` raises it."""
     return agreed_key(private, public, place.info("pair mask", *sorted((one, other))))
 
 
-def commitment(seed: bytes, place: Place, site: str) -> bytes:
+def commitment(seed: bytes, place: KeyContext, site: str) -> bytes:
     """Return by what the seed of a site's own mask is known when it is opened; it tells nothing of it before."""
     return hashlib.sha256(place.info("commitment", site) + seed).digest()
 
@@ -175,7 +175,7 @@ def joined(shares: Sequence[bytes], weights: Sequence[int]) -> bytes:
 
 
 def seal(
-    private: bytes, public: bytes, place: Place, sender: str, holder: str, data: bytes
+    private: bytes, public: bytes, place: KeyContext, sender: str, holder: str, data: bytes
 ) -> bytes:
     """Return ``data`` as only its holder can read it; ValueError as `agreed_key` raises it."""
     info = place.info("seal", sender, holder)
@@ -183,7 +183,7 @@ def seal(
 
 
 def unseal(
-    private: bytes, public: bytes, place: Place, sender: str, holder: str, sealed: bytes
+    private: bytes, public: bytes, place: KeyContext, sender: str, holder: str, sealed: bytes
 ) -> bytes:
     """Return what the sender sealed for this holder, in this round; ValueError if it is anything else."""
     info = place.info("seal", sender, holder)

@@ -174,8 +174,8 @@ class LocalGrid(Grid):
 class TogetherGrid(LocalGrid):
     """A `LocalGrid` whose app sees what is next, so that it can train sites together (``compute.batched``).
 
-    The app's ``look_ahead`` is shown the instructions that wait, each with its node's context, before the first of them
-    is carried out, and returns how many of them it need not be shown again.
+    The app's ``train_stacked_ahead`` is shown the instructions that wait, each with its node's context, before the
+    first of them is carried out, and returns how many of them it need not be shown again.
     """
 
     trains_together = True
@@ -185,8 +185,8 @@ class TogetherGrid(LocalGrid):
         if message.metadata.message_id not in self._shown:
             due = [message, *self._waiting.values()]
             threads = torch.get_num_threads()
-            look_ahead: LookAhead = self._app.look_ahead  # type: ignore[attr-defined]
-            shown = look_ahead((m, self._context(m.metadata.dst_node_id)) for m in due)
+            train_stacked_ahead: LookAhead = self._app.train_stacked_ahead  # type: ignore[attr-defined]
+            shown = train_stacked_ahead((m, self._context(m.metadata.dst_node_id)) for m in due)
             torch.set_num_threads(threads)
             self._shown = frozenset(m.metadata.message_id for m in due[:shown])
         return super()._worked(message)

@@ -86,8 +86,8 @@ class EvaluationRequest:
     ) -> MetricRecord | None:
         """Return the sites' mean figures, each site counting the images that it said it holds out; None without any.
 
-        A loss is absurd beside that of guessing among ``classes``. With ``any_record`` a reply may hold records of any
-        name.
+        A loss is implausible beside that of guessing among ``classes``. With ``any_record`` a reply may hold records of
+        any name.
         """
         names = None if any_record else EVALUATION_RECORDS
         figures = self._read(server_round, replies, names, classes)

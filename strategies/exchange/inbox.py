@@ -52,15 +52,15 @@ class Awaited:
     max_bytes: int
 
 
-class Busy:
+class SuperLinkBusy:
     """What a call brings that the SuperLink was too busy for: nothing has come yet."""
 
 
 #: a message's id and the reply to it, or why that is none; or what ended the connection itself
-_Item = tuple[str, Message | PayloadError | Busy] | BaseException
+_Item = tuple[str, Message | PayloadError | SuperLinkBusy] | BaseException
 
 #: a message's id and when to look for its reply
-_Turn = tuple[str, float]
+_PollSlot = tuple[str, float]
 
 
 class _Puller(threading.Thread):
@@ -70,7 +70,7 @@ class _Puller(threading.Thread):
         self,
         grid: Grid,
         sent: Mapping[str, Awaited],
-        turns: SimpleQueue[_Turn],
+        turns: SimpleQueue[_PollSlot],
         found: SimpleQueue[_Item],
         over: threading.Event,
     ) -> None:
@@ -99,7 +99,7 @@ class _Puller(threading.Thread):
                 self._called, now = None, time.monotonic()
                 if reply is not None:
                     self._found.put((self.asks, reply))
-                if reply is not None and not isinstance(reply, Busy):
+                if reply is not None and not isinstance(reply, SuperLinkBusy):
                     continue
                 pause = min(max(_FIRST_PAUSE, _SHARE * (now - begun)), _LONGEST_PAUSE)
                 pause = pause if reply is None else _BUSY_PAUSE
@@ -145,7 +145,7 @@ def pull_until(
     grid: Grid, message_id: str, asked: Awaited, end: float
 ) -> Message | PayloadError | None:
     """Return what :func:`pull` does, asking again until ``end`` while the SuperLink is too busy."""
-    while isinstance(reply := pull(grid, message_id, asked), Busy):
+    while isinstance(reply := pull(grid, message_id, asked), SuperLinkBusy):
         note_busy(1)
         if time.monotonic() + _BUSY_PAUSE > end:
             return None
@@ -161,8 +161,10 @@ def note_busy(times: int) -> None:
     )
 
 
-def pull(grid: Grid, message_id: str, asked: Awaited) -> Message | PayloadError | Busy | None:
-    """Return the reply to one message, why what came is none, or None or Busy while nothing has come."""
+def pull(
+    grid: Grid, message_id: str, asked: Awaited
+) -> Message | PayloadError | SuperLinkBusy | None:
+    """Return the reply to one message, why what came is none, or None or SuperLinkBusy while nothing has come."""
     try:
         with allowing(asked.max_bytes):
             replies = list(grid.pull_messages([message_id]))
@@ -171,7 +173,7 @@ def pull(grid: Grid, message_id: str, asked: Awaited) -> Message | PayloadError 
     except Exception as error:
         if is_busy(error):
             logger.debug("the SuperLink could not answer", exc_info=True)
-            return Busy()
+            return SuperLinkBusy()
         grid.get_node_ids()  # raises if it is the connection that failed
         logger.debug("a reply could not be put together", exc_info=True)
         if isinstance(error, PayloadError):
@@ -234,7 +236,7 @@ class Inbox:
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self._sent: dict[str, Awaited] = {}
-        self._turns: SimpleQueue[_Turn] = SimpleQueue()
+        self._turns: SimpleQueue[_PollSlot] = SimpleQueue()
         self._found: SimpleQueue[_Item] = SimpleQueue()
         self._over = threading.Event()
         self._pullers: list[_Puller] = []
@@ -260,7 +262,7 @@ class Inbox:
                 raise item
             if item is not None:
                 message_id, reply = item
-                if isinstance(reply, Busy):
+                if isinstance(reply, SuperLinkBusy):
                     self._note_busy()
                 else:
                     replies[message_id] = reply
@@ -285,7 +287,7 @@ class Inbox:
             item = self._found.get()
             if not isinstance(item, BaseException):
                 message_id, reply = item
-                if not isinstance(reply, Busy):
+                if not isinstance(reply, SuperLinkBusy):
                     replies[message_id] = reply
         return replies
 

@@ -191,14 +191,14 @@ def too_long(
     ----------
     own : float
         The length of the round's weights, the measure of an update that stands alone. Where there are fewer than
-        ``ENOUGH``, or the others have not moved, none that is shorter is absurd.
+        ``ENOUGH``, or the others have not moved, none that is shorter is implausible.
     factor : float
         How often the lower median of the others' lengths an update may be long; 0 for any length.
     known : int
         How many of the first ones have been judged before, of which nothing is said.
     earlier : float
-        The length that was usual in an earlier round: none of up to twice that is absurd. Where half of the sites have
-        learned all they can, the others' honest updates are thousands of times the usual length, as they were when
+        The length that was usual in an earlier round: none of up to twice that is implausible. Where half of the sites
+        have learned all they can, the others' honest updates are thousands of times the usual length, as they were when
         all moved alike.
     """
     message: list[str | None] = []
@@ -411,7 +411,7 @@ class UploadScreening:
 
 
 # ---- plausible -----------------------------------------------------------------------------------
-# What no honest site sends: an update of absurd length, a model that gives no numbers, images far beyond any image.
+# What no honest site sends: an update of implausible length, a model that gives no numbers, images beyond any image.
 #
 # A site whose training diverged sends such a thing without malice, and one such reply is enough to ruin an average.
 # The bounds are wide: they keep a run alive, and are no defence against a site that lies within them.

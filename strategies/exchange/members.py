@@ -67,7 +67,7 @@ class Members:
         divided = [*self.data] == [""] and any(site.data for site in self.sites[:1])
         return {DATA: self.data[""][:16]} if divided else {}
 
-    def require_memory(self, site: Site, said: str = OTHER_ROUNDS) -> None:
+    def check_memory(self, site: Site, said: str = OTHER_ROUNDS) -> None:
         """Stop a simulation one of whose devices lacks what it wrote in this very run, or reads other data.
 
         A real site may have lost its memory, and the run goes on without. A simulated device has not: it works on
@@ -95,11 +95,11 @@ class Members:
         if raised and not well and engine_of(self.sites) != SUPERLINK:
             raise FederationError(f"{what}: all {len(failed)} sites failed alike, {reasons.pop()}")
 
-    def tell_memory(self, server_round: int, upload: Upload) -> None:
+    def log_memory_loss(self, server_round: int, upload: Upload) -> None:
         """Log what a site says of its memory where that is not what this run's last round left."""
         site, figures = upload.site.name, upload.metrics
         if MEMORY_LOST in figures:
-            self.require_memory(upload.site)
+            self.check_memory(upload.site)
             logger.warning(
                 "round %d: %s no longer has what it remembered and began afresh", server_round, site
             )

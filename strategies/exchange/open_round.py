@@ -191,12 +191,12 @@ class OpenRound:
             require_valid(self._rules, self._run.config.wire, self.weights, upload)
             prepared = strategy.prepare(self.number, self.weights, upload)
         except PayloadError as error:
-            members.require_memory(site, str(error))
+            members.check_memory(site, str(error))
             what = f"round {self.number}: rejected"
             note_failure(members.outcome.rejected, site.name, str(error), what)
             return None
         members.outcome.accept(upload)
-        members.tell_memory(self.number, prepared)
+        members.log_memory_loss(self.number, prepared)
         return prepared
 
     def judge(self) -> UploadScreening:

@@ -151,7 +151,7 @@ def rejection_reason(reply: Message) -> str:
 
 
 @contextmanager
-def any_failure_is_the_replys() -> Iterator[None]:
+def as_payload_error() -> Iterator[None]:
     """Raise PayloadError instead of whatever else is raised within, memory that is not there included."""
     try:
         yield
@@ -177,7 +177,7 @@ def require_records(reply: Message, names: Collection[str] | None = None) -> Non
     """
     if not reply.has_content():
         return
-    with any_failure_is_the_replys():
+    with as_payload_error():
         records = reply.content
         if len(records) > MAX_RECORDS:
             raise PayloadError(
@@ -194,8 +194,8 @@ def require_records(reply: Message, names: Collection[str] | None = None) -> Non
             if isinstance(record, MetricRecord | ConfigRecord)
             for key, value in record.items()
         )
-        if beside > MAX_BESIDE_BYTES:
-            raise too_much_beside(beside)
+        if beside > MAX_METADATA_BYTES:
+            raise too_much_metadata(beside)
 
 
 def _size(value: object) -> int:
@@ -209,7 +209,7 @@ def read_upload(reply: Message, site: Site, spec: Spec) -> Upload:
     """Validate ``reply`` against what ``site`` was asked for; PayloadError with the reason, if it is not that."""
     if reply.has_error():
         raise PayloadError(rejection_reason(reply))
-    with any_failure_is_the_replys():
+    with as_payload_error():
         content = reply.content
         sent = [record for record in content.values() if isinstance(record, ArrayRecord)]
         figures = [record for record in content.values() if isinstance(record, MetricRecord)]
@@ -235,7 +235,7 @@ def read_evaluation(
     """Validate the evaluation of a site that holds out ``held_out`` images; PayloadError if it is not that."""
     if reply.has_error():
         raise PayloadError(rejection_reason(reply))
-    with any_failure_is_the_replys():
+    with as_payload_error():
         records = list(reply.content.metric_records.values())
         if len(records) != 1:
             raise PayloadError(
@@ -366,7 +366,7 @@ def _by_message_id(sent: Sequence[tuple[Message, Site, Asked]]) -> dict[str, tup
 # always did.
 
 #: bytes of all that stands beside a reply's arrays together: figures, other records, a message's address
-MAX_BESIDE_BYTES = 256 * 2**10
+MAX_METADATA_BYTES = 256 * 2**10
 
 #: bytes of what says how a reply's arrays are put together: names, shapes, the numbers of chunks
 MAX_DESCRIBING_BYTES = 4 * 2**20
@@ -379,7 +379,7 @@ class _Allowance:
     asked: int
     left: int
     describing: int = MAX_DESCRIBING_BYTES
-    other: int = MAX_BESIDE_BYTES
+    other: int = MAX_METADATA_BYTES
 
     def describe(self, size: int) -> None:
         self.describing -= size
@@ -389,10 +389,10 @@ class _Allowance:
                 f"{MAX_DESCRIBING_BYTES} is the most"
             )
 
-    def lay_beside(self, size: int) -> None:
+    def take_metadata(self, size: int) -> None:
         self.other -= size
         if self.other < 0:
-            raise too_much_beside(MAX_BESIDE_BYTES - self.other)
+            raise too_much_metadata(MAX_METADATA_BYTES - self.other)
 
     def take(self, size: int) -> None:
         self.left -= size
@@ -403,10 +403,10 @@ class _Allowance:
             )
 
 
-def too_much_beside(size: int) -> PayloadError:
+def too_much_metadata(size: int) -> PayloadError:
     """Return why a reply with ``size`` bytes beside its arrays is refused."""
     return PayloadError(
-        f"what stands beside the reply's arrays takes {size} bytes where {MAX_BESIDE_BYTES} is the most"
+        f"what stands beside the reply's arrays takes {size} bytes where {MAX_METADATA_BYTES} is the most"
     )
 
 
@@ -428,7 +428,7 @@ def _check(kind: type, content: bytes, children: Mapping[str, Any]) -> None:
     if allowance is None:
         return
     if kind not in (Array, ArrayRecord):
-        allowance.lay_beside(len(content))
+        allowance.take_metadata(len(content))
         return
     allowance.describe(len(content))
     if kind is Array:

@@ -145,7 +145,7 @@ def read_answer(node_id: int, reply: Message, question: Question) -> Site | NoAn
             f"site '{site.name}' runs source {one_line(source[:16])}, the server runs {source_fingerprint()}: their "
             "results would not belong together; give both the same release"
         )
-    problem = absurd(site, question)
+    problem = implausible(site, question)
     return site if problem is None else SiteRefused(f"site '{site.name}' {problem}")
 
 
@@ -178,7 +178,7 @@ def _site(
     )
 
 
-def absurd(site: Site, question: Question) -> str | None:
+def implausible(site: Site, question: Question) -> str | None:
     """Return what is wrong with numbers that each are counts; None if nothing is."""
     most = question.max_examples
     if not site.examples:
@@ -273,7 +273,7 @@ class Attendance:
 
 
 @dataclass(frozen=True)
-class _Out:
+class _PendingQuestion:
     """One that is out."""
 
     message: Message
@@ -310,7 +310,7 @@ class Gathering:
         self._refused: dict[int, str] = {}
         self._failed: dict[int, str] = {}
         self._names: dict[int, str] = {}
-        self._out: dict[str, _Out] = {}
+        self._out: dict[str, _PendingQuestion] = {}
         self._inbox = Inbox(grid)
 
     def attendance(self) -> Attendance:
@@ -373,7 +373,7 @@ class Gathering:
         unheard = [i for i in here if i not in self._known and i not in self._refused]
         if any(i not in self._names for i in unheard):
             self._names = registered(self._grid)
-        return {i: self._failed.get(i) or said_of([i], self._names) for i in unheard}
+        return {i: self._failed.get(i) or describe_silent([i], self._names) for i in unheard}
 
     def _refused_of(self, here: Iterable[int]) -> dict[int, str]:
         there = set(here)
@@ -390,7 +390,7 @@ class Gathering:
         messages = composed(unasked, self._question) if unasked else []
         for message, sent in zip(messages, post(self._grid, messages), strict=True):
             if sent:
-                asked = _Out(message, message.metadata.dst_node_id, now)
+                asked = _PendingQuestion(message, message.metadata.dst_node_id, now)
                 self._out[message.metadata.message_id] = asked
 
     def _listen(self, end: float) -> None:
@@ -518,7 +518,7 @@ def describe_unresponsive(
     Each is called by the name under which it answered earlier, else by the one it was registered with, else by its
     number.
     """
-    return said_of(node_ids, {**registered(grid), **(names or {})})
+    return describe_silent(node_ids, {**registered(grid), **(names or {})})
 
 
 def registered(grid: Grid) -> dict[int, str]:
@@ -548,7 +548,7 @@ def misnamed(sites: Iterable[Site], names: Mapping[int, str]) -> dict[int, str]:
     return odd
 
 
-def said_of(node_ids: Iterable[int], called: Mapping[int, str]) -> str:
+def describe_silent(node_ids: Iterable[int], called: Mapping[int, str]) -> str:
     """Return that clause about nodes of which the names are known that they have."""
     message = [
         f"{called[i]} (node {i})" if called.get(i) else f"node {i}" for i in sorted(node_ids)
@@ -581,7 +581,9 @@ def answers_of_all(grid: Grid, question: Question) -> dict[int, Site]:
     if reply.content.config_records["about"]["source"] != source_fingerprint():
         return {}
     sites = _sites(nodes, reply, question)
-    return {} if any(absurd(site, question) for site in sites) else {s.node_id: s for s in sites}
+    return (
+        {} if any(implausible(site, question) for site in sites) else {s.node_id: s for s in sites}
+    )
 
 
 def _sites(nodes: Sequence[int], reply: Message, question: Question) -> list[Site]:

@@ -12,7 +12,7 @@ from image_folders import CLASSES, paint
 from real_site import RECORD, Site
 from small import Small
 
-from client_app.app import NO_LOG, for_the_owner_alone
+from client_app.app import LOG_UNWRITABLE, for_the_owner_alone
 from common.errors import FederationError
 
 pytestmark = [
@@ -84,7 +84,7 @@ def test_nothing_leaves_that_cannot_be_noted(small: Small, tmp_path: Path) -> No
     state = tmp_path / "state"
     (state / "released.jsonl").mkdir(parents=True)
     reply = Site(small(method="fedavg"), **at(state)).train("train")
-    assert reply.error.reason == NO_LOG
+    assert reply.error.reason == LOG_UNWRITABLE
 
 
 def test_what_it_keeps_is_its_owners_alone(small: Small, tmp_path: Path) -> None:

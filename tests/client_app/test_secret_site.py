@@ -24,7 +24,7 @@ from common.secret import cohort
 from common.secret.cohort import threshold
 from common.secret.crypto import (
     PRIME,
-    Place,
+    KeyContext,
     add_mask,
     joined,
     new_secret,
@@ -66,7 +66,7 @@ def seed_of(sites: Sites, opened: dict[str, list[bytes]], of: str, names: list[s
 def test_the_total_opens_with_the_threshold_and_a_site_that_is_gone(sites: Sites) -> None:
     """By the attacker's own arithmetic: the sum of those who are there, and no vector alone."""
     roll, sent = sites.up_to_masked()
-    there, gone, place = sites.names[:4], sites.names[4], Place("a-record", 1, ATTEMPT)
+    there, gone, place = sites.names[:4], sites.names[4], KeyContext("a-record", 1, ATTEMPT)
     opened = {n: sites.at(n, names=there).opening()[cohort.OPENED] for n in there}
     total = sum((sent[name] for name in there), np.zeros(6, "<u8"))
     for name in there:
@@ -106,7 +106,7 @@ def test_a_site_that_is_alive_to_some_and_dead_to_others_stays_masked(sites: Sit
     keys = {n: sites.at(n, **without).opening()[cohort.OPENED][4] for n in dead}
     keys["site-0"] = bytes.fromhex(colluder)[SHARE:]
     assert len(seeds) == len(keys) == 3 < threshold(5, 1)
-    place = Place("a-record", 1, ATTEMPT)
+    place = KeyContext("a-record", 1, ATTEMPT)
     for shares in (seeds, keys):
         weights = weights_of(tuple(sites.names.index(n) + 1 for n in shares))
         each = zip(shares.values(), weights, strict=True)
@@ -254,7 +254,7 @@ def test_one_real_site_among_made_up_ones_is_not_withstood_as_is_said(sites: Sit
         "a server that lies about who is there, or that replaces keys, is not withstood"
         in cohort.WITHSTANDS
     )
-    place, privates = Place("a-record", 1, ATTEMPT), {n: new_secret() for n in sites.names[1:]}
+    place, privates = KeyContext("a-record", 1, ATTEMPT), {n: new_secret() for n in sites.names[1:]}
     own = sites.at("site-0").keys()
     seal_keys = {n: new_secret() for n in privates}
     roll = {
@@ -304,7 +304,7 @@ def test_a_share_that_cannot_be_read_is_said_and_its_pair_keeps_the_mask(
     sites.masks("site-0", words, senders, shares)
     assert sites.at("site-0").accused == [kind == "all", True, kind == "all", kind == "all"]
     live = json.loads(sites.path("site-0").read_text())["live"]
-    bare, place = words.copy(), Place("a-record", 1, ATTEMPT)
+    bare, place = words.copy(), KeyContext("a-record", 1, ATTEMPT)
     add_mask(bare, own_key(bytes.fromhex(live["seed"]), place, "site-0"), minus=True)
     for name in senders:
         public = roll[cohort.MASK_KEYS][sites.names.index(name)]
@@ -349,7 +349,7 @@ def test_forged_accusations_open_no_site(sites: Sites) -> None:
     """
     roll = sites.roll()
     sealed = sites.sealed(roll)
-    victim, colluder, place = "site-4", "site-0", Place("a-record", 1, ATTEMPT)
+    victim, colluder, place = "site-4", "site-0", KeyContext("a-record", 1, ATTEMPT)
     kept = json.loads(sites.path(colluder).read_text())["live"]
     sent = {}
     for name in sites.names:

@@ -14,7 +14,7 @@ from common.secret.crypto import (
     PRIME,
     SEALED_BYTES,
     SHARE_BYTES,
-    Place,
+    KeyContext,
     add_mask,
     agreed_key,
     commitment,
@@ -31,7 +31,7 @@ from common.secret.crypto import (
     weights_of,
 )
 
-PLACE = Place("record", 3, "attempt")
+PLACE = KeyContext("record", 3, "attempt")
 SECRETS = st.binary(min_size=32, max_size=32)
 
 
@@ -112,9 +112,13 @@ def test_two_sites_agree_and_a_third_does_not(one: bytes, other: bytes) -> None:
 
 @pytest.mark.parametrize(
     "place",
-    [Place("other", 3, "attempt"), Place("record", 4, "attempt"), Place("record", 3, "other")],
+    [
+        KeyContext("other", 3, "attempt"),
+        KeyContext("record", 4, "attempt"),
+        KeyContext("record", 3, "other"),
+    ],
 )
-def test_a_key_is_of_one_run_round_attempt_pair_and_purpose(place: Place) -> None:
+def test_a_key_is_of_one_run_round_attempt_pair_and_purpose(place: KeyContext) -> None:
     private, public = new_secret(), public_of(new_secret())
     key = pair_key(private, public, PLACE, "a", "b")
     assert key != pair_key(private, public, place, "a", "b")
@@ -152,7 +156,7 @@ def test_only_the_holder_opens_what_was_sealed_and_only_in_its_round() -> None:
     assert unseal(other, public_of(one), PLACE, "a", "b", sealed) == data
     for private, place, sender, text in [
         (third, PLACE, "a", sealed),
-        (other, Place("record", 4, "attempt"), "a", sealed),
+        (other, KeyContext("record", 4, "attempt"), "a", sealed),
         (other, PLACE, "c", sealed),
         (other, PLACE, "a", sealed[:-1]),
         (other, PLACE, "a", bytes([sealed[0] ^ 1]) + sealed[1:]),
@@ -202,7 +206,7 @@ def test_what_the_server_sees_of_one_vector_is_uniform_in_each_byte() -> None:
     plain, rounds = np.arange(8, dtype="<u4"), 10_000
     seen = np.empty((rounds, 32), np.uint8)
     for i in range(rounds):
-        vector, place = plain.copy(), Place("record", i, "attempt")
+        vector, place = plain.copy(), KeyContext("record", i, "attempt")
         key = pair_key(new_secret(), public_of(new_secret()), place, "a", "b")
         add_mask(vector, key, minus=True)
         add_mask(vector, own_key(new_secret(), place, "a"))

@@ -159,14 +159,14 @@ def test_a_site_of_fedssyn_killed_in_round_1_makes_the_same_images(
 ) -> None:
     """Site 1 is killed once in round 1 and asked again in round 2; or none is."""
     config = small(method="fedssyn", rounds=4, set=FEDSSYN)
-    output, shelf = tmp_path / "there", tmp_path / "state" / "nectar-made"
+    output, artifact_cache = tmp_path / "there", tmp_path / "state" / "nectar-made"
     with Frail(tmp_path, NODES) as federation:
         federation.start(*NODES)
         submitted = federation.submit_words("run", *words_elsewhere(config, output))
         if killed:
             begun = partial(federation.heard, "partition-1", "ROUND 1]")
             until(begun, "round 1", while_runs=submitted)
-            until(lambda: any(shelf.glob("*.lock")), "the training", while_runs=submitted)
+            until(lambda: any(artifact_cache.glob("*.lock")), "the training", while_runs=submitted)
             federation.kill_app("partition-1", "flwr-clientapp")
         ended(federation, submitted, 0)
     there = the_record(output)

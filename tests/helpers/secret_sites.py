@@ -14,7 +14,7 @@ from client_app.secret import SecretSite, Vault
 from common.config.loading import load
 from common.secret import cohort
 from common.secret.crypto import (
-    Place,
+    KeyContext,
     add_mask,
     joined,
     own_key,
@@ -157,7 +157,7 @@ class Sites:
         sent = {name: self.masked(name, sealed, vectors[name], number) for name in self.names}
         opened = {n: self.at(n, number, names=[*there]).opening()[cohort.OPENED] for n in there}
         weights = weights_of(tuple(self.names.index(n) + 1 for n in there))
-        place, words = Place(RECORD, number, ATTEMPT), sum(sent[n] for n in there)
+        place, words = KeyContext(RECORD, number, ATTEMPT), sum(sent[n] for n in there)
         for i, name in enumerate(self.names):
             secret = joined([opened[holder][i] for holder in there], weights)
             if name in there:

@@ -200,7 +200,7 @@ def test_a_site_is_set_up_twice_and_its_key_stays(
     assert "cores = 1" in config.read_text()
 
 
-def said_of(data: Path, kit: Path, keys: Path, capsys: pytest.CaptureFixture[str]) -> str:
+def describe_silent(data: Path, kit: Path, keys: Path, capsys: pytest.CaptureFixture[str]) -> str:
     """Return the line of the check of the data as a site that has ``data`` is set up."""
     site = ["--folder", str(kit.parent / "site"), "--fingerprint", fingerprint(keys)]
     main(["site", "init", str(kit), "north", "--data", str(data), *site])
@@ -243,7 +243,7 @@ def test_a_site_s_folder_is_looked_at_as_a_run_would(
             (tmp_path / "made" / colour).rename(tmp_path / "data" / name)
     for name in also:
         (tmp_path / "data" / name).mkdir(parents=True)
-    said = said_of(tmp_path / "data", kit, keys, capsys)
+    said = describe_silent(tmp_path / "data", kit, keys, capsys)
     assert said.startswith(f"{line}; the run's classes decide")
     assert ("does not list notes refuses the empty folder" in said) == ("notes" in also)
 
@@ -272,14 +272,14 @@ def test_a_site_s_table_is_looked_at(
 ) -> None:
     if text is not None:
         (tmp_path / "site.csv").write_bytes(text.encode("latin-1"))
-    assert said_of(tmp_path / "site.csv", kit, keys, capsys).startswith(line)
+    assert describe_silent(tmp_path / "site.csv", kit, keys, capsys).startswith(line)
 
 
 def test_a_site_that_allows_one_method_is_not_held_against_another(
     kit: Path, keys: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paint(tmp_path / "images", "red", 3)
-    said_of(tmp_path / "images", kit, keys, capsys)
+    describe_silent(tmp_path / "images", kit, keys, capsys)
     config = tmp_path / "site" / "node-config.toml"
     text = config.read_text().replace(
         "# allow-methods = 'feddm fedavg'", "allow-methods = 'fedavg'"

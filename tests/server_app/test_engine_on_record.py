@@ -24,7 +24,7 @@ from strategies.exchange import roll_call
 SITES = ("north", "south", "east")
 
 
-def said_of(record: Record) -> tuple[dict[str, Any], dict[str, Any], str]:
+def describe_silent(record: Record) -> tuple[dict[str, Any], dict[str, Any], str]:
     """Return provenance, partition and the report's page."""
     provenance, partition = (
         json.loads((record.directory / name).read_text())
@@ -57,7 +57,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Record, str]:
 
 @pytest.mark.extended
 def test_a_federation_is_none_of_a_simulation(deployed: tuple[Record, str]) -> None:
-    provenance, partition, page = said_of(deployed[0])
+    provenance, partition, page = describe_silent(deployed[0])
     assert provenance["engine"] == "superlink"
     assert partition["simulated"] is False
     assert {name: row["partition"] for name, row in partition["sites"].items()} == {
@@ -81,7 +81,7 @@ def test_its_log_names_the_sites_and_gives_no_advice_for_simulations(
 @pytest.mark.extended
 def test_its_report_shows_the_real_images_beside_those_sent(deployed: tuple[Record, str]) -> None:
     """Shares of a data set that is at hand here: the control needs no simulation."""
-    _, _, page = said_of(deployed[0])
+    _, _, page = describe_silent(deployed[0])
     assert "the sites' images never were on this side" not in page
     assert "nearest" in page.lower()
     assert "Images by site and class" in page
@@ -89,7 +89,7 @@ def test_its_report_shows_the_real_images_beside_those_sent(deployed: tuple[Reco
 
 @pytest.mark.extended
 def test_a_simulation_says_so(tmp_path: Path) -> None:
-    provenance, partition, page = said_of(
+    provenance, partition, page = describe_silent(
         run({"output-dir": str(tmp_path), "rounds": 1, "set": SMALL})
     )
     assert provenance["engine"] == "in-process"

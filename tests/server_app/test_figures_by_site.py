@@ -28,7 +28,7 @@ AT_SITES = "evaluation.on=sites data.site_holdout=0.2"
 LIES = {
     "a billion images": (lambda loss, n: (loss, 10**9), "num-examples is 1000000000 where the"),
     "one image more": (lambda loss, n: (loss, n + 1), "where the roll call said"),
-    "an absurd loss": (lambda loss, n: (1e11, n), r"its loss is 1e\+11, more than 100 times"),
+    "an implausible loss": (lambda loss, n: (1e11, n), r"its loss is 1e\+11, more than 100 times"),
     "a loss below 0": (lambda loss, n: (-1.0, n), "lacks a loss of 0 or more"),
     "an infinite loss": (lambda loss, n: (math.inf, n), "the metric 'loss' is inf"),
 }

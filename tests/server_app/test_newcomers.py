@@ -15,7 +15,7 @@ from common.settings.sections import FederationSettings
 from common.sites import Site
 from nectar.engines.local_grid import LocalGrid
 from server_app import loop
-from server_app.app import make_strategy, with_nodes_there_are
+from server_app.app import make_strategy, with_actual_sites
 from server_app.loop import update_membership
 from strategies.base import Strategy
 
@@ -75,8 +75,8 @@ def test_more_than_were_counted_on_at_the_start_are_refused_by_name(small: Small
     made = Division(load(small(set="federation.sites=2"))).run
     three = [Site(name, i, 9) for i, name in enumerate(("east", "north", "south"))]
     with pytest.raises(FederationError, match=r"3 sites are there \(east, north, south\) where"):
-        with_nodes_there_are(made, three)
+        with_actual_sites(made, three)
     taken = Division(load(small(set="federation.sites=2 federation.newcomers=any"))).run
-    assert with_nodes_there_are(taken, three).config.federation.sites == 3
+    assert with_actual_sites(taken, three).config.federation.sites == 3
     shares = [replace(site, partition=i, partitions=3) for i, site in enumerate(three)]
-    assert with_nodes_there_are(made, shares).config.federation.sites == 3
+    assert with_actual_sites(made, shares).config.federation.sites == 3

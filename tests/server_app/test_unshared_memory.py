@@ -93,7 +93,7 @@ def test_a_real_site_that_lost_its_memory_goes_on_with_a_line(
 
     def tell(engine: str) -> None:
         site = Site("north", 7, 10, engine=engine)
-        members.tell_memory(2, Upload(site, Weights({}), 10, {MEMORY_LOST: 1.0}))
+        members.log_memory_loss(2, Upload(site, Weights({}), 10, {MEMORY_LOST: 1.0}))
 
     tell(SUPERLINK)
     assert message == ["round 2: north no longer has what it remembered and began afresh"]
@@ -110,5 +110,5 @@ def test_a_real_site_that_says_it_is_simulated_ends_no_run() -> None:
     members = Members(
         2, [liar, honest], last_accepted_round={"north": 1}, accepted_this_process={"north"}
     )
-    members.tell_memory(2, Upload(liar, Weights({}), 10, {MEMORY_LOST: 1.0}))
-    members.require_memory(liar)
+    members.log_memory_loss(2, Upload(liar, Weights({}), 10, {MEMORY_LOST: 1.0}))
+    members.check_memory(liar)

@@ -109,9 +109,9 @@ def test_weights_of_another_depth_that_give_no_numbers_are_rejected(small: Small
 
 
 def test_an_update_is_held_against_those_of_its_own_depth(small: Small) -> None:
-    """Lengths 1 and 2 of the run's depth, 60 of another: usual there, and absurd beside the first two.
+    """Lengths 1 and 2 of the run's depth, 60 of another: usual there, and implausible beside the first two.
 
-    In units that are far longer than either network's own weights, below whose length no update is absurd.
+    In units that are far longer than either network's own weights, below whose length no update is implausible.
     """
     config = small(method="feddgm", set=f"{TINY} {ONE_BLOCK} federation.max_update=10")
     server = FedDGM(Division(load(config)).run)

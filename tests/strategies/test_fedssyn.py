@@ -290,8 +290,10 @@ def test_a_training_that_is_killed_goes_on_to_the_bit(
 @pytest.mark.extended
 def test_a_damaged_copy_of_a_training_is_begun_again(small: Small, tmp_path: Path) -> None:
     first = run(small(method="fedssyn", rounds=1, set=TINY))
-    shelf = next(path for path in first.directory.parent.iterdir() if path.name == ".nectar-made")
-    for path in shelf.glob("*.images"):
+    artifact_cache = next(
+        path for path in first.directory.parent.iterdir() if path.name == ".nectar-made"
+    )
+    for path in artifact_cache.glob("*.images"):
         path.write_bytes(path.read_bytes()[:-5])
     again = run(small(method="fedssyn", rounds=1, set=TINY))
     pools = [Checkpoint.load(r.last).strategy["pool"]["images"][""] for r in (first, again)]
@@ -398,7 +400,7 @@ def test_a_share_is_sent_again_to_a_site_that_lost_its_own(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A real site loses what it remembers after round 2: it learns without a share in 3, and has it again in 4."""
-    monkeypatch.setattr("strategies.exchange.members.Members.require_memory", lambda *_: None)
+    monkeypatch.setattr("strategies.exchange.members.Members.check_memory", lambda *_: None)
 
     def loses(message: Any, reply: Any) -> Any:
         if message.metadata.group_id == "2":

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.promise(
 )
 
 
-def absurd(arrays: list[np.ndarray]) -> list[np.ndarray]:
+def implausible(arrays: list[np.ndarray]) -> list[np.ndarray]:
     """Return an upload of 1e20 where it holds floating values."""
     return [
         np.full_like(a, 1e20) if i and np.issubdtype(a.dtype, np.floating) and a.ndim else a
@@ -46,7 +46,7 @@ def absurd(arrays: list[np.ndarray]) -> list[np.ndarray]:
 def test_of_two_sites_the_one_that_sends_1e20_is_rejected(small: Small, method: str) -> None:
     """There is no majority; of more sites the methods' contract shows it."""
     config = small(method=method, rounds=1, set="federation.sites=2")
-    record = run(config, TamperedGrid, tampers={1: with_arrays(absurd)})
+    record = run(config, TamperedGrid, tampers={1: with_arrays(implausible)})
     line = record.metrics()[1]
     assert list(line["rejected"]) == ["partition-1"]
     assert line["test"]["loss"] < 100
@@ -87,7 +87,7 @@ def test_a_model_that_gives_no_numbers_is_rejected_although_its_update_is_short(
 
 def test_waves_judge_by_those_before_them(small: Small) -> None:
     config = small(method="fedavg", rounds=1, set="federation.wave=1")
-    line = run(config, TamperedGrid, tampers={2: with_arrays(absurd)}).metrics()[1]
+    line = run(config, TamperedGrid, tampers={2: with_arrays(implausible)}).metrics()[1]
     assert list(line["rejected"]) == ["partition-2"]
 
 
@@ -105,7 +105,7 @@ def test_the_round_is_judged_in_groups_so_that_memory_is_flat_in_sites(
 
     monkeypatch.setattr("strategies.exchange.open_round.read_upload", watched)
     config = small(method="fedavg", rounds=1, set="federation.sites=40 partition.kind=iid")
-    line = run(config, TamperedGrid, tampers={20: with_arrays(absurd)}).metrics()[1]
+    line = run(config, TamperedGrid, tampers={20: with_arrays(implausible)}).metrics()[1]
     assert len(held) == 40
     assert max(held) <= TOGETHER + 1
     assert list(line["rejected"]) == ["partition-20"]
