@@ -131,7 +131,6 @@ def prepare(config: Config, *, tell: bool = True) -> Start:
 
     ``tell`` says whether the log has which file the weights are of.
     """
-    use_threads(config.compute.server_cores)
     division = Division(config)
     require_classes(division.run)
     weights = None if config.resume else starting_weights(division.run, tell=tell)
@@ -170,6 +169,7 @@ def serve(
             f"compute.batched={config.compute.batched} trains the sites of one process together, as `nectar run` has "
             "them: leave it out where each site is a process of its own, or set it to off"
         )
+    use_threads(config.compute.server_cores)
     start = start or prepare(config)
     division, strategy = start.division, start.strategy
     run = division.run

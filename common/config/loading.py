@@ -164,24 +164,26 @@ def _check_internal_keys(given: Mapping[str, Any], policy: ImportPolicy | None) 
 
 def _round(given: Mapping[str, Any], resume: str) -> str:
     """Return after which round a run begins again: its number, ``best``, or nothing for the newest."""
-    told = str(given.get(ROUND, ""))
-    if told and not resume:
+    value = str(given.get(ROUND, ""))
+    if value and not resume:
         raise ConfigError(
-            f"{ROUND}={told} says where resume= begins again: name the record too, or write rounds."
+            f"{ROUND}={value} says where resume= begins again: name the record too, or write rounds."
         )
-    if told not in ("", BEST) and not (told.isascii() and told.isdecimal()):
-        raise ConfigError(f"{ROUND} must be the number of a round or {BEST}, not {show(told)}.")
-    return told
+    if value not in ("", BEST) and not (value.isascii() and value.isdecimal()):
+        raise ConfigError(f"{ROUND} must be the number of a round or {BEST}, not {show(value)}.")
+    return value
 
 
 def _resume_code(given: Mapping[str, Any], resume: str) -> str:
     """Return ``accept`` where a record may be continued by other code than its own, else nothing."""
-    told = given.get(RESUME_CODE, "")
-    if told not in ("", ACCEPT):
-        raise ConfigError(f"{RESUME_CODE} must be {ACCEPT}, or left out, not {show(told)}.")
-    if told and not resume:
-        raise ConfigError(f"{RESUME_CODE}={told} is of a run that is resumed: name its record too.")
-    return str(told)
+    value = given.get(RESUME_CODE, "")
+    if value not in ("", ACCEPT):
+        raise ConfigError(f"{RESUME_CODE} must be {ACCEPT}, or left out, not {show(value)}.")
+    if value and not resume:
+        raise ConfigError(
+            f"{RESUME_CODE}={value} is of a run that is resumed: name its record too."
+        )
+    return str(value)
 
 
 def _strategy_arguments(

@@ -28,13 +28,18 @@ from common.settings.sections import (
 )
 
 #: What this process has stated as a run config: the sites that it simulates get the same object back.
-_STATED: dict[tuple[tuple[str, Scalar], ...], Config] = {}
+_STATED: dict[tuple[tuple[str, Any], ...], Config] = {}
 _MOST_STATED = 4
 
 
 def stated_here(run_config: Mapping[str, Any]) -> Config | None:
     """Return the configuration that this process stated as ``run_config``, if it did so lately."""
-    return _STATED.get(tuple(sorted(run_config.items())))
+    return _STATED.get(_key(run_config))
+
+
+def _key(run_config: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Return a run config as a key; what is empty is unset."""
+    return tuple(sorted((key, value) for key, value in run_config.items() if value != ""))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +172,7 @@ class Config(SharedSections):
 
     @cached_property
     def noises(self) -> frozenset[float] | None:
-        """What noise multipliers sites charge; none in most runs, None if the sites alone know."""
+        """What noise multipliers sites charge: empty in most runs; None where only sites know."""
         if self.private and self.secret:
             return None  # a Gaussian's that costs as much as the shares' Skellam noise
         own = [settings.noises() for settings in self.methods.values()]
@@ -269,7 +274,7 @@ class Config(SharedSections):
         }
         while len(_STATED) >= _MOST_STATED:
             del _STATED[next(iter(_STATED))]
-        _STATED[tuple(sorted(stated.items()))] = self
+        _STATED[_key(stated)] = self
         return stated
 
     def digest(self) -> str:

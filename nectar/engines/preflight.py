@@ -6,9 +6,12 @@ import tempfile
 from logging import getLogger
 from pathlib import Path
 
+import torch
+
 from common.config.resolved import Config
 from common.division import Division
 from common.errors import ConfigError
+from common.learning.compute import use_threads
 from common.methods import require_taken, resolve
 from common.models.registry import KINDS
 from common.settings.sections import kind_of
@@ -77,10 +80,14 @@ def check(config: Config, *, tell: bool = False) -> Start:
         _require_output(config.output_dir)
     require_tracker(config.track)
     check_kind(config)
-    start = prepare(config, tell=tell)
-    division = start.division
-    if config.site_places:
-        _look_at_sites(division)
-    else:
-        division.partition(config.federation.sites)
+    threads = torch.get_num_threads()
+    try:
+        use_threads(config.compute.server_cores)  # as the run: what is drawn is the same to the bit
+        start = prepare(config, tell=tell)
+        if config.site_places:
+            _look_at_sites(start.division)
+        else:
+            start.division.partition(config.federation.sites)
+    finally:
+        torch.set_num_threads(threads)
     return start

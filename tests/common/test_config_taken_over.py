@@ -139,6 +139,27 @@ def test_the_method_in_use_refuses_what_it_took_over_in_its_own_words(
     assert sentence("narrow", given) == said
 
 
+@pytest.mark.parametrize(
+    ("may", "words"),
+    [
+        (["head"], "model.train=head"),
+        (["plain"], "variant.class_weights=balanced"),
+        (["averages"], "federation.robust=median"),
+        (["summed", "averages"], "federation.secret=on"),
+    ],
+)
+def test_what_a_method_may_it_says_itself_and_inherits_not(
+    monkeypatch: pytest.MonkeyPatch, may: list[str], words: str
+) -> None:
+    own, asked = METHODS["fedavg"], {"method": "variant", "set": words}
+    assert load({"method": "fedavg", "set": words.replace("variant.", "fedavg.")})
+    assert "choose one of" in sentence("variant", words)
+    says = dict.fromkeys(may, True)
+    method = Method("variant", own.strategy, own.client, VariantSettings, **says)  # type: ignore[arg-type]
+    monkeypatch.setitem(METHODS, "variant", method)
+    assert load(asked).method == "variant"
+
+
 def test_a_method_that_distils_and_trains_has_the_settings_of_both() -> None:
     """No name means two things: what the data set's file says of either holds, and each is set for itself."""
     assert not FedDMSettings.model_fields.keys() & FedAvgSettings.model_fields.keys()

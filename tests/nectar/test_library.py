@@ -15,6 +15,7 @@ import torch
 from small import SMALL
 
 import nectar
+from common.config import loading
 from common.config.text import parse_set
 from common.division import Division
 from common.errors import ConfigError, NectarError
@@ -24,6 +25,7 @@ from nectar import api, cli
 from nectar.comparison.comparison import Comparison
 from nectar.engines.processes import Interrupted
 from nectar.recorded_run import RecordedRun
+from server_app import app
 
 SETTINGS: dict[str, Any] = parse_set(SMALL)
 
@@ -56,6 +58,26 @@ def test_a_run_has_its_figures_model_images_and_report(
     assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     with pytest.raises(ConfigError, match=r"^path=page\.txt must name an HTML file"):
         finished.report("page.txt")
+
+
+def test_a_run_resolves_its_settings_and_makes_its_strategy_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def counted(name: str, of: Any) -> Any:
+        def call(*args: Any, **more: Any) -> Any:
+            made.append(name)
+            return of(*args, **more)
+
+        return call
+
+    once = [(loading, "read_sections"), (loading, "merge"), (app, "make_strategy")]
+    for module, name in once:
+        monkeypatch.setattr(module, name, counted(name, getattr(module, name)))
+    settings = parse_set(SMALL)
+    nectar.run("fedavg", rounds=1, output_dir=tmp_path, progress=False, **settings)
+    assert sorted(made) == sorted(name for _, name in once)
 
 
 def test_its_model_is_the_one_that_was_judged(finished: RecordedRun) -> None:
