@@ -22,8 +22,8 @@ from data_files import fresh_cache, fresh_data  # noqa: F401 - fixtures
 from hypothesis import settings
 from small import SMALL, Small
 from smoothness import smooth  # noqa: F401 - a fixture
-from standing_clock import clock  # noqa: F401 - a fixture
-from texts import asked, texts  # noqa: F401 - fixtures
+from standing_clock import fake_clock  # noqa: F401 - a fixture
+from texts import reddit_config, tiny_reddit  # noqa: F401 - fixtures
 from waiting import patience  # noqa: F401 - a fixture
 from xdist.scheduler import LoadFileScheduling
 

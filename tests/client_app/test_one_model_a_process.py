@@ -8,16 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federation import numbers, run, same_end
+from federation import run
 from small import Small
-from tiers import ALIKE, only_these_first
 from torch import nn
 
 from client_app import device
 from client_app.decode_cache import DecodeCache
 from common import models
-from common.learning.run import Run
-from common.methods import METHODS
 from common.models.building import ModelTemplate
 from common.wire import frame, npy
 from common.wire.bundle import Bundle, BundleSpec
@@ -25,65 +22,6 @@ from common.wire.form import Payload, TensorSpec
 from common.wire.npy import array_of, record_of
 from common.wire.tensors import Tensors, TensorsSpec
 from common.wire.weights import CopyOnWriteTensors, Weights, WeightsSpec
-
-VAE = "model.name=vae model.depth=1 model.embedding=6 fedvae.preliminary_rounds=1"
-OTHERS = {
-    "fedvae": VAE,
-    "feddpms": VAE,
-    "feddgm": "feddgm.epochs=1 feddgm.ipc=1 feddgm.iterations=2 feddgm.inner_epochs=2 feddgm.global_epochs=2 "
-    "feddgm.surrogate_epochs=2",
-    "fedssyn": "fedssyn.width=2 fedssyn.multipliers=1 fedssyn.blocks=1 fedssyn.attention= fedssyn.epochs=2 "
-    "fedssyn.batch=32 fedssyn.diffusion_steps=8 fedssyn.sampling_steps=2 fedssyn.sampler=second-order",
-    "fedavg": "model.norm=batch evaluation.on=both data.site_holdout=0.2",
-    "scaffold": "scaffold.option=I",
-}
-
-
-class Forgetful(DecodeCache):
-    """Decodes all that comes, each time."""
-
-    def decode(self, arrays: Any, spec: Any) -> Any:
-        """Return the payload in memory of its own."""
-        return spec.decode(arrays)
-
-
-def built_anew(run: Run, weights: Weights) -> models.Classifier:
-    model = run.build_model()
-    weights.load_into(model)
-    return model
-
-
-@pytest.mark.sweep
-@pytest.mark.parametrize(
-    "method",
-    only_these_first(
-        METHODS,
-        "fedavg",
-        "feddm",
-        "scaffold",
-        long=(*ALIKE, "fedvae", "feddpms", "fedsynth", "dense", "fedaf", "fedgen", "feddgm"),
-    ),
-)
-def test_every_method_has_the_numbers_of_devices_that_share_nothing(
-    small: Small, monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
-    rounds = 1 if method == "ridge" else 2
-    config = small(method=method, rounds=rounds, set=f"data.images=200 {OTHERS.get(method, '')}")
-    shared = run(config)
-    monkeypatch.setattr(Run, "model_with", built_anew)
-    monkeypatch.setattr(device, "DECODE_CACHE", Forgetful())
-    apart = run(config)
-    assert without_clocks(shared) == without_clocks(apart)
-    assert same_end(shared, apart)
-
-
-def without_clocks(record: Any) -> list[dict[str, Any]]:
-    lines = numbers(record)
-    for line in lines:
-        for figures in line.get("devices", {}).values():
-            figures.pop("seconds", None)
-    return lines
-
 
 # ---- models -----------------------------------------------------------------------------------------------
 

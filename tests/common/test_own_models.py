@@ -229,9 +229,9 @@ def test_methods_that_need_no_running_variances_say_so(
         run(small(method=method, set=f"{CONV} masking.rate=2"))
 
 
-def test_it_learns_texts_whose_modules_may_have_any_name(asked: Small) -> None:
+def test_it_learns_texts_whose_modules_may_have_any_name(reddit_config: Small) -> None:
     """A submodule called embed is not taken for the method of that name."""
-    config = asked("model.name=a_users_models:Texts") | {"rounds": 1}
+    config = reddit_config("model.name=a_users_models:Texts") | {"rounds": 1}
     record = run(config)
     assert "embed.weight" in Checkpoint.load(record.last).weights
     with pytest.raises(ConfigError, match="does not show: choose lstm"):

@@ -8,8 +8,8 @@ from contextlib import nullcontext
 
 import pytest
 from deployment import Secured
-from frail import nobody_waits_on
-from phases import Row, story
+from fault_federation import nobody_waits_on
+from fault_steps import Row, run_fault
 
 SITES = {f"partition-{i}": f"partition-id={i} num-partitions=3" for i in range(3)}
 
@@ -37,6 +37,6 @@ def rows(
     directory = tmp_path_factory.mktemp("phases")
     with ThreadPoolExecutor(3) as pool, nobody_waits_on() if asked else nullcontext():
         yield {
-            (fault, step): pool.submit(story, directory / f"{fault[:4]}-{step}", fault, step)
+            (fault, step): pool.submit(run_fault, directory / f"{fault[:4]}-{step}", fault, step)
             for fault, step in asked
         }

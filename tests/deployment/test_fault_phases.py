@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from data_files import forget_loaded
+from fault_steps import FAULTS, SENTENCES, SITES, STEPS, STRUCK, WITHIN, Row, config_of
 from federation import MissingGrid, numbers
-from phases import FAULTS, SENTENCES, SITES, STEPS, STRUCK, WITHIN, Row, config_of
 
 from client_app.app import app as client_app
 from common.config.loading import load

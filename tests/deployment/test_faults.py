@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fault_federation import FaultFederation, until
 from federation import (
     SMALL_CLIENTS,
     MissingGrid,
@@ -24,7 +25,6 @@ from federation import (
     words_of,
 )
 from flwr.app import Error, Message
-from frail import Frail, until
 from small import Small
 
 from client_app.app import app as client_app
@@ -57,7 +57,7 @@ def words_elsewhere(config: dict[str, Any], output: Path) -> list[str]:
     return words_of(config | {"output-dir": str(output)})
 
 
-def ended(federation: Frail, submitted: subprocess.Popen[bytes], code: int) -> None:
+def ended(federation: FaultFederation, submitted: subprocess.Popen[bytes], code: int) -> None:
     until(lambda: submitted.poll() is not None, "the end of the run")
     assert submitted.wait() == code, federation.log("run")
 
@@ -77,11 +77,11 @@ DPMS = (
 )
 
 
-def kill_serverapp(federation: Frail) -> None:
+def kill_serverapp(federation: FaultFederation) -> None:
     federation.kill_app("superlink", "flwr-serverapp")
 
 
-def kill_superlink(federation: Frail) -> None:
+def kill_superlink(federation: FaultFederation) -> None:
     """It is started again on its database."""
     federation.kill("superlink")
     federation.start_superlink()
@@ -109,13 +109,13 @@ def test_a_killed_server_says_why_and_what_continues_the_run_is_unbroken(
     settings: str,
     rounds: int,
     struck: list[int],
-    fault: Callable[[Frail], None],
+    fault: Callable[[FaultFederation], None],
 ) -> None:
     """No recorded round is lost; the nodes stay."""
     config = small(method=method, rounds=rounds, set=f"{settings} {PATIENT}")
     whole, output = numbers(run(config)), tmp_path / "there"
     words = words_elsewhere(config, output)
-    with Frail(tmp_path, NODES) as federation:
+    with FaultFederation(tmp_path, NODES) as federation:
         federation.start(*NODES)
         for number in struck:
             submitted = federation.submit_words("run", *words)
@@ -160,7 +160,7 @@ def test_a_site_of_fedssyn_killed_in_round_1_makes_the_same_images(
     """Site 1 is killed once in round 1 and asked again in round 2; or none is."""
     config = small(method="fedssyn", rounds=4, set=FEDSSYN)
     output, artifact_cache = tmp_path / "there", tmp_path / "state" / "nectar-made"
-    with Frail(tmp_path, NODES) as federation:
+    with FaultFederation(tmp_path, NODES) as federation:
         federation.start(*NODES)
         submitted = federation.submit_words("run", *words_elsewhere(config, output))
         if killed:
@@ -186,7 +186,7 @@ def test_a_site_of_fedssyn_killed_in_round_1_makes_the_same_images(
 SECRET = f"federation.secret=on federation.secret_colluders=0 fedavg.epochs=60 {PATIENT}"
 
 
-class Summing(Frail):
+class Summing(FaultFederation):
     """Sites whose files say how far a round of a secret sum has come."""
 
     @property

@@ -19,8 +19,8 @@ from statistics import median
 
 import psutil
 import pytest
+from fault_federation import FaultFederation, lines_in, until
 from federation import words_of
-from frail import Frail, lines_in, until
 from small import SMALL
 
 pytestmark = pytest.mark.extended
@@ -48,7 +48,7 @@ Memory = tuple[float, float]
 class Looks:
     """The memory of a federation's processes, some looks in a row."""
 
-    def __init__(self, federation: Frail) -> None:
+    def __init__(self, federation: FaultFederation) -> None:
         self._federation = federation
 
     def now(self) -> dict[str, Memory]:
@@ -93,7 +93,7 @@ def _reaches(output: Path, server_round: int) -> bool:
 
 
 def test_a_site_that_waits_for_work_holds_little(tmp_path: Path) -> None:
-    with Frail(tmp_path, {"north": "partition-id=0 num-partitions=1"}) as federation:
+    with FaultFederation(tmp_path, {"north": "partition-id=0 num-partitions=1"}) as federation:
         federation.start("north")
         until(lambda: federation.heard("north", "SuperNode ID"), "a node that is online")
         until(lambda: federation.heard("north", "ends, as no message waits"), "the imports' end")
@@ -111,7 +111,7 @@ def test_no_process_grows_from_round_15_to_round_30(tmp_path: Path) -> None:
     output = tmp_path / "runs"
     config = {"method": "fedavg", "rounds": ROUNDS, "output-dir": str(output), "set": SMALL}
     found: dict[int, dict[str, Memory]] = {}
-    with Frail(tmp_path, nodes) as federation:
+    with FaultFederation(tmp_path, nodes) as federation:
         federation.start(*nodes)
         looks = Looks(federation)
         submitted = federation.submit_words("submit", *words_of(config))

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from fault_federation import FaultFederation, until
 from federation import words_of
-from frail import Frail, until
 from image_folders import CLASSES, COLOURS, paint
 from small import SMALL
 
@@ -116,7 +116,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         f"fedavg.batch={BATCH} fedavg.epochs={EPOCHS} federation.min_replies=1 {PRIVATE} evaluation.on=none"
     )
     where = f"output-dir={directory}/runs"
-    with Frail(directory, nodes) as federation:
+    with FaultFederation(directory, nodes) as federation:
         federation.start(*nodes)
         words = words_of({"rounds": ROUNDS, "set": settings})
         submitted = federation.submit_words("first", where, *words)
@@ -142,7 +142,7 @@ def _has(ledger: Path, lines: int) -> bool:
     return ledger.is_file() and ledger.read_bytes().count(b"\n") >= lines
 
 
-def _end(federation: Frail, name: str, submitted: subprocess.Popen[bytes]) -> None:
+def _end(federation: FaultFederation, name: str, submitted: subprocess.Popen[bytes]) -> None:
     until(lambda: submitted.poll() is not None, f"the end of {name}")
     assert submitted.wait() == 0, federation.log(name)
 

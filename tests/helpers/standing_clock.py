@@ -51,7 +51,7 @@ class StandingInbox(Inbox):
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> StandingClock:
+def fake_clock(monkeypatch: pytest.MonkeyPatch) -> StandingClock:
     """Have whoever gathers sites go by a clock of the test's."""
     standing = StandingClock()
     monkeypatch.setattr(gathering, "time", standing)

@@ -37,7 +37,7 @@ def shard(sizes: dict[str, int]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def texts(tmp_path: Path) -> Path:
+def tiny_reddit(tmp_path: Path) -> Path:
     """Return a data directory with a tiny Reddit in LEAF's format."""
     folder = tmp_path / "data" / "leaf" / "reddit"
     vocabulary = {word: number for number, word in enumerate(WORDS)}
@@ -54,13 +54,13 @@ def texts(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def asked(tmp_path: Path, texts: Path) -> Small:
+def reddit_config(tmp_path: Path, tiny_reddit: Path) -> Small:
     """Return a maker of run configs for the tiny Reddit."""
 
     def make(extra: str = "", method: str = "fedavg") -> dict[str, Any]:
         return {
             "output-dir": str(tmp_path / "runs"),
-            "data-dir": str(texts),
+            "data-dir": str(tiny_reddit),
             "dataset": "reddit2k",
             "method": method,
             "rounds": 2,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-ALIKE = ("fedprox", "fednova", "feddyn", "fedpvr", "moon")
+FEDAVG_VARIANTS = ("fedprox", "fednova", "feddyn", "fedpvr", "moon")
 """Methods that differ from FedAvg in a term of the local loss or a weight of the mean: ``long`` in most sweeps."""
 
 

@@ -303,8 +303,8 @@ def test_the_leverages_of_all_who_were_summed_have_the_rows_length_as_their_mean
 
 
 @pytest.mark.extended
-def test_text_has_no_images_to_audit(asked: Any) -> None:
-    record = run(asked())
+def test_text_has_no_images_to_audit(reddit_config: Any) -> None:
+    record = run(reddit_config())
     with pytest.raises(ConfigError, match="there are no images to audit"):
         audit_record(record.directory)
 

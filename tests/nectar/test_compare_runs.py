@@ -216,7 +216,7 @@ def test_killed_in_the_middle_it_repeats_nothing(
     """The second run's devices stay in round 3 until both the comparison and that run have been ended."""
     runs, gate = tmp_path / "runs", tmp_path / "gate"
     gate.mkdir()
-    odd = f"r=odd_devices:METHOD:does=stay,at=3,folder={gate},epochs=1"
+    odd = f"r=misbehaving_client:METHOD:does=stay,at=3,folder={gate},epochs=1"
     words = ("fedavg", odd, f"output-dir={runs}", "rounds=4", "--seeds=1", "--jobs=1")
     words = (*words, *SMALL.split())
     keys = {"method": "fedavg", "rounds": 4, "output-dir": str(runs), "set": SMALL}

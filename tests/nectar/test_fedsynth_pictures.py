@@ -287,9 +287,9 @@ def test_the_report_compares_fedsynths_images_with_a_control(fedsynth: Record) -
 
 
 @pytest.mark.extended
-def test_what_was_sent_in_place_of_text_is_no_picture(asked: Callable[..., Any]) -> None:
+def test_what_was_sent_in_place_of_text_is_no_picture(reddit_config: Callable[..., Any]) -> None:
     words = "fedsynth.labels=fixed fedsynth.rate=1 fedsynth.iterations=1 fedsynth.fidelity=off"
-    keys = asked(words, method="fedsynth")
+    keys = reddit_config(words, method="fedsynth")
     record = run({**keys, "set": keys["set"].replace("fedavg.", "fedsynth.")})
     assert not record.last_sets.exists()
     document = written(record)

@@ -73,7 +73,7 @@ def odd(small: Small, monkeypatch: pytest.MonkeyPatch) -> Small:
     def make(does: str, **keys: Any) -> dict[str, Any]:
         more = keys.pop("set", "")
         return small(
-            method="odd_devices:METHOD", set=f"odd.epochs=1 odd.does={does} {more}", **keys
+            method="misbehaving_client:METHOD", set=f"odd.epochs=1 odd.does={does} {more}", **keys
         )
 
     return make
@@ -132,7 +132,7 @@ def test_what_workers_log_and_warn_of_is_said_here(
         assert message.count(("odd", "ERROR", f"partition-{k} is odd")) == 1
     told = {str(w.message): w for w in warned if w.category is RuntimeWarning}
     assert {f"partition-{k} warns" for k in range(3)} <= told.keys()
-    assert told["partition-0 warns"].filename.endswith("odd_devices.py")
+    assert told["partition-0 warns"].filename.endswith("misbehaving_client.py")
 
 
 @pytest.mark.extended
@@ -151,7 +151,7 @@ SCRIPT = """
 import sys
 sys.path.insert(0, {helpers!r})
 import nectar
-nectar.run("odd_devices:METHOD", rounds=2, output_dir={output!r}, **{{
+nectar.run("misbehaving_client:METHOD", rounds=2, output_dir={output!r}, **{{
     "odd.epochs": 1, "model.width": 8, "federation.sites": 3, "compute.workers": 2,
     "odd.does": "sleep", "odd.folder": {folder!r}, "odd.at": 2}})
 """

@@ -119,7 +119,7 @@ def test_images_that_are_made_once_are_counted_once(tmp_path: Path) -> None:
     assert "for images in the first round" in estimate.sentence()
 
 
-@pytest.mark.parametrize("named", ["method=odd_devices:METHOD", "model.name=tiny:build"])
+@pytest.mark.parametrize("named", ["method=misbehaving_client:METHOD", "model.name=tiny:build"])
 def test_what_is_a_users_own_is_not_called_for_an_estimate(tmp_path: Path, named: str) -> None:
     config = load(small(tmp_path))
     key, _, value = named.partition("=")

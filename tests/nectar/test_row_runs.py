@@ -14,7 +14,7 @@ from federation import last, run
 from places import ROOT
 from row_sets import QUICK, table, waves
 from sklearn.datasets import load_breast_cancer, load_wine
-from tiers import ALIKE, only_these_first
+from tiers import FEDAVG_VARIANTS, only_these_first
 
 from common.config.loading import load
 from common.division import Division
@@ -47,7 +47,9 @@ def learned(kind: str, folder: Path, method: str, more: str = "", rounds: int = 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("kind", MAKE)
-@pytest.mark.parametrize("method", only_these_first(TAKING, "feddm", "fedsynth", long=ALIKE))
+@pytest.mark.parametrize(
+    "method", only_these_first(TAKING, "feddm", "fedsynth", long=FEDAVG_VARIANTS)
+)
 def test_a_method_that_takes_them_learns_from_them(tmp_path: Path, kind: str, method: str) -> None:
     alone = (
         "privacy.noise_multiplier=1" if method == "ridge" else ""

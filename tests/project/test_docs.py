@@ -8,9 +8,9 @@ import subprocess
 import tomllib
 from pathlib import Path
 
-import believed
 import flwr
 import pytest
+import rules_table
 from click import ClickException
 from federation import run
 from places import ROOT
@@ -207,14 +207,14 @@ def test_the_methods_that_add_a_method_writes_run(
 
 @pytest.mark.extended
 def test_the_table_is_made_from_the_code() -> None:
-    page = believed.PAGE.read_text(encoding="utf-8")
-    assert page.count(believed.BEGIN) == page.count(believed.END) == 1
-    assert believed.replaced(page) == page
+    page = rules_table.PAGE.read_text(encoding="utf-8")
+    assert page.count(rules_table.BEGIN) == page.count(rules_table.END) == 1
+    assert rules_table.replaced(page) == page
 
 
 def test_every_method_that_sends_something_has_a_row() -> None:
-    named = {m for line in believed.table().splitlines() for m in line.split("|")[1].split()}
-    assert {f"`{method}`" for method in believed.METHODS} - named == {"`central`", "`server`"}
+    named = {m for line in rules_table.table().splitlines() for m in line.split("|")[1].split()}
+    assert {f"`{method}`" for method in rules_table.METHODS} - named == {"`central`", "`server`"}
 
 
 # ---- the page of promises: its rows are the marks of the tests ---------------------------------------

@@ -79,13 +79,13 @@ def gathered(grid: LocalGrid, deadline: float) -> list[Site]:
 
 def test_a_site_that_is_online_and_busy_is_said_to_be_that(
     small: Small,
-    clock: StandingClock,
+    fake_clock: StandingClock,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Three of three were online, and the run said to start the missing SuperNodes."""
     monkeypatch.setattr(gathering, "_EVERY", 0.2)
-    grid = Busy(client_app, 3, small(), clock=clock)
+    grid = Busy(client_app, 3, small(), clock=fake_clock)
     with caplog.at_level("INFO", logger="flwr"), pytest.raises(FederationError) as caught:
         gathered(grid, 0.8)
     assert str(caught.value) == (
@@ -100,17 +100,19 @@ def test_a_site_that_is_online_and_busy_is_said_to_be_that(
     assert grid.asked.count(1002) == 1
 
 
-def test_missing_and_silent_ones_are_told_apart(small: Small, clock: StandingClock) -> None:
-    grid = Busy(client_app, 3, small(), clock=clock, late=1e9)
+def test_missing_and_silent_ones_are_told_apart(small: Small, fake_clock: StandingClock) -> None:
+    grid = Busy(client_app, 3, small(), clock=fake_clock, late=1e9)
     with pytest.raises(FederationError) as caught:
         gathered(grid, 0.3)
     assert "1 of 3 sites were there after 0.3 s (partition-0; online and busy" in str(caught.value)
     assert "): start the missing SuperNodes, wait until the silent" in str(caught.value)
 
 
-def test_a_busy_site_keeps_no_late_one_from_being_asked(small: Small, clock: StandingClock) -> None:
+def test_a_busy_site_keeps_no_late_one_from_being_asked(
+    small: Small, fake_clock: StandingClock
+) -> None:
     """The first question's whole deadline was waited for before anybody else was asked."""
-    grid = Busy(client_app, 3, small(), clock=clock, late=0.5, free_after=1.0)
+    grid = Busy(client_app, 3, small(), clock=fake_clock, late=0.5, free_after=1.0)
     found = gathered(grid, 20.0)
     assert [site.name for site in found] == ["partition-0", "partition-1", "partition-2"]
     assert grid.age < 5
@@ -118,7 +120,7 @@ def test_a_busy_site_keeps_no_late_one_from_being_asked(small: Small, clock: Sta
 
 
 def test_one_that_lost_its_question_is_asked_once_more(
-    small: Small, clock: StandingClock, monkeypatch: pytest.MonkeyPatch
+    small: Small, fake_clock: StandingClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A SuperNode that was started again under its own key has forgotten what it was asked."""
     monkeypatch.setattr(gathering, "_AGAIN", 0.3)
@@ -133,7 +135,7 @@ def test_one_that_lost_its_question_is_asked_once_more(
                 ids = [i for i in ids if i not in lost]
             return super().pull_messages(ids)
 
-    grid = Forgetful(client_app, 3, small(), clock=clock, free_after=0.0)
+    grid = Forgetful(client_app, 3, small(), clock=fake_clock, free_after=0.0)
     assert len(gathered(grid, 20.0)) == 3
     assert grid.asked.count(1002) == 2
 

@@ -39,8 +39,10 @@ def by_hand(weights: dict[str, torch.Tensor], config: dict[str, Any]) -> tuple[f
     return right / places, loss / places, places
 
 
-def test_a_language_model_is_learned_from_the_texts_of_natural_clients(asked: Small) -> None:
-    config = asked()
+def test_a_language_model_is_learned_from_the_texts_of_natural_clients(
+    reddit_config: Small,
+) -> None:
+    config = reddit_config()
     record = run(config)
     lines = record.metrics()
     losses = [line["test"]["loss"] for line in lines]
@@ -55,9 +57,13 @@ def test_a_language_model_is_learned_from_the_texts_of_natural_clients(asked: Sm
     assert last["per_class"] == []
 
 
-def test_each_client_is_one_user_of_whom_the_server_held_back_its_share(asked: Small) -> None:
+def test_each_client_is_one_user_of_whom_the_server_held_back_its_share(
+    reddit_config: Small,
+) -> None:
     """A quarter of 6, 10, 20 and 4 texts, by largest remainders, ties to the lower: 2, 2, 5, 1."""
-    content = json.loads((run(asked()).directory / "partition.json").read_text(encoding="utf-8"))
+    content = json.loads(
+        (run(reddit_config()).directory / "partition.json").read_text(encoding="utf-8")
+    )
     held = {name: row["examples"] for name, row in content["sites"].items()}
     assert sorted(held.values()) == sorted([6 - 2, 10 - 2, 20 - 5, 4 - 1])
     assert content["classes"] == []
@@ -66,8 +72,8 @@ def test_each_client_is_one_user_of_whom_the_server_held_back_its_share(asked: S
 
 
 @pytest.mark.extended
-def test_a_language_model_is_judged_on_the_texts_that_sites_hold_out(asked: Small) -> None:
-    record = run(asked("evaluation.on=sites data.site_holdout=0.5"))
+def test_a_language_model_is_judged_on_the_texts_that_sites_hold_out(reddit_config: Small) -> None:
+    record = run(reddit_config("evaluation.on=sites data.site_holdout=0.5"))
     last = record.metrics()[-1]
     assert last["test"] is None
     assert last["sites"]["loss"] < np.log(2000)
@@ -75,8 +81,10 @@ def test_a_language_model_is_judged_on_the_texts_that_sites_hold_out(asked: Smal
 
 
 @pytest.mark.extended
-def test_a_language_model_is_reported_without_a_table_of_its_vocabulary(asked: Small) -> None:
-    record = run(asked())
+def test_a_language_model_is_reported_without_a_table_of_its_vocabulary(
+    reddit_config: Small,
+) -> None:
+    record = run(reddit_config())
     assert main(["report", str(record.directory)]) == 0
     page = (record.directory / "report.html").read_text(encoding="utf-8")
     assert "The data set has no classes to tell apart: it is text." in page
@@ -88,22 +96,24 @@ def test_a_language_model_is_reported_without_a_table_of_its_vocabulary(asked: S
     assert len(page) < 300_000
 
 
-def test_a_language_model_is_not_exported(asked: Small) -> None:
-    record = run(asked())
+def test_a_language_model_is_not_exported(reddit_config: Small) -> None:
+    record = run(reddit_config())
     with pytest.raises(ConfigError, match="language model of reddit2k, which cannot be exported"):
         export(RunRecord.open(record.directory))
     assert not (record.directory / "export").exists()
 
 
-def test_a_method_of_images_is_refused_for_text(asked: Small) -> None:
-    setup = Division(load_config(asked(method="feddm"))).run
+def test_a_method_of_images_is_refused_for_text(reddit_config: Small) -> None:
+    setup = Division(load_config(reddit_config(method="feddm"))).run
     with pytest.raises(ConfigError, match="method=feddm learns from images of each class"):
         _ = setup.image_shape
     assert Division(load_config({"dataset": "digits"})).run.image_shape == (1, 8, 8)
 
 
-def test_a_model_of_images_is_refused_for_text_before_anything_is_asked(asked: Small) -> None:
-    config = asked("model.name=mlp")
+def test_a_model_of_images_is_refused_for_text_before_anything_is_asked(
+    reddit_config: Small,
+) -> None:
+    config = reddit_config("model.name=mlp")
     with pytest.raises(
         ConfigError, match=r"model\.name=mlp takes images, a table, series, this data set is text"
     ):
@@ -111,8 +121,8 @@ def test_a_model_of_images_is_refused_for_text_before_anything_is_asked(asked: S
 
 
 def test_a_device_says_that_text_has_no_classes_to_count(
-    asked: Small, monkeypatch: pytest.MonkeyPatch
+    reddit_config: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FedAvg, "needs_class_counts", True)
     with pytest.raises(FederationError, match="reddit2k has no classes to count"):
-        run(asked())
+        run(reddit_config())

@@ -10,14 +10,14 @@ import torch
 from federation import TamperedGrid, last, losses, run, same, same_end
 from small import Small
 from tampering import with_arrays
-from tiers import ALIKE, only_these_first
+from tiers import FEDAVG_VARIANTS, only_these_first
 
 from client_app.fedssyn import SOURCES as AT_SITES
 from client_app.fedssyn import FedssynClient
 from client_app.state import DirectoryState
 from common.config.loading import load
 from common.division import Division
-from common.errors import ConfigError, FederationError
+from common.errors import FederationError
 from common.methods import METHODS
 from common.samples.inputs import Samples
 from common.settings.fedavg import OWN_MODELS
@@ -135,7 +135,7 @@ def _cut(record: Record) -> list[int]:
         ),
         "feddyn",
         "scaffold",
-        long=("feddpms", "fedvae", *(name for name in ALIKE if name != "feddyn")),
+        long=("feddpms", "fedvae", *(name for name in FEDAVG_VARIANTS if name != "feddyn")),
     ),
 )
 def test_any_method_learns_from_the_start_and_the_shares(small: Small, inner: str) -> None:
@@ -214,30 +214,6 @@ def test_a_value_beyond_what_images_have_is_refused_with_the_makers_reason(small
     assert list(record.metrics()[2]["bytes"]["up"]) == ["partition-1"], "it is asked again"
     assert losses(record)[1] == losses(record)[0], "the start waits for all images"
     assert losses(record)[2] != losses(record)[1]
-
-
-@pytest.mark.parametrize("maker", ["fedavg", "dense", "fedssyn"])
-def test_a_maker_that_sends_no_images_is_refused_before_there_is_a_record(
-    small: Small, maker: str
-) -> None:
-    settings = small(method="fedssyn", set=f"{DISTILLED} fedssyn.distilled_by={maker}")
-    with pytest.raises(ConfigError, match=r"fedssyn\.distilled_by=.*feddm, fedaf or real"):
-        run(settings)
-    assert not Path(settings["output-dir"]).exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        ("", r"set feddm\.mechanism=feature or"),
-        ("feddm.mechanism=feature feddm.start=mix:4", r"set feddm\.start=noise"),
-        ("fedssyn.distilled_by=real", "which method=real does not have"),
-    ],
-)
-def test_under_privacy_the_makers_rules_hold(words: str, why: str) -> None:
-    private = "privacy.noise_multiplier=1 privacy.counts=public evaluation.on=server"
-    with pytest.raises(ConfigError, match=why):
-        load({"method": "fedssyn", "set": f"fedssyn.source=distilled {private} {words}"})
 
 
 @pytest.mark.extended

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import weakref
 from statistics import median_low
 from typing import Any
@@ -20,7 +19,6 @@ from common.wire.form import Spec
 from common.wire.weights import Weights
 from strategies.exchange.judging import (
     TOGETHER,
-    _median_of_the_others,
     length_of,
     too_long,
     weights_length,
@@ -150,24 +148,3 @@ def test_the_bounds_change_no_number_of_an_honest_run(small: Small, method: str)
         "partition.alpha=0.05 partition.min_size=1 federation.max_update=0 federation.max_pixel=0"
     )
     assert numbers(bounded) == numbers(run(small(method=method, rounds=2, set=free)))
-
-
-# ---- what is usual among many updates ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("number", [2, 3, 4, 7, 16, 33])
-def test_it_is_the_lower_median_of_the_others(number: int) -> None:
-    draw = random.Random(number)
-    values = [draw.choice([0.5, 1.0, 2.0, 2.0, 7.0, float("inf")]) for _ in range(number)]
-    for i, value in enumerate(values):
-        others = [*values[:i], *values[i + 1 :]]
-        assert _median_of_the_others(sorted(values), value) == median_low(others)
-
-
-def test_it_is_said_from_the_first_that_is_asked_about() -> None:
-    lengths = [1.0, 1.0, 1.0, 500.0, 2.0]
-    assert (
-        too_long(lengths, own=1.0, factor=100.0, known=3)
-        == (too_long(lengths, own=1.0, factor=100.0)[3:])
-    )
-    assert [bool(message) for message in too_long(lengths, 1.0, 100.0)] == [0, 0, 0, 1, 0]

@@ -274,7 +274,7 @@ def test_all_are_asked_with_one_content_and_heads_are_written_once(
     assert len({message.metadata.message_id for message in grid.pushed}) == NODES
 
 
-@pytest.mark.usefixtures("clock")
+@pytest.mark.usefixtures("fake_clock")
 def test_the_silent_are_named_by_one_look_at_the_nodes(small: Small) -> None:
     """Each silent node cost a look of its own at all nodes."""
     grid = federation(small, silent=30)
@@ -286,7 +286,7 @@ def test_the_silent_are_named_by_one_look_at_the_nodes(small: Small) -> None:
     assert grid.looks == 1
 
 
-@pytest.mark.usefixtures("clock")
+@pytest.mark.usefixtures("fake_clock")
 def test_too_few_are_told_as_before(small: Small) -> None:
     grid = federation(small, silent=NODES)
     question = Question(0, held_out=False, max_examples=10**6)
@@ -294,7 +294,7 @@ def test_too_few_are_told_as_before(small: Small) -> None:
         wait_for_sites(grid, NODES, question, deadline=0.3, min_replies=1)
 
 
-@pytest.mark.usefixtures("clock")
+@pytest.mark.usefixtures("fake_clock")
 def test_of_many_that_are_there_twenty_are_named(small: Small) -> None:
     grid = federation(small, silent=1)
     question = Question(0, held_out=False, max_examples=10**6)
@@ -322,7 +322,7 @@ class Unapproved(Looked):
         ]
 
 
-@pytest.mark.usefixtures("clock")
+@pytest.mark.usefixtures("fake_clock")
 def test_who_waits_for_an_owner_is_named_in_the_log_by_one_look_at_the_nodes(
     small: Small, caplog: pytest.LogCaptureFixture
 ) -> None:

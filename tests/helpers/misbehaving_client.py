@@ -67,6 +67,6 @@ class OddClient(ScaffoldClient):
 METHOD = Method(
     "odd",
     strategy="strategies.scaffold:Scaffold",
-    client="odd_devices:OddClient",
-    settings="odd_devices:OddSettings",
+    client="misbehaving_client:OddClient",
+    settings="misbehaving_client:OddSettings",
 )

@@ -1,6 +1,6 @@
 """Whole runs of methods on a pretended device, in a process of their own: a line of JSON for each, with its figures.
 
-    python tests/helpers/pretended_rounds.py FOLDER NAME=WORDS ...
+    python tests/helpers/fake_gpu_rounds.py FOLDER NAME=WORDS ...
 
 NAME is a method; ``planted-`` before it leaves the models of its sites on the CPU, as a bug would.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import pretended_device
+import fake_gpu
 import torch
 from federation import run
 from small import SMALL
@@ -56,9 +56,9 @@ def main(folder: str, words: list[str]) -> None:
     """Run each, and print what came of it."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
     torch.set_num_threads(1)
-    pretended_device.register()
+    fake_gpu.register()
     with (
-        patch("common.learning.run.torch_device", lambda _: pretended_device.DEVICE),
+        patch("common.learning.run.torch_device", lambda _: fake_gpu.DEVICE),
         patch("server_app.record.torch_device", str),
         patch("torch.inference_mode", torch.no_grad),  # wrappers have none
     ):
@@ -71,7 +71,7 @@ def main(folder: str, words: list[str]) -> None:
                 "set": f"{SMALL} {settings}",
             }
             try:
-                with planted(name), pretended_device.OwnGenerators():
+                with planted(name), fake_gpu.OwnGenerators():
                     told = figures_of(run(config))
             except Exception as error:
                 told = {"error": f"{type(error).__name__}: {error}"}

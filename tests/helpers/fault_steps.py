@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fault_federation import FaultFederation, lines_in, until
 from federation import words_of
-from frail import Frail, lines_in, until
 from relay import Relay
 from small import SMALL
 
@@ -127,7 +127,7 @@ def config_of(directory: Path) -> dict[str, Any]:
     return {"rounds": 200, "output-dir": str(directory / "runs"), "set": settings}
 
 
-def story(directory: Path, fault: str, step: str) -> Row:
+def run_fault(directory: Path, fault: str, step: str) -> Row:
     """Run until the struck site is back in a round with all three."""
     directory.mkdir()
     nodes = {s: f"site='{s}' partition-id={i} num-partitions=3" for i, s in enumerate(SITES)}
@@ -138,7 +138,7 @@ def story(directory: Path, fault: str, step: str) -> Row:
         kept.update((p.parents[2].name, int(p.stem)) for p in versions)
         return lines_in(output)
 
-    federation = Frail(directory, nodes)
+    federation = FaultFederation(directory, nodes)
     trigger = Trigger(STEPS[step], lambda: rounds_at(federation))
     with federation, Relay(federation.port, trigger) as relay:
         federation.ports[STRUCK] = relay.port
@@ -167,14 +167,14 @@ def story(directory: Path, fault: str, step: str) -> Row:
         return Row(Record(found), seconds, back, ended, federation.log("submit"), kept)
 
 
-def rounds_at(federation: Frail) -> int:
+def rounds_at(federation: FaultFederation) -> int:
     """Return the newest round whose instruction the struck site has received; 0 behind the roll call alone."""
     rounds = re.findall(r"ROUND (\d+)]", federation.log(STRUCK))
     return max(map(int, rounds), default=0)
 
 
 def means(
-    federation: Frail, relay: Relay
+    federation: FaultFederation, relay: Relay
 ) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
     """Return how each fault is brought about, and how it is mended; to mend twice is to mend once."""
     killed: list[str] = []

@@ -1,6 +1,6 @@
 """What of each part of a reply is believed, method by method: the table of docs/robustness.md, made from the code.
 
-    python tests/helpers/believed.py
+    python tests/helpers/rules_table.py
 
 writes it into the page.
 """
@@ -21,7 +21,7 @@ from strategies.base import strategy_class
 from strategies.exchange.rules import Rule
 
 PAGE = Path(__file__).parents[2] / "docs" / "robustness.md"
-BEGIN, END = "<!-- believed: written by tests/helpers/believed.py -->\n", "<!-- /believed -->\n"
+BEGIN, END = "<!-- believed: written by tests/helpers/rules_table.py -->\n", "<!-- /believed -->\n"
 
 _HEAD = "| method | part | what bounds it | who meets it next | where it stays |\n|---|---|---|---|---|\n"
 

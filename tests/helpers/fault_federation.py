@@ -21,7 +21,7 @@ from server_app.record import Record
 PATIENCE = 400.0
 
 
-class Frail(Deployment):
+class FaultFederation(Deployment):
     """A SuperLink with a database, and SuperNodes by the names of their sites.
 
     Parameters

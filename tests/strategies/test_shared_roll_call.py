@@ -94,8 +94,8 @@ def test_every_methods_question_has_the_same_answer(small: Small, method: str) -
     )
 
 
-def test_texts_count_the_places_that_have_a_target(asked: Small) -> None:
-    config = asked("evaluation.on=sites data.site_holdout=0.4")
+def test_texts_count_the_places_that_have_a_target(reddit_config: Small) -> None:
+    config = reddit_config("evaluation.on=sites data.site_holdout=0.4")
     question = asked_by(config)
     together, messages = attendance(config, question, one_for_all=True)
     assert together == attendance(config, question, one_for_all=False)[0]

@@ -1,6 +1,6 @@
 """Many runs in a row, one in five of them failing: each ends with its exit code, and nothing of it is left behind.
 
-Half an hour on two cores, so with `pytest tests/deployment/test_in_a_row.py -m faults` only.
+Half an hour on two cores, so with `pytest tests/deployment/test_repeated_runs.py -m faults` only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from frail import Frail
+from fault_federation import FaultFederation
 from small import SMALL
 
 pytestmark = [
@@ -48,7 +48,7 @@ def test_twenty_runs_submitted_in_a_row(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     nodes = {f"partition-{i}": f"partition-id={i} num-partitions=3" for i in range(3)}
-    with Frail(tmp_path, nodes) as federation:
+    with FaultFederation(tmp_path, nodes) as federation:
         federation.start(*nodes)
         resting: set[int] = set()
         seconds = []

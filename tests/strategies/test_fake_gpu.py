@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from fake_gpu_rounds import PLANTED, figures_of, rounds_of
 from federation import run
 from places import ROOT
-from pretended_rounds import PLANTED, figures_of, rounds_of
 from small import Small
 
 from common.methods import METHODS
@@ -21,7 +21,6 @@ VAE = "model.name=vae model.depth=1 model.embedding=6 fedvae.preliminary_rounds=
 OTHERS = {
     "fedavg": "model.norm=batch evaluation.on=both data.site_holdout=0.2 fedavg.augment=flip_crop",
     "fedvae": VAE,
-    "feddpms": VAE,
     "feddgm": "feddgm.epochs=1 feddgm.ipc=1 feddgm.iterations=2 feddgm.inner_epochs=2 feddgm.global_epochs=2 "
     "feddgm.surrogate_epochs=2",
     "fedssyn": "fedssyn.width=2 fedssyn.multipliers=1 fedssyn.blocks=1 fedssyn.attention= fedssyn.epochs=2 "
@@ -34,7 +33,7 @@ OTHERS = {
 """What else a method's run has here: what makes it short, and what else a device is to see (privacy, augmentation)."""
 
 
-ROUNDS = (*OTHERS, "fedaf", "fedgen", "fedmd", "fedsynth", "lowrank", "fedper", "ridge")
+ROUNDS = (*OTHERS, "fedgen", "fedmd", "fedsynth", "lowrank", "ridge")
 """Methods that run here: one of each kind of computation at a device."""
 
 LOOSELY = {"feddm": 2e-2, "fedaf": 2e-2, "fedsynth": 5e-2, "fedssyn": 1e-3, "fedrep": 1e-3}
@@ -48,7 +47,7 @@ def words_of(method: str) -> str:
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What became of each method on the pretended device, all in one fresh process."""
-    program = ROOT / "tests" / "helpers" / "pretended_rounds.py"
+    program = ROOT / "tests" / "helpers" / "fake_gpu_rounds.py"
     names = [*ROUNDS, f"{PLANTED}fedavg"]
     places = [str(ROOT), str(ROOT / "tests" / "helpers"), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
