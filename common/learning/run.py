@@ -38,13 +38,9 @@ class Run:
 
     def of(self, method: str) -> Run:
         """Return the run as a method inside it has it, the same each time; ConfigError if its method uses none."""
-        if method not in self._inner:
-            self._inner[method] = Run(self.config.of(method), self.info)
-        return self._inner[method]
-
-    @cached_property
-    def _inner(self) -> dict[str, Run]:
-        return {}
+        if ("method", method) not in self._others:
+            self._others["method", method] = Run(self.config.of(method), self.info)
+        return self._others["method", method]
 
     def settings(self, cls: type[S]) -> S:
         """Return the method's settings; FederationError unless they are ``cls``'s: parts of two methods were mixed."""
@@ -60,18 +56,14 @@ class Run:
         """Return the run with the architecture ``name`` of its method in its own's place, the same object each time.
 
         A name that is none of these is of a model of the run's own architecture, such as one of several sites'.
-
-        Raises
-        ------
-        ConfigError
-            If the architecture cannot hold together with the run's other settings.
+        ConfigError if the architecture cannot hold together with the run's other settings.
         """
         if name not in self.architectures:
             return self
-        if name not in self._others:
+        if ("model", name) not in self._others:
             config = replace(self.config, model=self.architectures[name])
-            self._others[name] = Run(config, self.info)
-        return self._others[name]
+            self._others["model", name] = Run(config, self.info)
+        return self._others["model", name]
 
     @cached_property
     def architectures(self) -> Mapping[str, ModelSettings]:
@@ -81,7 +73,7 @@ class Run:
         return {name: model for models in several for name, model in models.items()}
 
     @cached_property
-    def _others(self) -> dict[str, Run]:
+    def _others(self) -> dict[tuple[str, str], Run]:
         return {}
 
     @property
@@ -107,13 +99,7 @@ class Run:
 
     @property
     def parameters(self) -> int:
-        """The numbers in the model's state; one of Nectar's own is not built for that.
-
-        Raises
-        ------
-        ConfigError
-            If the model cannot be built for the data set's images or texts.
-        """
+        """The numbers in the model's state; none of Nectar's own is built for it. ConfigError if it does not fit."""
         settings, info = self.config.model, self.info
         if is_import_path(settings.name):
             return _numbers(self._own_model)
@@ -138,19 +124,12 @@ class Run:
     def build_model(self, *purpose: str | int) -> models.Classifier:
         """Return the model with the run's initial weights, the same in every process, on this process's device.
 
-        With a ``purpose`` they are drawn for that: a network as it begins.
-
-        Raises
-        ------
-        ConfigError
-            If the model cannot be built for the data set's images or texts.
+        With a ``purpose`` they are drawn for that: a network as it begins. ConfigError if it does not fit the data.
         """
         settings = self.config.model
         if is_import_path(settings.name):
-            user_model = (
-                self._new_user_model(*purpose) if purpose else copy.deepcopy(self._own_model)
-            )
-            return user_model.to(self.device)
+            own = self._new_user_model(*purpose) if purpose else copy.deepcopy(self._own_model)
+            return own.to(self.device)
         try:
             model = models.build(
                 shape=self.info.shape,
@@ -166,11 +145,6 @@ class Run:
         """Return the run's model with ``weights`` instead of its initial ones, on this process's device.
 
         It is as one that `build_model` makes, and nobody else has a part of it. What ``weights`` lack is as it begins.
-
-        Raises
-        ------
-        ConfigError
-            If the model cannot be built for the data set's images or texts.
         """
         template, given = self._template, weights.read_only
         if template is not None and template.covers(given):
@@ -182,10 +156,8 @@ class Run:
     @cached_property
     def _template(self) -> ModelTemplate | None:
         """What models are cast from, once a process; None of a model of the user's own, which may hold anything."""
-        if is_import_path(self.config.model.name):
-            return None
-        template = ModelTemplate(self.build_model())
-        return template if template.fits else None
+        own = is_import_path(self.config.model.name)
+        return None if own else ModelTemplate(self.build_model())
 
     @cached_property
     def _own_model(self) -> models.Classifier:
@@ -202,9 +174,8 @@ class Run:
         maker = load_path(path)
         try:
             with process_wide(self.config.seed, "model", *purpose):
-                return user_model.adopt(
-                    user_model.make(maker, path, shape, classes), path, shape, classes
-                )
+                made = user_model.make(maker, path, shape, classes)
+                return user_model.adopt(made, path, shape, classes)
         except ValueError as error:
             raise self._misfit(error) from error
 

@@ -33,42 +33,16 @@ def build(
 ) -> Classifier:
     """Return the model ``name`` for inputs of ``shape``, in training mode.
 
-    It is on the generator's device. The process-wide random state is neither read nor moved: two
-    calls with generators in one state give equal weights, in any process or thread.
+    ``shape`` is an image's (channels, height, width), a row's (columns, 1, 1), a series' (channels, 1, steps), or
+    a text's (tokens,); ``classes`` the number of classes or of tokens in the vocabulary, at least 2. The others are the
+    settings of ``model``; a network takes no notice of what it lacks.
 
-    Parameters
-    ----------
-    name
-        One of `MODELS`.
-    shape
-        An image's (channels, height, width), a row's (columns, 1, 1), a series' (channels, 1, steps), or a text's
-        (tokens,).
-    classes
-        The number of classes or of tokens in the vocabulary, at least 2.
-    depth
-        Blocks of the ConvNet and the conv1d, layers of the LSTM and the ViT; a model takes no notice of
-        what it lacks.
-    width
-        Channels of the ConvNet's blocks; hidden units of the MLP and the LSTM; the size of
-        a ViT's token.
-    norm
-        The normalisation of the ConvNet and the ResNets: "instance", "group", "batch" or, for
-        the ConvNet, "none".
-    embedding
-        The size of the LSTM's token vectors; 0 for ``width``.
-    tied
-        Whether the LSTM's output layer uses the embedding's matrix.
-    projection
-        The size of a projection head in front of the last layer; 0 for none.
-    generator
-        The source of the initial weights. None stands for seed 0, for a model whose
-        weights are loaded next.
+    Initial weights are drawn from ``generator``, on its device; None stands for seed 0, for a model whose weights are
+    loaded next. The process-wide random state is neither read nor moved: two calls with generators in one state give
+    equal weights, in any process or thread.
     """
-    given = {
-        **{"depth": depth, "width": width, "norm": norm, "embedding": embedding, "tied": tied},
-        "projection": projection,
-    }
-    model = outline(name, shape, classes, **given)
+    given = {"depth": depth, "width": width, "norm": norm, "embedding": embedding, "tied": tied}
+    model = outline(name, shape, classes, projection=projection, **given)
     return drawn(model, generator or torch.Generator().manual_seed(0))
 
 
@@ -86,11 +60,6 @@ def drawn(model: M, generator: torch.Generator) -> M:
 
 def outline(name: str, shape: tuple[int, ...], classes: int, **given: Any) -> Classifier:
     """Return the model on "meta": names and shapes, no memory, no draw; ValueError as of `build`."""
-    if min(shape) < 1 or classes < 2:
-        raise ValueError(
-            f"a classifier needs images with pixels and at least 2 classes, "
-            f"not shape {shape} and {classes} classes"
-        )
     _check_kind(name, shape)
     cls = network_class(name)
     taken = {key: given[key] for key in inspect.signature(cls).parameters if key in given}
@@ -117,9 +86,6 @@ def _check_kind(name: str, shape: tuple[int, ...]) -> None:
 # ---- template ------------------------------------------------------------------------------------
 # A model as it was built, from which others are cast with given weights: at a fraction of what building one costs.
 
-#: what two modules may share: nobody can change it in one of them
-_CONSTANT = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.Size)
-
 #: a module's attributes that are made again instead of copied
 _APART = ("_parameters", "_buffers", "_modules")
 
@@ -128,12 +94,11 @@ class ModelTemplate:
     """Casts models that are in every respect as one that was just built, but for the weights.
 
     Casts share no module and no memory, neither with each other nor with the template: whoever gets one may train it,
-    freeze it, hang hooks into it and keep it.
+    freeze it, hang hooks into it and keep it. What a layer has beside its state must be constants and empty containers.
     """
 
     def __init__(self, model: Classifier) -> None:
         self._rest = {id(module): _rest_of(module) for module in model.modules()}
-        self.fits = all(_is_constant(v) for c, _ in self._rest.values() for v in c.values())
         self._model = model
         self._device = next((value.device for value in model.parameters()), torch.device("cpu"))
         _empty(model)
@@ -148,19 +113,15 @@ class ModelTemplate:
     @torch.no_grad()
     def instantiate(self, weights: Mapping[str, Tensor]) -> Classifier:
         """Return a model with ``weights``, copied, in training mode."""
-        made: dict[int, Any] = {
-            id(value): self._filled(value, weights[name]) for name, value in self._state
-        }
+        made: dict[int, Any] = {}
+        as_new: dict[str, Any] = {"copy": True, "memory_format": torch.contiguous_format}
+        for name, value in self._state:
+            own = weights[name].to(self._device, value.dtype, **as_new)
+            learned = isinstance(value, nn.Parameter)
+            made[id(value)] = nn.Parameter(own, value.requires_grad) if learned else own
         model = self._copy(self._model, made)
         assert isinstance(model, Classifier)
         return model
-
-    def _filled(self, value: Tensor, given: Tensor) -> Tensor:
-        """Return what takes the place of a parameter or buffer, with the values given."""
-        own = given.to(self._device, value.dtype, copy=True, memory_format=torch.contiguous_format)
-        if isinstance(value, nn.Parameter):
-            return nn.Parameter(own, value.requires_grad)
-        return own
 
     def _copy(self, module: nn.Module, made: dict[int, Any]) -> nn.Module:
         """Return a copy of a module; ``made`` has what was copied, by the original's id: layers may share a matrix."""
@@ -204,15 +165,8 @@ def _empty(model: nn.Module) -> None:
 def _rest_of(module: nn.Module) -> tuple[dict[str, Any], list[tuple[str, type]]]:
     """Return what a module has beside its state: constants by name, and empty containers, whose kinds are given."""
     rest = {name: value for name, value in vars(module).items() if name not in _APART}
-    empty = [(n, type(v)) for n, v in rest.items() if isinstance(v, dict | set) and not v]
-    taken = {name for name, _ in empty}
-    return {name: value for name, value in rest.items() if name not in taken}, empty
-
-
-def _is_constant(value: Any) -> bool:
-    if isinstance(value, tuple):
-        return all(map(_is_constant, value))
-    return isinstance(value, _CONSTANT)
+    containers = [(n, type(v)) for n, v in rest.items() if isinstance(v, dict | set)]
+    return {n: v for n, v in rest.items() if not isinstance(v, dict | set)}, containers
 
 
 # ---- initial -------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -17,7 +17,7 @@ def couples_samples(model: nn.Module) -> bool:
     return any(isinstance(module, _BatchNorm) and module.training for module in model.modules())
 
 
-class Classifier(nn.Module, ABC):
+class Classifier(nn.Module):
     """A classifier in two halves, so that one forward pass can give the embedding and the logits.
 
     ``forward`` is ``classify(embed(x))`` and nothing else. Every classifier runs under
@@ -28,19 +28,23 @@ class Classifier(nn.Module, ABC):
     continuous_shape
         The shape of one input that gradients can move: (C, H, W) of an image,
         (T, d) of a text's token vectors.
+    features
+        All before the last layer, in a model that does not say otherwise by ``embed``.
     head
         The last layer, which ``classify`` is.
     """
 
+    features: Any
     head: nn.Module
 
     def __init__(self, continuous_shape: tuple[int, ...] = ()) -> None:
         super().__init__()
         self.continuous_shape = continuous_shape
 
-    @abstractmethod
     def embed(self, x: Tensor) -> Tensor:
-        """Return the flat embeddings h [n, d] of the normalised images ``x`` [n, C, H, W]."""
+        """Return the embeddings h [n, d] of the normalised images ``x`` [n, C, H, W]: what ``features`` gives, flat."""
+        h: Tensor = self.features(x)
+        return h.flatten(1)
 
     def classify(self, h: Tensor) -> Tensor:
         """Return the logits z [n, classes] for the embeddings ``h`` [n, d]."""

@@ -64,7 +64,16 @@ class ConvNet(Classifier):
         channels, height, width_px = shape
         pad = 2 if (height, width_px) == (28, 28) else 0
         sides = (height + 2 * pad, width_px + 2 * pad)
-        _check(shape, sides, depth, width, norm)
+        largest = min(sides).bit_length() - 1
+        if depth > largest:
+            raise ValueError(
+                f"a ConvNet of depth {depth} cannot be built for images of {height}x{width_px}: every block halves the "
+                f"image, so depth goes from 1 to {largest} there (model.depth)"
+            )
+        if norm == "group" and width % GROUPS:
+            raise ValueError(
+                f"group norm needs a width divisible by {GROUPS}, not {width} (model.width)"
+            )
         blocks: list[nn.Module] = []
         for block in range(depth):
             blocks += [
@@ -75,32 +84,6 @@ class ConvNet(Classifier):
             ]
         self.features = nn.Sequential(*blocks)
         self.head = nn.Linear(width * (sides[0] >> depth) * (sides[1] >> depth), classes)
-
-    def embed(self, x: Tensor) -> Tensor:
-        """Return the last block's output, flattened: [n, width * (H / 2^depth) * (W / 2^depth)]."""
-        features: Tensor = self.features(x)
-        return features.flatten(1)
-
-
-def _check(
-    shape: tuple[int, int, int], sides: tuple[int, int], depth: int, width: int, norm: str
-) -> None:
-    """Refuse a ConvNet that cannot be built for these images, saying what can."""
-    largest = min(sides).bit_length() - 1
-    size = f"{shape[1]}x{shape[2]}"
-    if not 1 <= depth <= largest:
-        raise ValueError(
-            f"a ConvNet of depth {depth} cannot be built for images of {size}: "
-            f"every block halves the image, so depth goes from 1 to {largest} there (model.depth)"
-        )
-    if norm not in _NORMS:
-        raise ValueError(f"unknown norm {norm!r}: choose one of {', '.join(_NORMS)} (model.norm)")
-    if width < 1:
-        raise ValueError(f"a ConvNet's width must be at least 1, not {width} (model.width)")
-    if norm == "group" and width % GROUPS:
-        raise ValueError(
-            f"group norm needs a width divisible by {GROUPS}, not {width} (model.width)"
-        )
 
 
 # ---- cnn -----------------------------------------------------------------------------------------
@@ -141,11 +124,6 @@ class CNN(Classifier):
             nn.ReLU(inplace=True),
         )
         self.head = nn.Linear(hidden, classes)
-
-    def embed(self, x: Tensor) -> Tensor:
-        """Return the hidden units' output, of shape [n, 512], or [n, 2048] of a `LeafCNN`."""
-        hidden: Tensor = self.features(x)
-        return hidden
 
 
 class LeafCNN(CNN):

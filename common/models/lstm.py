@@ -80,11 +80,6 @@ class LSTM(Classifier):
         tied: bool = True,
     ) -> None:
         size = embedding or width
-        if min(depth, width, size) < 1:
-            raise ValueError(
-                f"an LSTM needs at least 1 layer, hidden unit and number a token, not depth {depth}, "
-                f"width {width} and embedding {embedding} (model.depth, model.width, model.embedding)"
-            )
         if tied and size != width:
             raise ValueError(
                 f"a tied output needs token vectors as wide as the LSTM, not {size} and {width}: "

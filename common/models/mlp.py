@@ -19,17 +19,10 @@ class MLP(Classifier):
 
     def __init__(self, shape: tuple[int, int, int], classes: int, *, width: int = 200) -> None:
         super().__init__(shape)
-        if width < 1:
-            raise ValueError(f"an MLP needs at least 1 hidden unit, not {width} (model.width)")
         self.features = nn.Sequential(
             nn.Flatten(), nn.Linear(math.prod(shape), width), nn.ReLU(inplace=True)
         )
         self.head = nn.Linear(width, classes)
-
-    def embed(self, x: Tensor) -> Tensor:
-        """Return the hidden units' output, of shape [n, width]."""
-        hidden: Tensor = self.features(x)
-        return hidden
 
 
 # ---- logistic ------------------------------------------------------------------------------------
@@ -83,7 +76,7 @@ class Conv1d(Classifier):
             raise ValueError(
                 f"a conv1d takes series, not images of {height}x{steps}: choose convnet (model.name)"
             )
-        if not 1 <= depth < steps.bit_length():
+        if depth >= steps.bit_length():
             raise ValueError(
                 f"a conv1d of depth {depth} cannot be built for series of {steps} steps: every block halves them, so "
                 f"depth goes from 1 to {steps.bit_length() - 1} there (model.depth)"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from common.errors import short_reason
 from common.models.classifier import Classifier
 
 _BATCH = 2
@@ -61,8 +61,10 @@ def adopt(module: nn.Module, path: str, shape: tuple[int, ...], classes: int) ->
         )  # a dtype that is refused would be told as an input that does not fit
     _look(module.eval(), path, shape, classes)
     _check_state(module, path)
-    with _unchanged_buffers(module):
-        _look(module.train(), path, shape, classes)
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    _look(module.train(), path, shape, classes)
+    for name, buffer in module.named_buffers():  # running means and variances moved
+        buffer.copy_(before[name])
     network = module if isinstance(module, Classifier) else _wrapped(module, path, shape, classes)
     try:
         copy.deepcopy(network)
@@ -71,15 +73,6 @@ def adopt(module: nn.Module, path: str, shape: tuple[int, ...], classes: int) ->
             f"{path} makes a network that cannot be copied ({_told(error)})"
         ) from error
     return network.train()
-
-
-@contextmanager
-def _unchanged_buffers(module: nn.Module) -> Iterator[None]:
-    """Put back what a pass in training mode moves: running means and variances."""
-    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    yield
-    for name, buffer in module.named_buffers():
-        buffer.copy_(before[name])
 
 
 def _sample(shape: tuple[int, ...], classes: int) -> Tensor:
@@ -223,6 +216,4 @@ class OwnNetwork(Classifier):
 
 
 def _told(error: Exception) -> str:
-    """Return an error's type and first line."""
-    first = str(error).strip().partition("\n")[0].rstrip(".!")[:200]
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+    return f"{type(error).__name__}: {short_reason(error)}"

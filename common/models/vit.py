@@ -83,10 +83,9 @@ class ViT(Classifier):
     ) -> None:
         super().__init__(shape)
         heads, side = max(1, width // HEAD_WIDTH), _patch(shape)
-        if depth < 1 or width < 1 or width % heads:
+        if width % heads:
             raise ValueError(
-                f"a ViT needs at least one layer and a width that is a multiple of {HEAD_WIDTH} or below it, not depth "
-                f"{depth} and width {width} (model.depth, model.width)"
+                f"a ViT needs a width that is a multiple of {HEAD_WIDTH} or below it, not {width} (model.width)"
             )
         self.patches = nn.Conv2d(shape[0], width, side, side)
         self.positions = Positions(shape[1] // side * (shape[2] // side), width)

@@ -225,7 +225,6 @@ def test_logistic_regression_is_one_linear_layer_on_the_pixels() -> None:
             "last feature map is 1x1, which instance norm would zero",
         ),
         ({"name": "vit", "width": 100}, "multiple of 32"),
-        ({"name": "vit", "depth": 0}, "at least one layer"),
         ({"name": "vit", "shape": (1, 17, 17)}, "cannot cut images of 17x17"),
         ({"name": "vit", "shape": (1, 3, 30)}, "cannot cut images of 3x30"),
         (
