@@ -16,6 +16,7 @@ import pytest
 from comparing import options_of
 
 from common import division as divisions
+from common.config import privacy_plan
 from common.config.layers import names
 from common.config.loading import load
 from common.config.resolved import Config
@@ -67,6 +68,7 @@ def made_up(name: str, directory: Path, images: ImagesSettings, *given: Any) -> 
 @pytest.fixture(autouse=True)
 def _labels_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(divisions, "load", made_up)
+    monkeypatch.setattr(privacy_plan, "noise_for", lambda *_: 1.0)  # which divides nothing
 
 
 def divided_as(cells: tuple[Cell, ...]) -> Iterator[Config]:

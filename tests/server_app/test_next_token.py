@@ -103,23 +103,6 @@ def test_a_language_model_is_not_exported(reddit_config: Small) -> None:
     assert not (record.directory / "export").exists()
 
 
-def test_a_method_of_images_is_refused_for_text(reddit_config: Small) -> None:
-    setup = Division(load_config(reddit_config(method="feddm"))).run
-    with pytest.raises(ConfigError, match="method=feddm learns from images of each class"):
-        _ = setup.image_shape
-    assert Division(load_config({"dataset": "digits"})).run.image_shape == (1, 8, 8)
-
-
-def test_a_model_of_images_is_refused_for_text_before_anything_is_asked(
-    reddit_config: Small,
-) -> None:
-    config = reddit_config("model.name=mlp")
-    with pytest.raises(
-        ConfigError, match=r"model\.name=mlp takes images, a table, series, this data set is text"
-    ):
-        run(config)
-
-
 def test_a_device_says_that_text_has_no_classes_to_count(
     reddit_config: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:

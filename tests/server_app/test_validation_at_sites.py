@@ -119,23 +119,6 @@ def test_a_model_that_the_server_learns_goes_to_the_sites_to_be_judged(tmp_path:
         nectar.run("feddgm", **asked, **AT_SITES | short | {"feddgm.global_models": "mlp"})
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("evaluation.on=sites data.site_holdout=0.1", "judge no other"),
-        ("data.site_holdout=0.1", "leave data.site_holdout out"),
-        ("privacy.noise_multiplier=1", "does not cover: set data.validation=0"),
-    ],
-)
-def test_what_it_does_not_go_with_is_refused_in_a_sentence_before_a_record(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str, said: str
-) -> None:
-    asked = ["fedavg", "data.validation_at=sites", *words.split(), f"output-dir={tmp_path}"]
-    assert cli.main(["run", *asked]) != 0
-    assert said in " ".join(capsys.readouterr().err.split())
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.extended
 def test_a_private_run_may_have_none(tmp_path: Path) -> None:
     words = "data.validation_at=sites data.validation=0 privacy.noise_multiplier=1 privacy.counts=public"

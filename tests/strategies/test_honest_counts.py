@@ -36,11 +36,10 @@ def refused(record: Record) -> dict[str, str]:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("batch", [8, 200])
 @pytest.mark.parametrize("counts", COUNTS)
-@pytest.mark.parametrize("method", ["fedavg", "fednova", "scaffold", "fedpvr"])
+@pytest.mark.parametrize("method", ["fednova", "scaffold"])
 def test_nor_one_of_a_site_whose_patients_stay_together(
-    tmp_path: Path, method: str, counts: str, batch: int
+    tmp_path: Path, method: str, counts: str
 ) -> None:
     """Six rows a patient: how many a site holds out follows the patients, not the share of its rows."""
     rng = np.random.default_rng(0)
@@ -53,7 +52,7 @@ def test_nor_one_of_a_site_whose_patients_stay_together(
     words = (
         f"data.file={file} data.label=class data.group=patient data.kind=table data.low=-4 data.high=4 "
         "data.scale=minmax data.site_holdout=0.3 federation.sites=3 federation.participation=0.7 "
-        f"partition.kind=iid model.name=mlp model.width=4 {method}.epochs=2 {method}.batch={batch} {COUNTS[counts]}"
+        f"partition.kind=iid model.name=mlp model.width=4 {method}.epochs=2 {method}.batch=8 {COUNTS[counts]}"
     )
     keys: dict[str, Any] = {
         "output-dir": str(tmp_path / "runs"),

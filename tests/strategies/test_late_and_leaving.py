@@ -260,3 +260,10 @@ def test_replies_that_come_one_by_one_are_added_once(tmp_path: Path) -> None:
     first = ran(tmp_path, "partition-2", **{"ridge.form": "integers"})
     late = on_grid([f"resume={first.directory}", "federation.newcomers=any"], grid=PromptGrid)
     assert torch.equal(head(late), head(ran(tmp_path, **{"ridge.form": "integers"})))
+
+
+@pytest.mark.extended
+def test_several_leave_at_once(tmp_path: Path) -> None:
+    whole = ran(tmp_path, **KEPT)
+    left = again(whole, "ridge.forget=partition-2, partition-0")
+    assert torch.equal(head(left), head(ran(tmp_path, "partition-0", "partition-2", **KEPT)))

@@ -57,9 +57,10 @@ def test_the_correction_is_not_carried_on_by_momentum(tmp_path: Path) -> None:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("momentum", ["0.0", "0.9"])
-@pytest.mark.parametrize("option", ["I", "II"])
-@pytest.mark.parametrize("method", ["scaffold", "fedpvr"])
+@pytest.mark.parametrize(
+    ("method", "option", "momentum"),
+    [("scaffold", "I", "0.9"), ("scaffold", "II", "0.9"), ("fedpvr", "II", "0.0")],
+)
 def test_at_the_optimum_no_site_drifts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, option: str, momentum: str
 ) -> None:

@@ -35,7 +35,7 @@ from small import Small
 
 from common.config.loading import load
 from common.draws.private_draws import KeyStream
-from common.errors import ConfigError, FederationError, PayloadError
+from common.errors import FederationError, PayloadError
 from common.secret import cohort
 from common.secret.cohort import RECORD, shares_of
 from common.secret.summand import form_of
@@ -259,12 +259,11 @@ def test_a_weight_that_is_no_sites_own_is_refused_where_all_weigh_alike(
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("more", [10**6, 1, -1])
-def test_with_counts_that_are_told_the_weight_is_their_sum(small: Small, more: int) -> None:
+def test_with_counts_that_are_told_the_weight_is_their_sum(small: Small) -> None:
     """And an honest run weighs by them, as without masks."""
     words = "fedavg.weighting=counts privacy.counts=public"
     with pytest.raises(FederationError, match="outside of what 5 sites can add up to"):
-        lied(small, 5, {1: on_vector(weighing(more))}, words)
+        lied(small, 5, {1: on_vector(weighing(1))}, words)
     honest, _ = lied(small, 5, {}, words)
     plain = run(small(method="fedavg", rounds=3, set=f"federation.sites=5 {words}"))
     for name, tensor in last(plain).weights.items():
@@ -288,11 +287,6 @@ def test_without_counts_the_most_that_a_site_has_is_typed_and_holds(small: Small
     words = "fedavg.weighting=counts federation.max_examples=1000"
     with pytest.raises(FederationError, match="outside of what 5 sites can add up to"):
         lied(small, 5, {1: on_vector(weighing(5001))}, words)
-    for refused in ("fedavg.weighting=counts", "fedprox.weighting=counts"):
-        method = refused.partition(".")[0]
-        config = small(method=method, set=f"federation.secret=on {refused}")
-        with pytest.raises(ConfigError, match=rf"with {refused}, by which a site weighs as much"):
-            load(config)
 
 
 def test_sites_weigh_alike_unless_somebody_says_otherwise(small: Small) -> None:

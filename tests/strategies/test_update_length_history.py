@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 from federation import TamperedGrid, last, numbers, resumed, run, same_end
-from flwr.app import ArrayRecord, Message
+from flwr.app import Message
 from sklearn.datasets import load_digits
-from tampering import nan
+from tampering import nan, sending
 
 import strategies.fedavg
 from nectar.records.outputs import with_recorded
@@ -121,12 +121,11 @@ def spoiled(change: Callable[[int, Arrays, Arrays], Arrays]) -> Any:
     """Return a tamper that makes other arrays of the round, those sent and those that came; the rest is as it was."""
 
     def tamper(instruction: Message, reply: Message) -> Message:
-        (given,) = instruction.content.array_records.values()
-        (name,) = reply.content.array_records
-        came = reply.content.array_records[name].to_numpy_ndarrays()
-        about = int(instruction.metadata.group_id), given.to_numpy_ndarrays(), came
-        reply.content[name] = ArrayRecord(change(*about))
-        return reply
+        given, came = (
+            next(iter(m.content.array_records.values())).to_numpy_ndarrays()
+            for m in (instruction, reply)
+        )
+        return sending(reply, change(int(instruction.metadata.group_id), given, came))
 
     return tamper
 
