@@ -109,7 +109,7 @@ class Forgetful(DecodeCache):
 
     def decode(self, arrays: Any, spec: Any) -> Any:
         """Return the payload in memory of its own."""
-        return spec.payload.decode(arrays, spec)
+        return spec.decode(arrays)
 
 
 def built_anew(run: Run, weights: Weights) -> Any:
