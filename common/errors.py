@@ -62,4 +62,4 @@ def reason(text: str) -> str:
 
 def short_reason(error: Exception) -> str:
     """Return an error's text as one short line, or else its type: what a library or a user's own code raised."""
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    return " ".join(one_line(str(error)).split())[:200] or type(error).__name__

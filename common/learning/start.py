@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from common.config.resolved import Config
-from common.errors import ConfigError, one_line, short_reason
+from common.errors import ConfigError, short_reason
 from common.learning.run import Run
 from common.models import Classifier
 from common.storage.files import sha256_of
@@ -104,7 +104,7 @@ def _read(asked: WeightsFile) -> Tensors:
             return load_file(path)
         return _state_dict(torch.load(path, map_location="cpu", weights_only=True))
     except Exception as error:  # a file that is none fails in any way it likes
-        raise _unreadable(asked, one_line(str(error))[:200]) from None
+        raise _unreadable(asked, short_reason(error)) from None
 
 
 def _state_dict(read: object) -> Tensors:

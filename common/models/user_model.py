@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -61,8 +60,10 @@ def adopt(module: nn.Module, path: str, shape: tuple[int, ...], classes: int) ->
         )  # a dtype that is refused would be told as an input that does not fit
     _look(module.eval(), path, shape, classes)
     _check_state(module, path)
-    with _unchanged_buffers(module):
-        _look(module.train(), path, shape, classes)
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    _look(module.train(), path, shape, classes)
+    for name, buffer in module.named_buffers():  # running means and variances moved
+        buffer.copy_(before[name])
     network = module if isinstance(module, Classifier) else _wrapped(module, path, shape, classes)
     try:
         copy.deepcopy(network)
@@ -71,15 +72,6 @@ def adopt(module: nn.Module, path: str, shape: tuple[int, ...], classes: int) ->
             f"{path} makes a network that cannot be copied ({_told(error)})"
         ) from error
     return network.train()
-
-
-@contextmanager
-def _unchanged_buffers(module: nn.Module) -> Iterator[None]:
-    """Put back what a pass in training mode moves: running means and variances."""
-    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    yield
-    for name, buffer in module.named_buffers():
-        buffer.copy_(before[name])
 
 
 def _sample(shape: tuple[int, ...], classes: int) -> Tensor:

@@ -186,7 +186,8 @@ def _prv(steps: Steps, delta: float, rdp: float, most_places: int) -> float:
             found = accountant.get_epsilon(delta, eps_error=error)
     except (RuntimeError, ValueError, ArithmeticError, MemoryError):
         return math.inf
-    return _bound(found)
+    # as an upper bound: what is no number bounds nothing, none is below 0
+    return math.inf if math.isnan(found) else max(float(found), 0.0)
 
 
 def _grid(steps: Steps, delta_error: float, error: float) -> tuple[float, float]:
@@ -198,11 +199,6 @@ def _grid(steps: Steps, delta_error: float, error: float) -> tuple[float, float]
     ends = [_rdp({kind: 1}, delta_error / (8 * count)) for kind in steps]
     end = max(error, _rdp(steps, delta_error / 4), *ends) + 3
     return end, error / math.sqrt(count * math.log(12 / delta_error) / 2)
-
-
-def _bound(found: float) -> float:
-    """Return an accountant's figure as an upper bound: what is no number bounds nothing, none is below 0."""
-    return math.inf if math.isnan(found) else max(float(found), 0.0)
 
 
 # ---- rdp -----------------------------------------------------------------------------------------

@@ -49,7 +49,6 @@ _ALSO = {
     "y_test": "test_labels",
 }
 _CHANNELS = (1, 3)
-_CODED = "labels were names"
 _FORM = "[n, H, W], [n, C, H, W] or [n, H, W, C] with 1 or 3 channels"
 
 
@@ -68,7 +67,7 @@ def contents_of(
     ``kind`` and ``axes`` are ``data.kind`` and ``data.axes``; messages call the set ``what``.
     """
     brought = _by_name(found, what, () if kind == "images" else _NAMED_BESIDE)
-    named, stated = _coded(brought, what), "classes" in brought
+    named = _coded(brought, what)
     train, scale = _split("train", named, what, kind, axes)
     shape, dtype = train.images.shape[1:], train.images.dtype
     test = Split(np.empty((0, *shape), dtype), np.empty(0, np.int64))
@@ -88,12 +87,13 @@ def contents_of(
     about: dict[str, Any] = {"scale": scale, "classes": _classes(named, train, test, what)}
     for key in ("mean", "std", "low", "high"):
         if key in named:
-            about[key] = _constants(named[key], key, what)
-    if _CODED in named:
+            values = numbers(named[key], f"{what}: {key}").ravel()
+            about[key] = [float(value) for value in values]
+    if named is not brought:
         about["named"] = True
     if groups and others:
         about[ON_BOTH_SIDES] = on_both_sides(groups, others)
-    if stated:
+    if "classes" in brought:
         about["stated"] = True
     if kind != "images":
         about["columns"] = columns_of(named, shape[0], what)
@@ -175,7 +175,7 @@ def _coded(named: dict[str, Any], what: str) -> dict[str, Any]:
     codes = {
         key: np.array([place[name] for name in text], dtype=np.int64) for key, text in texts.items()
     }
-    return {**named, **codes, "classes": names, _CODED: True}
+    return {**named, **codes, "classes": names}
 
 
 def _texts(labels: Any) -> list[str] | None:
@@ -308,10 +308,6 @@ def check_classes(names: list[str], largest: int, what: str) -> None:
         raise DataError(f"{what}: {len(names)} names, and labels up to {largest}, counted from 0")
     if "" in names or len(set(names)) < len(names):
         raise DataError(f"{what}: an empty name, or one that is there twice")
-
-
-def _constants(value: Any, key: str, what: str) -> list[float]:
-    return [float(number) for number in numbers(value, f"{what}: {key}").ravel()]
 
 
 # ---- npz -----------------------------------------------------------------------------------------

@@ -53,10 +53,10 @@ def _first(source: Any, part: str, dataset: str, data_dir: Path) -> Any:
                     f"dataset={dataset} cannot be had ({short_reason(error)}): it is downloaded to "
                     f"{data_dir / 'huggingface'} where there is a network"
                 ) from error
-    return _none(part, dataset)
+    return _no_part(part, dataset)
 
 
-def _none(part: str, dataset: str) -> None:
+def _no_part(part: str, dataset: str) -> None:
     """Refuse a set without a training part; one without a test part is given one."""
     if part == "train":
         raise DataError(f"dataset={dataset} has no split named {' or '.join(_PARTS[part])}")
@@ -154,7 +154,7 @@ def _open(
                 f"dataset={dataset} is not below {data_dir} and cannot be downloaded ({short_reason(error)}): put its "
                 "files there as torchvision lays them out, or point data-dir or NECTAR_DATA to a folder that has them"
             ) from error
-    return _none(part, dataset)
+    return _no_part(part, dataset)
 
 
 def _variants(cls: Any, dataset: str) -> ConfigError:
