@@ -90,8 +90,8 @@ def epsilon(
     seconds instead of one for 20,000 steps of epsilon 80. It converges throughout, but from an epsilon of about 700 its
     exponentials overflow, and it returns too little (709.8 for 746.8) or nothing: beyond 500 RDP alone is asked.
 
-    Events of the other ``adjacency`` are converted (`Event.within`). The PRV accountant is asked up to so many places
-    of its grids: it takes a second for a million of them.
+    Events of the other ``adjacency`` are converted (`Event.converted_to`). The PRV accountant is asked up to so many
+    places of its grids: it takes a second for a million of them.
     """
     rdp, prv = _bounds(events, delta, adjacency, most_places)
     return Epsilon(rdp, prv())
@@ -116,7 +116,7 @@ def _bounds(
         raise ValueError(f"delta={delta}: give a number above 0 and below 1")
     events = [event for event in events if event.releases]
     of_skellam = any(event.mechanism.startswith(SKELLAM) for event in events)
-    whole, sampled = _sorted(event.within(adjacency) for event in events)
+    whole, sampled = _sorted(event.converted_to(adjacency) for event in events)
     if not whole and not sampled:
         return 0.0, lambda: 0.0
     if whole == math.inf or any(noise == 0 for noise, _ in sampled):
