@@ -141,8 +141,8 @@ def _sorted(events: Iterable[Event]) -> tuple[float, Steps]:
     return math.fsum(rho), dict(sorted(sampled.items()))
 
 
-def _opacus() -> Any:
-    """Return Opacus' accountants, imported here since that takes seconds and few runs need them.
+def _opacus_prv() -> Any:
+    """Return what Opacus' PRV accountant is made of, imported here since that takes seconds and few runs need it.
 
     Opacus calls ``logging.basicConfig``, after which every line of the run would be logged twice. It does nothing
     where the root logger has a handler.
@@ -150,10 +150,10 @@ def _opacus() -> Any:
     root, handler = logging.getLogger(), logging.NullHandler()
     root.addHandler(handler)
     try:
-        from opacus import accountants
+        from opacus.accountants.analysis import prv
     finally:
         root.removeHandler(handler)
-    return accountants
+    return prv
 
 
 def _rdp(steps: Steps, delta: float, *, whole: bool = False) -> float:
@@ -177,13 +177,16 @@ def _prv(steps: Steps, delta: float, rdp: float, most_places: int) -> float:
     end, mesh = _grid(steps, delta / 1000, error)
     if len(steps) * 2 * end / mesh > most_places:
         return math.inf
-    opacus = _opacus()
-    accountant, domain = opacus.PRVAccountant(), opacus.analysis.prv.Domain
-    accountant.history = [(noise, rate, count) for (noise, rate), count in steps.items()]
-    accountant._get_domain = lambda **_: domain.create_aligned(-end, end, mesh)
+    prv = _opacus_prv()
     try:
         with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):
-            found = accountant.get_epsilon(delta, eps_error=error)
+            domain = prv.Domain.create_aligned(-end, end, mesh)
+            losses = (prv.PoissonSubsampledGaussianPRV(rate, noise) for noise, rate in steps)
+            ends = domain.t_min, domain.t_max
+            cut = [prv.TruncatedPrivacyRandomVariable(loss, *ends) for loss in losses]
+            discrete = [prv.discretize(loss, domain) for loss in cut]
+            whole = prv.compose_heterogeneous(discrete, list(steps.values()))
+            found = whole.compute_epsilon(delta, delta / 1000, error)[2]  # the upper bound
     except (RuntimeError, ValueError, ArithmeticError, MemoryError):
         return math.inf
     # as an upper bound: what is no number bounds nothing, none is below 0
