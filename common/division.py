@@ -157,11 +157,11 @@ class Division:
         train, unit, classes = self.dataset.train, self.run.info.unit, self.run.info.classes
         if not self.run.task.by_class:
             return []
-        message = [
+        sentences = [
             lacking(self.dataset.test.labels, classes, f"test {unit}"),
             lacking(train.labels[self.validation], classes, f"validation {unit}"),
         ]
-        return [sentence for sentence in message if sentence]
+        return [sentence for sentence in sentences if sentence]
 
     @property
     def shared_groups(self) -> list[str]:

@@ -40,12 +40,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     from click import ClickException
     from click.exceptions import NoArgsIsHelpError
 
-    from common.code.imports import search
+    from common.code.imports import append_to_path
     from common.errors import NectarError
     from nectar.command_line import COMMANDS, Interrupted, ReaderGone, error_text
 
     if argv is None:
-        search(str(Path.cwd()))  # for the user's own models and methods
+        append_to_path(str(Path.cwd()))  # for the user's own models and methods
     try:
         code = COMMANDS.main(words or ["--help"], "nectar", standalone_mode=False, obj=words)
         sys.stdout.flush()  # here a reader that has gone is still noticed in order

@@ -22,7 +22,7 @@ def is_import_path(name: str) -> bool:
     return ":" in name
 
 
-def search(folder: str) -> None:
+def append_to_path(folder: str) -> None:
     """Have Python search ``folder`` after all that it searches anyway, so that nothing in it hides a package."""
     if folder not in sys.path:
         sys.path.append(folder)
@@ -32,7 +32,7 @@ def load(path: str) -> Any:
     """Import what an import path names; ConfigError if the module cannot be imported or does not have the name."""
     module_name, _, attribute = path.partition(":")
     if folder := os.environ.get(FOLDER, ""):
-        search(folder)
+        append_to_path(folder)
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a user's own module may raise anything while it is imported

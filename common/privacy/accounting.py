@@ -90,8 +90,8 @@ def epsilon(
     seconds instead of one for 20,000 steps of epsilon 80. It converges throughout, but from an epsilon of about 700 its
     exponentials overflow, and it returns too little (709.8 for 746.8) or nothing: beyond 500 RDP alone is asked.
 
-    Events of the other ``adjacency`` are converted (`Event.within`). The PRV accountant is asked up to so many places
-    of its grids: it takes a second for a million of them.
+    Events of the other ``adjacency`` are converted (`Event.converted_to`). The PRV accountant is asked up to so many
+    places of its grids: it takes a second for a million of them.
     """
     rdp, prv = _bounds(events, delta, adjacency, most_places)
     return Epsilon(rdp, prv())
@@ -116,7 +116,7 @@ def _bounds(
         raise ValueError(f"delta={delta}: give a number above 0 and below 1")
     events = [event for event in events if event.releases]
     of_skellam = any(event.mechanism.startswith(SKELLAM) for event in events)
-    whole, sampled = _sorted(event.within(adjacency) for event in events)
+    whole, sampled = _sorted(event.converted_to(adjacency) for event in events)
     if not whole and not sampled:
         return 0.0, lambda: 0.0
     if whole == math.inf or any(noise == 0 for noise, _ in sampled):
@@ -141,8 +141,8 @@ def _sorted(events: Iterable[Event]) -> tuple[float, Steps]:
     return math.fsum(rho), dict(sorted(sampled.items()))
 
 
-def _opacus() -> Any:
-    """Return Opacus' accountants, imported here since that takes seconds and few runs need them.
+def _opacus_prv() -> Any:
+    """Return what Opacus' PRV accountant is made of, imported here since that takes seconds and few runs need it.
 
     Opacus calls ``logging.basicConfig``, after which every line of the run would be logged twice. It does nothing
     where the root logger has a handler.
@@ -150,10 +150,10 @@ def _opacus() -> Any:
     root, handler = logging.getLogger(), logging.NullHandler()
     root.addHandler(handler)
     try:
-        from opacus import accountants
+        from opacus.accountants.analysis import prv
     finally:
         root.removeHandler(handler)
-    return accountants
+    return prv
 
 
 def _rdp(steps: Steps, delta: float, *, whole: bool = False) -> float:
@@ -177,13 +177,16 @@ def _prv(steps: Steps, delta: float, rdp: float, most_places: int) -> float:
     end, mesh = _grid(steps, delta / 1000, error)
     if len(steps) * 2 * end / mesh > most_places:
         return math.inf
-    opacus = _opacus()
-    accountant, domain = opacus.PRVAccountant(), opacus.analysis.prv.Domain
-    accountant.history = [(noise, rate, count) for (noise, rate), count in steps.items()]
-    accountant._get_domain = lambda **_: domain.create_aligned(-end, end, mesh)
+    prv = _opacus_prv()
     try:
         with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):
-            found = accountant.get_epsilon(delta, eps_error=error)
+            domain = prv.Domain.create_aligned(-end, end, mesh)
+            losses = (prv.PoissonSubsampledGaussianPRV(rate, noise) for noise, rate in steps)
+            ends = domain.t_min, domain.t_max
+            cut = [prv.TruncatedPrivacyRandomVariable(loss, *ends) for loss in losses]
+            discrete = [prv.discretize(loss, domain) for loss in cut]
+            whole = prv.compose_heterogeneous(discrete, list(steps.values()))
+            found = whole.compute_epsilon(delta, delta / 1000, error)[2]  # the upper bound
     except (RuntimeError, ValueError, ArithmeticError, MemoryError):
         return math.inf
     # as an upper bound: what is no number bounds nothing, none is below 0

@@ -88,7 +88,7 @@ class Event:
         inverse = 1 / self.noise_multiplier if self.noise_multiplier else math.inf
         return self.steps * inverse * inverse / 2
 
-    def within(self, adjacency: Adjacency) -> Event:
+    def converted_to(self, adjacency: Adjacency) -> Event:
         """Return an event of the other adjacency that costs no less, by the rules of the module; else ValueError."""
         if adjacency == self.adjacency:
             return self

@@ -95,7 +95,7 @@ def test_steps_beyond_what_a_grid_can_hold_are_still_bounded() -> None:
 @pytest.mark.parametrize("s", [0.7, 3.0, 30.0])
 def test_an_exchange_under_add_remove_counts_as_two(s: float) -> None:
     event = Event("means", s, adjacency="replace-one")
-    assert event.within("add-remove") == Event("means", s, steps=2)
+    assert event.converted_to("add-remove") == Event("means", s, steps=2)
     truth = gaussian(s, DELTA)
     assert truth < gaussian(s / math.sqrt(2), DELTA) <= cost(event)
     assert truth <= epsilon([event], DELTA, "replace-one").value <= 1.02 * truth
@@ -118,7 +118,7 @@ def test_an_exchange_of_what_was_reckoned_by_add_remove_takes_half_the_multiplie
     found, truth = epsilon([event], DELTA, "replace-one").value, gaussian(s / 2, DELTA)
     assert truth <= found <= 1.02 * truth
     assert cost(event, event) < truth
-    assert event.within("replace-one").rho == pytest.approx(4 * event.rho)
+    assert event.converted_to("replace-one").rho == pytest.approx(4 * event.rho)
 
 
 def test_an_exchange_among_poisson_samples_is_not_accounted_for() -> None:
