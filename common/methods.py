@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from common.code.imports import is_import_path, load
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class Method:
     """A method's name and its parts, as import paths ``package.module:Class``; a class may be given for its path.
 
@@ -76,45 +76,26 @@ class Method:
     """
 
     name: str
-    strategy: str
-    client: str
-    settings: str
-    facts: str
-    private: bool
-    averages: bool
-    plain: bool
-    head: bool
-    summed: bool
-    noised: bool
-    keeps: tuple[str, ...]
-    takes: tuple[str, ...]
-    on: tuple[str, ...]
-    parts: tuple[str, ...]
+    strategy: Any
+    client: Any
+    settings: Any
+    facts: Any = ""
+    _: KW_ONLY
+    private: bool = False
+    averages: bool = False
+    plain: bool = False
+    head: bool = False
+    summed: bool = False
+    noised: bool = False
+    keeps: tuple[str, ...] = ("statistics", "personal")
+    takes: tuple[str, ...] = tuple(KINDS)
+    on: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
 
-    def __init__(
-        self,
-        name: str,
-        strategy: Any,
-        client: Any,
-        settings: Any,
-        facts: Any = "",
-        *,
-        private: bool = False,
-        averages: bool = False,
-        plain: bool = False,
-        head: bool = False,
-        summed: bool = False,
-        noised: bool = False,
-        keeps: tuple[str, ...] = ("statistics", "personal"),
-        takes: tuple[str, ...] = tuple(KINDS),
-        on: tuple[str, ...] = (),
-        parts: tuple[str, ...] = (),
-    ) -> None:
-        given = {"strategy": strategy, "client": client, "settings": settings, "facts": facts}
-        paths = {k: own if isinstance(own, str) else path_of(own) for k, own in given.items()}
-        vars(self).update(name=name, **paths, private=private, averages=averages, plain=plain)
-        vars(self).update(head=head, summed=summed, noised=noised, keeps=keeps)
-        vars(self).update(takes=takes, on=on, parts=parts)
+    def __post_init__(self) -> None:
+        """Take a class for its path."""
+        given = {name: vars(self)[name] for name in ("strategy", "client", "settings", "facts")}
+        vars(self).update({k: v if isinstance(v, str) else path_of(v) for k, v in given.items()})
 
 
 def path_of(named: Any) -> str:

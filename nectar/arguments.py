@@ -65,30 +65,12 @@ def typed_command(words: Iterable[str]) -> RunConfig:
 def parse_arguments(
     words: Iterable[str], directory: Path | None = None, *, file: str | None = None
 ) -> RunConfig:
-    """Read ``[EXPERIMENT | METHOD] [key=value ...]`` as a run config.
+    """Read ``[EXPERIMENT | METHOD] [key=value ...]`` as a run config; :func:`common.config.load` checks its values.
 
-    Paths are made absolute against ``directory`` (default: the working directory), because the run
-    config is read in other processes with other ones.
-
-    Parameters
-    ----------
-    words : iterable of str
-        The words, without the command and its options.
-    directory : Path, optional
-        Where relative paths start.
-    file : str, optional
-        The user's own file of settings, as ``--config`` names it.
-
-    Returns
-    -------
-    dict
-        The run config. Its keys and values are checked by :func:`common.config.load`.
-
-    Raises
-    ------
-    ConfigError
-        If a word other than the first is no ``key=value``, a key is given twice, an experiment is named twice, or
-        ``resume=`` names no record.
+    Paths are made absolute against ``directory`` (default: the working directory), because the run config is read in
+    other processes with other ones. ``file`` is the user's own file of settings, as ``--config`` names it. ConfigError
+    if a word other than the first is no ``key=value``, a key is given twice, an experiment is named twice, or
+    ``resume=`` names no record.
     """
     words = [*words, *([] if file is None else [f"{CONFIG}={file}"])]
     if "=" in words:
@@ -356,11 +338,6 @@ def resolved(
 
     For a simulation alone: all its processes are then told the list. Real sites must agree on one before they read
     anything, so a run on them states it itself. What is named by import path is put before ``policy`` first.
-
-    Raises
-    ------
-    ConfigError
-        If the configuration is not valid.
     """
     return load(run_config, policy=policy, class_list=_class_list)
 

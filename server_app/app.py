@@ -113,13 +113,7 @@ class _Members:
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """What a run begins with, which a process makes once.
-
-    Attributes
-    ----------
-    weights : dict or None
-        The first round's, by name; None of a run that is resumed.
-    """
+    """What a run begins with, which a process makes once; of one that is resumed, without weights."""
 
     division: Division
     weights: dict[str, Tensor] | None
@@ -127,10 +121,7 @@ class Start:
 
 
 def prepare(config: Config, *, tell: bool = True) -> Start:
-    """Make what a run begins with; a NectarError if its model, its strategy or its noise cannot be.
-
-    ``tell`` says whether the log has which file the weights are of.
-    """
+    """Make what a run begins with, or raise NectarError; ``tell``: the log has which file the weights are of."""
     division = Division(config)
     require_classes(division.run)
     weights = None if config.resume else starting_weights(division.run, tell=tell)

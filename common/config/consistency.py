@@ -40,7 +40,7 @@ def rules(c: Config) -> Iterator[str]:
     """Yield what cannot hold together; where the data are described wrongly, not what else they do not fit."""
     described = [
         sentence
-        for rule in (_of_other_data, _classes, _own_data, _arrays, _columns, _owner, _features)
+        for rule in (_of_other_data, _classes, _own_data, _columns, _owner, _features)
         for sentence in rule(c)
     ]
     yield from described
@@ -48,7 +48,7 @@ def rules(c: Config) -> Iterator[str]:
     training = () if c.settings.uses() else (_head, _class_weights, _statistics)
     for rule in (
         *(() if described else (_taken, _originals, _site_places)),
-        *(_federation, _batched, _robust, _evaluation, _private, _model, _track, _wire),
+        *(_federation, _robust, _evaluation, _model, _track, _wire),
         *(*training, _privacy, secret_rules),
     ):
         yield from rule(c)
@@ -128,7 +128,7 @@ def _classes(c: Config) -> Iterator[str]:
 
 
 def _own_data(c: Config) -> Iterator[str]:
-    """Refuse a file that is none, or beside another set."""
+    """Refuse a file that is none or beside another set, and what cannot be said of a table or of series."""
     file, kind = c.data.file, kind_of(c.dataset)
     if file and kind != FILE:
         yield (
@@ -143,10 +143,6 @@ def _own_data(c: Config) -> Iterator[str]:
         )
     elif not Path(file).is_absolute():
         yield f"{FILE_KEY}={file} must be an absolute path. Did you mean {Path.cwd() / file}?"
-
-
-def _arrays(c: Config) -> Iterator[str]:
-    """Refuse what cannot be said of a table or of series."""
     data, asked = c.data, f"data.kind={c.data.kind}"
     if data.kind != "images" and kind_of(c.dataset) not in (FILE, FUNCTION):
         yield (
@@ -310,7 +306,7 @@ def _site_places(c: Config) -> Iterator[str]:
 
 
 def _federation(c: Config) -> Iterator[str]:
-    """Refuse a quorum above the sites that there are, or that a round asks."""
+    """Refuse a quorum above the sites that there are or are asked, and sites trained together in several processes."""
     federation = c.federation
     if federation.min_replies > federation.sites:
         yield (
@@ -323,10 +319,6 @@ def _federation(c: Config) -> Iterator[str]:
             f"federation.participation={federation.participation:g} asks {federation.asked} of "
             f"{federation.sites} sites a round: lower the one or raise the other."
         )
-
-
-def _batched(c: Config) -> Iterator[str]:
-    """Refuse several processes for sites that are to be trained together in one."""
     if c.compute.batched != "off" and c.compute.workers > 1:
         yield (
             f"compute.batched={c.compute.batched} trains sites together in one process, and "
@@ -360,7 +352,7 @@ def _robust(c: Config) -> Iterator[str]:
 
 
 def _evaluation(c: Config) -> Iterator[str]:
-    """Refuse an evaluation on sites that hold nothing out for it, or two parts, or patience without validation."""
+    """Refuse an evaluation on sites that hold out nothing, or two parts, or are private, and patience for no figure."""
     evaluation, data = c.evaluation, c.data
     judged = data.validated_at_sites or evaluation.on in ("server", "both")
     if evaluation.patience and not (
@@ -382,10 +374,6 @@ def _evaluation(c: Config) -> Iterator[str]:
             f"evaluation.on={evaluation.on} needs images the sites hold out for it: "
             "set data.site_holdout above 0, such as 0.1."
         )
-
-
-def _private(c: Config) -> Iterator[str]:
-    """Refuse what has sites judge in a run whose sites let nothing out but through a mechanism."""
     asked = c.judged_at_sites
     if c.private and asked:
         cure = "data.validation=0" if asked.startswith("data.") else "evaluation.on=server or none"

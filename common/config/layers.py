@@ -121,12 +121,9 @@ def is_text(key: str) -> bool:
     return known is not None and known.annotation is str and not before
 
 
-def stated(layers: Sequence[Layer], key: str) -> Stated | None:
-    """Return what the last layer says of a key that says anything of it."""
-    found = (
-        Stated(layer.values[key], layer.where) for layer in reversed(layers) if key in layer.values
-    )
-    return next(found, None)
+def looked_up(layers: Sequence[Layer], *keys: str) -> dict[str, Stated]:
+    """Return what the last layer that says anything of a key says of it; nothing of a key of which none does."""
+    return {k: Stated(v, one.where) for one in layers for k, v in one.values.items() if k in keys}
 
 
 def merge(layers: Iterable[Layer]) -> dict[str, Stated]:

@@ -128,11 +128,8 @@ def _privacy(
     read: Sections, given: Mapping[str, Any], policy: ImportPolicy | None
 ) -> PrivacySettings:
     """Return the settings of privacy, with the noise that an epsilon is planned by."""
-    privacy, typed, begins = (
-        read.shared.privacy,
-        read.leaves.get("privacy.epsilon"),
-        RESOLVED not in given,
-    )
+    privacy, begins = read.shared.privacy, RESOLVED not in given
+    typed = read.leaves.get("privacy.epsilon")
     if typed and not privacy.epsilon and typed.where == COMMAND_LINE and begins:
         raise ConfigError(
             "privacy.epsilon=0 would take endless noise, and means no privacy here: give one above 0, or leave it out."

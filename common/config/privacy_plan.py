@@ -27,16 +27,8 @@ _NEXT = 4
 def noise_for(target: float, delta: float, sample_rate: float = 1.0, steps: int = 1) -> float:
     """Return the least noise multiplier with which a mechanism costs no more than ``target``, to a thousandth above it.
 
-    Parameters
-    ----------
-    target : float
-        The epsilon, above 0.
-    delta : float
-        Above 0 and below 1.
-    sample_rate : float
-        Of its Poisson samples; 1: all the data.
-    steps : int
-        Of all rounds together, 1 or more.
+    The target is an epsilon above 0, delta between 0 and 1, the rate that of Poisson samples (1: all the data), and
+    the steps are of all rounds together; ValueError if they are none.
     """
     if not 0 < target < math.inf or not 0 < sample_rate <= 1 or steps < 1:
         raise ValueError(

@@ -72,12 +72,8 @@ class Sections:
     leaves: Mapping[str, Stated]
 
 
-@dataclass(frozen=True)
-class _Refused:
-    """What is wrong with the value of a key, or, with an empty one, with several of a section."""
-
-    key: str
-    sentence: str
+_Refused = tuple[str, str]
+"""The key of a value, which is empty of several together, and what is wrong with it."""
 
 
 def read_sections(given: Mapping[str, Stated], own: Method | None = None) -> Sections:
@@ -113,9 +109,9 @@ def read_sections(given: Mapping[str, Stated], own: Method | None = None) -> Sec
     order = (_RUN, *SECTIONS, *METHODS, *([own.name] if own else []))
     wrong = [each for name in order for each in refused.get(name, ())]
     # what is wrong with a value that was only taken over is told by what is wrong where it was given, if that is
-    own_words = [each.sentence for each in wrong if each.key in given or each.key not in leaves]
+    own_words = [said for key, said in wrong if key in given or key not in leaves]
     problems = [*_unknown_keys(given, own), *model_problems(given), *own_words]
-    if told := problems or [each.sentence for each in wrong]:
+    if told := problems or [said for _, said in wrong]:
         fail(told)
     if chosen not in methods:
         others = ", and any Flower strategy or method of your own as package.module:NAME"
@@ -209,7 +205,7 @@ def _build(
     except ValidationError as error:
         why = _by_field(error)
     refused = [
-        _Refused(prefix + name, _in_words(prefix, name, mine.get(name), cls, said))
+        (prefix + name, _in_words(prefix, name, mine.get(name), cls, said))
         for name, said in why.items()
     ]
     return None if refused else built, refused

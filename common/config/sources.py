@@ -25,8 +25,8 @@ from common.config.layers import (
     dataset_layer,
     flatten,
     kind_layer,
+    looked_up,
     run_config_layers,
-    stated,
 )
 from common.config.secret import alike
 from common.config.tables import experiment_layers
@@ -71,45 +71,32 @@ def sources_of(given: Mapping[str, Any], policy: ImportPolicy | None) -> Sources
     own = _own_file(given[CONFIG], experiment) if CONFIG in given else Sources(())
     layers = [*(experiment_layers(experiment) if experiment else ()), *own.layers, *typed]
     if policy is not None:
-        require_allowed(_looked_up(layers, *NAMING), policy)
+        require_allowed(looked_up(layers, *NAMING), policy)
     layers = _with_implied_set(layers)
-    below = [*_counted(layers), _of_data_set(layers), *_of_features(layers)]
-    return Sources(
-        [*below, *_of_method(layers, policy), *layers], experiment or own.experiment, own.paths
-    )
-
-
-def _looked_up(layers: Sequence[Layer], *keys: str) -> dict[str, Stated]:
-    return {key: leaf for key in keys if (leaf := stated(layers, key)) is not None}
+    below = [*_counted(layers), *_of_data_set(layers), *_of_method(layers, policy)]
+    return Sources([*below, *layers], experiment or own.experiment, own.paths)
 
 
 def _counted(layers: Sequence[Layer]) -> list[Layer]:
     """Let the folders or tables of simulated sites say how many there are, where nothing else does."""
     counts = []
-    for key, leaf in _looked_up(layers, TABLES_KEY, SITES_KEY).items():
+    for key, leaf in looked_up(layers, TABLES_KEY, SITES_KEY).items():
         if leaf.value and isinstance(leaf.value, str | list):
             named = leaf.value.split(",") if isinstance(leaf.value, str) else leaf.value
             counts.append(Layer(key, {"federation.sites": len(named)}))
     return counts
 
 
-def _of_features(layers: Sequence[Layer]) -> list[Layer]:
-    """Return what methods begin with that learn from a network's embeddings; it stands over the data set's file."""
-    named = stated(layers, "features.name")
-    layer = kind_layer("features") if named is not None and named.value else None
-    return [] if layer is None else [layer]
-
-
 def _of_method(layers: Sequence[Layer], policy: ImportPolicy | None) -> list[Layer]:
     """Return what the method that is chosen needs of other sections, where it names any."""
-    chosen = _looked_up(layers, "method")
-    name = chosen["method"].value if chosen else RunSettings().method
+    chosen = looked_up(layers, "method", "federation.secret")
+    name = chosen["method"].value if "method" in chosen else RunSettings().method
     known = chosen_method(chosen, policy) or METHODS.get(str(name))
     if known is None:
         return []
-    needed, secret = dict(settings_of(known).needs()), stated(layers, "federation.secret")
-    if secret is not None:
-        needed |= alike(secret.value, known)
+    needed = dict(settings_of(known).needs())
+    if "federation.secret" in chosen:
+        needed |= alike(chosen["federation.secret"].value, known)
     return [Layer(f"method={name}", needed)] if needed else []
 
 
@@ -132,17 +119,17 @@ def _with_implied_set(layers: list[Layer]) -> list[Layer]:
     """
     order = [layer.where for layer in layers]
     for key, implied in _IMPLIED.items():
-        place, dataset = stated(layers, key), stated(layers, "dataset")
+        found = looked_up(layers, key, "dataset")
+        place, dataset = found.get(key), found.get("dataset")
         if place is None or not place.value:
             continue
-        if dataset is None:
-            layers = [*layers, Layer(place.where, {"dataset": implied})]
-        elif _takes(implied, str(dataset.value)) or dataset.where == place.where:
-            continue
-        elif order.index(place.where) > order.index(dataset.where):
-            layers = [*layers, Layer(place.where, {"dataset": implied})]
-        else:
-            layers = [*layers, Layer(dataset.where, {key: ""})]
+        if dataset is not None:
+            if _takes(implied, str(dataset.value)) or dataset.where == place.where:
+                continue
+            if order.index(place.where) < order.index(dataset.where):
+                layers = [*layers, Layer(dataset.where, {key: ""})]
+                continue
+        layers = [*layers, Layer(place.where, {"dataset": implied})]
     return layers
 
 
@@ -153,31 +140,33 @@ def _takes(implied: str, dataset: str) -> bool:
     return is_user_data(dataset) and not kind_of(dataset)
 
 
-def _of_data_set(layers: Sequence[Layer]) -> Layer:
-    """Read the file of the data set that is chosen; of one's own that of its kind, whose sizes are for small sets."""
-    leaf = stated(layers, "dataset") or Stated(RunSettings().dataset, "default")
-    if not isinstance(leaf.value, str):
-        raise ConfigError(
-            f"dataset {where_phrase(leaf.where)} must be a name, not {show(leaf.value)}."
-        )
-    if kind := kind_of(leaf.value):
-        return kind_layer(_arrays(layers, kind)) or dataset_layer(FOLDERS, leaf.where)
-    if ":" in leaf.value:
+def _of_data_set(layers: Sequence[Layer]) -> list[Layer]:
+    """Read the file of the data set that is chosen; of one's own that of its kind, whose sizes are for small sets.
+
+    Over it stands what methods begin with that learn from a network's embeddings.
+    """
+    found = looked_up(layers, "dataset", "features.name", "data.kind", FILE_KEY, COLUMNS_KEY)
+    leaf = found.get("dataset", Stated(RunSettings().dataset, "default"))
+    name, where = leaf.value, where_phrase(leaf.where)
+    if not isinstance(name, str):
+        raise ConfigError(f"dataset {where} must be a name, not {show(name)}.")
+    kind = kind_of(name)
+    if kind is None and ":" in name:
         others = ", ".join(f"{form.written}" for form in FORMS.values() if ":" in form.written)
-        raise ConfigError(
-            f"dataset={show(leaf.value)} {where_phrase(leaf.where)} must be one of {others}."
-        )
-    layer = dataset_layer(leaf.value, leaf.where)
+        raise ConfigError(f"dataset={show(name)} {where} must be one of {others}.")
+    of_kind = kind_layer(_arrays(found, kind)) if kind else None
+    layer = of_kind or dataset_layer(FOLDERS if kind else name, leaf.where)
     if "dataset" in layer.values:
         raise ConfigError(
             f"dataset in {layer.where} must not be stated: the file's name is the name."
         )
-    return layer
+    features = found.get("features.name")
+    embedded = kind_layer("features") if features and features.value else None
+    return [layer, *([embedded] if embedded else [])]
 
 
-def _arrays(layers: Sequence[Layer], kind: str) -> str:
+def _arrays(found: Mapping[str, Stated], kind: str) -> str:
     """Return what the arrays of a set are, as it is stated or as its file's name says."""
-    found = _looked_up(layers, "data.kind", FILE_KEY, COLUMNS_KEY)
     if "data.kind" in found:
         return str(found["data.kind"].value)
     table = FILE_KEY in found and str(found[FILE_KEY].value).endswith(TABLE_ENDING)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -53,72 +54,66 @@ GROUP_PATTERN = (
 _NUMBERS = "a number, or one a channel with commas between them"
 
 
+_of_folders = partial(setting, only="folder")
+
+
 class ImagesSettings(Section):
     """A data set of image files in a folder per class; mean, std and classes also of any other set of your own."""
 
-    folder: str = setting(
+    folder: str = _of_folders(
         "",
         "where train/<class>/* and test/<class>/* (or val, validation) lie, or <class>/* alone; a relative one is "
         "below data-dir",
         allowed="a path",
-        only="folder",
     )
-    sites: Paths = setting(
+    sites: Paths = _of_folders(
         "",
         "simulates sites that hold folders of their own, <class>/* in each: one site a folder, in this order",
         allowed="absolute paths with commas between them",
-        only="folder",
     )
     classes: Listed = setting(
         "",
         "the classes that all sites share, in the order of their labels: the names of their folders",
         allowed="names with commas between them",
     )
-    size: int = setting(
+    size: int = _of_folders(
         32,
         "pixels a side: the shorter side is brought to it, then the middle cut out",
         ge=1,
         le=1024,
         amount="size",
-        only="folder",
     )
-    channels: Literal[1, 3] = setting(3, "1: grey, 3: colour", only="folder")
-    bits: Literal[8, 16] = setting(
-        8,
-        "of a stored value; 16 keeps all levels of 16-bit greyscale files, at twice the space",
-        only="folder",
+    channels: Literal[1, 3] = _of_folders(3, "1: grey, 3: colour")
+    bits: Literal[8, 16] = _of_folders(
+        8, "of a stored value; 16 keeps all levels of 16-bit greyscale files, at twice the space"
     )
-    page: Listed = setting(
+    page: Listed = _of_folders(
         "",
         "TIFF files of several full-size pages: the one that is read, counted from 1, or the mean or the largest value "
         "over all; without it such a file is not used",
         allowed="a number from 1, mean or max",
         pattern="^(|mean|max|[1-9][0-9]{0,3})$",
-        only="folder",
     )
-    white: int = setting(
+    white: int = _of_folders(
         0,
         "the value that is white in 16-bit greyscale files, such as 4095 where a device fills 12 of the bits; a public "
         "constant, never taken from a site's images; 0: the largest that the file's bits hold",
         ge=0,
         le=65535,
-        only="folder",
     )
-    black: int = setting(
+    black: int = _of_folders(
         0,
         "the value that is black in 16-bit greyscale files, such as 31744 where 32768 was added to a CT's values; a "
         "public constant below white, as that is",
         ge=0,
         le=65534,
-        only="folder",
     )
-    group: str = setting(
+    group: str = _of_folders(
         "",
         "which pictures belong together, as those of one patient: no test, validation, hold-out or partition divides "
         "them; folder: <class>/<group>/*; or a pattern of the files' names, in which * stands for anything",
         allowed="folder, or a pattern with {group} once and * at most twice, such as {group}_*",
         pattern=GROUP_PATTERN,
-        only="folder",
     )
     mean: Listed = setting(
         "0.5",
@@ -126,9 +121,7 @@ class ImagesSettings(Section):
         allowed=_NUMBERS,
     )
     std: Listed = setting(
-        "0.5",
-        "what they are then divided by; a public constant likewise",
-        allowed=_NUMBERS,
+        "0.5", "what they are then divided by; a public constant likewise", allowed=_NUMBERS
     )
     max_bad: float = setting(
         0.1,

@@ -58,6 +58,9 @@ class RunSettings(Section):
     seed: int = setting(0, "every draw without a privacy claim derives from it", ge=0, le=2**63 - 1)
 
 
+_csv, _numbers = partial(setting, only="csv"), partial(setting, only="numbers")
+
+
 class DataSettings(Section):
     """A data set of one's own, how training images are divided, and what may leave of pictures that are not public."""
 
@@ -85,54 +88,49 @@ class DataSettings(Section):
         allowed="names with commas between them, of categories such as region:north|south",
         later=True,
     )
-    label: str = setting(
+    label: str = _csv(
         "",
         "a .csv file: the column that names each row's class; all others are numbers",
         allowed="a column's name",
-        only="csv",
     )
-    group: str = setting(
+    group: str = _csv(
         "",
         "a .csv file: the column that names whom or what each row belongs to, such as a patient: the rows of one are "
         "not divided by test, validation, hold-out or partition; never something to learn from",
         allowed="a column's name",
-        only="csv",
     )
-    owner: str = setting(
+    owner: str = _csv(
         "",
         "a .csv file: the column that names whose each row is, such as a hospital: each one is a site of "
         "partition.kind=natural. Test and validation may divide an owner's rows unless data.group names it too",
         allowed="a column's name",
         later=True,
-        only="csv",
     )
-    header: Literal["first", "none"] = setting(
-        "first",
-        "a .csv file: the line that names its columns; none: they are called 0, 1, 2, ...",
-        only="csv",
+    header: Literal["first", "none"] = _csv(
+        "first", "a .csv file: the line that names its columns; none: they are called 0, 1, 2, ..."
     )
     axes: Literal["auto", "steps_last", "channels_last"] = setting(
-        "auto", "series: [n, channels, steps], as auto is, or [n, steps, channels]", only="series"
+        "auto",
+        "series: [n, channels, steps], as auto is, or [n, steps, channels]",
+        only="series",
     )
     classes: Literal["auto", "labels"] = setting(
         "auto",
         "a file or a function of your own; auto: labels that look measured (dates, fractions, hundreds of numbers) are "
         "refused; labels: each value is a class all the same",
     )
-    scale: Literal["none", "minmax", "standard"] = setting(
+    scale: Literal["none", "minmax", "standard"] = _numbers(
         "none",
         "table, series: what brings values to a common size; minmax: data.low to -1 and data.high to 1; standard: "
         "(value - images.mean) / images.std; by public constants, never computed from a site's data",
-        only="numbers",
     )
-    low: Listed = setting(
+    low: Listed = _numbers(
         "",
         "table, series: the least value, to which lower ones are brought; a public bound, such as what an instrument "
         "can show",
         allowed=_PER_COLUMN,
-        only="numbers",
     )
-    high: Listed = setting("", "the largest value likewise", allowed=_PER_COLUMN, only="numbers")
+    high: Listed = _numbers("", "the largest value likewise", allowed=_PER_COLUMN)
     size: int = setting(
         0,
         "torchvision, hf, or pictures of your function's: pixels a side that images are brought to, as those of a "
