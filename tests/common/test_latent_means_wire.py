@@ -13,7 +13,16 @@ from tampering import Damage
 
 from common.errors import PayloadError
 from common.wire.npy import MAX_ARRAY_HEADER_BYTES
-from common.wire.tensors import CLASS_LIST, LABELS, VECTORS, Tensors, class_list, class_list_spec, latent_means, latent_means_spec
+from common.wire.tensors import (
+    CLASS_LIST,
+    LABELS,
+    VECTORS,
+    Tensors,
+    class_list,
+    class_list_spec,
+    latent_means,
+    latent_means_spec,
+)
 
 SPEC = latent_means_spec(dimension=4, classes=5, each=3, kinds=2)
 LIST = class_list_spec(classes=5, most=3)

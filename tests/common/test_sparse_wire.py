@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from tampering import Damage, with_header
 
 from common.errors import PayloadError
-from common.wire.sparse import MaskedUpdate, MaskedUpdateSpec, TopKUpdate, TopKUpdateSpec, k_for, largest_rate, payload_bytes
+from common.wire.sparse import (
+    MaskedUpdate,
+    MaskedUpdateSpec,
+    TopKUpdate,
+    TopKUpdateSpec,
+    k_for,
+    largest_rate,
+    payload_bytes,
+)
 from synth.sparse_updates import as_bitmap, largest, mask, pack_places, places_bytes, unpack_places
 
 MLP = 159_010  # numbers of a multilayer perceptron 784-200-10

@@ -54,7 +54,16 @@ from common.wire.form import Payload, Spec, TensorSpec
 from common.wire.images import Pixels, PixelsSpec, SyntheticImages, SyntheticImagesSpec
 from common.wire.int8_update import Int8Update, Int8UpdateSpec
 from common.wire.sparse import MaskedUpdate, MaskedUpdateSpec, TopKUpdate, TopKUpdateSpec
-from common.wire.tensors import CLASS_LIST, LABELS, Tensors, TensorsSpec, class_list, class_list_spec, latent_means, latent_means_spec
+from common.wire.tensors import (
+    CLASS_LIST,
+    LABELS,
+    Tensors,
+    TensorsSpec,
+    class_list,
+    class_list_spec,
+    latent_means,
+    latent_means_spec,
+)
 from common.wire.weights import Weights, WeightsSpec
 from nectar.engines.local_grid import LocalGrid
 from server_app.recorder import spending_lines
