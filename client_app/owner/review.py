@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -24,7 +24,6 @@ from client_app.owner.node_config import NodeConfig
 from common.data.user.rows import csv_of_rows, rounded_as_csv
 from common.errors import FederationError
 from common.samples.dataset import DatasetInfo
-from common.specs.fedsynth import SyntheticBatches
 from common.wire.bundle import Bundle
 from common.wire.coders import images_of, levels_of
 from common.wire.form import CarriesExamples, Payload
@@ -205,10 +204,9 @@ def _shown_of(part: Payload, made: Tensor, info: DatasetInfo) -> tuple[Payload, 
         return part, made
     by = tuple(info.mean), tuple(info.std)
     shown = images_of(levels_of(made, *by), *by) if info.has_images else rounded_as_csv(made, info)
-    if isinstance(part, SyntheticImages):
-        return replace(part, images=shown), shown
-    if isinstance(part, SyntheticBatches):
-        return replace(part, inputs=shown.reshape(part.inputs.shape)), shown
+    showing = getattr(part, "showing", None)
+    if showing is not None:
+        return showing(shown), shown
     raise FederationError(
         "this site's owner looks at what leaves, and this method's examples cannot be sent as they were shown: choose "
         "another method, or run without this site"

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from common.errors import short_reason
 from common.models.classifier import Classifier
 
 _BATCH = 2
@@ -216,4 +215,6 @@ class OwnNetwork(Classifier):
 
 
 def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {short_reason(error)}"
+    """Return an error's type and first line."""
+    first = str(error).strip().partition("\n")[0].rstrip(".!")[:200]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -53,6 +53,10 @@ class SyntheticBatches:
     def examples(self) -> Tensor:
         """The inputs [m x b, *shape]."""
         return self.inputs.detach().flatten(0, 1)
+
+    def showing(self, examples: Tensor) -> Self:
+        """Return the same of other examples, [m x b, *shape]."""
+        return replace(self, inputs=examples.reshape(self.inputs.shape))
 
     @property
     def trained(self) -> bool:

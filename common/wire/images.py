@@ -72,6 +72,10 @@ class SyntheticImages:
         """Return the images at ``positions``, int64 [m]."""
         return replace(self, images=self.images[positions], labels=self.labels[positions])
 
+    def showing(self, examples: Tensor) -> Self:
+        """Return the same of other examples, of the same shape."""
+        return replace(self, images=examples)
+
 
 @dataclass(frozen=True)
 class SyntheticImagesSpec(Form[SyntheticImages]):

@@ -144,7 +144,8 @@ def test_a_users_own_strategy_counts_with_what_lies_beside_it(
     (tmp_path / "net_of_a_test/inner/part.py").write_text("width = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
     config = load({"method": "strategy_of_a_test:Mine", "set": "model.name=net_of_a_test:net"})
-    assert {f"{room}/{name}.py" for room in ROOMS for name in METHODS} <= set(code_files(config))
+    of_methods = {f"{room}/{name}.py" for room in ROOMS for name in METHODS}
+    assert {file for file in of_methods if (ROOT / file).is_file()} <= set(code_files(config))
     for changed in ("step_of_a_test.py", "strategy_of_a_test.py", "net_of_a_test/inner/part.py"):
         before = code_fingerprint(config, now=True)
         with (tmp_path / changed).open("a") as file:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +16,6 @@ from federation import run
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from safetensors.torch import save_file
 from small import Small
 
 from common.data.published.catalogue import describe
@@ -127,7 +125,7 @@ def test_older_records_are_pixels_and_unknown_words_are_refused(
     tensors, meta = tensor_file.load(path)
     del meta["contrast"]
     meta |= {"contrast": said} if said else {}
-    save_file(tensors, path, {"nectar": json.dumps(meta)})
+    tensor_file.save(path, tensors, meta)
     if said is None:
         assert contrast_of(path) == expected
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -156,16 +155,6 @@ def test_a_continued_run_remembers_how_far_it_was_to_go(record: Path) -> None:
     run(more(record, 5))
     assert with_recorded({"resume": str(record)})["rounds"] == 5
     assert with_recorded({"resume": str(record), "rounds": 7})["rounds"] == 7
-
-
-def test_a_file_of_an_earlier_release_is_read(record: Path) -> None:
-    """Releases without checksums wrote nothing but their description."""
-    from safetensors.torch import save_file
-
-    path = record / "checkpoint" / "last.safetensors"
-    tensors, meta = tensor_file.load(path)
-    save_file(tensors, path, {"nectar": json.dumps(meta)})
-    assert RunRecord.open(record).checkpoint().server_round == ROUNDS
 
 
 def test_equal_contents_are_equal_files(tmp_path: Path) -> None:

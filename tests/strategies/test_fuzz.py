@@ -11,8 +11,9 @@ import fuzzing_rounds
 import pytest
 from fuzzing_rounds import CASES
 
+import common.specs
 import common.wire
-import common.wire.weights
+import common.wire.form
 from common.methods import METHODS
 from common.wire.tensors import Tensors
 from common.wire.weights import Weights
@@ -51,8 +52,9 @@ def test_what_methods_send_and_are_sent_in_parts_is_refused_or_what_its_spec_say
 
 def test_it_knows_every_kind_of_payload() -> None:
     modules = [
-        importlib.import_module(f"common.wire.{found.name}")
-        for found in pkgutil.iter_modules(common.wire.__path__)
+        importlib.import_module(f"{package.__name__}.{found.name}")
+        for package in (common.wire, common.specs)
+        for found in pkgutil.iter_modules(package.__path__)
     ]
     classes = {cls for module in modules for cls in vars(module).values() if isinstance(cls, type)}
     named = {cls for cls in classes if isinstance(getattr(cls, "kind", None), str)}
@@ -63,7 +65,7 @@ def test_it_knows_every_kind_of_payload() -> None:
 
 
 def test_it_sees_a_check_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(common.wire.weights, "require_finite", lambda name, tensor: None)
+    monkeypatch.setattr(common.wire.form, "require_finite", lambda name, tensor: None)
     weights = [kind for kind in fuzzing.KINDS if isinstance(kind.payload, Weights)]
     tally = fuzzing.fuzz(0, 250, 1, weights)
     assert any("is not finite" in failure for failure in tally.failures)

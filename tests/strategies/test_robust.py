@@ -236,7 +236,7 @@ def test_a_method_that_learns_otherwise_is_refused_in_a_sentence() -> None:
             assert load({"method": name, "set": "federation.robust=median"})
             continue
         for rule in RULES:
-            with pytest.raises(ConfigError, match=rf"method={name} is not of that kind: choose"):
+            with pytest.raises(ConfigError, match=rf"only averages models, and method={name} does"):
                 load({"method": name, "set": f"federation.robust={rule}"})
 
 
