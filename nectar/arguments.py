@@ -11,6 +11,7 @@ import shlex
 import socket
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from logging import getLogger
 from pathlib import Path
 from typing import Annotated, Any
@@ -332,20 +333,25 @@ def above_0(name: str, value: float | None, *, below: float = float("inf")) -> N
 
 
 def resolved(
-    run_config: Mapping[str, str | int | float | bool], policy: ImportPolicy | None = None
+    run_config: Mapping[str, str | int | float | bool],
+    policy: ImportPolicy | None = None,
+    *,
+    begins: bool = True,
 ) -> Config:
     """Resolve ``run_config``; where it names folders of images but not their classes, with the classes stated.
+
+    If the run ``begins`` on this machine, a ``data.file`` that is not here is refused before anything is asked of it.
 
     For a simulation alone: all its processes are then told the list. Real sites must agree on one before they read
     anything, so a run on them states it itself. What is named by import path is put before ``policy`` first.
     """
-    return load(run_config, policy=policy, class_list=_class_list)
+    return load(run_config, policy=policy, class_list=partial(_class_list, begins=begins))
 
 
-def _class_list(dataset: str, settings: SharedSections, data_dir: Path) -> str:
-    """Return the classes of folders of images that state none; nothing of other data, if it is there."""
+def _class_list(dataset: str, settings: SharedSections, data_dir: Path, *, begins: bool) -> str:
+    """Return the classes of folders of images that state none; nothing of other data."""
     images, file = settings.images, settings.data.file
-    if file and Path(file).is_absolute() and not Path(file).exists():
+    if begins and file and Path(file).is_absolute() and not Path(file).exists():
         raise ConfigError(
             f"{FILE_KEY}={file} is not there: every machine that runs the federation needs it at that path."
         )

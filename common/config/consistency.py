@@ -91,9 +91,11 @@ def _of_other_data(c: Config) -> Iterator[str]:
                 continue
             fits, what = ONLY[only]
             if not fits(c):
+                kinds = only == "numbers" and bool(c.data.file)
+                mend = "add data.kind=table or data.kind=series, or " if kinds else ""
                 instead = _INSTEAD.get(f"{section}.{name}", "")
                 yield (
-                    f"{section}.{name}={value} is for {what}, which {named} is not: leave it out{instead}."
+                    f"{section}.{name}={value} is for {what}, which {named} is not: {mend}leave it out{instead}."
                 )
 
 

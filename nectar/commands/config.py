@@ -78,7 +78,7 @@ _PATHS = (
 def main(words: Words = None, config_file: ConfigFile = None) -> int:
     """Print the configuration that the words resolve to."""
     run_config = with_recorded(parse_arguments(words or [], file=config_file))
-    print(resolved(run_config).dump_yaml(origins=True), end="")
+    print(resolved(run_config, begins=False).dump_yaml(origins=True), end="")
     return 0
 
 

@@ -12,7 +12,6 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
@@ -39,6 +38,8 @@ def most_pixels() -> int:
 
 def memory_bytes() -> int:
     """Return the memory of this machine, or of the container that the process is in."""
+    import psutil  # for sites with folders of their own
+
     found = [int(psutil.virtual_memory().total)]
     for path in _CGROUP:
         with suppress(OSError, ValueError):  # not there, or "max"
