@@ -129,7 +129,8 @@ def _wrapped(module: nn.Module, path: str, shape: tuple[int, ...], classes: int)
     network.eval()
     try:
         with torch.no_grad():
-            output, h = network(x), network.embed(x)
+            # in one pass, where the network is not asked twice: it may draw, or count, in evaluation too
+            h, output = (network.embed(x), network(x)) if network.embeds else network.passed(x)
             logits = network.classify(h)
     except Exception as error:  # anything may go wrong in a user's own code
         raise _unembedded(path) from error
@@ -193,15 +194,19 @@ class OwnNetwork(Classifier):
         if self.embeds:
             own: Tensor = self.plain.embed(x)
             return own
+        return self.passed(x)[0]
+
+    def passed(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what enters the network's last linear layer in a pass, and what the network gives."""
         entering: list[Tensor] = []
         # Held for this pass only: a hook that stays would not follow a copy of the network.
         layer = self.plain.get_submodule(self.last)
         handle = layer.register_forward_pre_hook(lambda _, given: entering.append(given[0]))
         try:
-            self.plain(x)
+            logits = self.plain(x)
         finally:
             handle.remove()
-        return entering[-1]
+        return entering[-1], logits
 
     def classify(self, h: Tensor) -> Tensor:
         """Return the logits of the embeddings ``h``."""

@@ -23,6 +23,7 @@ from common.config.loading import load
 from common.config.resolved import Config
 from common.config.tables import experiments
 from common.division import Division
+from common.methods import METHODS, path_of
 from common.specs.feddpms import start_decoder
 from server_app.app import make_strategy
 
@@ -68,7 +69,7 @@ def found(config: Config, key: str) -> Any:
     if key == "decoder":
         return parameters(start_decoder(Division(config).run))
     if key == "built":
-        return type(make_strategy(Division(config).run)).__name__.lower() == config.method
+        return path_of(type(make_strategy(Division(config).run))) == METHODS[config.method].strategy
     if section == "strategy":
         return getattr(make_strategy(Division(config).run), name)
     if section == "own":
