@@ -67,7 +67,7 @@ class FedssynClient(DeviceClient):
 
     @property
     def _source(self) -> SiteSource:
-        # StackedResult each time: kept here, it and the client would hold each other, and all images, in memory.
+        # Made each time: kept here, it and the client would hold each other, and all images, in memory.
         return SOURCES[settings_of(self.run).source](self)
 
     def _make(self, work: Callable[[Any], Payload | None], given: Payload) -> Bundle:

@@ -216,7 +216,7 @@ METHODS: dict[str, Method] = {
             summed=True,
             noised=True,
             takes=_NUMBERS,
-            parts=("common.models.ridge", "common.models.ridge", "strategies.taught"),
+            parts=("common.models.ridge", "strategies.taught"),
         ),
     )
 }

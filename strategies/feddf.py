@@ -39,7 +39,8 @@ class FedDF(FedAvg):
         """Return the average of the weights, trained on the images and the models' answer to them."""
         self._answers: list[Tensor] = []
         average = super().update(server_round, weights, uploads)
-        samples = public_samples(self.run, self._images, answer_of_all(self.run, self._answers))
+        together, self._answers = answer_of_all(self.run, self._answers), []
+        samples = public_samples(self.run, self._images, together)
         return learned_from(self.run, server_round, average, samples, plain(self.run.task))
 
     def take(self, upload: Upload) -> None:

@@ -84,6 +84,7 @@ class FedGEN(FedAvg):
         """Train G for a round; DivergedError if that leaves the finite numbers."""
         settings, device = self.settings, self.run.device
         matrices, biases, held = zip(*self._heads, strict=True)
+        self._heads = []
         counts = torch.tensor(held, dtype=torch.float32, device=device)
         draws = generator(self.run.config.seed, "fedgen", server_round, device=device)
         try:
