@@ -193,7 +193,6 @@ METHODS: dict[str, Method] = {
             private=True,
             takes=_IMAGES,
             on=("feddm",),
-            parts=("strategies.stylegan_file",),
         ),
         _own("central", "Central", "fedavg", **_COUNTED),
         _own("server", "Server", "surrogate", **_COUNTED, on=("central",)),

@@ -4,8 +4,8 @@
     python examples/train_prior.py --dataset fashionmnist [--data DIR] [--output DIR]
 
 The first writes digits_prior.json, which belongs into synth/generators, of MNIST made small; the second
-fashionmnist_prior.json, which `feddgm.generator` names by its absolute path. Beside it lies a picture of ten images of
-each class. It prints the file's SHA-256, which `feddgm.generator_sha256` and style_weights.py ask for, and the share of
+fashionmnist_prior.json, for a function that `feddgm.generator` names (docs/feddgm.md). Beside it lies a picture of ten
+images of each class. It prints the file's SHA-256, which `synth.generators.style.decoded` asks for, and the share of
 real test images (of the digits, scikit-learn's) that a classifier recognises which has seen generated ones alone.
 Another processor's rounding gives other weights, as good.
 """

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from flwr.app import ArrayRecord
 from torch import Tensor
 
+from common.code.imports import load
 from common.draws.seeding import generator
 from common.errors import ConfigError, PayloadError
 from common.learning.run import Run
@@ -25,10 +26,10 @@ from strategies.base import GLOBAL, LEARNED, Instruction, State, Strategy
 from strategies.exchange.instructions import arrays_from
 from strategies.exchange.replies import Upload
 from strategies.exchange.rules import Rule, model_rule
-from strategies.stylegan_file import image_generator
 from strategies.surrogate import GlobalModels, initial
 from synth import augmentation
-from synth.generators.latents import Latents
+from synth.generators.latents import FeatureSpace, ImageGenerator, Latents, PixelGenerator
+from synth.generators.style import StyleNetwork, digits_prior
 from synth.synthetic_updates import loss_of
 from synth.trajectory_matching import (
     Form,
@@ -359,3 +360,41 @@ def _packing(
 
 def _on(weights: Weights, device: torch.device) -> dict[str, Tensor]:
     return {name: tensor.to(device) for name, tensor in weights.tensors.items()}
+
+
+# ---- the generator -------------------------------------------------------------------------------
+
+
+def image_generator(run: Run) -> ImageGenerator:
+    """Return the generator of the run's settings.
+
+    Raises
+    ------
+    ConfigError
+        If it makes other images or classes than the run's, has not the space that is asked for, or cannot be had.
+    """
+    settings = run.settings(FedDGMSettings)
+    if settings.generator == "pixels":
+        return PixelGenerator(run.image_shape, settings.latent_lr)
+    if settings.generator == "digits":
+        return feature_space(run, digits_prior())
+    found: ImageGenerator = load(settings.generator)(run)
+    return found
+
+
+def feature_space(run: Run, network: StyleNetwork) -> FeatureSpace:
+    """Return the space of the run's settings over a style-based generator; ConfigError if it does not fit the run."""
+    settings, form = run.settings(FedDGMSettings), network.form
+    shape, classes = run.image_shape, len(run.info.classes)
+    if form.shape != shape or form.classes != classes:
+        raise ConfigError(
+            f"feddgm.generator={settings.generator} makes images of {'x'.join(map(str, form.shape))} of {form.classes} "
+            f"classes, and {run.info.name} has images of {'x'.join(map(str, shape))} of {classes} classes: set "
+            "feddgm.generator=pixels, or train one with examples/train_prior.py"
+        )
+    try:
+        return FeatureSpace(
+            network.to(run.device), settings.space, settings.latent_lr, settings.feature_lr
+        )
+    except ValueError as error:
+        raise ConfigError(f"feddgm.space={settings.space} is not there: {error}.") from None

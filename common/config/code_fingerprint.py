@@ -86,7 +86,7 @@ def user_modules_of(config: Config) -> list[str]:
     networks = (config.model.name, config.features.name)
     paths = [MODELS[name].path if name in MODELS else name for name in networks]
     parts = [path for m in methods for path in (m.strategy, m.client, m.settings)]
-    paths += [config.method, *parts]
+    paths += [config.method, *parts, *config.settings.own_code()]
     modules = [path.partition(":")[0] for path in paths if ":" in path]
     # The sets of torchvision and of the hub have a colon too, and are no modules.
     return [*modules, *filter(None, [module_of(config.dataset)])]

@@ -156,7 +156,18 @@ def _taken_over(
 
 # ---- keys that there are none of -----------------------------------------------------------------
 
-GONE = {"wire.compression": "none", "data.bins": 0, "data.edges": "", "fedsynth.replay": "loop"}
+GONE = {
+    "wire.compression": "none",
+    "data.bins": 0,
+    "data.edges": "",
+    "fedsynth.replay": "loop",
+    "feddgm.generator_sha256": "",
+    "feddgm.stylegan": "",
+    "feddgm.stylegan_code": "",
+    "feddgm.unpickle": False,
+    "feddgm.stylegan_classes": "",
+    "feddgm.stylegan_ops": "reference",
+}
 """What settings were in release 0.2 that there are no more, in a record that goes on as it would without them."""
 
 

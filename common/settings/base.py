@@ -57,6 +57,10 @@ class Settings(Section):
         """Name the architectures that a run learns beside ``model``, the run's own."""
         return {}
 
+    def own_code(self) -> tuple[str, ...]:
+        """Name what of the user's own these settings import, as ``package.module:name``."""
+        return ()
+
     def disclosure(self) -> Disclosure | None:
         """State what leaves a device under these settings; None if they are no method's, or say nothing.
 

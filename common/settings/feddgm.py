@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Literal
-
-from pydantic import field_validator
 
 from common.settings.base import Disclosure, Switch, setting
 from common.settings.fedavg import FedAvgSettings
 from common.settings.feddm import TRANSFORMS, Transforms
-from common.settings.images import Listed
 from common.settings.surrogate import ALLOWED, GlobalModelsSettings
 
 if TYPE_CHECKING:
     from common.learning.run import Run
     from common.settings.sections import ModelSettings
 
-
-GENERATORS = ("pixels", "digits", "stylegan-xl")
-"""The generators that have a name."""
 
 _of_code = partial(setting, source="the released code")
 
@@ -62,45 +55,15 @@ class FedDGMSettings(GlobalModelsSettings, FedAvgSettings):
     generator: str = setting(
         "pixels",
         "what makes the images: pixels, nothing but themselves; digits, the small generator for 8x8 digits that comes "
-        "with Nectar and has learned from MNIST; stylegan-xl, the paper's, from its official file; or one of that "
-        "small kind that you have trained",
-        allowed=f"{', '.join(GENERATORS)}, or an absolute path to a .json file of examples/train_prior.py",
-    )
-    generator_sha256: str = setting(
-        "",
-        "SHA-256 of the generator's file: no other one is opened",
-        allowed="64 digits from 0 to f",
-        pattern=r"^([0-9a-f]{64})?$",
-    )
-    stylegan: str = setting(
-        "",
-        "generator=stylegan-xl: the official file of its weights, at the server",
-        allowed="an absolute path to a .pkl file",
-        pattern=r"^(/.*\.pkl)?$",
-    )
-    stylegan_code: str = setting(
-        "",
-        "a checkout of StyleGAN-XL's official repository, at the server; its code is run",
-        allowed="an absolute path",
-        pattern=r"^(/.*)?$",
-    )
-    unpickle: Switch = setting(
-        False, "open the file of stylegan, a pickle, which runs the code that is in it"
-    )
-    stylegan_classes: Listed = setting(
-        "",
-        "which of the file's classes each class of the run is, such as ImageNet's indices; empty: the same",
-        allowed="numbers from 0 with commas between them, one for each class of the run",
-        pattern=r"^(\d+(,\d+)*)?$",
-    )
-    stylegan_ops: Literal["reference", "compiled"] = setting(
-        "reference",
-        "on a GPU: the official code's operations in plain PyTorch, or its CUDA kernels, which it compiles by itself",
+        "with Nectar and has learned from MNIST; or what a function at the server returns for a run, such as "
+        "StyleGAN-XL by examples/stylegan_xl.py",
+        allowed="pixels, digits, or your own as package.module:function",
+        pattern=r"^(pixels|digits|[^:\s]+:[^:\s]+)$",
     )
     space: int = setting(
         2,
         "the generator's space: n optimises the feature maps after layer n and the styles that follow; 0 the styles, "
-        "and of stylegan-xl the features that its first layer begins with",
+        "and of StyleGAN-XL the features that its first layer begins with",
         symbol="n",
         source="5 in the paper, of a generator of some twenty layers",
         ge=0,
@@ -136,18 +99,6 @@ class FedDGMSettings(GlobalModelsSettings, FedAvgSettings):
         pattern=r"^([^:,\s]+:[1-8](,[^:,\s]+:[1-8])*)?$",
     )
 
-    @field_validator("generator")
-    @classmethod
-    def _known_generator(cls, value: str) -> str:
-        own = value.endswith(".json") and PurePath(value).is_absolute()
-        if value not in GENERATORS and not own:
-            raise ValueError("neither of these")
-        return value
-
-    def generator_classes(self) -> tuple[int, ...]:
-        """Return ``stylegan_classes``; nothing where the run's classes are the file's."""
-        return tuple(int(part) for part in self.stylegan_classes.split(",") if part)
-
     def depth_of(self, site: str) -> int:
         """Return the depth of a site's surrogate where it is its own; 0 for the run's."""
         own = dict(pair.rsplit(":", 1) for pair in self.depths.split(",") if pair)
@@ -160,6 +111,10 @@ class FedDGMSettings(GlobalModelsSettings, FedAvgSettings):
             surrogate(depth): model.model_copy(update={"depth": depth, "start": "", "sha256": ""})
             for depth in sorted(depths - {model.depth})
         }
+
+    def own_code(self) -> tuple[str, ...]:
+        """Name the function that makes the generator."""
+        return (self.generator,) if ":" in self.generator else ()
 
     def disclosure(self) -> Disclosure:
         """State what leaves a device."""

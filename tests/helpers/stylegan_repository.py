@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 FILES = {
@@ -235,12 +236,10 @@ class Standin:
     sha256: str
     code: Path
 
-    def settings(self, text: str = "") -> str:
-        """Return the settings that open it, and others behind them."""
-        return (
-            f"feddgm.generator=stylegan-xl feddgm.unpickle=on feddgm.stylegan={self.file} "
-            f"feddgm.generator_sha256={self.sha256} feddgm.stylegan_code={self.code} {text}"
-        )
+    def named(self, patch: pytest.MonkeyPatch) -> None:
+        """Name it to `examples/stylegan_xl.py` as its user does."""
+        for name, value in (("FILE", self.file), ("SHA256", self.sha256), ("CODE", self.code)):
+            patch.setenv(f"STYLEGAN_XL_{name}", str(value))
 
 
 def repository(folder: Path) -> Path:

@@ -19,8 +19,7 @@ from places import ROOT
 import nectar
 from common.config.loading import load
 from common.division import Division
-from strategies.stylegan_file import image_generator
-from synth.generators.latents import FeatureSpace
+from strategies.feddgm import feature_space
 from synth.generators.style import Form, decoded
 
 NOTEBOOK = ROOT / "examples" / "first-run.ipynb"
@@ -187,11 +186,9 @@ def test_a_prior_of_another_set_is_one_that_feddgm_takes(
     assert re.search(r"^recognised: [01]\.\d+ of 10 real images$", message, re.M)
     with Image.open(tmp_path / "fashionmnist_prior.png") as picture:
         assert picture.size == (560, 560), "ten of 28 pixels, doubled"
-    named = f"feddgm.generator={tmp_path}/fashionmnist_prior.json feddgm.generator_sha256={sha256}"
-    config = load({"method": "feddgm", "dataset": "fashionmnist", "set": named})
-    space = image_generator(Division(config).run)
-    assert isinstance(space, FeatureSpace)
-    assert space.network.form == Form((1, 28, 28), 10)
+    config = load({"method": "feddgm", "dataset": "fashionmnist"})
+    network = decoded((tmp_path / "fashionmnist_prior.json").read_bytes(), sha256)
+    assert feature_space(Division(config).run, network).network.form == Form((1, 28, 28), 10)
 
 
 @pytest.mark.parametrize(

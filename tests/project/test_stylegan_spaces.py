@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import stylegan_repository
 import torch
+from places import ROOT
 from seeds import rng
 from slopes import require_slopes
 from torch import Tensor
 
 from synth.generators.latents import ImageGenerator
-from synth.generators.stylegan_xl import StyleganXL
+
+StyleganXL = runpy.run_path(str(ROOT / "examples" / "stylegan_xl.py"))["StyleganXL"]
 
 LABELS = torch.tensor([2, 0, 2, 1])
 #: which of the network's seven classes labels 0, 1 and 2 are
