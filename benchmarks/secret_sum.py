@@ -87,7 +87,8 @@ def row(folder: Path, sites: int, numbers: int) -> str:
     at_site = seconds(lambda: federation.at(first).keys())
     at_site += seconds(lambda: federation.at(first, **federation.roll).shares())
     sealed = federation.sealed()
-    at_site += seconds(lambda: federation.at(first).receive(others, sealed, sites))
+    came = {cohort.NAMES: others, cohort.SEALED: sealed, cohort.ASKED: sites}
+    at_site += seconds(lambda: federation.at(first, **came).receive())
     at_site += seconds(lambda: federation.at(first).mask(words))
     at_site += seconds(lambda: federation.at(first, names=federation.names).opening())
     keys = [new_secret() for _ in federation.names]

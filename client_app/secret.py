@@ -38,14 +38,11 @@ from common.learning.run import Run
 from common.secret import cohort
 from common.secret.cohort import RECORD, digest_of, shares_of, threshold_of
 from common.secret.crypto import (
-    KEY_BYTES,
-    SEALED_BYTES,
     SHARE_BYTES,
     KeyContext,
     Words,
     add_mask,
     commitment,
-    is_public_key,
     new_secret,
     own_key,
     pair_is_minus,
@@ -57,9 +54,9 @@ from common.secret.crypto import (
     unseal,
 )
 from common.secret.summand import by_counts, event_of, form_of, spec_of
-from common.sites import is_site_name, site_slug
+from common.sites import site_slug
 from common.specs.updates import model_in
-from common.storage.files import read_regular
+from common.storage.files import open_regular, read_regular, write_atomically
 from common.wire.form import Payload, Spec
 from common.wire.tensors import Tensors, TensorsSpec
 from common.wire.weights import Weights
@@ -131,17 +128,16 @@ class Vault:
             with suppress(OSError):  # other sites' lie there
                 self._path.parent.rmdir()
             return
-        new = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
+
+        def write(to: Path) -> None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            with os.fdopen(open_regular(to, flags), "w", encoding="utf-8") as file:
+                file.write(text)
+
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-            with os.fdopen(file, "w", encoding="utf-8") as to:
-                to.write(text)
-                to.flush()
-                os.fsync(file)
-            new.replace(self._path)
+            write_atomically(self._path, write)
         except OSError as error:
-            new.unlink(missing_ok=True)
             raise FederationError(
                 f"this site's state cannot be written ({error.strerror}): make room for it there"
             ) from None
@@ -166,7 +162,7 @@ class SecretSite:
     """
 
     def __init__(self, run: Run, site: str, vault: Vault, config: Mapping[str, Any]) -> None:
-        if run.config.federation.secret != "on":
+        if not run.config.secret:
             raise FederationError(
                 "this run has no secret sum (federation.secret): nothing is opened"
             )
@@ -215,11 +211,11 @@ class SecretSite:
             cohort.SEALED: [bytes.fromhex(each) for each in live["sealed"]],
         }
 
-    def receive(self, senders: Sequence[str], sealed: Sequence[bytes], asked: int) -> None:
-        """Take the shares that came with an instruction; nothing of an example is needed to refuse them.
+    def receive(self) -> int:
+        """Take the shares that came with an instruction, and return how many sites are asked.
 
-        ``senders`` are the others who have shared, ``sealed`` what they sealed for this site. One that cannot be read
-        is noted and refuses nothing: else whoever seals rubbish for a site, or a server in its name, puts it out.
+        No example has been read by then. A share that cannot be read is noted and refuses nothing: else whoever seals
+        rubbish for a site, or a server in its name, puts it out.
 
         A sender whose share cannot be read is masked against as any other, and this site opens nothing of it. So a
         server that sends rubbish in the names of others, or has colluders accuse, takes no mask off a vector. All that
@@ -231,17 +227,18 @@ class SecretSite:
         live = self._live(state, "roll")
         roll = live["roll"]
         self._require_unmasked(live)
-        if asked != roll["asked"]:
+        senders, sealed, asked = self._read(cohort.SHARES_FOR_SITE).values()
+        if asked != roll[cohort.ASKED]:
             raise FederationError("the instruction is of another number of sites than the roll")
-        others = [name for name in roll["names"] if name in senders and name != self._site]
-        if others != [*senders] or len(sealed) != len(senders):
+        if senders != [n for n in roll[cohort.NAMES] if n in senders and n != self._site]:
             raise FederationError("the shares that came are not of sites of this round's roll")
-        self._require(len(others) + 1, roll)
+        self._require(len(senders) + 1, roll)
         live["received"] = {
             name: self._unsealed(live, name, each).hex()
-            for name, each in zip(others, sealed, strict=True)
+            for name, each in zip(senders, sealed, strict=True)
         }
         self._vault.write(state)
+        return int(asked)
 
     @property
     def accused(self) -> list[bool]:
@@ -255,10 +252,10 @@ class SecretSite:
         state = self._vault.read()
         live = self._live(state, "received")
         self._require_unmasked(live)
-        roll, private = live["roll"], bytes.fromhex(live["mask"])
+        private = bytes.fromhex(live["mask"])
         live["masked"] = True
         for name in live["received"]:
-            public = bytes.fromhex(roll[cohort.MASK_KEYS][roll["names"].index(name)])
+            public = _key_of(live["roll"], cohort.MASK_KEYS, name)
             key = pair_key(private, public, self._place, self._site, name)
             add_mask(words, key, minus=pair_is_minus(self._site, name))
         add_mask(words, own_key(bytes.fromhex(live["seed"]), self._place, self._site))
@@ -271,8 +268,8 @@ class SecretSite:
         """
         state = self._vault.read()
         live = self._live(state, "masked")
-        survivors, roll = _names(self._config, cohort.NAMES), live["roll"]
-        senders = [n for n in roll["names"] if n == self._site or n in live["received"]]
+        (survivors,), roll = self._read(cohort.SURVIVORS).values(), live["roll"]
+        senders = [n for n in roll[cohort.NAMES] if n == self._site or n in live["received"]]
         if not {self._site} <= {*survivors} <= {*senders}:
             raise FederationError(
                 "those whose total is to be opened are not all of this round's roll, or this site is not among them"
@@ -313,43 +310,28 @@ class SecretSite:
 
     def _roll(self, live: State) -> State:
         """Return the roll that came: names in order, with their keys; FederationError if it is not one of this run."""
-        names = _names(self._config, cohort.NAMES)
-        keys = {
-            key: _bytes(self._config, key, len(names), KEY_BYTES)
-            for key in (cohort.SEAL_KEYS, cohort.MASK_KEYS)
-        }
-        asked, most = self._config.get(cohort.ASKED), self._config.get(cohort.THRESHOLD)
-        if self._site not in names or type(asked) is not int or type(most) is not int:
-            raise FederationError(
-                "this site is not in the roll of this round, or it says not how many open it"
-            )
+        roll = self._read(cohort.ROLL)
+        names, seal_keys, mask_keys, asked, most = roll.values()
+        if self._site not in names:
+            raise FederationError("this site is not in the roll of this round")
         mine = names.index(self._site)
-        public = _public(live)
-        if (keys[cohort.SEAL_KEYS][mine], keys[cohort.MASK_KEYS][mine]) != (
-            public[cohort.SEAL_KEY],
-            public[cohort.MASK_KEY],
-        ):
+        if [seal_keys[mine], mask_keys[mine]] != [*_public(live).values()]:
             raise FederationError("the roll of this round has other keys of this site than it gave")
-        if len({point_of(key) for each in keys.values() for key in each}) < 2 * len(names):
+        if len({*map(point_of, seal_keys), *map(point_of, mask_keys)}) < 2 * len(names):
             raise FederationError("the roll of this round has a key twice")
-        for name, *pair in zip(names, *keys.values(), strict=True):
-            if not all(map(is_public_key, pair)):
-                raise FederationError(
-                    f"the roll of this round has a key of {name} that no point of the curve is"
-                )
         least = threshold_of(self._run.config.federation, asked)
         if not len(names) <= asked <= cohort.MOST or not least <= most <= asked:
             raise FederationError(
                 f"a total of {most} of {asked} sites is to be opened, and this site takes part from {least} on"
             )
-        roll = {"names": names, "asked": asked, "threshold": most}
         self._require(len(names), roll)
-        return roll | {key: [each.hex() for each in found] for key, found in keys.items()}
+        kept = {cohort.SEAL_KEYS: seal_keys, cohort.MASK_KEYS: mask_keys}
+        return roll | {key: [each.hex() for each in keys] for key, keys in kept.items()}
 
     def _require(self, there: int, roll: State) -> None:
-        if there < roll["threshold"]:
+        if there < (least := roll[cohort.THRESHOLD]):
             raise FederationError(
-                f"{there} sites are in this round's sum, and this site takes part from {roll['threshold']} on"
+                f"{there} sites are in this round's sum, and this site takes part from {least} on"
             )
 
     def _require_same(self, opened: dict[str, str], survivors: Sequence[str]) -> None:
@@ -362,9 +344,9 @@ class SecretSite:
 
     def _dealt(self, live: State, roll: State) -> State:
         """Return the seed of this site's own mask, and shares of it and of the mask key: sealed, its own apart."""
-        names, seed = roll["names"], new_secret()
+        names, seed = roll[cohort.NAMES], new_secret()
         secrets = (seed, bytes.fromhex(live["mask"]))
-        each = [split(secret, roll["threshold"], len(names)) for secret in secrets]
+        each = [split(secret, roll[cohort.THRESHOLD], len(names)) for secret in secrets]
         own, sealed = "", []
         for name, public, *shares in zip(names, roll[cohort.SEAL_KEYS], *each, strict=True):
             if name == self._site:
@@ -377,12 +359,17 @@ class SecretSite:
 
     def _unsealed(self, live: State, name: str, sealed: bytes) -> bytes:
         """Return the two shares that came as a sender's; nothing where they are not its own, for this site."""
-        roll = live["roll"]
-        public = bytes.fromhex(roll[cohort.SEAL_KEYS][roll["names"].index(name)])
+        private, public = bytes.fromhex(live["seal"]), _key_of(live["roll"], cohort.SEAL_KEYS, name)
         with suppress(ValueError):
-            private = bytes.fromhex(live["seal"])
             return unseal(private, public, self._place, name, self._site, sealed)
         return b""
+
+    def _read(self, fields: cohort.Fields) -> dict[str, Any]:
+        """Return what the instruction says of the sum; FederationError for anything else."""
+        try:
+            return cohort.read(self._config, fields)
+        except PayloadError as error:
+            raise FederationError(f"the instruction cannot be used: {error}") from None
 
 
 def _digest(state: State) -> str:
@@ -403,28 +390,9 @@ def _public(live: State) -> dict[str, bytes]:
     return {key: public_of(bytes.fromhex(live[kept])) for key, kept in keys}
 
 
-def _names(config: Mapping[str, Any], key: str) -> list[str]:
-    """Return distinct sites' names, no more than a sum can have; FederationError for anything else."""
-    names = config.get(key)
-    if not isinstance(names, list) or len(names) > cohort.MOST:
-        raise FederationError(
-            f"the instruction's {key} are not names of {cohort.MOST} sites at most"
-        )
-    if not all(isinstance(name, str) and is_site_name(name) for name in names):
-        raise FederationError(f"one of the instruction's {key} is not a site's")
-    if len({*names}) < len(names):
-        raise FederationError(f"the instruction's {key} have a site twice")
-    return [*names]
-
-
-def _bytes(config: Mapping[str, Any], key: str, count: int, size: int) -> list[bytes]:
-    """Return so many texts of ``size`` bytes; FederationError for anything else."""
-    found = config.get(key)
-    if not isinstance(found, list) or len(found) != count:
-        raise FederationError(f"the instruction's {key} are not {count}")
-    if not all(isinstance(each, bytes) and len(each) == size for each in found):
-        raise FederationError(f"one of the instruction's {key} is not of {size} bytes")
-    return [*found]
+def _key_of(roll: State, kind: str, name: str) -> bytes:
+    """Return a site's public key in a roll."""
+    return bytes.fromhex(roll[kind][roll[cohort.NAMES].index(name)])
 
 
 # ---- at the ClientApp ----------------------------------------------------------------------------
@@ -449,17 +417,13 @@ class SecretClient(DeviceClient):
 
     Parameters
     ----------
-    told : mapping
-        What came of the sum with the instruction.
-    work : SecretSite or None
-        None of a sum without masks.
+    work : SecretSite
+        This site's part in the round's sum.
     """
 
-    def __init__(
-        self, *about: Any, told: Mapping[str, Any], work: SecretSite | None, **named: Any
-    ) -> None:
+    def __init__(self, *about: Any, work: SecretSite, **named: Any) -> None:
         super().__init__(*about, **named)
-        self._told, self._work, self._asked = told, work, 0
+        self._work, self._asked = work, 0
         self._base: Weights | None = None
 
     def _round_of(self, config: Mapping[str, Any]) -> SiteRound:
@@ -477,25 +441,15 @@ class SecretClient(DeviceClient):
         """
         of_run, model = self.run.config, model_in(given)
         if not self._asked:
-            self._asked = self._taken_up()
+            self._asked = self._work.receive()
+            form_of(
+                of_run, self.run.spec if of_run.clips_updates else TensorsSpec({}), self._asked
+            )  # refuses a sum without room for so many
         self._base = None if model is None else model.copy_on_write()
         if of_run.clips_updates:
             form = form_of(of_run, self.run.spec, of_run.federation.asked)
             self.draws.charge(event_of(of_run, form, 1.0, lengths=2))
         return work(given)
-
-    def _taken_up(self) -> int:
-        """Return how many sites are asked, once the shares are there and the sum has room for so many."""
-        config, told = self.run.config, self._told
-        asked = told.get(cohort.ASKED)
-        if type(asked) is not int or not 1 <= asked <= cohort.MOST:
-            raise FederationError("the instruction does not say how many sites are asked for a sum")
-        form_of(config, self.run.spec if config.clips_updates else TensorsSpec({}), asked)
-        if self._work is not None:
-            senders = _names(told, cohort.NAMES)
-            sealed = _bytes(told, cohort.SEALED, len(senders), SEALED_BYTES)
-            self._work.receive(senders, sealed, asked)
-        return asked
 
     def _noise(self, steps: Tensor) -> Tensor:
         """Return whole steps with this site's share of the noise."""
@@ -523,8 +477,6 @@ class SecretClient(DeviceClient):
             words = form.summand(made, self._base, weight, noise)
         except PayloadError as error:
             raise FederationError(str(error)) from None
-        if self._work is None:
-            return form.payload(words)
         self._work.mask(words)
         return form.payload(words, self._work.accused)
 
@@ -538,12 +490,10 @@ def secret_client(
     cls: type[DeviceClient], message: Message, context: Context, run: Run, site: str, record: str
 ) -> Callable[..., DeviceClient]:
     """Return what makes a method's client for an instruction; FederationError if that says not what a sum needs."""
-    told, work = _config(message, RECORD), None
-    if run.config.federation.secret == "on":
-        vault = Vault.of(run, record, site, context)
-        work = SecretSite(run, site, vault, {**_config(message, "config"), **told})
+    told, vault = _config(message, RECORD), Vault.of(run, record, site, context)
+    work = SecretSite(run, site, vault, {**_config(message, "config"), **told})
     client: Callable[..., DeviceClient] = _of_method(cls)
-    return partial(client, told=told, work=work)
+    return partial(client, work=work)
 
 
 def _config(message: Message, name: str) -> ConfigRecord:

@@ -40,13 +40,9 @@ from common.secret.cohort import (
     threshold_of,
 )
 from common.secret.crypto import (
-    KEY_BYTES,
-    SEALED_BYTES,
-    SHARE_BYTES,
     KeyContext,
     add_mask,
     commitment,
-    is_public_key,
     joined,
     own_key,
     pair_is_minus,
@@ -67,7 +63,6 @@ from strategies.exchange.open_round import OpenRound
 from strategies.exchange.replies import (
     Outcome,
     Upload,
-    as_payload_error,
     matched,
     read_upload,
     reasons_in_words,
@@ -135,7 +130,6 @@ class SecretSum:
         self._out: dict[str, str] = {}  # why sites have no part in the round
         self._tried: list[int] = []  # how many these were, by failed attempt
         config = strategy.run.config
-        self._plain = config.federation.secret == "plain"
         logger.info("%s", stated(config.federation))
         for sentence in switched_off(config):
             logger.info("%s", sentence)
@@ -195,9 +189,6 @@ class SecretSum:
             )
         sites = [site for site in sites if site.name not in self._out]
         now = self._now = _Sum(place, asked, most, sites, {})
-        if self._plain:
-            self._require(now.names, "there")
-            return now.sites
         now.keys = self._keys_of(number, sites)
         now.sites = [site for site in sites if site.name in now.keys]
         self._require(now.names, "giving keys")
@@ -208,10 +199,10 @@ class SecretSum:
             cohort.ASKED: asked,
             cohort.THRESHOLD: most,
         }
-        for site, (committed, sealed) in self._ask(
-            cohort.SHARES, now.sites, roll, self._read_shares
-        ):
-            now.commitments[site.name], now.sealed[site.name] = committed, sealed
+        for site, told in self._ask(cohort.SHARES, now.sites, roll, len(now.sites) - 1):
+            others = [name for name in now.names if name != site.name]
+            now.sealed[site.name] = dict(zip(others, told[cohort.SEALED], strict=True))
+            now.commitments[site.name] = told[cohort.COMMITMENT]
         self._require(now.sealed, "sharing")
         return [site for site in now.sites if site.name in now.sealed]
 
@@ -222,12 +213,17 @@ class SecretSum:
         who of them had a key first is known to nobody.
         """
 
-        def ask(some: Sequence[Site], fields: Mapping[str, Any]) -> dict[str, _Keys]:
-            for site, keys in self._ask(cohort.KEYS, some, fields, self._read_keys(number)):
-                self._keys[site.name] = keys
-            return {s.name: k for s in sites if (k := self._key_of(s, number)) is not None}
+        def known() -> dict[str, _Keys]:
+            there = {s.name: self._keys[s.name] for s in sites if s.name in self._keys}
+            return {name: keys for name, keys in there.items() if keys.round == number}
 
-        keys = ask([site for site in sites if self._key_of(site, number) is None], {})
+        def ask(some: Sequence[Site], fields: Mapping[str, Any]) -> dict[str, _Keys]:
+            for site, told in self._ask(cohort.KEYS, some, fields):
+                self._keys[site.name] = _keys(number, told)
+            return known()
+
+        keys = known()
+        keys = ask([site for site in sites if site.name not in keys], {})
         if twice := _alike(keys):
             named = [self._keys.pop(name).mask for name in twice]
             keys = ask([site for site in sites if site.name in twice], {cohort.RENEW: named})
@@ -285,8 +281,7 @@ class SecretSum:
                     words -= np.fromfile(kept, form.dtype, len(words))
         names = [site.name for site in there]
         self._require(names, "sending their vectors")
-        if not self._plain:
-            self._open(there, words)
+        self._open(there, words)
         config = self._strategy.run.config
         public = by_counts(config) and config.tells_counts
         weight = sum(site.examples for site in there) * public
@@ -339,7 +334,7 @@ class SecretSum:
             vector = sent[MASKED].numpy().view(now.form.dtype)
             words += vector
             vector.tofile(kept)
-            accused[site.name] = set() if self._plain else {*compress(others, sent[ACCUSED])}
+            accused[site.name] = {*compress(others, sent[ACCUSED])}
             came.append((site, replace(upload, payload=Tensors({}))))
         self._judge(accused)
         return words, came
@@ -396,12 +391,11 @@ class SecretSum:
         holders: dict[int, list[bytes]] = {}
         now.opened = True  # whatever becomes of it, the server has the total then
         self.inside += [len(there)] * self._strategy.run.config.clips_updates
-        read = self._read_opening(number + 1, len(senders))
-        for site, (opened, keys) in self._ask(cohort.OPENING, there, survivors, read):
-            holders[now.names.index(site.name) + 1] = opened
+        for site, told in self._ask(cohort.OPENING, there, survivors, len(senders)):
+            holders[now.names.index(site.name) + 1] = told[cohort.OPENED]
             self._keys.pop(site.name, None)
-            if keys is not None:
-                self._keys[site.name] = keys
+            if cohort.SEAL_KEY in told:
+                self._keys[site.name] = _keys(number + 1, told)
         self._require(holders, "opening it")
         for i, name in enumerate(senders):
             shares = {at: each[i] for at, each in holders.items() if each[i]}
@@ -437,13 +431,12 @@ class SecretSum:
     # ---- one exchange -----------------------------------------------------------------------------
 
     def _ask(
-        self,
-        query: str,
-        sites: Sequence[Site],
-        fields: Mapping[str, Any],
-        read: Callable[[ConfigRecord, Site], Any],
-    ) -> Iterator[tuple[Site, Any]]:
-        """Yield each of ``sites`` that answers a query with what ``read`` makes of it; the others are logged."""
+        self, query: str, sites: Sequence[Site], fields: Mapping[str, Any], count: int | None = None
+    ) -> Iterator[tuple[Site, dict[str, Any]]]:
+        """Yield each of ``sites`` that answers a query, and its answer, whose lists are of ``count``; log the others.
+
+        The keys of the next round may come with the opening of this.
+        """
         now = self._sum
         about = {
             "record": now.place.record,
@@ -460,8 +453,10 @@ class SecretSum:
                 if reply.has_error():
                     raise PayloadError(rejection_reason(reply))
                 require_records(reply, _RECORDS)
-                with as_payload_error():
-                    found = read(reply.content.config_records[RECORD], site)
+                record = reply.content.config_records[RECORD]
+                found = cohort.read(record, cohort.ANSWERS[query], count)
+                if query == cohort.OPENING and cohort.SEAL_KEY in record:
+                    found |= cohort.read(record, cohort.ANSWERS[cohort.KEYS])
             except PayloadError as error:
                 reason = f"{query.replace('_', ' ')}: {error}"
                 if query != cohort.OPENING:  # by then it is in the total
@@ -487,36 +482,6 @@ class SecretSum:
             traffic=self._strategy.traffic,
             again=True,
         )
-
-    @staticmethod
-    def _read_keys(number: int) -> Callable[[ConfigRecord, Site], _Keys]:
-        def read(record: ConfigRecord, _: Site) -> _Keys:
-            keys = _Keys(number, _bytes(record, cohort.SEAL_KEY), _bytes(record, cohort.MASK_KEY))
-            if not (is_public_key(keys.seal) and is_public_key(keys.mask)):
-                raise PayloadError("it sent a key that no point of the curve is")
-            return keys
-
-        return read
-
-    def _read_shares(self, record: ConfigRecord, site: Site) -> tuple[bytes, Mapping[str, bytes]]:
-        others = [name for name in self._sum.names if name != site.name]
-        sealed = _list(record, cohort.SEALED, len(others), SEALED_BYTES)
-        return _bytes(record, cohort.COMMITMENT), dict(zip(others, sealed, strict=True))
-
-    def _read_opening(
-        self, number: int, senders: int
-    ) -> Callable[[ConfigRecord, Site], tuple[list[bytes], _Keys | None]]:
-        keys_of = self._read_keys(number)
-
-        def read(record: ConfigRecord, site: Site) -> tuple[list[bytes], _Keys | None]:
-            opened = _list(record, cohort.OPENED, senders, SHARE_BYTES, 0)
-            return opened, keys_of(record, site) if cohort.SEAL_KEY in record else None
-
-        return read
-
-    def _key_of(self, site: Site, number: int) -> _Keys | None:
-        keys = self._keys.get(site.name)
-        return keys if keys is not None and keys.round == number else None
 
     @property
     def _sum(self) -> _Sum:
@@ -664,17 +629,5 @@ def _alike(keys: Mapping[str, _Keys]) -> set[str]:
     return {name for name, pair in points.items() if max(used[each] for each in pair) > 1}
 
 
-def _bytes(record: ConfigRecord, key: str) -> bytes:
-    value = record[key]
-    if not isinstance(value, bytes) or len(value) != KEY_BYTES:
-        raise PayloadError(f"its {key} is not of {KEY_BYTES} bytes")
-    return value
-
-
-def _list(record: ConfigRecord, key: str, count: int, *sizes: int) -> list[bytes]:
-    value = record[key]
-    if not isinstance(value, list) or len(value) != count:
-        raise PayloadError(f"its {key} are not {count}")
-    if not all(isinstance(each, bytes) and len(each) in sizes for each in value):
-        raise PayloadError(f"one of its {key} is not of {sizes[0]} bytes")
-    return [bytes(each) for each in value if isinstance(each, bytes)]
+def _keys(number: int, told: Mapping[str, Any]) -> _Keys:
+    return _Keys(number, told[cohort.SEAL_KEY], told[cohort.MASK_KEY])

@@ -95,10 +95,10 @@ def _excluded(config: Config) -> Iterator[tuple[str, str]]:
 
 def _of_noise(config: Config) -> Iterator[tuple[str, str]]:
     known = resolve(config.method)
-    if not known.noised or config.federation.secret == "plain":
+    if not known.noised:
         yield (
             f"with noise (privacy.noise_multiplier) under method={config.method}: shares of it are for "
-            f"{those_that('noised')} in secret=on",
+            f"{those_that('noised')}",
             "leave privacy.noise_multiplier at 0",
         )
     if config.privacy.epsilon:

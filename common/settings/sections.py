@@ -292,10 +292,9 @@ class FederationSettings(Section):
         "times the normalised range of real images beyond which a site's synthetic ones are left out; 0: never",
         ge=0,
     )
-    secret: Literal["off", "on", "plain"] = setting(
+    secret: Literal["off", "on"] = setting(
         "off",
-        "what the server sees of what sites add up; on: the total of many sites, and no site's own part "
-        "(docs/secret-sum.md); plain: the same numbers without masks, for tests",
+        "on: of what sites add up the server learns the total of many, and no site's own part (docs/secret-sum.md)",
         later=True,
     )
     secret_colluders: int = setting(

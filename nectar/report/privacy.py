@@ -144,11 +144,7 @@ def _beside(view: View) -> list[str]:
     if view.config is not None and view.config.secret:
         message = stated(view.config.federation)
         sentence = f"{message[0].upper()}{message[1:]}."
-        of_total = (
-            "The server saw each device's own part of the sum, as it is said here of a payload."
-            if view.config.federation.secret == "plain"
-            else "What is said here of a device's own payload holds of the total of many alone."
-        )
+        of_total = "What is said here of a device's own payload holds of the total of many alone."
         others = "No device's number, loss or norm was reported; when a reply came was seen."
         return [sentence, of_total, others]
     if view.config is None or not view.config.private:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import pytest
 import torch
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -149,6 +150,14 @@ def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
 def same_end(one: Record, other: Record) -> bool:
     """Return whether both runs ended with the same weights, to the bit."""
     return same(last(one).weights, last(other).weights)
+
+
+def run_unmasked(config: Mapping[str, Any], *args: Any, **kwargs: Any) -> Record:
+    """Run a secret sum in which neither sites nor server add a mask: each part adds up as it is."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("client_app.secret", "strategies.secret"):
+            patch.setattr(f"{module}.add_mask", lambda *words, **minus: None)
+        return run(config, *args, **kwargs)
 
 
 def losses(record: Record) -> list[float]:

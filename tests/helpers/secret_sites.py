@@ -134,8 +134,9 @@ class Sites:
         **fields: Any,
     ) -> None:
         """Have a site take the shares of ``senders`` and mask a vector in place."""
-        work = self.at(name, number, attempt, **fields)
-        work.receive(senders, sealed, len(self.names))
+        came = {cohort.NAMES: [*senders], cohort.SEALED: [*sealed], cohort.ASKED: len(self.names)}
+        work = self.at(name, number, attempt, **came | fields)
+        work.receive()
         work.mask(words)
 
     def up_to_masked(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federation import last, resumed, run, same_end
+from federation import last, resumed, run, run_unmasked, same_end
 from flwr.app import Message
 from places import ROOT
 from secret_liars import (
@@ -68,9 +68,10 @@ def lied(
 
 def without(small: Small, sites: int, gone: set[int], rounds: int = 3) -> Record:
     """Run without some sites, in the same numbers without masks."""
-    settings = f"federation.sites={sites} federation.secret=plain"
+    settings = f"federation.sites={sites} federation.secret=on"
     drops = {(TRAIN, number): gone for number in range(1, rounds + 1)}
-    return run(small(method="fedavg", rounds=rounds, set=settings), DroppingGrid, drops=drops)
+    config = small(method="fedavg", rounds=rounds, set=settings)
+    return run_unmasked(config, DroppingGrid, drops=drops)
 
 
 def in_totals(record: Record) -> list[int]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federation import TamperedGrid, last, numbers, resumed, run, same_end
+from federation import TamperedGrid, last, numbers, resumed, run, run_unmasked, same_end
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from secret_sites import EXCHANGES, KEYS, OPENING, SHARES, TRAIN, DroppingGrid
 from small import Small
@@ -48,14 +48,13 @@ METHODS = {
 def test_a_run_has_the_numbers_of_the_same_grid_without_masks(small: Small, method: str) -> None:
     rounds = 1 if method == "ridge" else 3
     settings = f"federation.sites=4 {METHODS[method]} evaluation.on=server"
-    there = {
-        secret: run(
-            small(method=method, rounds=rounds, set=f"{settings} federation.secret={secret}")
-        )
-        for secret in ("on", "plain", "off")
-    }
-    assert figures(there["on"]) == figures(there["plain"])
-    assert same_end(there["on"], there["plain"])
+    on, off = (
+        small(method=method, rounds=rounds, set=f"{settings} federation.secret={secret}")
+        for secret in ("on", "off")
+    )
+    there = {"on": run(on), "unmasked": run_unmasked(on), "off": run(off)}
+    assert figures(there["on"]) == figures(there["unmasked"])
+    assert same_end(there["on"], there["unmasked"])
     for name, tensor in last(there["off"]).weights.items():
         if method != "ridge":  # whose plain form rounds to bytes
             assert torch.allclose(tensor, last(there["on"]).weights[name], atol=1e-4), name
@@ -78,9 +77,9 @@ def test_ridge_has_the_solution_of_integers_to_the_bit(small: Small) -> None:
 
 @pytest.mark.extended
 def test_two_of_three_sites_asked_a_round_have_keys_when_it_is_their_turn(small: Small) -> None:
-    settings = "federation.sites=6 federation.participation=0.5 federation.secret={} fedavg.weighting=uniform"
-    there = [run(small(method="fedavg", rounds=4, set=settings.format(s))) for s in ("on", "plain")]
-    assert figures(there[0]) == figures(there[1])
+    settings = "federation.sites=6 federation.participation=0.5 federation.secret=on fedavg.weighting=uniform"
+    config = small(method="fedavg", rounds=4, set=settings)
+    assert figures(run(config)) == figures(run_unmasked(config))
 
 
 @pytest.mark.extended
@@ -143,10 +142,8 @@ def test_sites_that_are_gone_in_an_exchange_are_missing_in_the_total(
         small(method="fedavg", rounds=2, set=settings.format("on")), DroppingGrid, drops=drops
     )
     without = {(TRAIN, 1): drops[exchange, 1]} if exchange != OPENING else {}
-    plain = run(
-        small(method="fedavg", rounds=2, set=settings.format("plain")), DroppingGrid, drops=without
-    )
-    assert same_end(there, plain)
+    config = small(method="fedavg", rounds=2, set=settings.format("on"))
+    assert same_end(there, run_unmasked(config, DroppingGrid, drops=without))
     notes = [line["notes"]["secret"]["sites"] for line in there.metrics()[1:]]
     assert notes == [6 if exchange == OPENING else 4, 6]
 
@@ -197,9 +194,9 @@ def test_after_two_failed_rounds_a_run_can_be_resumed_from_the_next(small: Small
 def test_some_are_gone_in_each_exchange_and_in_two_rounds(small: Small) -> None:
     drops = {(KEYS, 1): {0}, (TRAIN, 1): {3}, (SHARES, 2): {1}, (TRAIN, 2): {2}, (OPENING, 3): {5}}
     config = small(method="scaffold", rounds=3, set=SIX.format("on"))
-    plain = small(method="scaffold", rounds=3, set=SIX.format("plain"))
     without = {(TRAIN, 1): {0, 3}, (TRAIN, 2): {1, 2}}
-    assert same_end(run(config, DroppingGrid, drops=drops), run(plain, DroppingGrid, drops=without))
+    expected = run_unmasked(config, DroppingGrid, drops=without)
+    assert same_end(run(config, DroppingGrid, drops=drops), expected)
 
 
 def test_three_exchanges_a_round_and_four_in_the_first(small: Small) -> None:
@@ -269,11 +266,11 @@ def test_where_they_are_not_the_round_fails(small: Small) -> None:
 @pytest.mark.parametrize(
     ("kind", "key", "value", "said"),
     [
-        (KEYS, cohort.MASK_KEY, bytes(32), "no point of the curve"),
-        (KEYS, cohort.SEAL_KEY, b"x", "not of 32 bytes"),
-        (SHARES, cohort.SEALED, [b"x" * 82] * 4, "are not 5"),
-        (SHARES, cohort.SEALED, [b"x" * 81] * 5, "not of 82 bytes"),
-        (SHARES, cohort.COMMITMENT, "x", "not of 32 bytes"),
+        (KEYS, cohort.MASK_KEY, bytes(32), "must be an X25519 public key"),
+        (KEYS, cohort.SEAL_KEY, b"x", "must be of 32 bytes"),
+        (SHARES, cohort.SEALED, [b"x" * 82] * 4, "must be 5, not"),
+        (SHARES, cohort.SEALED, [b"x" * 81] * 5, "must be of 82 bytes"),
+        (SHARES, cohort.COMMITMENT, "x", "must be of 32 bytes"),
     ],
 )
 def test_an_answer_that_is_none_costs_its_site_the_round(
@@ -315,9 +312,8 @@ def test_a_vector_of_another_length_or_modulus_costs_its_site_the_round(
     small: Small, make: Callable[[np.ndarray], np.ndarray]
 ) -> None:
     config = small(method="fedavg", rounds=1, set=SIX.format("on"))
-    plain = small(method="fedavg", rounds=1, set=SIX.format("plain"))
     there = run(config, TamperedGrid, tampers={1: _vector(make)})
-    assert same_end(there, run(plain, DroppingGrid, drops={(TRAIN, 1): {1}}))
+    assert same_end(there, run_unmasked(config, DroppingGrid, drops={(TRAIN, 1): {1}}))
 
 
 def test_a_vector_of_another_round_or_of_rubbish_fails_the_round_unnamed(small: Small) -> None:
