@@ -119,26 +119,22 @@ def is_busy(error: BaseException) -> bool:
     return status >= 500 or status == 429 or name == "UNAVAILABLE"
 
 
-def nodes_online(grid: Grid) -> set[int] | None:
-    """Return the nodes that are there; None if the SuperLink is too busy to say."""
-    try:
-        return set(grid.get_node_ids())
-    except Exception as error:
-        if not is_busy(error):
-            raise
-        return None
-
-
-def patiently(ask: Callable[[], T], seconds: float = 60.0) -> T:
-    """Return what ``ask`` says of the SuperLink, asking again for so many seconds while it is too busy."""
-    end = time.monotonic() + seconds
+def unless_busy(ask: Callable[[], T], until: float = 0.0) -> T | None:
+    """Return what ``ask`` says of the SuperLink, asked again ``until`` then while it is too busy; None if it still is."""
     while True:
         try:
             return ask()
         except Exception as error:
-            if not is_busy(error) or time.monotonic() + _BUSY_PAUSE > end:
+            if not is_busy(error):
                 raise
+        if time.monotonic() + _BUSY_PAUSE > until:
+            return None
         time.sleep(_BUSY_PAUSE)
+
+
+def nodes_online(grid: Grid, until: float = 0.0) -> set[int] | None:
+    """Return the nodes that are there; None if the SuperLink is too busy to say (`unless_busy`)."""
+    return unless_busy(lambda: {*grid.get_node_ids()}, until)
 
 
 def pull_until(
@@ -174,7 +170,7 @@ def pull(
         if is_busy(error):
             logger.debug("the SuperLink could not answer", exc_info=True)
             return SuperLinkBusy()
-        grid.get_node_ids()  # raises if it is the connection that failed
+        nodes_online(grid)  # raises if it is the connection that failed
         logger.debug("a reply could not be put together", exc_info=True)
         if isinstance(error, PayloadError):
             return error

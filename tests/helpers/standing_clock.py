@@ -9,7 +9,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from common.errors import PayloadError
-from strategies.exchange import roll_call as gathering
+from strategies.exchange import membership as gathering
 from strategies.exchange.inbox import Awaited, Inbox, pull
 
 
