@@ -21,7 +21,7 @@ from common.wire.image_codecs import Contrast
 from common.wire.images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.exchange.evaluation import EvaluationRequest
-from strategies.exchange.inbox import Traffic
+from strategies.exchange.exchange import Traffic
 from strategies.exchange.judging import FiniteChecks
 from strategies.exchange.membership import Members, Question, wait_for_sites
 from strategies.exchange.open_round import OpenRound

@@ -61,7 +61,7 @@ from common.wire.npy import unchecked_record
 from common.wire.tensors import Tensors
 from common.wire.weights import Weights
 from strategies.base import Instruction, State, Strategy
-from strategies.exchange.inbox import exchange
+from strategies.exchange.exchange import exchange
 from strategies.exchange.instructions import weights_from
 from strategies.exchange.membership import listed
 from strategies.exchange.open_round import OpenRound

@@ -33,16 +33,7 @@ from common.sites import (
 )
 from common.specs.updates import DATA, EXCEPTION, MEMORY_LOST, OTHER_DATA, OTHER_ROUNDS, WENT_BACK
 from strategies.exchange.evaluation import EvaluationRequest
-from strategies.exchange.inbox import (
-    NO_REPLY,
-    NOT_SENT,
-    Awaited,
-    Inbox,
-    as_reply,
-    nodes_online,
-    post,
-    unless_busy,
-)
+from strategies.exchange.exchange import NO_REPLY, NOT_SENT, Inbox, nodes_online, unless_busy
 from strategies.exchange.judging import LengthHistory
 from strategies.exchange.replies import (
     Outcome,
@@ -260,7 +251,6 @@ class Attendance:
 class _PendingQuestion:
     """A question awaiting its answer."""
 
-    message: Message
     node_id: int
     since: float
 
@@ -286,7 +276,7 @@ class RollCall:
         self.refused: dict[int, str] = {}
         self.failed: dict[int, str] = {}
         self.names: dict[int, str] = {}
-        self._out: dict[str, _PendingQuestion] = {}
+        self._out: dict[int, _PendingQuestion] = {}  # by place in the inbox
         self._inbox = Inbox(grid)
 
     def ask(self, nodes: Collection[int], end: float) -> None:
@@ -300,18 +290,12 @@ class RollCall:
         unheard = here - self.known.keys() - self.refused.keys()
         self._out = {m: q for m, q in self._out.items() if q.node_id in unheard}
         fresh = {q.node_id for q in self._out.values() if now - q.since < _AGAIN}
-        if messages := composed(sorted(unheard - fresh), self._question):
-            for message, sent in zip(messages, post(self.grid, messages), strict=True):
-                if sent:
-                    asked = _PendingQuestion(message, message.metadata.dst_node_id, now)
-                    self._out[message.metadata.message_id] = asked
-        awaited = {m: Awaited(asked.node_id, max_bytes=0) for m, asked in self._out.items()}
-        replies, _ = self._inbox.look(awaited, end) if awaited else ({}, ())
-        for message_id, came in replies.items():
-            asked = self._out.pop(message_id)
-            reply = as_reply(asked.message, came)
-            if reply is not None:
-                self._read(asked.node_id, reply)
+        asked = sorted(unheard - fresh)
+        places = self._inbox.send(composed(asked, self._question)) if asked else ()
+        self._out |= {at: _PendingQuestion(i, now) for at, i in zip(places, asked, strict=True)}
+        replies = self._inbox.collect(self._out, end) if self._out else {}
+        for place in replies.keys() & self._out.keys():
+            self._read(self._out.pop(place).node_id, replies[place])
         self._check_names(here, end)
 
     def answer(self, node_id: int) -> Site:

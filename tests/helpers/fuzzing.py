@@ -69,7 +69,7 @@ from nectar.engines.local_grid import LocalGrid
 from server_app.recorder import spending_lines
 from strategies.base import Strategy
 from strategies.exchange.evaluation import PiggybackEvaluation
-from strategies.exchange.inbox import exchange
+from strategies.exchange.exchange import exchange
 from strategies.exchange.membership import Question, read_answer
 from strategies.exchange.replies import (
     PrivacyBudgetUsage,

@@ -19,7 +19,7 @@ from common.errors import FederationError
 from nectar.engines.local_grid import LocalGrid
 from server_app.app import make_strategy
 from strategies import fedssyn
-from strategies.exchange import inbox
+from strategies.exchange import exchange
 
 
 def answered(status: int) -> httpx.HTTPStatusError:
@@ -76,7 +76,7 @@ class OverloadedWhenAsked(Overloaded):
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbox, "_BUSY_PAUSE", 0.01, raising=False)
+    monkeypatch.setattr(exchange, "_BUSY_PAUSE", 0.01, raising=False)
 
 
 @pytest.mark.extended
