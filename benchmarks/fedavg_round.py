@@ -25,7 +25,7 @@ from common.learning.training import batches
 from common.samples.inputs import Samples
 from nectar.engines.local_grid import LocalGrid
 from server_app.app import make_strategy
-from strategies.exchange.inbox import exchange
+from strategies.exchange.exchange import exchange
 
 CLIENTS, IMAGES, BATCH = 10, 500, 64
 

@@ -35,7 +35,7 @@ from nectar.engines.local_grid import LocalGrid
 from nectar.engines.local_run import run_here
 from server_app.app import make_strategy
 from strategies import federated
-from strategies.exchange.roll_call import Attendance, wait_for_sites
+from strategies.exchange.membership import Attendance, wait_for_sites
 
 NODES, ASKED, ROUNDS = (100, 1_000, 10_000, 100_000), 100, 5
 FEW, MANY = 100, 10_000

@@ -22,7 +22,7 @@ from common.division import Division
 from nectar.engines.flower.app import client_app
 from nectar.engines.pool.grid import local_federation
 from server_app.app import make_strategy
-from strategies.exchange.inbox import exchange
+from strategies.exchange.exchange import exchange
 
 STATED = Claim()
 

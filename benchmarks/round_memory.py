@@ -30,7 +30,7 @@ from common.settings.fedavg import TrainingSettings
 from nectar.engines.local_grid import LocalGrid
 from server_app.app import make_strategy
 from strategies.base import Strategy
-from strategies.exchange.inbox import exchange
+from strategies.exchange.exchange import exchange
 
 IMAGES, CLIENTS = 4, (2, 10)
 

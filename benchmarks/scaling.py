@@ -40,7 +40,7 @@ from common.samples.inputs import Samples
 from nectar.charts import Series, lines, save
 from nectar.engines.local_grid import LocalGrid
 from server_app.app import make_strategy
-from strategies.exchange.inbox import exchange
+from strategies.exchange.exchange import exchange
 
 IMAGES = 4
 MODELS = {

@@ -27,7 +27,7 @@ from common.learning.run import Run
 from common.samples.inputs import Samples
 from nectar.engines.local_grid import LocalGrid, TogetherGrid
 from server_app.app import make_strategy
-from strategies.exchange.inbox import exchange
+from strategies.exchange.exchange import exchange
 
 CLIENTS, IMAGES = 100, 5
 

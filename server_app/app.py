@@ -44,7 +44,7 @@ from server_app.sending import monitored, print_marked, send
 from server_app.tracking import refuse_own_pictures, require_tracker
 from server_app.unlisted import unlisted
 from strategies.base import strategy_class
-from strategies.exchange.roll_call import expected_sites
+from strategies.exchange.membership import expected_sites
 from strategies.federated import Federated
 from strategies.foreign import ForeignStrategy
 from strategies.round import Callback

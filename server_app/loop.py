@@ -5,8 +5,7 @@ Only Flower's own hooks are called, so whatever is a Flower Strategy can be driv
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from logging import getLogger
@@ -18,17 +17,12 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from common.division import Division
-from common.errors import FederationError
 from common.learning.compute import return_freed_memory
 from common.learning.measures import measure, require_classes
 from common.learning.task import Evaluation
 from common.models import Classifier
 from common.samples.inputs import Samples, samples
 from common.settings.sections import MEASURES, FederationSettings
-from common.sites import Site, in_site_order
-from server_app.data_of_run import require_data_of
-from strategies.exchange.inbox import nodes_online
-from strategies.exchange.roll_call import NoAnswer, ask_nodes, describe_unresponsive, expected_sites
 from strategies.federated import Federated
 from strategies.round import Callback, Evaluator, FiguresCallback, Judgement, RoundResult, Rounds
 
@@ -75,7 +69,7 @@ def federate(
         rounds.ask_for_evaluation(first_round - 1, arrays)
     for server_round in range(first_round, last_round + 1):
         if strategy.asks_sites:
-            update_membership(strategy, grid, federation)
+            strategy.update_sites(grid)
         due = server_round % every == 0 or server_round == last_round
         arrays = rounds.run(server_round, arrays, evaluated=due)
         return_freed_memory()
@@ -84,102 +78,6 @@ def federate(
             break
     rounds.close()
     return arrays
-
-
-def update_membership(strategy: Federated, grid: Grid, federation: FederationSettings) -> None:
-    """Ask nodes that were not there before for their names, and let go of those that are away.
-
-    A newcomer that the roll call refuses is left out and logged. Too few nodes are waited for, up to the join
-    deadline.
-
-    Raises
-    ------
-    FederationError
-        If fewer than ``min_replies`` nodes are there at the join deadline.
-    """
-    end = time.monotonic() + federation.join_deadline
-    members = {site.node_id: site for site in strategy.sites}
-    strategy.members.were_there |= {site.name for site in strategy.sites}
-    while True:
-        here = nodes_online(grid)
-        if here is None:
-            here = set(members)  # nobody is known to have come or gone
-        if here == members.keys() and len(members) >= federation.min_replies:
-            strategy.members.refused.clear()
-            return
-        # One that left and comes back is asked again; and a name may have been that of a node which has left now.
-        if (members.keys() | strategy.members.refused) - here:
-            strategy.members.refused.clear()
-        for node_id in sorted(here - set(members) - strategy.members.refused):
-            try:
-                joined = _join(strategy, grid, node_id, members.values(), federation)
-            except FederationError as error:
-                if not isinstance(error, NoAnswer):
-                    strategy.members.refused.add(node_id)
-                logger.warning("node %d is left out: %s", node_id, error)
-            else:
-                members = {s.node_id: s for s in joined}
-        members = {i: s for i, s in members.items() if i in here}
-        if len(members) >= federation.min_replies:
-            break
-        if time.monotonic() >= end:
-            raise FederationError(
-                f"{len(members)} sites are left where federation.min_replies asks for {federation.min_replies}, "
-                f"and none came back within {federation.join_deadline:g} s{_silent(strategy, grid, here, members)}"
-            )
-        time.sleep(1.0)
-    known = {site.node_id for site in strategy.sites}
-    for site in strategy.sites:
-        if site.node_id not in members:
-            logger.warning("site %s is away", site.name)
-    strategy.members.sites = in_site_order(members.values())
-    for site in strategy.sites:
-        if site.node_id not in known:
-            logger.info("site %s has joined", site.name)
-
-
-def _silent(strategy: Federated, grid: Grid, here: set[int], members: Mapping[int, Site]) -> str:
-    """Return a clause about nodes that are online and do not answer; nothing if there are none."""
-    silent = here - members.keys() - strategy.members.refused
-    names = {site.node_id: site.name for site in strategy.sites}
-    return f" ({describe_unresponsive(grid, silent, names)})" if silent else ""
-
-
-def _join(
-    strategy: Federated,
-    grid: Grid,
-    node_id: int,
-    members: Iterable[Site],
-    federation: FederationSettings,
-) -> list[Site]:
-    """Return the members with ``node_id`` among them; a site that returns under a new node id replaces itself."""
-    here = nodes_online(grid)
-    if here is None:  # whoever has its name may be there, or not
-        raise NoAnswer("the SuperLink is too busy to say which nodes are there; it is asked again")
-    deadline = min(60.0, federation.round_deadline)
-    (site,) = ask_nodes(grid, [node_id], strategy.question, deadline=deadline)
-    if not isinstance(site, Site):
-        raise site
-    require_data_of(site, strategy.members.data, strategy.run.config.dataset)
-    _require_counted_on(strategy, site, federation)
-    others = [m for m in members if m.name != site.name or m.node_id in here]
-    expected_sites([*others, site])
-    return in_site_order([*others, site])
-
-
-def _require_counted_on(strategy: Federated, site: Site, federation: FederationSettings) -> None:
-    """Raise FederationError for a site of its own data that is one more than the operator counted on."""
-    complete = len(strategy.members.were_there) >= strategy.members.counted_on
-    if (
-        federation.newcomers == "known"
-        and not site.partitions
-        and complete
-        and site.name not in strategy.members.were_there
-    ):
-        raise FederationError(
-            f"site '{site.name}' was not counted on (federation.sites={strategy.members.counted_on}): "
-            "federation.newcomers=any lets such a site join"
-        )
 
 
 # ---- evaluation ----------------------------------------------------------------------------------

@@ -35,8 +35,8 @@ from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from server_app.site_figures import at_sites, in_words, spread
 from server_app.synthetic_sets import save_sets
+from strategies.exchange.membership import some_of
 from strategies.exchange.replies import Outcome, PrivacyBudgetUsage, reasons_in_words
-from strategies.exchange.roll_call import some_of
 from strategies.federated import Federated
 from strategies.round import RoundResult, SitesFigures
 

@@ -21,12 +21,11 @@ from common.wire.image_codecs import Contrast
 from common.wire.images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.exchange.evaluation import EvaluationRequest
-from strategies.exchange.inbox import Traffic
+from strategies.exchange.exchange import Traffic
 from strategies.exchange.judging import FiniteChecks
-from strategies.exchange.members import Members
+from strategies.exchange.membership import Members, Question, wait_for_sites
 from strategies.exchange.open_round import OpenRound
 from strategies.exchange.replies import Outcome
-from strategies.exchange.roll_call import Question, wait_for_sites
 from strategies.exchange.rules import GLOBAL, ScreeningHooks
 
 logger = getLogger("flwr")
@@ -176,8 +175,14 @@ class Federated(ScreeningHooks, FlowerStrategy):
                 deadline=federation.join_deadline,
                 min_replies=federation.min_replies,
             )
-            self.members.sites, self.members.left_out = there.sites, there.left_out
+            self.members.sites = there.sites
+            self.members.left_out = {**there.refused, **there.silent}
             self.members.refused = set(there.refused)
+
+    def update_sites(self, grid: Grid) -> None:
+        """Let nodes join that have come, and those go that have left; FederationError if too few are left."""
+        config = self.run.config
+        self.members.update(grid, self.question, config.federation, config.dataset)
 
     @property
     def judged_from_memory(self) -> bool:

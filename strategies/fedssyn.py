@@ -40,7 +40,7 @@ from common.wire.images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.base import LEARNED, Instruction, State, Strategy
 from strategies.central import Central
-from strategies.exchange.inbox import nodes_online
+from strategies.exchange.exchange import nodes_online
 from strategies.exchange.judging import Clipping
 from strategies.exchange.replies import Upload, reasons_in_words
 from strategies.exchange.rules import Rule, form_rule

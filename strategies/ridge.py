@@ -25,8 +25,8 @@ from common.specs.ridge import AGAIN, PHASE, Summing, check, joint_of, joint_spe
 from common.wire.tensors import Tensors
 from common.wire.weights import Weights
 from strategies.base import Instruction, State, Strategy
+from strategies.exchange.membership import listed
 from strategies.exchange.replies import Upload
-from strategies.exchange.roll_call import listed
 from strategies.exchange.rules import Rule
 from strategies.taught import taught
 from synth.ridge_regression import (

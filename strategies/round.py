@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from common.learning.task import Evaluation
 from common.settings.sections import FederationSettings
 from strategies.exchange.evaluation import PiggybackEvaluation
-from strategies.exchange.inbox import Traffic, exchange
+from strategies.exchange.exchange import Traffic, exchange
 from strategies.exchange.replies import Outcome
 from strategies.federated import Federated
 

@@ -57,8 +57,9 @@ from common.wire.npy import unchecked_record
 from common.wire.tensors import Tensors
 from common.wire.weights import Weights
 from strategies.base import Instruction, State, Strategy
-from strategies.exchange.inbox import exchange
+from strategies.exchange.exchange import exchange
 from strategies.exchange.instructions import weights_from
+from strategies.exchange.membership import listed
 from strategies.exchange.open_round import OpenRound
 from strategies.exchange.replies import (
     Outcome,
@@ -69,7 +70,6 @@ from strategies.exchange.replies import (
     rejection_reason,
     require_records,
 )
-from strategies.exchange.roll_call import listed
 
 logger = getLogger("flwr")
 

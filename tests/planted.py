@@ -205,8 +205,8 @@ FAULTS = (
     ),
     Fault(
         "a reply of another node is taken",
-        "strategies/exchange/inbox.py",
-        "if reply.has_content() and reply.metadata.src_node_id != node_id:",
+        "strategies/exchange/exchange.py",
+        "if reply.has_content() and reply.metadata.src_node_id != about.dst_node_id:",
         "if reply.has_content() and reply.metadata.src_node_id == 0:",
         "server_app/test_hostile_replies.py",
     ),

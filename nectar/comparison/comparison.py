@@ -26,7 +26,7 @@ from nectar.comparison.tuning import Choice, Search, choose, searches_of
 from nectar.records.record import RunFigures
 from nectar.records.run_list import Archive
 from nectar.report.text import plural
-from strategies.exchange.roll_call import some_of
+from strategies.exchange.membership import some_of
 
 
 class PlannedCell:

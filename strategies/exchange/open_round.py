@@ -36,7 +36,7 @@ from strategies.exchange.judging import (
     UploadScreening,
     group_sizes,
 )
-from strategies.exchange.members import Members
+from strategies.exchange.membership import Members, listed
 from strategies.exchange.replies import (
     Upload,
     matched,
@@ -45,7 +45,6 @@ from strategies.exchange.replies import (
     reasons_in_words,
     require_records,
 )
-from strategies.exchange.roll_call import listed
 from strategies.exchange.rules import (
     ScreeningHooks,
     compared_parts,

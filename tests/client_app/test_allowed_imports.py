@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,8 @@ from client_app.owner.vetoes import import_policy_of
 from client_app.site import division_of
 from common.config.user_parts import PART
 from common.errors import FederationError
-from common.sites import Site as Member
 from nectar.engines.local_grid import LocalGrid
-from strategies.exchange.roll_call import Question, SiteRefused, ask_nodes
+from strategies.exchange.membership import Question, RollCall
 
 pytestmark = pytest.mark.promise(
     "A site is the master of its own machine",
@@ -112,14 +112,16 @@ def test_the_roll_call_says_so(small: Small) -> None:
     run_config = small(set="model.name=strangers.parts:net")
     grid = LocalGrid(client_app, 1, run_config, {"simulated": False})
     question = Question(classes=0, held_out=False, max_examples=10_000)
-    (answer,) = ask_nodes(grid, grid.get_node_ids(), question, deadline=5)
-    assert isinstance(answer, SiteRefused)
-    assert "failed the roll call: this site does not import" in str(answer)
+    call = RollCall(grid, question)
+    call.ask(grid.get_node_ids(), time.monotonic() + 5)
+    (why,) = call.refused.values()
+    assert "failed the roll call: this site does not import" in why
     assert "strangers.parts" not in sys.modules
     allowing = {"simulated": False, "allow-imports": "strangers"}
     grid = LocalGrid(client_app, 1, run_config, allowing)
-    (site,) = ask_nodes(grid, grid.get_node_ids(), question, deadline=5)
-    assert isinstance(site, Member)
+    call = RollCall(grid, question)
+    call.ask(grid.get_node_ids(), time.monotonic() + 5)
+    assert len(call.known) == 1
 
 
 @pytest.mark.parametrize("allowed", ["strangers.parts", "torch.nn strangers", "x,strangers.parts"])

@@ -27,7 +27,7 @@ from common.samples.inputs import Samples
 from common.specs.feddpms import start_decoder
 from common.specs.updates import SECONDS_LEFT
 from nectar.engines.local_grid import LocalGrid
-from strategies.exchange.inbox import exchange
+from strategies.exchange.exchange import exchange
 
 pytestmark = pytest.mark.promise(
     "A federation in operation",

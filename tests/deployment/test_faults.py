@@ -36,7 +36,6 @@ from nectar.engines.local_grid import LocalGrid
 from nectar.records.record import RunRecord
 from server_app.app import make_strategy, serve
 from server_app.checkpoint import Checkpoint
-from server_app.loop import update_membership
 from server_app.record import Record
 
 NODES = {f"partition-{i}": f"partition-id={i} num-partitions=3" for i in range(3)}
@@ -305,8 +304,8 @@ def test_a_site_that_returns_while_its_old_node_is_still_listed_is_let_in_when_t
     strategy.ensure_roll_call(grid)
     quick = FederationSettings(join_deadline=0.1, round_deadline=5.0)
     grid.away = frozenset()
-    update_membership(strategy, grid, quick)
+    strategy.members.update(grid, strategy.question, quick, "digits")
     assert strategy.sites[0].node_id == old
     grid.away = frozenset({old})
-    update_membership(strategy, grid, quick)
+    strategy.members.update(grid, strategy.question, quick, "digits")
     assert {s.name: s.node_id for s in strategy.sites}["partition-0"] == new

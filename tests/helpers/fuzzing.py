@@ -43,7 +43,7 @@ from tampering import Arrays
 from travelling import travelling
 
 from common.code.fingerprint import source_fingerprint
-from common.errors import REASON_LENGTH, PayloadError
+from common.errors import REASON_LENGTH, FederationError, PayloadError
 from common.models import build
 from common.privacy.ledger import LEDGER_TIP, RECORD
 from common.sites import RAY, Site, is_site_name
@@ -69,7 +69,8 @@ from nectar.engines.local_grid import LocalGrid
 from server_app.recorder import spending_lines
 from strategies.base import Strategy
 from strategies.exchange.evaluation import PiggybackEvaluation
-from strategies.exchange.inbox import exchange
+from strategies.exchange.exchange import exchange
+from strategies.exchange.membership import Question, read_answer
 from strategies.exchange.replies import (
     PrivacyBudgetUsage,
     SiteEvaluation,
@@ -78,7 +79,6 @@ from strategies.exchange.replies import (
     read_upload,
     require_records,
 )
-from strategies.exchange.roll_call import Question, read_answer
 
 Draw = np.random.Generator
 
@@ -900,9 +900,10 @@ class Fuzzer:
 
         def read() -> None:
             reply = self._carried(RecordDict(told), 0, None)
-            found = read_answer(self._site.node_id, reply, question)
-            if not isinstance(found, Site):
-                raise PayloadError(str(found))
+            try:
+                found = read_answer(self._site.node_id, reply, question)
+            except FederationError as error:
+                raise PayloadError(str(error)) from None
             assert is_site_name(found.name)
             assert 1 <= found.examples == sum(found.class_counts) <= 1000
             assert 0 <= found.held_out <= 1000

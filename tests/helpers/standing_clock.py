@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 
 import pytest
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from common.errors import PayloadError
-from strategies.exchange import roll_call as gathering
-from strategies.exchange.inbox import Awaited, Inbox, pull
+from strategies.exchange import membership as gathering
+from strategies.exchange.exchange import Inbox, pull
 
 
 class StandingClock:
@@ -39,15 +38,13 @@ class StandingInbox(Inbox):
         super().__init__(grid)
         self._clock = clock
 
-    def look(
-        self, sent: Mapping[str, Awaited], end: float
-    ) -> tuple[dict[str, Message | PayloadError], frozenset[str]]:
+    def collect(self, places: Collection[int], end: float) -> dict[int, Message]:
         """Ask once for each."""
-        found = {i: pull(self._grid, i, asked) for i, asked in sent.items()}
-        replies = {i: reply for i, reply in found.items() if reply is not None}
-        if len(replies) < len(sent):
+        found = {place: pull(self._grid, *self._sent[place]) for place in places}
+        replies = {place: reply for place, reply in found.items() if reply is not None}
+        if len(replies) < len(found):
             self._clock.now = max(self._clock.now, end)
-        return replies, frozenset()
+        return replies
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from nectar.cli import main
 from nectar.engines.site import approval
 from nectar.engines.site.approval import APPROVED, AWAITS_OWNER, FOLDER, Withheld, digest_of
 from nectar.operate import approvals
-from strategies.exchange import roll_call
+from strategies.exchange import membership
 
 APP = b"the bundle"
 PRIVATE = "fedavg.batch=8 fedavg.epochs=1 privacy.counts=public privacy.examples=100 privacy.noise_multiplier="
@@ -93,7 +93,7 @@ def test_a_run_waits_for_its_owner_whose_server_knows_until_when(
     node: dict[str, Any], known: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = refused(node, settings())
-    assert first.code == AWAITS_OWNER == roll_call.AWAITS_OWNER
+    assert first.code == AWAITS_OWNER == membership.AWAITS_OWNER
     until = datetime.fromtimestamp(time.time() + approval.PATIENCE, UTC)
     assert f"until {until:%Y-%m-%d %H}" in str(first)
     shown = capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from nectar.report import page as pages
 from nectar.report.view import View
 from server_app.app import serve
 from server_app.record import Record
-from strategies.exchange import roll_call
+from strategies.exchange import membership
 
 SITES = ("north", "south", "east")
 
@@ -107,6 +108,8 @@ def test_one_node_of_its_own_makes_a_federation() -> None:
 def test_an_engine_that_there_is_not_is_nonsense(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("client_app.app.engine_of_context", lambda context: "<b>" * 40)
     grid = LocalGrid(client_app, 1, {"set": SMALL})
-    question = roll_call.Question(classes=0, held_out=False, max_examples=10_000)
-    (answer,) = roll_call.ask_nodes(grid, grid.get_node_ids(), question, deadline=5.0)
-    assert "answered the roll call with something else" in str(answer)
+    question = membership.Question(classes=0, held_out=False, max_examples=10_000)
+    call = membership.RollCall(grid, question)
+    call.ask(grid.get_node_ids(), time.monotonic() + 5.0)
+    (why,) = call.refused.values()
+    assert "answered the roll call with something else" in why

@@ -24,7 +24,7 @@ from common.specs.updates import EXCEPTION
 from common.wire.images import SyntheticImages
 from common.wire.weights import Weights
 from nectar.engines.local_grid import LocalGrid
-from strategies.exchange.members import Members
+from strategies.exchange.membership import Members
 from strategies.feddm import FedDM
 
 pytestmark = pytest.mark.promise(

@@ -18,8 +18,8 @@ from client_app.app import app as client_app
 from common.errors import FederationError
 from common.sites import Site
 from nectar.engines.local_grid import LocalGrid
-from strategies.exchange import roll_call as gathering
-from strategies.exchange.roll_call import Question, wait_for_sites
+from strategies.exchange import membership as gathering
+from strategies.exchange.membership import Question, wait_for_sites
 
 pytestmark = pytest.mark.promise(
     "A federation in operation",

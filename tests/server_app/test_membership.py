@@ -15,7 +15,6 @@ from common.errors import FederationError
 from common.settings.sections import FederationSettings
 from nectar.engines.local_grid import LocalGrid
 from server_app.app import make_strategy
-from server_app.loop import update_membership
 from strategies.base import Strategy
 
 QUICK = FederationSettings(join_deadline=0.1, round_deadline=5.0)
@@ -48,6 +47,10 @@ def federation(small: Small) -> tuple[Strategy, ChangingGrid]:
     return strategy, grid
 
 
+def update(strategy: Strategy, grid: ChangingGrid, settings: FederationSettings = QUICK) -> None:
+    strategy.members.update(grid, strategy.question, settings, "digits")
+
+
 def names(strategy: Strategy) -> list[str]:
     return [site.name for site in strategy.sites]
 
@@ -69,15 +72,15 @@ def test_a_newcomer_that_does_not_belong_is_left_out_and_named(
     strategy, grid = federation
     newcomer = grid.get_node_ids()[2]
     grid.away = frozenset({newcomer})
-    update_membership(strategy, grid, QUICK)
+    update(strategy, grid)
     grid.node_config(newcomer).update(change)
     grid.away = frozenset()
     with caplog.at_level("WARNING", logger="flwr"):
-        update_membership(strategy, grid, QUICK)
+        update(strategy, grid)
     assert names(strategy) == ["partition-0", "partition-1"]
     assert said in caplog.text
     caplog.clear()
-    update_membership(strategy, grid, QUICK)
+    update(strategy, grid)
     assert caplog.text == ""
 
 
@@ -87,25 +90,25 @@ def test_a_slow_answer_is_no_refusal_and_a_node_that_returns_is_asked_again(
     strategy, grid = federation
     everybody, newcomer = names(strategy), grid.get_node_ids()[2]
     grid.away = frozenset({newcomer})
-    update_membership(strategy, grid, QUICK)
+    update(strategy, grid)
     grid.away = frozenset()
     with monkeypatch.context() as silent:
         silent.setattr(ChangingGrid, "pull_messages", lambda self, ids: [])
-        update_membership(strategy, grid, QUICK.model_copy(update={"round_deadline": 0.05}))
+        update(strategy, grid, QUICK.model_copy(update={"round_deadline": 0.05}))
     assert names(strategy) == everybody[:2]
-    update_membership(strategy, grid, QUICK)
+    update(strategy, grid)
     assert names(strategy) == everybody
     grid.away = frozenset({newcomer})
-    update_membership(strategy, grid, QUICK)
+    update(strategy, grid)
     grid.node_config(newcomer)["site"] = "partition-0"
     grid.away = frozenset()
-    update_membership(strategy, grid, QUICK)
+    update(strategy, grid)
     assert newcomer in strategy.members.refused
     grid.away = frozenset({newcomer})
-    update_membership(strategy, grid, QUICK)
+    update(strategy, grid)
     del grid.node_config(newcomer)["site"]
     grid.away = frozenset()
-    update_membership(strategy, grid, QUICK)
+    update(strategy, grid)
     assert names(strategy) == everybody
 
 
@@ -115,7 +118,7 @@ def test_with_too_few_left_the_run_says_so_at_the_join_deadline(
     strategy, grid = federation
     grid.away = frozenset(grid.get_node_ids()[1:])
     with pytest.raises(FederationError, match=r"1 sites are left where .* asks for 2"):
-        update_membership(strategy, grid, QUICK.model_copy(update={"min_replies": 2}))
+        update(strategy, grid, QUICK.model_copy(update={"min_replies": 2}))
 
 
 def test_nodes_that_never_come_are_counted_at_the_join_deadline(small: Small) -> None:

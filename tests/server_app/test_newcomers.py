@@ -14,10 +14,9 @@ from common.errors import FederationError
 from common.settings.sections import FederationSettings
 from common.sites import Site
 from nectar.engines.local_grid import LocalGrid
-from server_app import loop
 from server_app.app import make_strategy, with_actual_sites
-from server_app.loop import update_membership
 from strategies.base import Strategy
+from strategies.exchange.membership import RollCall
 
 pytestmark = pytest.mark.promise(
     "A federation in operation",
@@ -45,9 +44,8 @@ def federation(small: Small, monkeypatch: pytest.MonkeyPatch) -> tuple[Strategy,
     strategy = make_strategy(Division(load(config)).run)
     strategy.members.sites = [Site("north", 1000, 9), Site("south", 1001, 9)]
     found = {1000: "north", 1001: "south", 1002: "east"}
-    monkeypatch.setattr(
-        loop, "ask_nodes", lambda g, ids, *a, **kw: [Site(found[i], i, 9) for i in ids]
-    )
+    monkeypatch.setattr(RollCall, "ask", lambda *_: None)
+    monkeypatch.setattr(RollCall, "answer", lambda self, i: Site(found[i], i, 9))
     return strategy, grid
 
 
@@ -65,7 +63,7 @@ def test_one_more_than_was_counted_on_needs_the_operator_s_word(
     strategy, grid = federation
     settings = QUICK.model_copy(update={"newcomers": newcomers})
     grid.here = 3
-    update_membership(strategy, grid, settings)
+    strategy.members.update(grid, strategy.question, settings, "digits")
     assert names(strategy) == (["east", "north", "south"] if let_in else ["north", "south"])
     message = "node 1002 is left out: site 'east' was not counted on (federation.sites=2): feder"
     assert (message in caplog.text) != let_in

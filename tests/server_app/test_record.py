@@ -33,7 +33,7 @@ from server_app.loop import server_evaluator
 from server_app.record import Record
 from strategies import foreign
 from strategies.base import GLOBAL
-from strategies.exchange.inbox import content_bytes
+from strategies.exchange.exchange import content_bytes
 from strategies.round import RoundResult
 
 

@@ -19,7 +19,7 @@ from common.specs.updates import MEMORY_LOST
 from common.wire.weights import Weights
 from nectar.records.outputs import with_recorded
 from server_app.record import Record
-from strategies.exchange.members import Members
+from strategies.exchange.membership import Members
 from strategies.exchange.replies import Upload
 
 WARM = "feddm.start=noise feddm.warm=on"

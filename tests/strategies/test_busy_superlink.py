@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +15,11 @@ from small import Small
 
 from common.config.loading import load
 from common.division import Division
+from common.errors import FederationError
 from nectar.engines.local_grid import LocalGrid
 from server_app.app import make_strategy
 from strategies import fedssyn
-from strategies.exchange import inbox
+from strategies.exchange import exchange
 
 
 def answered(status: int) -> httpx.HTTPStatusError:
@@ -74,7 +76,7 @@ class OverloadedWhenAsked(Overloaded):
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbox, "_BUSY_PAUSE", 0.01, raising=False)
+    monkeypatch.setattr(exchange, "_BUSY_PAUSE", 0.01, raising=False)
 
 
 @pytest.mark.extended
@@ -150,6 +152,24 @@ def test_a_superlink_too_busy_to_say_who_is_there_is_asked_again(small: Small) -
     """At the roll call, of the names that were registered, and before each round."""
     config = small(method="fedavg", rounds=2)
     assert numbers(run(config, BusyAtTheDoor)) == numbers(run(config))
+
+
+class NeverSays(PromptGrid):
+    """The SuperLink never says which nodes are there."""
+
+    def get_node_ids(self) -> list[int]:
+        """Raise once the federation is made."""
+        if hasattr(self, "_replies"):
+            raise answered(503)
+        return super().get_node_ids()
+
+
+def test_a_roll_call_ends_at_its_deadline_however_busy_the_superlink_is(small: Small) -> None:
+    """It waited for a minute more."""
+    begun = time.monotonic()
+    with pytest.raises(FederationError, match=r"was too busy for 0\.3 s to say which nodes"):
+        run(small(set="federation.join_deadline=0.3"), NeverSays)
+    assert time.monotonic() - begun < 30
 
 
 def test_fedssyn_waits_on_where_the_superlink_is_too_busy(

@@ -400,7 +400,7 @@ def test_a_share_is_sent_again_to_a_site_that_lost_its_own(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A real site loses what it remembers after round 2: it learns without a share in 3, and has it again in 4."""
-    monkeypatch.setattr("strategies.exchange.members.Members.check_memory", lambda *_: None)
+    monkeypatch.setattr("strategies.exchange.membership.Members.check_memory", lambda *_: None)
 
     def loses(message: Any, reply: Any) -> Any:
         if message.metadata.group_id == "2":

@@ -14,8 +14,7 @@ from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
 from small import Small
 
-from strategies.exchange import inbox
-from strategies.exchange import inbox as sending
+from strategies.exchange import exchange
 
 
 class Uploading(PromptGrid):
@@ -65,9 +64,8 @@ def _release(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     Uploading.held.clear()
     monkeypatch.setattr(Uploading, "later", 0.0)
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + Uploading.later)
-    for module in (inbox, sending):
-        monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(inbox, "_PATIENCE", 0.2)
+    monkeypatch.setattr(exchange, "time", clock)
+    monkeypatch.setattr(exchange, "_PATIENCE", 0.2)
     yield
     Uploading.held.set()
 
@@ -118,8 +116,7 @@ def test_an_upload_that_had_begun_before_holds_up_nobody_who_asks_again(
     monkeypatch.setattr(Uploading, "overdue", True)
     grid = Uploading(ClientApp(), 2)
     asked = [Message(RecordDict(), node_id, "train") for node_id in grid.get_node_ids()]
-    first, second = grid.push_messages(asked)
-    time.sleep(0.1)
-    awaited = {m: inbox.Awaited(n, 0) for m, n in zip((second, first), (1001, 1000), strict=True)}
-    replies, _ = inbox.collect(grid, awaited, time.monotonic() + 1800)
-    assert list(replies) == [first]
+    inbox = exchange.Inbox(grid)
+    places = inbox.send(asked)
+    replies = inbox.collect([*places][::-1], time.monotonic() + 1800)
+    assert list(replies) == [0]

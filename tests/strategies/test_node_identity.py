@@ -15,7 +15,7 @@ from common.errors import NectarError
 from common.sites import Site, site_slug
 from nectar.cli import main
 from nectar.engines.local_grid import LocalGrid
-from strategies.exchange.roll_call import misnamed
+from strategies.exchange.membership import misnamed
 
 
 def named(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:

@@ -18,7 +18,7 @@ from common.division import Division
 from common.wire.weights import Weights
 from nectar.engines.local_grid import LocalGrid
 from strategies.exchange import judging
-from strategies.exchange.inbox import exchange
+from strategies.exchange.exchange import exchange
 from strategies.exchange.instructions import Serialiser
 from strategies.exchange.judging import group_sizes
 

@@ -17,8 +17,8 @@ from client_app.app import app as client_app
 from common.errors import FederationError
 from common.privacy.ledger import LedgerTip
 from nectar.engines.local_grid import LocalGrid
-from strategies.exchange import roll_call
-from strategies.exchange.roll_call import Question, wait_for_sites
+from strategies.exchange import membership
+from strategies.exchange.membership import Question, wait_for_sites
 
 pytestmark = pytest.mark.promise(
     "Absurd figures, and the roll call",
@@ -262,8 +262,8 @@ def test_all_are_asked_with_one_content_and_heads_are_written_once(
         written.append(len(heads))
         return tips_to_text(heads)
 
-    tips_to_text = roll_call.tips_to_text
-    monkeypatch.setattr(roll_call, "tips_to_text", write)
+    tips_to_text = membership.tips_to_text
+    monkeypatch.setattr(membership, "tips_to_text", write)
     heads = {f"partition-{i}": LedgerTip(1, "a" * 64) for i in range(NODES)}
     grid = federation(small)
     question = Question(0, held_out=False, max_examples=10**6, ledger_tips=heads)
@@ -313,7 +313,7 @@ class Unapproved(Looked):
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         sent = {message.metadata.message_id: message for message in self.pushed}
-        error = Error(code=roll_call.AWAITS_OWNER, reason="its owner is\nasked until 20:00 UTC")
+        error = Error(code=membership.AWAITS_OWNER, reason="its owner is\nasked until 20:00 UTC")
         return [
             Message(error, reply_to=sent[reply.metadata.reply_to_message_id])
             if reply.metadata.src_node_id in self._silent

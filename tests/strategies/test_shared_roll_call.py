@@ -17,7 +17,7 @@ from common.division import Division
 from common.methods import METHODS
 from nectar.engines.local_grid import LocalGrid
 from server_app.app import make_strategy
-from strategies.exchange.roll_call import Attendance, Question, wait_for_sites
+from strategies.exchange.membership import Attendance, Question, wait_for_sites
 
 pytestmark = pytest.mark.promise(
     "Absurd figures, and the roll call",

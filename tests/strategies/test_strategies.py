@@ -139,7 +139,7 @@ def test_a_foreign_strategy_is_handed_an_error_for_every_bad_reply_in_site_order
     inner = Recorder(min_train_nodes=1, min_available_nodes=1)
     strategy = ForeignStrategy(made, inner=inner)
     grid = SilentGrid(client_app, 3, small(method="fedavg"), silent=[1])
-    from strategies.exchange.inbox import exchange
+    from strategies.exchange.exchange import exchange
 
     start = ArrayRecord(made.build_model().state_dict())
     messages = strategy.configure_train(1, start, ConfigRecord(), grid)

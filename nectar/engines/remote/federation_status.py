@@ -12,7 +12,7 @@ from typing import Any
 from nectar.engines.flower.client import Client, plain
 from nectar.engines.flower.connection import Connection
 from nectar.engines.flower.marked_lines import is_marked, marked_content
-from strategies.exchange.roll_call import SILENT
+from strategies.exchange.membership import SILENT
 
 _SECONDS = 120.0
 
