@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,10 +30,12 @@ from benchmarks.measure import Claim, Row, compare, memory_from_now_on, peak_mem
 from common.config.loading import load
 from common.division import Division
 from common.learning.compute import return_freed_memory
+from common.sites import Site
 from nectar.engines.flower.app import client_app
 from nectar.engines.local_grid import LocalGrid
 from nectar.engines.local_run import run_here
-from server_app.app import make_strategy
+from server_app.app import Observer, make_strategy
+from server_app.run_directory import RunDirectory
 from strategies import federated
 from strategies.exchange.membership import Attendance, wait_for_sites
 
@@ -112,6 +114,15 @@ def drawn_up(costs: list[Cost]) -> str:
     return "\n".join(lines)
 
 
+class _Begun(Observer):
+    """Notes when the record of a run was there, in seconds of this process."""
+
+    at = 0.0
+
+    def begun(self, record: RunDirectory, sites: Sequence[Site]) -> None:
+        self.at = time.process_time()
+
+
 def cost_of(kind: str, nodes: int, asked: int, rounds: int) -> Cost:
     """Carry out a run of ``nodes`` nodes in this process and return what it took."""
     with tempfile.TemporaryDirectory() as directory:
@@ -120,18 +131,18 @@ def cost_of(kind: str, nodes: int, asked: int, rounds: int) -> Cost:
         run_here(load(few | {"rounds": 1}))
         return_freed_memory()
         before = memory_from_now_on()
-        begun: list[float] = []
+        begun = _Begun()
         with _timed() as roll_calls:
             start = time.process_time()
-            record = run_here(load(config), begun=lambda _: begun.append(time.process_time()))
+            record = run_here(load(config), observer=begun)
             end = time.process_time()
         there = [*record.directory.rglob("*")]
         return Cost(
             nodes,
             asked,
-            begun[0] - start - sum(roll_calls),
+            begun.at - start - sum(roll_calls),
             sum(roll_calls),
-            (end - begun[0]) / rounds,
+            (end - begun.at) / rounds,
             peak_memory() - before,
             peak_memory(),
             sum(path.stat().st_size for path in there if path.is_file()),

@@ -19,7 +19,7 @@ from nectar.records.outputs import REPORT, output_page
 from nectar.records.record import OTHERS, OVER_SITES, RunRecord
 from nectar.records.synthetic_sets import contrast_of
 from nectar.report.page import write
-from server_app.recorder import grid
+from server_app.pictures import grid
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -12,11 +12,13 @@ import torch
 from common.errors import ConfigError, FederationError, one_line
 from common.storage import tensor_file
 from common.storage.tensor_file import TensorFileError, join_tensors, split_tensors
-from server_app.metrics_file import Checksum
 from strategies.exchange.rules import GLOBAL
 from strategies.federated import LEARNED
 
 SCHEMA = 1
+
+Checksum = tuple[int, str]
+"""A number of lines of metrics.jsonl, and the SHA-256 of their figures."""
 
 #: the key under which a file's description has the SHA-256 of the strategy's large tensors, stored apart or not
 _LARGE = "large"

@@ -15,8 +15,7 @@ from typing import Any, TypeVar
 from common.config.resolved import Config
 from common.config.sources import SCHEMA
 from common.sites import Site
-from server_app.metrics_file import without_nan
-from server_app.record import Record
+from server_app.record import Record, without_nan
 from server_app.tracking import Line, MLflow, Pictures, TensorBoard, TrackedRun, begin, settings_of
 
 logger = getLogger("flwr")

@@ -1,4 +1,4 @@
-"""A run's record: configuration, provenance, metrics a round, partition, checkpoints, pictures; all in one directory.
+"""A run's record for the one process that writes it: configuration, provenance, a line a round, partition.
 
 Metrics of a round are written before its checkpoint. A run that continues takes up the checkpoint and lets go of
 the one line that can stand behind it, so nothing is lost and nothing stands twice.
@@ -7,14 +7,18 @@ the one line that can stand behind it, so nothing is lost and nothing stands twi
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
+import math
 import os
 import platform
 import shlex
 import shutil
+import socket
 import sys
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
@@ -22,6 +26,7 @@ from typing import Any
 
 import torch
 import yaml
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from common.code.fingerprint import source_fingerprint
@@ -36,18 +41,28 @@ from common.errors import FederationError
 from common.learning.compute import torch_device
 from common.settings.section import operational
 from common.settings.sections import SECTIONS, as_file_name
-from common.storage.files import read_file, write_json, write_text
+from common.storage.files import read_file, write_atomically, write_json, write_text
 from common.storage.tensor_file import unreadable_reason
-from server_app.checkpoint import Checkpoint
-from server_app.metrics_file import MetricsFile
-from server_app.run_directory import PROVENANCE, RunDirectory, codes_of
-from server_app.writer import BEGUN, Writer, sweep
+from server_app.checkpoint import Checkpoint, Checksum
+from server_app.run_directory import (
+    BEGUN,
+    LOCK,
+    PROVENANCE,
+    WRITER,
+    Line,
+    RunDirectory,
+    codes_of,
+    sweep,
+)
 
 #: settings that a continued run may have otherwise than the run it continues
 _MAY_DIFFER = ("rounds", "resume", "output-dir", "data-dir", "experiment")
 
 #: the beginning of the names of Flower's programs in which a ServerApp runs
 _FLOWER = ("flwr", "flower")
+
+#: seconds to wait for the lock: whoever looks whether a record is being written holds it for a moment
+_PATIENCE = 0.5
 
 _PACKAGES = ("flwr", "torch", "torchvision", "numpy", "pillow", "ray")
 
@@ -57,17 +72,15 @@ class Record(RunDirectory):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        self.metrics_file = MetricsFile(directory / "metrics.jsonl")
-        self._writer = Writer(directory)
+        self._lock: FileLock | None = None
+        self._sum: LinesChecksum | None = None
 
     @classmethod
     def create(cls, config: Config) -> Record:
         """Make a new record below the output directory, named by time, method and data set."""
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
         method = config.method.replace(":", ".").lower()
-        if (
-            "." in method
-        ):  # a strategy by path: its package tells it from a method of ours with the same name
+        if "." in method:  # its package tells a strategy by path from our method of the same name
             method = f"{method.partition('.')[0]}-{method.rpartition('.')[2]}"
         name = f"{stamp}-{method}-{as_file_name(config.dataset)}-seed{config.seed}-{uuid.uuid4().hex[:6]}"
         # Nothing of that name is there before it is whole, and its writer's.
@@ -75,11 +88,12 @@ class Record(RunDirectory):
         try:
             sweep(config.output_dir)
             record.directory.mkdir(parents=True)
-            record._writer.begin()
+            record.begin_writing()
             settings = f"schema: {SCHEMA}\n{config.dump_yaml()}"
             write_text(record.directory / "config.yaml", settings)
             write_json(record.directory / PROVENANCE, _provenance(config))
-            return record._renamed(config.output_dir / name)
+            record.directory = record.directory.rename(config.output_dir / name)
+            return record
         except BaseException as error:
             record.close()
             shutil.rmtree(record.directory, ignore_errors=True)
@@ -89,13 +103,6 @@ class Record(RunDirectory):
                 f"no record can be made in {config.output_dir} ({error.strerror}): make room there, or choose another "
                 "output-dir"
             ) from None
-
-    def _renamed(self, directory: Path) -> Record:
-        self.directory.rename(directory)
-        record = Record(directory)
-        record._writer = self._writer
-        record._writer.follow(directory)
-        return record
 
     @classmethod
     def open(cls, config: Config, but: Collection[str] = ()) -> Record:
@@ -186,12 +193,29 @@ class Record(RunDirectory):
         )
 
     def begin_writing(self) -> None:
-        """Be the record's one writer until ``close``; FederationError with another one's number and machine."""
-        self._writer.begin()
+        """Be the record's one writer until ``close``, or until this process ends.
+
+        Raises
+        ------
+        FederationError
+            If another process is: its number and its machine.
+        OSError
+            If nothing can be written there.
+        """
+        self._lock = FileLock(self.directory / LOCK, timeout=_PATIENCE)
+        try:
+            self._lock.acquire()
+        except Timeout:
+            raise FederationError(
+                f"{self.directory} is being written by {self.writer()}, a run that still goes on: wait for its end, "
+                "or end it"
+            ) from None
+        write_json(self.directory / WRITER, {"pid": os.getpid(), "host": socket.gethostname()})
 
     def close(self) -> None:
         """Let others write the record."""
-        self._writer.end()
+        if self._lock is not None:
+            self._lock.release()
 
     def _config(self) -> dict[str, Any]:
         try:
@@ -224,12 +248,66 @@ class Record(RunDirectory):
         write_json(self.directory / "partition.json", {"schema": SCHEMA, **content})
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Add a round to metrics.jsonl and see it on disk."""
-        self.metrics_file.append({"schema": SCHEMA, **line})
+        """Add a round to metrics.jsonl, on disk whole or not at all, NaN and infinity as null; OSError without room."""
+        text = json.dumps(without_nan({"schema": SCHEMA, **line}), allow_nan=False)
+        with self.metrics_path.open("ab", buffering=0) as file:
+            before = file.tell()
+            try:
+                content = f"{text}\n".encode()
+                while content:
+                    content = content[file.write(content) :]
+                os.fsync(file.fileno())
+            except OSError:
+                with contextlib.suppress(OSError):
+                    file.truncate(before)
+                raise
+        if self._sum is not None:
+            self._sum.add(json.loads(text))
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """Return the rounds' lines, not one that a crash cut short; FederationError if one is damaged."""
-        return self.metrics_file.lines()
+    def keep_lines(self, number: int) -> None:
+        """Let go of every line of metrics.jsonl after the first ``number``, and of what is left of one."""
+        if self.metrics_path.exists():
+            kept = self.metrics_path.read_bytes().split(b"\n")[:number]
+            whole = b"".join(line + b"\n" for line in kept)
+            write_atomically(self.metrics_path, lambda to: to.write_bytes(whole))
+        self._sum = None
+
+    def checksum(self) -> Checksum:
+        """Return how many lines there are, and the SHA-256 of what they say but what a clock decided."""
+        if self._sum is None:
+            self._sum = LinesChecksum(self.metrics())
+        return self._sum.value
+
+
+class LinesChecksum:
+    """The checksum of lines of metrics.jsonl, to which more can be added."""
+
+    def __init__(self, lines: Iterable[Line] = ()) -> None:
+        self._digest, self._lines = hashlib.sha256(), 0
+        for line in lines:
+            self.add(line)
+
+    def add(self, line: Line) -> None:
+        """Take in one more line."""
+        timeless = {key: value for key, value in line.items() if key != "seconds"}
+        self._digest.update(json.dumps(timeless, sort_keys=True).encode())
+        self._lines += 1
+
+    @property
+    def value(self) -> Checksum:
+        """The number of lines, and their SHA-256."""
+        return self._lines, self._digest.hexdigest()
+
+
+def without_nan(value: Any) -> Any:
+    """Return plain values with null for each number that JSON lacks."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {k: without_nan(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(v) for v in value]
+    return value
 
 
 def _provenance(config: Config) -> dict[str, Any]:

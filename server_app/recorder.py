@@ -1,4 +1,4 @@
-"""What is kept of a round: its line, its pictures, its checkpoints, and a sentence in the log."""
+"""What is kept of a round: its line, its checkpoints, its pictures, and a sentence in the log."""
 
 from __future__ import annotations
 
@@ -7,34 +7,30 @@ import math
 import shutil
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from logging import getLogger
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median, pstdev
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
-from torch import Tensor
 
-from common.data.user.rows import csv_of_rows
+from common.config.resolved import Config
 from common.errors import FederationError
+from common.learning.measures import macro
 from common.learning.task import Evaluation
 from common.privacy.accounting import epsilon
 from common.privacy.events import UNIT, Event
 from common.privacy.ledger import LedgerTip
-from common.samples.dataset import DatasetInfo
-from common.sites import site_slug
-from common.storage.files import read_regular, write_atomically, write_json, write_text
-from common.wire.image_codecs import Contrast
-from common.wire.images import FIGURES, Copies, SyntheticImages
+from common.settings.sections import MEASURES
+from common.storage.files import read_regular, write_atomically, write_json
+from common.wire.images import FIGURES, Copies
 from server_app.checkpoint import Checkpoint
-from server_app.record import Record
-from server_app.site_figures import at_sites, in_words, spread
-from server_app.synthetic_sets import save_sets
+from server_app.pictures import save_grids, save_sets
+from server_app.resume import ResumePoint, has_diverged
 from strategies.exchange.membership import some_of
 from strategies.exchange.replies import Outcome, PrivacyBudgetUsage, reasons_in_words
 from strategies.federated import Federated
@@ -53,52 +49,47 @@ MOST_TOLD = 1000
 
 
 class Recorder:
-    """The callback that keeps a round: its line, its checkpoints, its pictures, and a line in the log.
+    """Keeps each round: its line, its checkpoints, its pictures, and a line in the log.
 
-    ``told`` is told each line that is on record; ``held`` is what the sites hold out by class, as far as it is known.
+    Parameters
+    ----------
+    point : ResumePoint
+        The record, and where it stands.
+    notify : callable, optional
+        Called with each line that is on record.
+    held : mapping, optional
+        What the sites hold out by class, int64 [classes], as far as it is known.
     """
 
     def __init__(
         self,
-        record: Record,
+        point: ResumePoint,
         strategy: Federated,
-        rounds: int,
-        best: float | None = None,
-        line: Mapping[str, Any] | None = None,
-        diverged: bool = False,
-        told: Callable[[Mapping[str, Any]], object] = lambda line: None,
+        notify: Callable[[Mapping[str, Any]], object] = lambda line: None,
         held: Mapping[str, NDArray[np.int64]] = MappingProxyType({}),
     ) -> None:
-        self.record = record
-        self.strategy = strategy
-        self.rounds = rounds
-        self.best = best
-        self._line = line
-        self._diverged = diverged
-        self._told, self._held = told, held
+        self.record, self.strategy, self._notify, self._held = point.record, strategy, notify, held
+        self._config = strategy.run.config
+        self._measure = self._config.evaluation.measure
+        self._best, self._line, self._diverged = point.best, point.line, point.diverged
+        lines = self.record.metrics()
         self._loss = math.inf
-        self._measure = strategy.run.config.evaluation.measure
-        self._patience = strategy.run.config.evaluation.patience
-        self.best_round, self._without_better = _best_of(record)
-        self._untrained = (record.metrics_file.line(0).get("test") or {}).get("loss")
+        self._untrained = (lines[0].get("test") or {}).get("loss") if lines else None
+        self.best_round, self._without_better = 0, 0
+        if self.record.best.is_file():
+            self.best_round = Checkpoint.load(self.record.best).server_round
+            since = [line for line in lines if line["round"] > self.best_round]
+            self._without_better = sum(bool(line.get("validation")) for line in since)
 
     def out_of_patience(self) -> bool:
         """Return whether as many evaluations as the run has patience for brought nothing better; say so once."""
-        out = 0 < self._patience <= self._without_better
+        out = 0 < self._config.evaluation.patience <= self._without_better
         if out:
             logger.info(
                 "no better validation figure in %d evaluations (evaluation.patience): the result is round %d",
                 *(self._without_better, self.best_round),
             )
         return out
-
-    def _is_better(self, reached: float, server_round: int) -> bool:
-        """Return whether a round is the best one so far, and count those that are not."""
-        better = reached > (-math.inf if self.best is None else self.best)
-        self._without_better = 0 if better else self._without_better + 1
-        if better:
-            self.best, self.best_round = reached, server_round
-        return better
 
     def __call__(self, result: RoundResult) -> None:
         """Keep ``result``; the checkpoint comes last, so that what it vouches for is on disk.
@@ -113,68 +104,26 @@ class Recorder:
             if self._line is None:
                 self.record.append(line)
             if result.server_round:
-                self._keep(result)
+                self._keep(result, has_diverged(line))
         if result.server_round:
             _tell_copies(result)
-        logger.info("%s", sentence_of(result, self.rounds, line.get(FEWER, {}), self._measure))
-        self._tell_leap(result)
-        if _has_diverged(result):
-            kept = self.record.finite
-            logger.warning(
-                "round %d: the test loss is not finite: the model has diverged; lower a learning rate (%s)%s",
-                result.server_round,
-                self.strategy.run.config.learning_rates,
-                f" (the last checkpoint before it is kept in {kept})" if kept.is_file() else "",
-            )
+        logger.info(
+            "%s", sentence_of(result, self._config.rounds, line.get(FEWER, {}), self._measure)
+        )
+        if result.test is not None:
+            self._warn_of_loss(result.server_round, result.test.loss)
         if self._line is None:
-            self._told(line)
+            self._notify(line)
 
-    def _tell_leap(self, result: RoundResult) -> None:
-        """Say that a loss is far above the round's before, and above a blind guess's: nothing goes back by itself."""
-        if result.test is None:
-            return
-        blind, before = math.log(len(self.strategy.run.info.classes)), self._loss
-        self._loss = result.test.loss
-        if not result.server_round:
-            self._untrained = self._loss
-        if math.isfinite(self._loss) and self._loss > max(_LEAP * before, blind):
-            logger.warning(
-                "round %d: the test loss leapt from %.4f to %.4f; resume=%s round=best goes on from the best round",
-                result.server_round,
-                before,
-                self._loss,
-                self.record.directory,
-            )
-        elif (
-            self._untrained is not None
-            and self._untrained < self._loss < math.inf
-            and not self.strategy.run.config.weighs_classes
-        ):
-            logger.warning(
-                "round %d: the test loss is %.4f, above the %.4f before training: lower a learning rate (%s), or train "
-                "fewer epochs a round",
-                *(result.server_round, self._loss, self._untrained),
-                self.strategy.run.config.learning_rates,
-            )
-            self._untrained = None  # said once
-
-    def _notes(self, outcome: Outcome) -> dict[str, Any]:
-        """Return what the method says of the round, and what the sites have spent of their privacy until then."""
-        spending, delta = self.strategy.members.spending, self.strategy.run.config.privacy.delta
-        many = len(spending.events) > MOST_TOLD
-        asked = {*outcome.accepted, *outcome.rejected} if many else None
-        spent = spending_lines(spending, delta, asked)
-        return {**self.strategy.notes(), **outcome.secret, **({SPENT: spent} if spent else {})}
-
-    def judged(self, figures: SitesFigures) -> None:
-        """Write the line of the round that the sites judged; it is there already where a run continues behind it."""
+    def evaluated_at_sites(self, figures: SitesFigures) -> None:
+        """Write the line of a round that awaited the sites' figures; it is there where a run continues after it."""
         line, self._line = self._line, None
-        validation = self.strategy.run.config.data.validated_at_sites
+        validation = self._config.data.validated_at_sites
         classes = len(self.strategy.run.info.classes)
         told = at_sites(figures.mean, figures.outcome, classes, self._measure, self._held)
         reached = told["sites"].get(self._measure) if validation and told["sites"] else None
-        if isinstance(reached, float):
-            self._keep_if_best(reached, figures.server_round)
+        if isinstance(reached, float) and self._is_better(reached, figures.server_round):
+            self._copy_last_as_best(reached)
         if line is None:
             return
         passed = {
@@ -190,63 +139,91 @@ class Recorder:
             own = " (the mean of the sites' own)" if self._measure == "auc" else ""
             logger.info(
                 "round %d/%d: %sat the sites %s, %s%s",
-                *(figures.server_round, self.rounds, "validation " if validation else ""),
+                *(figures.server_round, self._config.rounds, "validation " if validation else ""),
                 *(in_words(told["sites"], self._measure, own), judges_of(figures.outcome)),
                 spread(told, self._measure),
             )
-        self._told(whole)
+        self._notify(whole)
 
-    def _keep_if_best(self, reached: float, server_round: int) -> None:
-        """Make the last checkpoint the best one too, if the sites' validation split says so."""
-        if not self._is_better(reached, server_round):
-            return
-        best = replace(Checkpoint.load(self.record.last), validation_accuracy=reached)
-        with self.record.writing():
-            if self.record.last_sets.is_file():
-                copied = lambda to: shutil.copyfile(self.record.last_sets, to)  # noqa: E731
-                write_atomically(self.record.best_sets, copied)
-            best.save(self.record.best)
+    def _warn_of_loss(self, server_round: int, loss: float) -> None:
+        """Say that the model has diverged, that its loss leapt, or is above that of the start; nothing is changed."""
+        before, self._loss = self._loss, loss
+        if not server_round:
+            self._untrained = loss
+        rates = self._config.learning_rates
+        if not math.isfinite(loss):
+            kept = self.record.finite
+            logger.warning(
+                "round %d: the test loss is not finite: the model has diverged; lower a learning rate (%s)%s",
+                *(server_round, rates),
+                f" (the last checkpoint before it is kept in {kept})" if kept.is_file() else "",
+            )
+        elif loss > max(_LEAP * before, math.log(len(self.strategy.run.info.classes))):
+            logger.warning(
+                "round %d: the test loss leapt from %.4f to %.4f; resume=%s round=best goes on from the best round",
+                *(server_round, before, loss, self.record.directory),
+            )
+        elif self._untrained is not None and loss > self._untrained:
+            if self._config.weighs_classes:
+                return
+            logger.warning(
+                "round %d: the test loss is %.4f, above the %.4f before training: lower a learning rate (%s), or train "
+                "fewer epochs a round",
+                *(server_round, loss, self._untrained, rates),
+            )
+            self._untrained = None  # said once
 
-    def _keep(self, result: RoundResult) -> None:
-        keep(self.record.directory, self.strategy.members.spending.ledger_tips)
-        sets, contrast = self.strategy.pictures(), self.strategy.contrast
-        folder = self.record.directory / "samples" / f"round-{result.server_round:03d}"
-        save_grids(sets, self.strategy.run.info, folder, contrast)
+    def _notes(self, outcome: Outcome) -> dict[str, Any]:
+        """Return what the method says of the round, and what the sites have spent of their privacy until then."""
+        spending = self.strategy.members.spending
+        many = len(spending.events) > MOST_TOLD
+        asked = {*outcome.accepted, *outcome.rejected} if many else None
+        spent = spending_lines(spending, self._config.privacy.delta, asked)
+        return {**self.strategy.notes(), **outcome.secret, **({SPENT: spent} if spent else {})}
+
+    def _is_better(self, reached: float, server_round: int) -> bool:
+        """Return whether a round is the best one so far, and count those that are not."""
+        better = reached > (-math.inf if self._best is None else self._best)
+        self._without_better = 0 if better else self._without_better + 1
+        if better:
+            self._best, self.best_round = reached, server_round
+        return better
+
+    def _copy_last_as_best(self, reached: float) -> None:
+        record = self.record
+        best = replace(Checkpoint.load(record.last), validation_accuracy=reached)
+        with record.writing():
+            if record.last_sets.is_file():
+                write_atomically(record.best_sets, lambda to: shutil.copyfile(record.last_sets, to))
+            best.save(record.best)
+
+    def _keep(self, result: RoundResult, diverged: bool) -> None:
+        """Write what is kept of a round beside its line."""
+        record, strategy, number = self.record, self.strategy, result.server_round
+        save_ledger_tips(record.directory, strategy.members.spending.ledger_tips)
+        sets, contrast = strategy.pictures(), strategy.contrast
+        folder = record.directory / "samples" / f"round-{number:03d}"
+        save_grids(sets, strategy.run.info, folder, contrast)
         reached = getattr(result.validation, self._measure, None)
-        weights = result.arrays.to_torch_state_dict(keep_input=True)
         checkpoint = Checkpoint(
-            result.server_round,
-            weights,
-            dict(self.strategy.checkpoint()),
+            number,
+            result.arrays.to_torch_state_dict(keep_input=True),
+            dict(strategy.checkpoint()),
             reached,
             self._line,
-            dict(self.strategy.members.last_accepted_round),
-            self.record.metrics_file.checksum(),
+            dict(strategy.members.last_accepted_round),
+            record.checksum(),
         )
-        if reached is not None and self._is_better(reached, result.server_round):
+        if reached is not None and self._is_better(reached, number):
             if sets:
-                save_sets(sets, result.server_round, self.record.best_sets, contrast)
-            checkpoint.save(self.record.best)
+                save_sets(sets, number, record.best_sets, contrast)
+            checkpoint.save(record.best)
         if sets:
-            save_sets(sets, result.server_round, self.record.last_sets, contrast)
-        if _has_diverged(result) and not self._diverged and self.record.last.is_file():
-            write_atomically(self.record.finite, lambda to: shutil.copyfile(self.record.last, to))
-        self._diverged = _has_diverged(result)
-        checkpoint.save(self.record.last)
-
-
-def _best_of(record: Record) -> tuple[int, int]:
-    """Return the best round on record, and how many evaluations came after it; zeros of a run that begins."""
-    if not record.best.is_file():
-        return 0, 0
-    best = Checkpoint.load(record.best).server_round
-    return best, sum(
-        bool(line.get("validation")) for line in record.metrics() if line["round"] > best
-    )
-
-
-def _has_diverged(result: RoundResult) -> bool:
-    return result.test is not None and not math.isfinite(result.test.loss)
+            save_sets(sets, number, record.last_sets, contrast)
+        if diverged and not self._diverged and record.last.is_file():
+            write_atomically(record.finite, lambda to: shutil.copyfile(record.last, to))
+        self._diverged = diverged
+        checkpoint.save(record.last)
 
 
 def _tell_copies(result: RoundResult) -> None:
@@ -327,31 +304,32 @@ def require_an_update(lines: Sequence[Mapping[str, Any]]) -> None:
 _LEARNED = 0.05
 
 
-def warn_no_progress(lines: Sequence[Mapping[str, Any]], rates: str) -> str:
-    """Return a sentence about a run whose model is no better than before training, else nothing.
-
-    Parameters
-    ----------
-    rates : str
-        From what to what the learning rates may be lowered.
-    """
+def warn_no_progress(lines: Sequence[Mapping[str, Any]], config: Config) -> None:
+    """Warn of a run whose model is no better than before training; not where classes are weighted in the loss."""
     judged = [line for line in lines if line.get("test") and line["test"]["loss"] is not None]
-    if len(judged) < 2 or judged[0]["round"]:
-        return ""
+    if len(judged) < 2 or judged[0]["round"] or config.weighs_classes:
+        return
     before, after = judged[0]["test"], judged[-1]["test"]
     by_chance = 1.5 / max(1, len(after["per_class"]))
     learned = max(before["accuracy"] + _LEARNED, by_chance)
     if after["loss"] <= before["loss"] or after["accuracy"] > learned:
-        return ""
+        return
     without = [line for line in lines if line["rejected"]]
     first = ""
     if without:
         reasons = some_of([f"{site}: {why}" for site, why in without[-1]["rejected"].items()])
         first = f"see to the replies that {len(without)} of {len(lines) - 1} rounds rejected ({reasons}), then "
-    return (
-        f"the run has learned nothing: after round {judged[-1]['round']} the test loss is {after['loss']:.4f}, before "
-        f"training it was {before['loss']:.4f} (accuracy {after['accuracy']:.4f}, before {before['accuracy']:.4f}); "
-        f"{first}try a lower learning rate ({rates})"
+    logger.warning(
+        "the run has learned nothing: after round %d the test loss is %.4f, before training it was %.4f "
+        "(accuracy %.4f, before %.4f); %stry a lower learning rate (%s)",
+        *(
+            judged[-1]["round"],
+            after["loss"],
+            before["loss"],
+            after["accuracy"],
+            before["accuracy"],
+        ),
+        *(first, config.learning_rates),
     )
 
 
@@ -409,82 +387,82 @@ def _megabytes(account: Mapping[str, int]) -> str:
     return f"{sum(account.values()) / 1e6:.2f} MB"
 
 
-# ---- pictures ------------------------------------------------------------------------------------
-# What sites sent so that a person can look at what left: PNG grids of images, a row a class; rows as tables.
-
-#: the shortest side an image is drawn with, in pixels
-_MIN_SIDE = 32
+# ---- sites ---------------------------------------------------------------------------------------
+# The sites' own figures in a line and in the log: of each site, of all together, and over the sites.
 
 
-def save_grids(
-    sets: Mapping[str, SyntheticImages],
-    info: DatasetInfo,
-    directory: Path,
-    contrast: Contrast = "pixels",
-) -> None:
-    """Write one PNG a site, ``<slug>.png``; of rows and series a table in raw values, ``<slug>.csv``."""
-    if sets:
-        directory.mkdir(parents=True, exist_ok=True)
-    for site, images in sets.items():
-        if not info.has_images:
-            names = [info.classes[label] for label in hard(images.labels).tolist()]
-            write_text(
-                directory / f"{site_slug(site)}.csv", csv_of_rows(images.images, names, info)
-            )
-            continue
-        picture = grid(images.images, images.labels, info, contrast)
-        write_atomically(directory / f"{site_slug(site)}.png", partial(picture.save, format="PNG"))
+def at_sites(
+    mean: Mapping[str, Any] | None,
+    outcome: Outcome,
+    classes: int = 0,
+    measure: str = "accuracy",
+    held: Mapping[str, NDArray[np.int64]] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Return what a line says of the evaluation at the sites; ``mean`` is over all examples.
 
-
-def grid(
-    images: Tensor, labels: Tensor, info: DatasetInfo, contrast: Contrast = "pixels"
-) -> Image.Image:
-    """Draw images [n, C, H, W] in rows by class, as ``contrast`` says; soft labels count as their largest class."""
-    pixels, labels = in_bytes(images, info, contrast), hard(labels)
-    channels, height, width = pixels.shape[1:]
-    scale = max(1, -(-_MIN_SIDE // min(height, width)))
-    present = torch.unique(labels).tolist()
-    columns = max(int((labels == c).sum()) for c in present)
-    rows, gap = len(present), 1
-    sheet = torch.full((channels, rows * (height + gap) - gap, columns * (width + gap) - gap), 255)
-    sheet = sheet.to(torch.uint8)
-    for row, c in enumerate(present):
-        for column, image in enumerate(pixels[labels == c]):
-            top, left = row * (height + gap), column * (width + gap)
-            sheet[:, top : top + height, left : left + width] = image
-    array = sheet[0].numpy() if channels == 1 else sheet.permute(1, 2, 0).contiguous().numpy()
-    picture = Image.fromarray(array)
-    size = (picture.width * scale, picture.height * scale)
-    return picture.resize(size, Image.Resampling.NEAREST)
-
-
-# ---- screen --------------------------------------------------------------------------------------
-# Images of the model's normalised space as a screen shows them, and their labels as rows of a sheet need them.
-
-
-def on_screen(images: Tensor, info: DatasetInfo, contrast: Contrast = "pixels") -> Tensor:
-    """Return images [n, C, H, W] of the model's normalised space as float32 values from 0 to 1.
-
-    ``pixels`` undoes the normalisation and clips. ``stretched`` undoes it too, then maps each image's own extremes,
-    over all its channels together, to 0 and 1; an image of one value only becomes 0.5.
+    F1 and balanced accuracy are of all counts together, and the AUC is the mean of the sites' own, since no score
+    leaves a site. Mean, deviation and worst are of the measure, each site counting once. ``held`` is what the sites
+    are known to hold out, by class (`Division.held_out`); what they tell themselves goes before it.
     """
-    mean, std = (torch.tensor(v, dtype=torch.float32)[:, None, None] for v in (info.mean, info.std))
-    pixels = images.float() * std + mean
-    if contrast == "pixels":
-        return pixels.clamp(0, 1)
-    low, high = pixels.amin((1, 2, 3), keepdim=True), pixels.amax((1, 2, 3), keepdim=True)
-    stretched = (pixels - low) / (high - low)
-    return torch.where(high > low, stretched, 0.5)
+    each: dict[str, dict[str, Any]] = {}
+    total = torch.zeros(classes**2, dtype=torch.int64)
+    judged = {site: torch.from_numpy(held[site]) for site in outcome.evaluated if site in held}
+    for site, one in outcome.evaluated.items():
+        each[site] = {"examples": one.examples, "accuracy": one.accuracy, "loss": one.loss}
+        if one.counts:
+            counts = torch.zeros_like(total)
+            counts[list(one.counts[::2])] = torch.tensor(one.counts[1::2])
+            total += counts
+            judged[site] = counts.reshape(classes, classes).sum(1)
+            each[site] |= _of_counts(counts.reshape(classes, classes))
+        each[site] |= {} if one.auc is None else {"auc": one.auc}
+        each[site] |= over_classes(judged[site]) if site in judged else {}
+    found = {"sites": None, "evaluated": each, "unevaluated": dict(outcome.unevaluated)}
+    if not mean:
+        return found
+    table, own = total.reshape(classes, classes), measured(each, measure)
+    more = {**_of_counts(table), "confusion": table.tolist()} if total.any() else {}
+    if own:
+        more |= {"mean": fmean(own.values()), "deviation": pstdev(own.values())}
+        more |= {"worst": min(own.values())} | ({"auc": more["mean"]} if measure == "auc" else {})
+    more |= over_classes(sum(judged.values(), 0)) if judged.keys() == each.keys() else {}
+    return {**found, "sites": {**mean, **more}}
 
 
-def in_bytes(images: Tensor, info: DatasetInfo, contrast: Contrast = "pixels") -> Tensor:
-    """Return the same as uint8 [n, C, H, W]."""
-    return (on_screen(images, info, contrast) * 255).round().to(torch.uint8)
+def over_classes(counts: Any) -> dict[str, str]:
+    """Return ``over`` how many of the classes figures of ``counts`` examples by class are; nothing where over all."""
+    there = int((counts > 0).sum())
+    return {"over": f"{there} of {len(counts)} classes"} if there < len(counts) else {}
 
 
-def hard(labels: Tensor) -> Tensor:
-    """Return labels int64 [n]: of soft ones, float [n, classes], the class with the most."""
-    return labels.argmax(1) if labels.is_floating_point() else labels
+def _of_counts(counts: torch.Tensor) -> dict[str, Any]:
+    return dict(zip(("f1", "balanced"), macro(counts), strict=True))
+
+
+def measured(evaluated: Mapping[str, Mapping[str, Any]], measure: str) -> dict[str, float]:
+    """Return each site's measure; a site of a single class has no AUC."""
+    return {site: one[measure] for site, one in evaluated.items() if measure in one}
+
+
+def spread(line: Mapping[str, Any], measure: str) -> str:
+    """Say what the measure is over the sites of a line, the worst one by name; nothing of one site."""
+    own = measured(line["evaluated"], measure)
+    if len(own) < 2:
+        return ""
+    of = "" if len(own) == len(line["evaluated"]) else f" of the {len(own)} that have two classes"
+    return (
+        "; {} by site{}: mean {mean:.4f}, deviation {deviation:.4f}, worst {worst:.4f} ({})".format(
+            MEASURES[measure], of, min(own, key=own.__getitem__), **line["sites"]
+        )
+    )
+
+
+def in_words(figures: Mapping[str, Any], measure: str, over: str = "") -> str:
+    """Return what was measured, ``over`` which classes or sites, with accuracy and loss."""
+    over += f" over {figures['over']}" if figures.get("over") else ""
+    names = dict.fromkeys((measure, "accuracy", "loss"))
+    first, *rest = (f"{MEASURES.get(n, n)} {figures.get(n, math.nan):.4f}" for n in names)
+    return ", ".join([first + over, *rest])
 
 
 # ---- spent ---------------------------------------------------------------------------------------
@@ -539,20 +517,20 @@ def _finite(value: float) -> float | None:
 # A site that comes back with an older copy of its ledger is refused by itself once it is told the newest of them. Who
 # puts back an older copy of the site's state and of the server's records alike is not noticed.
 
-FILE = "ledger-heads.json"
+LEDGER_TIPS = "ledger-heads.json"
 """In a record: by site, the newest head that this run saw."""
 
 
-def keep(record: Path, heads: Mapping[str, LedgerTip]) -> None:
+def save_ledger_tips(record: Path, heads: Mapping[str, LedgerTip]) -> None:
     """Write what was seen until now; nothing where no site keeps a ledger."""
     if heads:
-        write_json(record / FILE, {site: asdict(head) for site, head in heads.items()})
+        write_json(record / LEDGER_TIPS, {site: asdict(head) for site, head in heads.items()})
 
 
-def seen(places: Iterable[Path]) -> dict[str, LedgerTip]:
+def load_ledger_tips(places: Iterable[Path]) -> dict[str, LedgerTip]:
     """Return by site the longest head in the records below ``places``; of one that is damaged a warning is left."""
     found: dict[str, LedgerTip] = {}
-    for path in sorted({path for place in places for path in place.glob(f"*/{FILE}")}):
+    for path in sorted({path for place in places for path in place.glob(f"*/{LEDGER_TIPS}")}):
         for site, head in _read(path).items():
             if head.length > found.get(site, LedgerTip()).length:
                 found[site] = head

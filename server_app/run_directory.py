@@ -1,16 +1,48 @@
-"""A run's directory for whoever reads it: where its files lie, and what its provenance states.
+"""A run's directory for whoever reads it: where its files lie, what they state, and whether a run still writes it.
 
-Nothing here writes, and nothing needs torch: a list of runs is there at once.
+Nothing here changes a record, and nothing needs torch: a list of runs is there at once.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
+import shutil
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from common.config.sources import SCHEMA
+from common.errors import FederationError, one_line
 from common.storage.files import parse_json, read_file
+
+Line = dict[str, Any]
+"""A round's line of metrics.jsonl."""
+
+PROVENANCE = "provenance.json"
+
+AUDIT = "audit-images.json"
+"""What `nectar audit images` found; there only where it was asked."""
+
+ALONE = "alone"
+"""In a record's provenance: whether no other run went on beside it, so that its seconds are its own."""
+
+COMPLETED = "completed"
+"""The outcome of a run that went to its last round."""
+
+#: held by the process that writes the record; beside it stands who that is. Names with a dot never leave the machine
+LOCK, WRITER = ".writer.lock", ".writer.json"
+
+BEGUN = ".begun-"
+"""What a record's name begins with until its first files are whole."""
+
+#: seconds for which a record that is being made and has no writer's note is not taken for left behind
+_YOUNG = 60.0
+
+#: of what stands in a note that others may have written, as much as a name can need
+_LONGEST = 80
 
 
 class RunDirectory:
@@ -29,6 +61,11 @@ class RunDirectory:
     def id(self) -> str:
         """The directory's name, which also names the run to its devices."""
         return self.directory.name
+
+    @property
+    def metrics_path(self) -> Path:
+        """The figures: a line a round."""
+        return self.directory / "metrics.jsonl"
 
     @property
     def last(self) -> Path:
@@ -91,6 +128,63 @@ class RunDirectory:
             return None
         return content if isinstance(content, dict) else None
 
+    def metrics(self) -> list[Line]:
+        """Return the rounds' lines; a last one without its line end was cut short by a crash, and does not count.
+
+        Raises
+        ------
+        FederationError
+            If the file cannot be read, or a line is damaged: it is named.
+        """
+        path = self.metrics_path
+        try:
+            *texts, _ = read_file(path).split(b"\n")
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise FederationError(f"{path} cannot be read ({error.strerror})") from None
+        lines: list[Line] = []
+        for number, text in enumerate(texts, 1):
+            line = parse_line(text)
+            if line is None:
+                raise FederationError(
+                    f"{path} is damaged at line {number}: put back a whole copy of the record"
+                )
+            lines.append(line)
+        return lines
+
+    def is_written(self) -> bool:
+        """Return whether a process writes the record; yes where that cannot be known. Nothing is written for it."""
+        try:
+            lock = os.open(self.directory / LOCK, os.O_RDONLY | os.O_NONBLOCK)
+        except OSError as error:
+            return not isinstance(error, FileNotFoundError)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(lock)
+        return False
+
+    def writer(self) -> str:
+        """Return the process and the machine that wrote the record last, as far as that is known."""
+        note = self.json(WRITER) or {}
+        if not {"pid", "host"} <= note.keys():
+            return "another process"
+        pid, host = (one_line(str(note[key]))[:_LONGEST] for key in ("pid", "host"))
+        return f"process {pid} on {host}"
+
+
+def parse_line(text: bytes) -> Line | None:
+    """Return a round's line; None if the text is none."""
+    try:
+        found = parse_json(text)
+    except (ValueError, RecursionError):
+        return None
+    known = isinstance(found, dict) and type(found.get("round")) is int and found["round"] >= 0
+    return found if known else None
+
 
 def codes_of(provenance: Mapping[str, Any]) -> list[str]:
     """Return the fingerprints of the code that a run was computed by, in their order."""
@@ -98,16 +192,10 @@ def codes_of(provenance: Mapping[str, Any]) -> list[str]:
     return [str(provenance.get("code", "")), *later]
 
 
-PROVENANCE = "provenance.json"
-
-
-AUDIT = "audit-images.json"
-"""What `nectar audit images` found; there only where it was asked."""
-
-
-ALONE = "alone"
-"""In a record's provenance: whether no other run went on beside it, so that its seconds are its own."""
-
-
-COMPLETED = "completed"
-"""The outcome of a run that went to its last round."""
+def sweep(output_dir: Path) -> None:
+    """Delete what runs left that ended while they made their records."""
+    for left in output_dir.glob(f"{BEGUN}*"):
+        with suppress(OSError):
+            young = time.time() - left.stat().st_mtime < _YOUNG and not (left / WRITER).exists()
+            if not (young or left.is_symlink() or RunDirectory(left).is_written()):
+                shutil.rmtree(left)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from logging import INFO, Formatter, LogRecord, getLogger
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,7 +24,8 @@ from nectar.arguments import (
 from nectar.records.outputs import with_recorded
 
 if TYPE_CHECKING:
-    from server_app.record import Record
+    from common.sites import Site
+    from server_app.run_directory import RunDirectory
 
 HELP = """\
 Runs the apps and the messages of a federation without its processes, and gives the same numbers. Where the devices of
@@ -77,22 +79,19 @@ def main(
     if estimate is not None:
         getLogger("flwr").info("%s", estimate.sentence())
     asked = devices_asked(config) if estimate is None else estimate.asked
-    progress = Progress(config.rounds, asked, estimate)
-    note = Path(note_record) if note_record else None
 
-    def begun(record: Record) -> None:
-        progress.begin(record)
-        _note(record.directory, note)
+    class Noted(Progress):
+        def begun(self, record: RunDirectory, sites: Sequence[Site]) -> None:
+            super().begun(record, sites)
+            if note_record:
+                write_text(Path(note_record), f"{record.directory}\n")
+
+    progress = Noted(config.rounds, asked, estimate)
 
     with progress_shown(progress):
-        record = run_here(config, progress, begun, progress.members, start=start)
+        record = run_here(config, progress, progress, start=start)
     print(next_step(record.directory), flush=True)
     return 0
-
-
-def _note(directory: Path, to: Path | None) -> None:
-    if to is not None:
-        write_text(to, f"{directory}\n")
 
 
 def _log_plainly() -> None:

@@ -35,7 +35,7 @@ from common.samples.inputs import normalised, samples
 from common.settings.images import ImagesSettings
 from nectar import charts
 from nectar.report.text import aligned
-from server_app.recorder import grid
+from server_app.pictures import grid
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from common.config.resolved import Config
 from common.data.loading import clear_cache
-from common.sites import Site
 from nectar.engines.flower.app import client_app
 from nectar.engines.pool.grid import local_federation
 from nectar.records.record_imports import note_parts
-from server_app.app import Start, serve
+from server_app.app import Observer, Start, serve
 from server_app.on_round import OnRound
 from server_app.record import Record
 
@@ -18,8 +17,7 @@ from server_app.record import Record
 def run_here(
     config: Config,
     progress: Callable[[int, int], None] | None = None,
-    begun: Callable[[Record], object] | None = None,
-    members: Callable[[Sequence[Site]], None] | None = None,
+    observer: Observer | None = None,
     on_round: OnRound | None = None,
     start: Start | None = None,
 ) -> Record:
@@ -29,12 +27,10 @@ def run_here(
     ----------
     progress : callable, optional
         Told (devices that have worked, devices asked together) after each one.
-    begun : callable, optional
-        Told the record as soon as there is one.
-    members : callable, optional
-        Told the sites that take part, before the first round and after each one.
+    observer : Observer, optional
+        Told where the record lies, and of each round that is done.
     on_round : callable, optional
-        A user's own function, told each round's line of metrics.jsonl; what it raises is a warning.
+        A user's own function, called with each round's line of metrics.jsonl; what it raises is a warning.
     start : Start, optional
         What the check made that the run begins with.
 
@@ -47,6 +43,6 @@ def run_here(
     try:
         note_parts(config)
         with local_federation(app, config, progress) as grid:
-            return serve(grid, config, begun, members, on_round=on_round, start=start)
+            return serve(grid, config, observer, on_round, start)
     finally:
         clear_cache()

@@ -29,8 +29,8 @@ from nectar.engines.flower.app import client_app
 from nectar.engines.local_grid import LocalGrid
 from nectar.engines.pool.grid import LEAST_DEVICE, LEAST_GAIN, devices_asked, most_processes, of_run
 from nectar.report.text import plural
-from server_app.app import make_strategy
-from server_app.record import Record
+from server_app.app import Observer, make_strategy
+from server_app.run_directory import RunDirectory
 from strategies.federated import Federated
 
 logger = logging.getLogger("flwr")
@@ -39,7 +39,7 @@ _ON_TERMINAL, _IN_LOG = 1.0, 60.0
 """Seconds between two lines: one that replaces the last on a terminal, one more where there is none."""
 
 
-class Progress:
+class Progress(Observer):
     """Knows the sites' and the server's work as far as it is told of it.
 
     Parameters
@@ -62,7 +62,7 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._rounds, self._clock = rounds, clock
-        self._round, self._evaluates_start = 0, True
+        self._round = 0
         self._begun: float | None = None
         self._answered: float | None = None
         self._done, self._asked, self._usually = 0, asked, asked
@@ -71,17 +71,17 @@ class Progress:
         self._server = (estimate.server or 0.0) if estimate else None
         self._whole: float | None = None
 
-    def begin(self, record: Record) -> None:
-        """Take note of the record, which says how many rounds a resumed run has done."""
-        lines = record.metrics()
-        self._round = max((line["round"] for line in lines), default=0)
-        self._evaluates_start = not lines
+    def begun(self, record: RunDirectory, sites: Sequence[Site]) -> None:
+        """Take note of the record, which says how many rounds a resumed run has done: it begins with the next."""
+        if lines := record.metrics():
+            self._round = max(line["round"] for line in lines)
+            self._begin_round()
 
-    def members(self, sites: Sequence[Site]) -> None:
-        """Take note that the rounds begin, or that one is over; round 0 is over before it begins."""
-        if self._evaluates_start:
-            self._evaluates_start = False
-            return
+    def round_done(self, server_round: int, rounds: int, sites: Sequence[Site]) -> None:
+        """Take note that a round is over, and the next one begins."""
+        self._begin_round()
+
+    def _begin_round(self) -> None:
         now = self._clock()
         if self._begun is not None:
             self._whole = now - self._begun

@@ -36,7 +36,7 @@ from nectar.records.synthetic_sets import contrast_of
 from nectar.report.facts import facts_of, unknown_method
 from nectar.report.text import plural, share
 from server_app.checkpoint import Checkpoint
-from server_app.recorder import hard
+from server_app.pictures import hard
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from common.sites import ALL_SITES, is_site_name, site_slug
 from common.storage.files import write_text
 from common.wire.image_codecs import Contrast
 from common.wire.images import SyntheticImages
-from server_app.recorder import hard, in_bytes
+from server_app.pictures import hard, in_bytes
 
 _UNFIT = re.compile(r'[\\/:*?"<>|\x00-\x1f]')
 

@@ -25,7 +25,7 @@ from common.sites import ALL_SITES
 from nectar.records.record import RunRecord
 from nectar.records.record_imports import NotNamed
 from nectar.records.synthetic_sets import contrast_of
-from server_app.recorder import on_screen
+from server_app.pictures import on_screen
 
 #: real images compared at a time
 _CHUNK = 4096

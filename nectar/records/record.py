@@ -23,9 +23,14 @@ from common.errors import ConfigError, FederationError
 from common.settings.sections import MEASURES
 from common.storage.files import read_file
 from nectar.records.record_shape import Audit, Line, Partition, Provenance, require
-from server_app.metrics_file import MetricsFile, parse_line
-from server_app.run_directory import ALONE, AUDIT, COMPLETED, PROVENANCE, RunDirectory
-from server_app.writer import Writer
+from server_app.run_directory import (
+    ALONE,
+    AUDIT,
+    COMPLETED,
+    PROVENANCE,
+    RunDirectory,
+    parse_line,
+)
 
 if TYPE_CHECKING:
     from common.wire.images import SyntheticImages
@@ -172,8 +177,7 @@ class RunRecord(RunDirectory):
         FederationError
             If the file cannot be read, or a value of it is not what a run writes.
         """
-        path = self.directory / "metrics.jsonl"
-        lines = MetricsFile(path).lines()
+        path, lines = self.metrics_path, self.metrics()
         for number, line in enumerate(lines, 1):
             require(Line, line, path, f"line {number}")
         by_class = [(line.get("test") or {}).get("per_class") for line in lines]
@@ -246,7 +250,7 @@ class RunRecord(RunDirectory):
     def _readable(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl that can be read: a glance says what is there."""
         try:
-            texts = read_file(self.directory / "metrics.jsonl").splitlines()
+            texts = read_file(self.metrics_path).splitlines()
         except OSError:
             return []
         return [line for line in map(parse_line, texts) if line]
@@ -270,7 +274,7 @@ class RunRecord(RunDirectory):
         kind = str(self.provenance.get("outcome", "")).partition(":")[0]
         if kind != "running":
             return kind if kind in OUTCOMES else "failed"
-        return "running" if Writer(self.directory).is_at_work() else "killed"
+        return "running" if self.is_written() else "killed"
 
     @cached_property
     def size(self) -> int:

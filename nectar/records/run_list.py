@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from common.errors import ConfigError, NectarError
 from nectar.records.record import LATEST, RunRecord, record_at
 from server_app.run_directory import PROVENANCE, RunDirectory
-from server_app.writer import Writer
-from server_app.writer import sweep as sweep_begun
+from server_app.run_directory import sweep as sweep_begun
 
 if TYPE_CHECKING:
     from nectar.records.identity import Identity
@@ -105,10 +104,9 @@ def _removable(output: Path, name: str) -> RunRecord:
 
 
 def _refuse_written(run: RunRecord) -> None:
-    writer = Writer(run.directory)
-    if writer.is_at_work():
+    if run.is_written():
         raise ConfigError(
-            f"{run.id} is being written by {writer.who()}, a run that still goes on: wait for its end, or end it."
+            f"{run.id} is being written by {run.writer()}, a run that still goes on: wait for its end, or end it."
         )
 
 
@@ -140,7 +138,7 @@ class Archive:
     def unfinished(self, identity: Identity) -> RunRecord | None:
         """Return the record of a run that broke off, and that no process writes: the one that got furthest."""
         found = [run for run in self._of(identity) if not run.completed]
-        found = [run for run in found if not Writer(run.directory).is_at_work()]
+        found = [run for run in found if not run.is_written()]
         return max(found, key=lambda run: (run.done, run.id), default=None)
 
     def _of(self, identity: Identity) -> list[RunRecord]:

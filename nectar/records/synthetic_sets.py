@@ -1,4 +1,4 @@
-"""The sets that sites sent, read from a record: what `server_app.synthetic_sets` wrote."""
+"""The sets that sites sent, read from a record: what `server_app.pictures` wrote."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from common.storage import tensor_file
 from common.storage.tensor_file import TensorFileError
 from common.wire.image_codecs import CONTRASTS, Contrast
 from common.wire.images import SyntheticImages
-from server_app.synthetic_sets import SCHEMA
+from server_app.pictures import SCHEMA
 
 
 def load_sets(path: Path) -> tuple[int, dict[str, SyntheticImages]]:

@@ -27,7 +27,7 @@ from nectar.records.synthetic_sets import contrast_of
 from nectar.report.tables import ReportTable
 from nectar.report.text import plural
 from nectar.report.view import View
-from server_app.recorder import hard, on_screen
+from server_app.pictures import hard, on_screen
 
 #: what is drawn of one run at most; the record has all
 _MAX_SITES, _MAX_CLASSES, _MAX_IMAGES = 20, 20, 10

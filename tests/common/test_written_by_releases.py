@@ -19,7 +19,7 @@ from nectar.cli import main
 from nectar.records.identity import Identity
 from nectar.records.record import RunRecord
 from server_app.checkpoint import Checkpoint
-from server_app.recorder import seen
+from server_app.recorder import load_ledger_tips
 
 RELEASES = sorted((ROOT / "tests").glob("written-by-0.[2-9]*"))
 
@@ -95,7 +95,7 @@ def test_a_ledger_its_tips_and_a_node_config_are_read(written: Path, tmp_path: P
     assert len(lines.charges) == 2
     goes_on = Ledger(tmp_path / "places" / "record").append(lines.charges[0], lambda before: None)
     assert goes_on.head.length == 3
-    assert seen([tmp_path / "places"]) == {"north": LedgerTip(2, lines.head.sha256)}
+    assert load_ledger_tips([tmp_path / "places"]) == {"north": LedgerTip(2, lines.head.sha256)}
     node = tomllib.loads((written / "node-config.toml").read_text())
     assert NodeConfig.of(node).review_seconds == 600
     assert {*node} <= {*KEYS}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,12 +16,13 @@ from flwr.app import Message, RecordDict
 from client_app.app import app as client_app
 from client_app.state import DirectoryState
 from common.config.loading import load
-from common.sites import site_name
+from common.sites import Site, site_name
 from nectar.engines.local_grid import LocalGrid
 from nectar.records.outputs import with_recorded
-from server_app.app import serve
+from server_app.app import Observer, serve
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
+from server_app.run_directory import RunDirectory
 from tests.contract.cases import SITES, Case, config_of
 
 Sizes = dict[int, dict[str, dict[str, int]]]
@@ -104,27 +105,31 @@ class BrokenOffError(Exception):
     """A run that ends here, as if it had been killed."""
 
 
-class _Stop:
-    """Breaks a run off behind the first round that it does, which is not its last."""
+class _Stop(Observer):
+    """Breaks a run off after the first round that it does, which is not its last."""
 
     def __init__(self) -> None:
         self._stood: int | None = None
+        self.directory = Path()
 
-    def __call__(self, reached: int, of: int) -> None:
-        if self._stood is not None and self._stood < reached < of:
+    def begun(self, record: RunDirectory, sites: Sequence[Site]) -> None:
+        self.directory = record.directory
+
+    def round_done(self, server_round: int, rounds: int, sites: Sequence[Site]) -> None:
+        if self._stood is not None and self._stood < server_round < rounds:
             raise BrokenOffError
-        self._stood = reached
+        self._stood = server_round
 
 
 def broken_off(config: dict[str, Any]) -> Record:
     """Run ``config`` to its end, broken off behind each of its rounds and continued."""
-    sites, begun = load(config).federation.sites, list[Record]()
+    sites = load(config).federation.sites
     for _ in range(config["rounds"] + 1):
+        stop = _Stop()
         try:
-            grid = LocalGrid(client_app, sites, config)
-            return serve(grid, load(config), begun=begun.append, done=_Stop())
+            return serve(LocalGrid(client_app, sites, config), load(config), stop)
         except BrokenOffError:
-            config = with_recorded({"resume": str(begun[-1].directory)})
+            config = with_recorded({"resume": str(stop.directory)})
     raise AssertionError("no attempt came a round further")
 
 

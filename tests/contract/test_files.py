@@ -39,7 +39,7 @@ from nectar.export.scoring import ExportedModel
 from nectar.records.record import RunRecord
 from nectar.records.synthetic_sets import load_sets
 from server_app.checkpoint import Checkpoint
-from server_app.synthetic_sets import save_sets
+from server_app.pictures import save_sets
 
 pytestmark = [
     pytest.mark.usefixtures("patience"),

@@ -44,11 +44,13 @@ from spoiling import Hostile
 from client_app.app import app as client_app
 from client_app.state import DirectoryState
 from common.config.loading import load
+from common.sites import Site
 from nectar.engines.local_grid import LocalGrid
 from nectar.records.outputs import with_recorded
-from server_app.app import serve
+from server_app.app import Observer, serve
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
+from server_app.run_directory import RunDirectory
 from tests.contract.cases import CASES as ROWS
 from tests.contract.cases import config_of
 
@@ -91,7 +93,7 @@ def sizes_of(found: Any, path: str) -> Iterator[tuple[str, float]]:
             yield where, float("nan") if flat.isnan().any() else float(flat.max())
 
 
-def sizes_after(record: Record, honest: Sequence[str]) -> Iterator[tuple[str, float]]:
+def sizes_after(record: RunDirectory, honest: Sequence[str]) -> Iterator[tuple[str, float]]:
     """Yield the sizes of all that stays of the round that was just done."""
     kept = Checkpoint.load(record.last)
     yield from sizes_of(kept.weights, "weights")
@@ -103,21 +105,21 @@ def sizes_after(record: Record, honest: Sequence[str]) -> Iterator[tuple[str, fl
 
 
 @dataclass
-class Seen:
+class Seen(Observer):
     """What was seen after the rounds of a run."""
 
     honest: Sequence[str]
-    record: Record | None = None
+    record: RunDirectory = field(default_factory=lambda: RunDirectory(Path()))
     sizes: dict[str, float] = field(default_factory=dict)
     by_round: list[dict[str, float]] = field(default_factory=list)
 
-    def begun(self, record: Record) -> None:
+    def begun(self, record: RunDirectory, sites: Sequence[Site]) -> None:
         """Take the record."""
         self.record = record
 
-    def round_done(self, _: Any) -> None:
+    def round_done(self, server_round: int, rounds: int, sites: Sequence[Site]) -> None:
         """Look at what stays."""
-        if self.record is None or not self.record.last.is_file():
+        if not self.record.last.is_file():
             return
         now: dict[str, float] = {}
         for path, size in sizes_after(self.record, self.honest):
@@ -127,7 +129,7 @@ class Seen:
 
 def run_seen(config: Mapping[str, Any], grid: LocalGrid, seen: Seen) -> Record:
     """Run ``config`` to its end, and look at what stays of each round."""
-    return serve(grid, load(config), begun=seen.begun, members=seen.round_done)
+    return serve(grid, load(config), seen)
 
 
 @lru_cache(maxsize=256)

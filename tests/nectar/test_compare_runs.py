@@ -35,7 +35,7 @@ from nectar.records import identity as identities
 from nectar.records.identity import Identity
 from nectar.records.run_list import Archive
 from server_app.record import Record
-from server_app.writer import Writer
+from server_app.run_directory import RunDirectory
 
 
 def compare(tmp_path: Path, *words: str) -> ComparisonResult:
@@ -233,7 +233,7 @@ def test_killed_in_the_middle_it_repeats_nothing(
     assert _running(runs) == []
     left = _records(runs)
     # A process that was killed loses its words before its locks.
-    while any(Writer(runs / n).is_at_work() for n in left) and time.monotonic() < deadline:
+    while any(RunDirectory(runs / n).is_written() for n in left) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert [p["outcome"] == "completed" for p in left.values()] == [True, False]
     if how == signal.SIGTERM:

@@ -29,9 +29,8 @@ from nectar.records.record import RunRecord
 from nectar.records.synthetic_sets import contrast_of, load_sets
 from nectar.report import pictures
 from nectar.report.view import View
+from server_app.pictures import grid, hard, in_bytes, on_screen, save_sets
 from server_app.record import Record
-from server_app.recorder import grid, hard, in_bytes, on_screen
-from server_app.synthetic_sets import save_sets
 
 INFO = DatasetInfo("x", (1, 2, 2), ("a", "b"), (0.5,), (0.25,), 1.0)
 COLOUR = replace(INFO, shape=(3, 2, 2), mean=(0.5, 0.4, 0.3), std=(0.25, 0.1, 0.2))

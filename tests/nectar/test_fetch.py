@@ -30,6 +30,7 @@ from nectar.engines.flower.client import CommandOutcome
 from nectar.engines.remote import fetching
 from nectar.engines.remote.fetching import Arrival, FetchError, text_of, unpack
 from server_app import sending
+from server_app.record import Record
 from server_app.sending import (
     LINE_BYTES,
     FetchRequest,
@@ -37,7 +38,6 @@ from server_app.sending import (
     send,
     wire_lines,
 )
-from server_app.writer import Writer
 
 
 def stated(outcome: str = "running") -> str:
@@ -312,12 +312,12 @@ def test_a_run_of_this_machine_is_not_replaced_by_the_latest_of_a_server(
     (evil / "metrics.jsonl").write_text("evil")
     mine = a_record(home, evil.name)
     (mine / "provenance.json").write_text(stated("failed: no room"))
-    writer = Writer(mine)
-    writer.begin()
+    record = Record(mine)
+    record.begin_writing()
     before = contents(mine)
     with pytest.raises(FetchError, match="is being written by a run on this machine"):
         fetched(monkeypatch, server, evil.name, FetchRequest("latest"), home)
-    writer.end()
+    record.close()
     with pytest.raises(FetchError, match="is there already, and otherwise"):
         fetched(monkeypatch, server, evil.name, FetchRequest("latest"), home)
     assert contents(mine) == before

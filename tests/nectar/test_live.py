@@ -83,22 +83,22 @@ def test_the_list_leads_to_each_report(view: LiveView, record: Record) -> None:
 
 @pytest.mark.extended
 def test_a_run_that_goes_on_is_followed(view: LiveView, record: Record) -> None:
-    lines = record.metrics_file.path.read_bytes().splitlines(keepends=True)
+    lines = record.metrics_path.read_bytes().splitlines(keepends=True)
     outcome = (record.stated() or {})["outcome"]
     writer = Record(record.directory)
     writer.begin_writing()
     try:
         record.note(outcome="running")
-        record.metrics_file.path.write_bytes(b"".join(lines[:2]))
+        record.metrics_path.write_bytes(b"".join(lines[:2]))
         assert ">1/2</td>" in get(view)[1]
         _, before, headers = get(view, f"run/{record.id}")
         assert headers["Refresh"] == "10"
-        record.metrics_file.path.write_bytes(b"".join(lines))
+        record.metrics_path.write_bytes(b"".join(lines))
         assert ">2/2</td>" in get(view)[1]
         _, after, _ = get(view, f"run/{record.id}")
         assert after != before
     finally:
-        record.metrics_file.path.write_bytes(b"".join(lines))
+        record.metrics_path.write_bytes(b"".join(lines))
         record.note(outcome=outcome)
         writer.close()
 

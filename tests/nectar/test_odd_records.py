@@ -28,8 +28,8 @@ from nectar.report.page import Charts, page
 from nectar.report.pictures import Images
 from nectar.report.tables import learned
 from nectar.report.view import View
+from server_app.pictures import save_sets
 from server_app.run_directory import AUDIT
-from server_app.synthetic_sets import save_sets
 
 pytestmark = pytest.mark.extended
 

@@ -180,10 +180,9 @@ class Begun:
 def begun(clock: Clock, rounds: int = 0, estimate: Estimate | None = None) -> Progress:
     progress = Progress(5, 4, estimate, clock)
     progress(4, 4)  # the roll call
-    progress.begin(Begun(rounds))  # type: ignore[arg-type]
-    progress.members([])
+    progress.begun(Begun(rounds), [])  # type: ignore[arg-type]
     if not rounds:
-        progress.members([])  # round 0 is evaluated
+        progress.round_done(0, 5, [])
     return progress
 
 
@@ -208,7 +207,7 @@ def test_the_line_follows_the_estimate_and_then_what_was_measured() -> None:
         "round 1/5: at the server, 25 % done; the round takes 15 s more, the run 4 min 15 s"
     )
     clock.now = 60.0
-    progress.members([])
+    progress.round_done(1, 5, [])
     clock.now = 70.0
     progress(1, 4)
     assert (
@@ -223,8 +222,8 @@ def test_a_run_that_goes_on_counts_from_where_it_was() -> None:
     clock.now = 8.0
     progress(1, 4)
     assert progress.line() == "round 4/5: 1 of 4 sites; the round takes 24 s more, the run 56 s"
-    for _ in range(2):
-        progress.members([])
+    for done in (4, 5):
+        progress.round_done(done, 5, [])
     assert progress.line() == ""
 
 

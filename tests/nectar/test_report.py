@@ -25,9 +25,8 @@ from nectar.report import page as pages
 from nectar.report import pictures
 from nectar.report.privacy import exposed
 from nectar.report.view import View
+from server_app.pictures import on_screen, save_sets
 from server_app.record import Record
-from server_app.recorder import on_screen
-from server_app.synthetic_sets import save_sets
 
 
 @pytest.mark.extended

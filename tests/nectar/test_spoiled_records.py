@@ -262,7 +262,7 @@ def test_a_run_that_ends_while_it_makes_its_record_leaves_nothing(
     def ends(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("server_app.record.write_json", ends)
+    monkeypatch.setattr("server_app.record._provenance", ends)
     with pytest.raises(raises):
         Record.create(load({"method": "fedavg", "output-dir": str(tmp_path / "runs")}))
     assert list((tmp_path / "runs").iterdir()) == []
@@ -274,7 +274,7 @@ def test_what_a_killed_run_left_is_swept(record: Path) -> None:
     words = ["run", "fedavg", f"output-dir={record.parent}", "rounds=1"]
     code = (
         "import os, signal, sys\nimport server_app.record as record\nfrom nectar import cli\n"
-        "record.write_json = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "record._provenance = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
         f"cli.main({words!r})"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)

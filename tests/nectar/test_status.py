@@ -26,7 +26,7 @@ from nectar.engines.remote import watching as silence
 from nectar.engines.remote.federation_status import RunStatus
 from nectar.engines.remote.watching import breaking_silence
 from nectar.operate.keys.authority import make_authority, make_nodes, make_server, note_of
-from server_app.app import _Rounds
+from server_app.app import MarkedLines
 from server_app.app import app as server_app
 from server_app.run_directory import RunDirectory
 
@@ -305,9 +305,9 @@ def test_the_server_tells_the_seconds_that_are_left(
     """Rounds 3 and 4 of a run that went on after round 2 took 10 s and 14 s: 12 s for each of the six that are left."""
     clock = iter([100.0, 110.0, 124.0])
     monkeypatch.setattr("server_app.app.time", SimpleNamespace(monotonic=lambda: next(clock)))
-    rounds = _Rounds()
+    marked = MarkedLines()
     for reached in (2, 3, 4):
-        rounds(reached, 10)
+        marked.round_done(reached, 10, [])
     found = [marked_content(line, "round") for line in capsys.readouterr().out.splitlines()]
     assert [line.get("left") for line in found] == [None, 70.0, 72.0]
 
@@ -348,9 +348,9 @@ def test_what_a_monitor_reads_of_a_run_is_its_newest_lines(
     ]
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (tmp_path / "metrics.jsonl").write_text(text)
-    rounds = _Rounds()
-    rounds.begin(RunDirectory(tmp_path))  # type: ignore[arg-type]
-    rounds(2, 5)
+    marked = MarkedLines()
+    marked.begun(RunDirectory(tmp_path), [])
+    marked.round_done(2, 5, [])
     log = capsys.readouterr().out
     flower(NODES[:1], [RUNNING], log)
     make_authority(tmp_path / "keys")
@@ -369,5 +369,5 @@ def test_what_a_monitor_reads_of_a_run_is_its_newest_lines(
     }
     assert found["certificate_days"] == {"ca.crt": 3649}
     (tmp_path / "metrics.jsonl").write_text(text + '{"round": 3, "te')
-    rounds(3, 5)
+    marked.round_done(3, 5, [])
     assert "figures" not in capsys.readouterr().out, "what is half-written holds up no run"

@@ -136,7 +136,7 @@ def test_a_run_that_stops_anywhere_continues_to_the_same_numbers(
     """Round 2's line is not there, or there with its checkpoint of before; no figure of it is lost."""
     config = small(method="fedavg", rounds=3, set=AT_SITES)
     whole = run(config)
-    keep, judged = Recorder.__call__, Recorder.judged
+    keep, judged = Recorder.__call__, Recorder.evaluated_at_sites
 
     def stop_at(self: Recorder, result: Any) -> None:
         if when == "behind its line" and result.server_round == 3:
@@ -152,7 +152,7 @@ def test_a_run_that_stops_anywhere_continues_to_the_same_numbers(
 
     with monkeypatch.context() as stopping:
         stopping.setattr(Recorder, "__call__", stop_at)
-        stopping.setattr(Recorder, "judged", stop_before)
+        stopping.setattr(Recorder, "evaluated_at_sites", stop_before)
         part = small(method="fedavg", rounds=3, set=AT_SITES) | {
             "output-dir": f"{config['output-dir']}/b"
         }

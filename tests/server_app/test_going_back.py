@@ -20,7 +20,7 @@ from nectar.engines.remote.order import order_of, resumed
 from nectar.records.outputs import recorded_config, with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
-from server_app.resume_point import REMEMBERED
+from server_app.resume import REMEMBERED
 
 
 def again(record: Record, told: str, **more: Any) -> Record:

@@ -21,10 +21,9 @@ from nectar import cli
 from nectar.engines.local_run import run_here
 from nectar.records.record import RunRecord
 from server_app import recorder
-from server_app.app import describe_partition
+from server_app.data_of_run import MOST_LISTED, describe_partition, unlisted
 from server_app.record import Record
 from server_app.recorder import spending_lines
-from server_app.unlisted import MOST_LISTED, unlisted
 from strategies.exchange.replies import PrivacyBudgetUsage
 
 NODES, ASKED, ROUNDS = 1200, 6, 3

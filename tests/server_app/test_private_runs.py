@@ -28,7 +28,7 @@ from nectar.report.privacy import exposed
 from nectar.report.view import View
 from server_app.app import serve
 from server_app.record import Record
-from server_app.recorder import FILE, seen
+from server_app.recorder import LEDGER_TIPS, load_ledger_tips
 
 pytestmark = pytest.mark.promise(
     "A site is the master of its own machine",
@@ -68,7 +68,7 @@ def test_a_simulation_says_what_it_would_cost_and_that_it_guarantees_nothing(sma
     message = " ".join(exposed(View(RunRecord.open(record.directory))))
     assert "seeded noise, no guarantee" in message
     assert "number of images was not reported" in message
-    assert not (record.directory / FILE).exists()
+    assert not (record.directory / LEDGER_TIPS).exists()
 
 
 def _partition(record: Record) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def test_the_record_keeps_each_ledgers_head_and_what_the_run_cost(
     record = real(small, tmp_path, text=PUBLIC)
     assert {steps(record, f"partition-{i}") for i in range(2)} == {2}
     assert not spent(record)["partition-0"]["seeded"]
-    heads = json.loads((record.directory / FILE).read_text())
+    heads = json.loads((record.directory / LEDGER_TIPS).read_text())
     for i in range(2):
         head = Ledger(tmp_path / f"state-{i}").read().head
         assert heads[f"partition-{i}"] == {"length": 2, "sha256": head.sha256}
@@ -261,12 +261,14 @@ def test_a_damaged_file_of_heads_costs_its_own_heads_a_warning_and_no_later_run(
 ) -> None:
     record = real(small, tmp_path, rounds=1)
     other = shutil.copytree(record.directory, record.directory.parent / "other")
-    (record.directory / FILE).unlink()
+    (record.directory / LEDGER_TIPS).unlink()
     if damage == "text":
-        (record.directory / FILE).write_text("[]")
+        (record.directory / LEDGER_TIPS).write_text("[]")
     else:
-        os.mkfifo(record.directory / FILE)
-    assert seen([other.parent]) == seen([other.parent / "none", other.parent])
-    assert seen([other.parent]), "what the other record has seen is known"
-    assert f"{record.directory / FILE} is damaged" in caplog.text
+        os.mkfifo(record.directory / LEDGER_TIPS)
+    assert load_ledger_tips([other.parent]) == load_ledger_tips(
+        [other.parent / "none", other.parent]
+    )
+    assert load_ledger_tips([other.parent]), "what the other record has seen is known"
+    assert f"{record.directory / LEDGER_TIPS} is damaged" in caplog.text
     real(small, tmp_path, rounds=1)

@@ -31,6 +31,7 @@ from server_app.app import make_strategy
 from server_app.checkpoint import Checkpoint
 from server_app.loop import server_evaluator
 from server_app.record import Record
+from server_app.resume import ResumePoint
 from strategies import foreign
 from strategies.base import GLOBAL
 from strategies.exchange.exchange import content_bytes
@@ -147,7 +148,8 @@ def test_a_model_that_diverged_is_said_to_have(
     message: list[str] = []
     monkeypatch.setattr(recorder.logger, "warning", lambda text, *args: message.append(text % args))
     made = Division(load(small())).run
-    keep = recorder.Recorder(Record.create(made.config), make_strategy(made), rounds=1)
+    point = ResumePoint(Record.create(made.config))
+    keep = recorder.Recorder(point, make_strategy(made))
     weights = ArrayRecord(dict(made.build_model().state_dict()))
     keep(RoundResult(3, weights, Evaluation(loss, 0.1, (0.1,) * 10, 360), None))
     assert any("round 3: the test loss is not finite" in text for text in message) == told

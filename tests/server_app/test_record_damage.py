@@ -20,7 +20,7 @@ from nectar.records.outputs import with_recorded
 from nectar.records.record import RunRecord
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
-from server_app.writer import Writer
+from server_app.run_directory import RunDirectory
 
 pytestmark = pytest.mark.promise(
     "Records",
@@ -112,7 +112,7 @@ def test_a_damaged_record_is_refused_and_stays_as_it_is(record: Path, name: str)
         run(config)
     assert "\n" not in str(refused.value)
     assert contents(record) == before
-    assert not Writer(record).is_at_work()
+    assert not RunDirectory(record).is_written()
 
 
 def test_readers_say_which_line_is_damaged(

@@ -20,7 +20,6 @@ from nectar.cli import main as nectar
 from nectar.records.outputs import with_recorded
 from nectar.records.record import RunRecord
 from server_app.record import Record
-from server_app.writer import Writer
 
 pytestmark = pytest.mark.promise(
     "Records",
@@ -31,9 +30,9 @@ pytestmark = pytest.mark.promise(
 HOLD = """
 import sys
 from pathlib import Path
-from server_app.writer import Writer
-writer = Writer(Path(sys.argv[1]))
-writer.begin()
+from server_app.record import Record
+record = Record(Path(sys.argv[1]))
+record.begin_writing()
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -97,7 +96,7 @@ def test_to_look_who_writes_changes_nothing(small: Small) -> None:
     record = run(small(method="fedavg", rounds=1))
     for left in record.directory.glob(".writer*"):
         left.unlink()
-    assert not Writer(record.directory).is_at_work()
+    assert not record.is_written()
     assert not list(record.directory.glob(".writer*"))
 
 

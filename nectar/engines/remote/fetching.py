@@ -25,7 +25,7 @@ from nectar.engines.flower.client import Client, LaunchError
 from nectar.engines.flower.connection import Connection
 from nectar.engines.flower.marked_lines import marked_content
 from nectar.engines.remote.order import follow
-from server_app.run_directory import COMPLETED, RunDirectory
+from server_app.run_directory import COMPLETED, LOCK, RunDirectory
 from server_app.sending import (
     HEAD,
     LATEST,
@@ -37,7 +37,6 @@ from server_app.sending import (
     Pack,
     within,
 )
-from server_app.writer import LOCK, Writer
 
 #: how often the log is read until all lines are there; the SuperLink keeps it
 _READINGS = 3
@@ -172,7 +171,7 @@ def unpack(
             )
             if len(there) == len(members) and not changed:
                 return False
-            if changed and _is_own(target) and Writer(target).is_at_work():
+            if changed and _is_own(target) and RunDirectory(target).is_written():
                 raise FetchError(
                     f"{target} is being written by a run on this machine, and what came is otherwise: give another "
                     "--output, or wait for its end"

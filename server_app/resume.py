@@ -1,0 +1,267 @@
+"""Where a record stands that is to be continued: everything is looked at before anything of it is changed."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from logging import getLogger
+from pathlib import Path
+from typing import Any
+
+from common.config.keys import BEST, ROUND
+from common.config.resolved import Config
+from common.division import require_same_data
+from common.errors import FederationError
+from common.storage.files import collect_leftovers, write_atomically
+from server_app.checkpoint import Checkpoint, Checksum
+from server_app.data_of_run import recorded_data
+from server_app.record import LinesChecksum, Record
+from server_app.run_directory import Line
+from strategies.exchange.replies import Outcome
+from strategies.federated import Federated
+
+logger = getLogger("flwr")
+
+#: versions that a site keeps of what it remembers
+REMEMBERED = 3
+
+_MEND = "put back a whole copy of the record, or begin a new run; nothing of it was changed"
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """Where a run goes on.
+
+    Attributes
+    ----------
+    checkpoint : Checkpoint or None
+        After which round; None for a run that begins.
+    best : float or None
+        The best accuracy on the validation share so far.
+    line : mapping or None
+        The line of the checkpoint's round where metrics.jsonl lacks it, because it awaits the sites' figures.
+    diverged : bool
+        Whether the test loss of the checkpoint's round is not finite.
+    inherited : mapping or None
+        What partition.json says of the sites whose work a new record takes over from another one.
+    """
+
+    record: Record
+    checkpoint: Checkpoint | None = None
+    best: float | None = None
+    line: Mapping[str, Any] | None = None
+    diverged: bool = False
+    inherited: Mapping[str, Any] | None = None
+
+    @property
+    def unjudged(self) -> bool:
+        """Whether the sites are still to be asked for their figures of the checkpoint's weights."""
+        return self.checkpoint is not None and self.checkpoint.line is not None
+
+    @property
+    def first_round(self) -> int:
+        """The round that comes next."""
+        return 1 if self.checkpoint is None else self.checkpoint.server_round + 1
+
+    def with_inherited(self, partition: dict[str, Any]) -> dict[str, Any]:
+        """Return the run's own partition.json, and beside its sites those that are inherited."""
+        if self.inherited is None:
+            return partition
+        own = partition if partition["sites"] else {}
+        return {**self.inherited, **own, "sites": self.inherited["sites"] | partition["sites"]}
+
+
+def resume_point_of(
+    config: Config, strategy: Federated, ancestor: Record | None = None
+) -> ResumePoint:
+    """Return where the run of ``config`` goes on, with ``strategy`` put back to there.
+
+    The record is a new one if the run begins, or is made of an ``ancestor``'s work.
+
+    Raises
+    ------
+    FederationError
+        If the record that it continues is another run's, is damaged, holds what was written at two times, has more
+        rounds than are asked for, or is being written; or if the data are not those that it began with. Nothing of it
+        has been changed then.
+    """
+    if not config.resume:
+        return ResumePoint(Record.create(config))
+    record = ancestor or Record.open(config)
+    try:
+        began = recorded_data(record.stated() or {})
+        require_same_data(config.dataset, began, strategy.members.data)
+        if ancestor is not None:
+            names = strategy.derive()
+            before = ancestor.json("partition.json") or {"sites": {}}
+            rows = {name: row for name, row in before["sites"].items() if name in names}
+            return ResumePoint(Record.create(config), inherited={**before, "sites": rows})
+        point, lines = _last_point(record, config)
+        if (checkpoint := point.checkpoint) is not None:
+            strategy.restore(checkpoint.strategy)
+            strategy.members.last_accepted_round = dict(checkpoint.last_accepted_round)
+            if checkpoint.line is not None:
+                strategy.members.outcome = Outcome(rejected=dict(checkpoint.line["rejected"]))
+        with record.writing():
+            collect_leftovers(record.directory)
+            if config.round and checkpoint is not None:
+                roll_back(record, checkpoint)
+            record.keep_lines(lines)
+            record.note_continued(config)
+    except BaseException:
+        record.close()
+        raise
+    if checkpoint is not None:
+        logger.info("continuing after round %d", checkpoint.server_round)
+    return point
+
+
+def _last_point(record: Record, config: Config) -> tuple[ResumePoint, int]:
+    """Return where a run left off, or the round that is gone back to, and how many lines of metrics.jsonl stay."""
+    if not (config.round or record.last.is_file()):
+        _require_lines(record.metrics(), record, 0, config)
+        return ResumePoint(record), 0
+    checkpoint, lines = _checkpoint(record, config.round), record.metrics()
+    done = checkpoint.server_round
+    on_record = next((line for line in lines if line["round"] == done), None)
+    # A line that is in the checkpoint and in the file: the run ended after the sites' figures came.
+    kept = done if on_record is None and checkpoint.line is not None else done + 1
+    _require_lines(lines, record, kept, config, checkpoint.lines)
+    if done > config.rounds:
+        raise FederationError(
+            f"{record.directory} stands at round {done}, and rounds={config.rounds} asks for fewer: give "
+            f"rounds={done} or more, or leave rounds out"
+        )
+    line = on_record or checkpoint.line or {}
+    waiting = checkpoint.line if on_record is None else None
+    best = best_until(record, checkpoint)
+    return ResumePoint(record, checkpoint, best, waiting, has_diverged(line)), kept
+
+
+def _require_lines(
+    lines: list[Line], record: Record, kept: int, config: Config, checksum: Checksum | None = None
+) -> None:
+    """Refuse lines by which no run stands where its checkpoint does: one a round, as many as are ``kept``.
+
+    One more is what a crash leaves: a round's line is written before its checkpoint. A run without a checkpoint may
+    have begun its first round; one that goes back to an earlier round has more.
+
+    Raises
+    ------
+    FederationError
+        It names the line that is missing, out of place or too many.
+    """
+    path, last = record.metrics_path, kept - 1
+    for wanted in range(kept):
+        if wanted >= len(lines):
+            raise FederationError(
+                f"{path} has no line of round {wanted}, and the checkpoint is of round {last}: {_MEND}"
+            )
+        if (found := lines[wanted]["round"]) != wanted:
+            raise FederationError(
+                f"line {wanted + 1} of {path} is round {found}'s where round {wanted}'s belongs: {_MEND}"
+            )
+    if len(lines) > max(kept, 1) + 1 and not config.round:
+        at = len(lines) - 1
+        what = (
+            f"is of round {last}, and {path.name} goes up to round {at}"
+            if kept
+            else f"is missing, though round {at} was recorded"
+        )
+        raise FederationError(
+            f"{record.last} {what}: put back the newest one, or begin a new run; nothing of the record was changed"
+        )
+    if checksum is not None and LinesChecksum(lines[: checksum[0]]).value != checksum:
+        raise FederationError(
+            f"the figures in {path} are not those with which the checkpoint was written: {_MEND}"
+        )
+
+
+def has_diverged(line: Mapping[str, Any]) -> bool:
+    """Return whether a round's test loss was not finite: null in the file, as it was in a checkpoint."""
+    test = line.get("test")
+    loss = test.get("loss") if isinstance(test, Mapping) else 0.0
+    return not (isinstance(loss, int | float) and math.isfinite(loss))
+
+
+def ancestor_of(config: Config, strategy: Federated) -> Record | None:
+    """Return the record that a new one is made of, with ``strategy`` put back to there; None if it is made of none.
+
+    FederationError as `resume_point_of` raises it.
+    """
+    if not strategy.derived_by:
+        return None
+    record = Record.open(config, strategy.derived_by)
+    try:
+        strategy.restore(_checkpoint(record, config.round).strategy)
+    finally:
+        record.close()
+    return record
+
+
+# ---- going back ----------------------------------------------------------------------------------
+# To begin again after an earlier round's checkpoint: which ones there are, and what becomes of the rounds after it.
+
+
+def _checkpoint(record: Record, wanted: str) -> Checkpoint:
+    """Return the checkpoint of round ``wanted``, a number or ``best``, or the newest; FederationError names all."""
+    if not wanted:
+        return Checkpoint.load(record.last)
+    if wanted == BEST and record.best.is_file():
+        return Checkpoint.load(record.best)
+    there: dict[int, str] = {}
+    for path in (record.last, record.best, record.finite):
+        with suppress(FederationError):
+            checkpoint = Checkpoint.load(path)
+            if wanted == str(checkpoint.server_round):
+                return checkpoint
+            there.setdefault(checkpoint.server_round, path.stem)
+    named = ", ".join(f"{ROUND}={r} ({name})" for r, name in sorted(there.items()))
+    raise FederationError(
+        f"{record.directory} has no checkpoint for {ROUND}={wanted}: "
+        + (f"there are {named}" if named else "it has none that can be read; begin a new run")
+    )
+
+
+def best_until(record: Record, checkpoint: Checkpoint) -> float | None:
+    """Return the best accuracy on the validation share up to the checkpoint's round."""
+    if not record.best.is_file():
+        return None
+    best = Checkpoint.load(record.best)
+    passed = best.server_round > checkpoint.server_round
+    return checkpoint.validation_accuracy if passed else best.validation_accuracy
+
+
+def roll_back(record: Record, checkpoint: Checkpoint) -> None:
+    """Make ``checkpoint`` the record's last one; the lines after it are set aside in a file of their own.
+
+    Cut short anywhere, the same can be asked again.
+    """
+    server_round = checkpoint.server_round
+    lines = record.metrics_path.read_bytes().split(b"\n")
+    if (back := len(lines) - 2 - server_round) >= REMEMBERED:
+        logger.warning(
+            "round %d lies %d rounds back, and a site keeps what it remembered of the last %d: one that goes on from "
+            "what it remembered refuses until this run's state is deleted there, and begins afresh then, to other "
+            "numbers",
+            *(server_round, back, REMEMBERED),
+        )
+    if after := b"\n".join(lines[server_round + 1 :]):
+        stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+        aside = record.directory / f"metrics.dropped-{stamp}-{time.time_ns() % 10**6:06d}.jsonl"
+        write_atomically(aside, lambda file: file.write_bytes(after))
+        logger.warning("the lines after round %d are set aside in %s", server_round, aside)
+    checkpoint.save(record.last)
+    for path in (record.best, record.finite):  # neither may vouch for a round that is gone
+        if _round_of(path) > server_round:
+            checkpoint.save(path)
+    if record.best_sets.is_file() and _round_of(record.best) == server_round:
+        write_atomically(record.last_sets, lambda to: shutil.copyfile(record.best_sets, to))
+
+
+def _round_of(path: Path) -> int:
+    return Checkpoint.load(path).server_round if path.is_file() else -1
