@@ -259,7 +259,7 @@ def _train(message: Message, context: Context) -> RecordDict:
             "about": unchecked_record(ConfigRecord(), {"site": client.site}),
         },
     )
-    if (told := client.draws.told) is not None:
+    if (told := client.round.charged) is not None:
         content[RECORD] = ConfigRecord({**told.to_config()})
     return content
 

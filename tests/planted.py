@@ -242,8 +242,8 @@ FAULTS = (
     Fault(
         "draws need no charge",
         "client_app/draws.py",
-        "        if self.told is None:\n",
-        "        if self.told is None and self.run is None:\n",
+        "        if self.client.round.charged is None:\n",
+        "        if self.client is None:\n",
         "client_app/test_noise.py contract/test_privacy.py",
     ),
     Fault(
