@@ -32,7 +32,7 @@ from common.draws.seeding import generator, process_wide
 from common.errors import ConfigError, FederationError
 from common.learning.measures import measure
 from common.learning.run import Run
-from common.learning.stacked import StepTerms
+from common.learning.training import Local
 from common.methods import is_import_path, load, resolve
 from common.models import Classifier
 from common.privacy.ledger import PrivacyReport
@@ -170,8 +170,8 @@ class DeviceClient(NumPyClient):
         """Until when the server waits for this phase."""
         return self.round.deadline
 
-    def course(self, given: Any) -> StepTerms | None:
-        """Return what the local training of phase "train" is, given what that phase is given; None if it is more.
+    def local(self, given: Any) -> Local | None:
+        """Return the local training of phase "train", given what that phase is given; None where there is more to it.
 
         Where a class has this method itself, its simulated sites may be trained together (`client_app.ahead`); one that
         inherits it may do more.

@@ -85,9 +85,9 @@ FAULTS = (
     ),
     Fault(
         "SCAFFOLD corrects the wrong way",
-        "client_app/scaffold.py",
-        "torch._foreach_add_(moved, here, alpha=-lr * amount)",
-        "torch._foreach_add_(moved, here, alpha=lr * amount)",
+        "common/learning/training.py",
+        "self._drifts, alpha=-self._lr * self._amount)",
+        "self._drifts, alpha=self._lr * self._amount)",
         "strategies/test_scaffold.py",
     ),
     Fault(
