@@ -24,7 +24,7 @@ PARTS: dict[str, tuple[type, str] | tuple[Callable[..., Any], ...]] = {
     "A site's client": (
         DeviceClient,
         "settings model generator report tell recall remember deadline draws server_round "
-        "keep_own_part judged course client_of phase_named",
+        "keep_own_part judged local client_of phase_named",
     ),
     "Functions of the site": (train_locally, refuse_small_classes),
     "FedDM's client, beside these": (FedDMClient, "extra matching"),

@@ -27,6 +27,7 @@ from common.learning.stacked import SiteTraining, cannot_stack, train_stacked
 from common.learning.training import Trained
 from common.models import Classifier
 from common.settings.fedavg import FedAvgSettings
+from common.specs.updates import model_in
 from common.wire.weights import Weights
 
 SMALL = 1 << 16
@@ -75,7 +76,7 @@ def together(run: Run) -> int:
     size = sum(p.numel() for p in model.parameters())
     if asked == "auto" and run.device.type == "cpu" and not (size <= SMALL and _is_linear(model)):
         return 1
-    copies = 5  # the stacked parameters, their gradients, momentum, what a step makes, a course
+    copies = 5  # the stacked parameters, their gradients, momentum, what a step makes, its terms
     fitting = max(1, (MOST << 20) // (copies * 4 * size))
     return min(MOST if asked == "auto" else int(asked), fitting)
 
@@ -84,7 +85,7 @@ def together(run: Run) -> int:
 def refused(run: Run) -> str:
     """Return why the sites of a run are not trained together whatever is asked, in a few words; empty if they are."""
     config, client = run.config, client_class(run.config.method)
-    if "course" not in vars(client):
+    if "local" not in vars(client):  # a class that inherits it may do more around it
         return f"the sites of method={config.method} do more than plain local training"
     if config.privacy.active or config.model.train != "all" or config.model.stays_in_part:
         return "private steps, model.train=head and models of the sites' own are trained one site at a time"
@@ -131,7 +132,7 @@ def _train(
     server_round, sent = int(str(config["server-round"])), due[0][0].content.array_records["arrays"]
     due = [(m, c) for m, c in due if _are_same(m.content.array_records["arrays"], sent)]
     begun = time.perf_counter()
-    names, sites = list[str](), list[SiteTraining]()
+    names, sites, start = list[str](), list[SiteTraining](), None
     for message, context in due:
         client = client_of(message, context)
         if not len(client.samples):
@@ -139,12 +140,13 @@ def _train(
         client.begin(dict(message.content.config_records["config"]))
         _, takes = client.phase_named("train")
         given = DECODE_CACHE.decode(DECODE_CACHE.arrays_of(sent), takes(run))
-        if (terms := client.course(given)) is not None:
+        local, start = client.local(given), model_in(given)
+        if local is not None and local.by_terms_alone:
             names.append(client.site)
-            sites.append(SiteTraining(client.samples, client.generator(PURPOSE), terms))
-    if not sites:
+            sites.append(SiteTraining(client.samples, client.generator(PURPOSE), local))
+    if not sites or start is None:
         return
-    model, settings = run.model_with(sites[0].terms.start), run.settings(FedAvgSettings)
+    model, settings = run.model_with(start), run.settings(FedAvgSettings)
     ended = train_stacked(model, sites, settings, server_round=server_round)
     share = (time.perf_counter() - begun) / len(names)
     for name, (parameters, trained) in zip(names, ended, strict=True):

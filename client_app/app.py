@@ -8,15 +8,13 @@ import re
 import stat
 import traceback
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from logging import getLogger
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
@@ -24,12 +22,11 @@ from numpy.typing import NDArray
 from client_app.ahead import train_stacked_ahead
 from client_app.decode_cache import DECODE_CACHE
 from client_app.device import DeviceClient, client_class
-from client_app.draws import KEY, Deadline, divided, key_of
+from client_app.draws import KEY, Deadline
 from client_app.owner.node_config import NodeConfig
 from client_app.owner.review import Review
 from client_app.owner.vetoes import check_instruction
 from client_app.site import (
-    PARTITION,
     account_of,
     data_here,
     division_of,
@@ -37,18 +34,16 @@ from client_app.site import (
     engine_of_context,
     is_simulated,
     name_of,
-    partition_of,
     require_data_of_run,
     site_of,
     site_samples,
+    sites_of,
     state_directory,
     state_of,
     user_folder,
 )
 from client_app.state import ARTIFACTS, LOG, ReleaseLog, payload_line, refusal_line
 from common.code.fingerprint import source_fingerprint
-from common.data.division.partitions import class_counts
-from common.data.division.stratify import Indices, held_back
 from common.data.store import STORE_FOLDER
 from common.division import Division
 from common.errors import FederationError, NectarError, one_line, reason
@@ -65,7 +60,7 @@ from common.privacy.ledger import (
     tip_of_site,
 )
 from common.samples.inputs import Samples
-from common.sites import IN_PROCESS, site_name
+from common.sites import Site
 from common.specs.updates import DATA, EVALUATION, EXCEPTION, REASON, TRAINING_FAILED
 from common.storage.limits import deadline_check
 from common.wire.npy import array_of, record_of, unchecked_record
@@ -94,6 +89,19 @@ class SiteApp(ClientApp):
         """Train sites together where the run says so; return how many of the instructions were looked at."""
         return train_stacked_ahead(due, client_of)
 
+    def sites_of(
+        self, context: Context, nodes: Sequence[int], *, by_class: bool, held_out: bool
+    ) -> list[Site]:
+        """Return what each of ``nodes`` of this process would answer to the roll call; none where it is to be asked.
+
+        What is wrong with a run, a site says when it is asked by itself.
+        """
+        try:
+            return sites_of(division_of(context), nodes, by_class=by_class, held_out=held_out)
+        except Exception as error:
+            logger.debug("each site is asked by itself: %s", error)
+            return []
+
 
 app = SiteApp()
 
@@ -114,8 +122,8 @@ def reply(message: Message, context: Context, handle: Handler) -> Message:
             reason = reason_for_server(error, owner=False, log=log)
             return Message(Error(code=RAISED, reason=reason), reply_to=message)
     try:
-        _check_asked(message, context)
         with for_the_owner_alone(state_directory(context)):
+            _check_asked(message, context)
             return Message(handle(message, context), reply_to=message)
     except Exception as error:
         reason = _log_refusal(reason_for_server(error, owner=True), message, context)
@@ -259,7 +267,7 @@ def _train(message: Message, context: Context) -> RecordDict:
             "about": unchecked_record(ConfigRecord(), {"site": client.site}),
         },
     )
-    if (told := client.draws.told) is not None:
+    if (told := client.round.charged) is not None:
         content[RECORD] = ConfigRecord({**told.to_config()})
     return content
 
@@ -358,24 +366,6 @@ def _roll_call(message: Message, context: Context) -> RecordDict:
     )
 
 
-def _partitions(message: Message, context: Context) -> RecordDict:
-    division = division_of(context)
-    run = division.run
-    require_one_for_all(run, context)
-    asked = _config(message)
-    by_class, held_out = bool(asked.get("class-counts")), bool(asked.get("held-out"))
-    if by_class or held_out:
-        _refuse_counts(run, site_of(run, context))
-    _, number = partition_of(context)
-    sizes = ArrayRecord()
-    for name, counts in sizes_of_all(
-        division, number, by_class=by_class, held_out=held_out
-    ).items():
-        sizes[name] = array_of(counts)
-    about = {"source": source_fingerprint(), **_checksum_told(division, context)}
-    return RecordDict({"about": ConfigRecord({**about}), "sizes": sizes})
-
-
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Run a phase of the method's client, and before it judge the weights that came where that is asked for."""
@@ -394,12 +384,6 @@ def evaluate(message: Message, context: Context) -> Message:
 def roll_call(message: Message, context: Context) -> Message:
     """Say who this site is, how many images it has and which source it runs."""
     return reply(message, context, _roll_call)
-
-
-@app.query("partitions")
-def partitions(message: Message, context: Context) -> Message:
-    """Say of each node of a simulation in this process what it would answer to the roll call."""
-    return reply(message, context, _partitions)
 
 
 # ---- secret sum ----------------------------------------------------------------------------------
@@ -440,96 +424,6 @@ def secret_shares(message: Message, context: Context) -> Message:
 def secret_opening(message: Message, context: Context) -> Message:
     """Give the shares that open a round's total."""
     return reply(message, context, _secret("opening"))
-
-
-# ---- partitions ----------------------------------------------------------------------------------
-# What the roll call says of every node of a simulation at once: counts of a division, for which no image is read.
-
-Counts = NDArray[np.int64]
-
-_SAID_ALIKE = {*PARTITION, "simulated"}
-"""The keys of a node config with which a node differs from the others in its partition alone."""
-
-
-def require_one_for_all(run: Run, context: Context) -> None:
-    """Refuse to speak for other nodes, but for those of one process whose data is this process's to divide.
-
-    Raises
-    ------
-    FederationError
-        If this is a site of its own, or its nodes differ in more than their partitions.
-    """
-    own = set(context.node_config) - _SAID_ALIKE or run.config.site_places
-    if engine_of_context(context) != IN_PROCESS or own:
-        raise FederationError("this site speaks for itself alone: ask each by itself")
-
-
-def sizes_of_all(
-    division: Division, number: int, *, by_class: bool, held_out: bool
-) -> dict[str, NDArray[np.int64]]:
-    """Return what each of ``number`` nodes would answer to the roll call, by the names it has there.
-
-    Parameters
-    ----------
-    number : int
-        Partitions (K).
-    by_class, held_out : bool
-        Whether counts of classes are asked, and numbers of what is held out.
-
-    Returns
-    -------
-    dict of str to int64 array
-        ``num-examples`` [K]; where asked ``class-counts`` [K, classes] and ``num-held-out`` [K].
-
-    Raises
-    ------
-    FederationError
-        If the data has no classes to count.
-    """
-    run = division.run
-    parts, split = division.partition(number), division.dataset.train
-    strata, share = run.task.strata(split), run.config.data.held_by_sites
-    grouped = division.groups(division.dataset, parts[0]) is not None
-    if share and (run.config.private or grouped):  # which are held out is the examples' own matter
-        pairs = [_divided(division, index, part) for index, part in enumerate(parts)]
-        parts, held = [kept for kept, _ in pairs], []
-        gone = np.array([len(out) for _, out in pairs])
-    else:
-        held = [held_back(strata[part], share) for part in parts] if share else []
-        gone = _sums(held, number)
-    there = np.array([len(part) for part in parts]) - _sums(held, number)
-    sizes = {"num-examples": there if run.config.tells_counts else np.minimum(1, there)}
-    if by_class:
-        if not run.task.by_class:
-            raise FederationError(f"{run.config.dataset} has no classes to count")
-        counts = class_counts(strata, parts, len(run.info.classes))
-        for row, out in zip(counts, held, strict=False):
-            row[: len(out)] -= out
-        sizes["class-counts"] = counts
-    if held_out:
-        sizes["num-held-out"] = gone if run.task.by_class else _counted(division, number)
-    return sizes
-
-
-def _divided(division: Division, index: int, part: Indices) -> tuple[Indices, Indices]:
-    """Return a node's positions to learn from, and those that it holds out."""
-    site = site_name({"partition-id": index})
-    key = key_of(division.run, site, None, seeded=True)
-    return divided(division, site, division.dataset, part, key)
-
-
-def _sums(held: list[Counts], number: int) -> Counts:
-    return np.array([int(each.sum()) for each in held] or [0] * number, dtype=np.int64)
-
-
-def _counted(division: Division, number: int) -> Counts:
-    """Return how many targets of what each node holds out count: those of these very texts."""
-    dataset, counts = division.dataset, np.zeros(number, dtype=np.int64)
-    for index, part in enumerate(division.partition(number)):
-        _, held = _divided(division, index, part)
-        labels = torch.from_numpy(np.array(dataset.train.labels[held]))
-        counts[index] = len(division.run.task.counted(labels))
-    return counts
 
 
 # ---- reasons -------------------------------------------------------------------------------------
@@ -588,9 +482,6 @@ OPEN = stat.S_IRWXG | stat.S_IRWXO
 #: what the site keeps beside its runs' states
 _OWN = (LOG, STORE_FOLDER, ARTIFACTS, LEDGER, HEAD_FILE, KEY, "approvals")
 
-#: a run's record, or what earlier releases put the roll call's log into
-_STATES = re.compile(r"\d{8}-\d{6}-.*|roll-call")
-
 
 def is_reserved(record_id: str) -> bool:
     """Return whether a record of this name would lie where the site keeps something else."""
@@ -599,7 +490,7 @@ def is_reserved(record_id: str) -> bool:
 
 @contextmanager
 def for_the_owner_alone(directory: Path | None) -> Iterator[None]:
-    """While this lasts, what is written has mode 600 and 700; ``directory`` and what the site has in it gets them, too.
+    """While this lasts, what is written has mode 600 and 700.
 
     Parameters
     ----------
@@ -609,47 +500,29 @@ def for_the_owner_alone(directory: Path | None) -> Iterator[None]:
     Raises
     ------
     FederationError
-        If others may read what is there, and this user cannot change that.
+        If others may read it, or it cannot be made.
     """
     before = os.umask(OPEN)
     try:
         if directory is not None:
-            _restrict_permissions(directory)
+            _require_closed(directory)
         yield
     finally:
         os.umask(before)
 
 
-def _restrict_permissions(directory: Path) -> None:
+def _require_closed(directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        if not directory.stat().st_mode & OPEN:
-            return
-        entries = list(directory.iterdir())
-        ours = [e for e in entries if e.name in _OWN or _STATES.fullmatch(e.name)]
-        for entry in ours:
-            _restrict_all(entry)
-        if len(ours) == len(
-            entries
-        ):  # a folder with other things in it, such as /tmp, is others' too
-            directory.chmod(stat.S_IRWXU)
+        mode = directory.stat().st_mode
     except OSError as error:
         raise FederationError(
-            f"others may read the state directory {directory}, and its rights cannot be changed ({error.strerror}): "
-            f"let the SuperNode's user own it, chmod -R go= {directory}",
-            told="others on this site's machine may read its state directory: its owner closes that first",
+            f"the state directory {directory} cannot be made or looked at ({error.strerror}): name another state-dir",
+            told=f"this site's state directory cannot be made or looked at ({error.strerror})",
         ) from None
-
-
-def _restrict_all(entry: Path) -> None:
-    for place, _, files in os.walk(entry):
-        for path in (Path(place), *(Path(place, name) for name in files)):
-            _restrict_one(path)
-    if entry.is_file():
-        _restrict_one(entry)
-
-
-def _restrict_one(path: Path) -> None:
-    mode = path.lstat().st_mode
-    if not stat.S_ISLNK(mode) and mode & OPEN:
-        path.chmod(mode & stat.S_IRWXU)
+    if mode & OPEN:
+        raise FederationError(
+            f"others on this machine may read the state directory {directory} (mode {stat.S_IMODE(mode):o}): close it "
+            f"with chmod -R go= {directory}, or name a folder of the site's own as state-dir",
+            told="others on this site's machine may read its state directory: its owner closes that first",
+        )

@@ -24,15 +24,15 @@ from flwr.common import Scalar
 from torch import Tensor
 
 from client_app.decode_cache import DECODE_CACHE
-from client_app.draws import Deadline, Draws, PendingCharges, SiteRound
+from client_app.draws import Deadline, Draws, SiteRound
 from client_app.owner.ledger import Account
 from client_app.owner.review import Look, Review
-from client_app.state import ContextState, DeviceState, Memory, Tensors, payload_line
+from client_app.state import ContextState, DeviceState, Tensors, payload_line
 from common.draws.seeding import generator, process_wide
 from common.errors import ConfigError, FederationError
 from common.learning.measures import measure
 from common.learning.run import Run
-from common.learning.stacked import StepTerms
+from common.learning.training import Local
 from common.methods import is_import_path, load, resolve
 from common.models import Classifier
 from common.privacy.ledger import PrivacyReport
@@ -79,6 +79,8 @@ class DeviceClient(NumPyClient):
         How clipped sums are released: with noise, unless an audit looks at them.
     at : SiteRound, optional
         The round that a client inside another is made in; None of one that the server asks.
+    slots : str
+        What the names of this client's slots of memory begin with; empty for the method that the server asked.
     drawn : int
         How many examples an epoch of local training draws; 0 for as many as there are ``samples``.
     drawn_as : str
@@ -101,6 +103,7 @@ class DeviceClient(NumPyClient):
         account: Account | None = None,
         mechanism: type[Gaussian] = Gaussian,
         at: SiteRound | None = None,
+        slots: str = "",
         drawn: int = 0,
         drawn_as: str = "",
     ) -> None:
@@ -115,7 +118,7 @@ class DeviceClient(NumPyClient):
         self.account = account
         self.mechanism = mechanism
         self.round = at or self._round_of({})
-        self._drawn = drawn
+        self._slots, self._drawn = slots, drawn
 
     # ---- what a phase uses ----------------------------------------------------------------------------
 
@@ -150,15 +153,7 @@ class DeviceClient(NumPyClient):
     def draws(self) -> Draws:
         """What privacy rests on: charges, noise, Poisson samples, and what is drawn for single examples."""
         # Made each time: kept here, it and the client would hold each other, and what a site remembers, in memory.
-        return Draws(
-            self.run,
-            self.drawn_as,
-            self.user_data,
-            self.samples,
-            self.generator,
-            self.round,
-            self.mechanism,
-        )
+        return Draws(self)
 
     @property
     def examples_an_epoch(self) -> int:
@@ -175,8 +170,8 @@ class DeviceClient(NumPyClient):
         """Until when the server waits for this phase."""
         return self.round.deadline
 
-    def course(self, given: Any) -> StepTerms | None:
-        """Return what the local training of phase "train" is, given what that phase is given; None if it is more.
+    def local(self, given: Any) -> Local | None:
+        """Return the local training of phase "train", given what that phase is given; None where there is more to it.
 
         Where a class has this method itself, its simulated sites may be trained together (`client_app.ahead`); one that
         inherits it may do more.
@@ -195,7 +190,7 @@ class DeviceClient(NumPyClient):
 
     def tell(self, **figures: float) -> None:
         """Send figures along that are not of private data, or have gone through a mechanism, in a private run too."""
-        self.round.tell(figures)
+        self.round.figures.update({k.replace("_", "-"): float(v) for k, v in figures.items()})
 
     def recall(self, slot: str = "") -> Tensors | None:
         """Return what this site remembered in ``slot``, as of its round that the server last took; None if nothing.
@@ -208,14 +203,14 @@ class DeviceClient(NumPyClient):
         FederationError
             If the site remembers other rounds: the record or its memory is of another time.
         """
-        return self.round.recall(slot)
+        return self.round.recall(self._slots + slot)
 
     def remember(self, tensors: Tensors, slot: str = "") -> None:
         """Keep ``tensors`` in ``slot`` for the round in which the server goes on from this one's reply.
 
         A slot that is not written stays as it was.
         """
-        self.round.remember(tensors, slot)
+        self.round.written[self._slots + slot] = tensors
 
     # ---- a method inside a method ---------------------------------------------------------------------
 
@@ -237,7 +232,8 @@ class DeviceClient(NumPyClient):
             self.state,
             user_data=self.user_data,
             mechanism=self.mechanism,
-            at=self.round.within(method),
+            at=self.round,
+            slots=f"{self._slots}{method}.",
             drawn=drawn or self.examples_an_epoch,
             drawn_as=self.drawn_as,
         )
@@ -252,11 +248,13 @@ class DeviceClient(NumPyClient):
 
     def _round_of(self, config: Mapping[str, Any]) -> SiteRound:
         return SiteRound(
-            Memory(self.state, self.site, config.get(TAKEN, 0)),
-            PendingCharges(self.account),
+            self.state,
+            self.site,
+            self.account,
             self.run.config.private,
             int(config.get("server-round", 0)),
             str(config.get("phase", "")),
+            config.get(TAKEN, 0),
             Deadline.of(config),
         )
 
@@ -277,16 +275,16 @@ class DeviceClient(NumPyClient):
         given = DECODE_CACHE.decode(parameters, form)
         before = received_model(self, given, form)
         started = time.perf_counter()
-        at.charged.estimate = lambda: estimated_seconds(self, given)
+        at.estimate = lambda: estimated_seconds(self, given)
         try:
             made = work(given)
         finally:
-            at.charged.estimate = None  # it and the client would hold each other
+            at.estimate = None  # it and the client would hold each other
         payload = self._let_through(made, str(config.get("record", "run")))
         payload = outbound(self, payload, before)
         at.end()
         # Of a payload that went through a mechanism a count of copies would be one more release, and no charged one.
-        covered = at.private or at.charged.told is not None
+        covered = at.private or at.charged is not None
         copies = None if covered else count_copies(payload, self.samples, self.run.info)
         if copies is not None:
             self.report(**copies.figures())
@@ -582,14 +580,14 @@ class _Enough(BaseException):
 class _Watch(Deadline):
     """A deadline at which a phase looks between two steps: two of them, once it is charged, are enough."""
 
-    def __init__(self, seconds: float, charged: PendingCharges) -> None:
+    def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
-        self._charged, self._last, self._times = charged, 0.0, list[float]()
+        self._last, self._times = 0.0, list[float]()
 
     @property
     def seconds(self) -> float:
         """How long all steps take, by the shortest: a process's first may be far longer than the others."""
-        return self._charged.steps * min(self._times, default=0.0)
+        return self.steps * min(self._times, default=0.0)
 
     @property
     def left(self) -> float:
@@ -600,7 +598,7 @@ class _Watch(Deadline):
         super().check()
         if self._last:
             self._times.append(time.monotonic() - self._last)
-        if self._charged.steps:
+        if self.steps:
             self._last = time.monotonic()
         if len(self._times) == 2 or 0 < self.seconds <= super().left:
             raise _Enough
@@ -612,12 +610,11 @@ def estimated_seconds(client: DeviceClient, given: Payload) -> float:
     A copy of the client carries the phase out until its second step is done. It has as many examples as are publicly
     known, made up, and charges, remembers, tells and sends nothing.
     """
-    charged, at = PendingCharges(told=PrivacyReport()), client.round
-    watch = _Watch(client.deadline.left, charged)
-    tried = copy(client)
+    at, watch, tried = client.round, _Watch(client.deadline.left), copy(client)
     tried.samples = tried.holdout = _made_up(client)
     tried.state = ContextState(RecordDict())
-    tried.round = replace(at, memory=at.memory.apart(), charged=charged, deadline=watch, figures={})
+    nothing: dict[str, Any] = {"account": None, "charged": PrivacyReport(), "estimate": None}
+    tried.round = replace(at, deadline=watch, figures={}, written={}, **nothing)
     with process_wide(0, "made-up"), suppress(_Enough):
         tried.phase_named(at.phase)[0](given)
         watch.check()  # the end of the only step

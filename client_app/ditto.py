@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from client_app.device import DeviceClient, phase
-from client_app.local_training import pulled, train_aside, train_locally
+from client_app.local_training import train_aside, train_locally
+from common.learning.training import Local
 from common.models import Classifier
 from common.settings.fedavg import DittoSettings
 from common.wire.weights import Weights
@@ -19,7 +20,8 @@ class DittoClient(DeviceClient):
         ended = Weights.of(shared, w.codec)
         settings, own = self.settings(DittoSettings), self.judged(w)
         longer = settings.model_copy(update={"epochs": settings.own_epochs or settings.epochs})
-        pull, purpose = pulled(self, w, settings.pull), "local-training of the own model"
+        pull = Local(mu=settings.pull, centre=dict(self.model(w).named_parameters()))
+        purpose = "local-training of the own model"
         train_aside(self, own, longer, purpose, local=pull)
         self.remember(Weights.of(own).tensors)
         return ended

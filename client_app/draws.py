@@ -12,17 +12,20 @@ import secrets
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count
+from logging import getLogger
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from client_app.owner.ledger import Account
-from client_app.state import Memory, Tensors
+from client_app.state import DeviceState, Slots, Tensors, names_of, slots_of
 from common.config.resolved import Config
 from common.data.division.stratify import Indices
 from common.division import Division
@@ -43,34 +46,17 @@ from common.privacy.ledger import PrivacyReport
 from common.samples.dataset import Dataset
 from common.samples.inputs import Samples, samples
 from common.settings.sections import is_user_data
-from common.specs.updates import SECONDS_LEFT
+from common.specs.updates import MEMORY_LOST, OTHER_ROUNDS, SECONDS_LEFT, WENT_BACK
 from synth.private_release import Gaussian
 from synth.row_draws import RowDraws
 
+if TYPE_CHECKING:
+    from client_app.device import DeviceClient
+
+logger = getLogger("flwr")
+
 Rows = Callable[[int, Tensor], RowDraws]
 """(step, positions of examples in a pool) -> what these draw in the step, each example by itself."""
-
-
-@dataclass
-class PendingCharges:
-    """What a site was charged in a round: one for the client that the server asked and those inside it.
-
-    Attributes
-    ----------
-    account : Account or None
-        A real site's ledger and budget; None in a simulation.
-    told : PrivacyReport or None
-        What the server is told of the phase's charges; None while there are none.
-    steps : int
-        How many steps the phase takes, as far as is known before the first.
-    estimate : callable, optional
-        Returns how long the phase would take, in seconds.
-    """
-
-    account: Account | None = None
-    told: PrivacyReport | None = None
-    steps: int = 0
-    estimate: Callable[[], float] | None = None
 
 
 class Deadline:
@@ -80,10 +66,15 @@ class Deadline:
     ----------
     seconds : float
         What is left; infinity for no deadline.
+
+    Attributes
+    ----------
+    steps : int
+        How many steps the phase takes, as far as is known before the first.
     """
 
     def __init__(self, seconds: float = math.inf, of: str = "round") -> None:
-        self._seconds, self._of = seconds, of
+        self.steps, self._seconds, self._of = 0, seconds, of
         self._end = time.monotonic() + seconds
 
     @classmethod
@@ -102,81 +93,134 @@ class Deadline:
             raise FederationError(f"ran out of the {self._of}'s time ({self._seconds:.0f} s)")
 
 
-@dataclass(frozen=True)
+@dataclass
 class SiteRound:
-    """What a client knows of the instruction that it works on, and the clients inside it too.
+    """One instruction at a site, for the client that works on it and those inside that one.
+
+    What the site remembers is read as of the round whose work the server last took, and written once, at the end.
 
     Attributes
     ----------
-    memory : Memory
-        What the site remembers, as of its round that the server last took.
+    state : DeviceState
+        Where what the site remembers lies.
+    account : Account or None
+        A real site's ledger and budget; None in a simulation.
     private : bool
         Whether what is computed from private data stays, unless it went through a mechanism.
     number : int
         The round; 0 before any instruction.
+    taken : int, optional
+        The round of the site's work that the server last took; 0 for none, None where it does not say.
+    charged : PrivacyReport or None
+        What the server is told of the phase's charges; None while there are none.
+    estimate : callable, optional
+        Returns how long the phase would take, in seconds.
     figures : dict of str to float
         What goes along with the reply.
+    written : dict of str to tensors by name
+        What the site remembers from this round on; a slot that is not written stays as it was.
     stream : KeyStream
         Where the round's noise comes from, unless it is the seed's.
     after_review : list of callable
         Each is told the positions of those images that the site's owner lets leave.
-    slots : str
-        What the names of this client's slots of memory begin with; empty for the method that the server asked.
     """
 
-    memory: Memory
-    charged: PendingCharges
+    state: DeviceState
+    site: str
+    account: Account | None
     private: bool
     number: int = 0
     phase: str = ""
+    taken: int | None = 0
     deadline: Deadline = field(default_factory=Deadline)
+    charged: PrivacyReport | None = None
+    estimate: Callable[[], float] | None = None
     figures: dict[str, float] = field(default_factory=dict)
+    written: dict[str, Tensors] = field(default_factory=dict)
     stream: KeyStream = field(default_factory=KeyStream)
     after_review: list[Callable[[Tensor], None]] = field(default_factory=list)
-    slots: str = ""
-
-    def within(self, method: str) -> SiteRound:
-        """Return the round as the client of a method inside sees it: the same, with slots of its own."""
-        return replace(self, slots=f"{self.slots}{method}.")
 
     def recall(self, slot: str) -> Tensors | None:
-        """Return what is in a slot; see `DeviceClient.recall`."""
-        return self.memory.read(self.slots + slot)
+        """Return what is in ``slot``; see `DeviceClient.recall`. FederationError if no server says of which round."""
+        if self.taken is None:
+            raise FederationError(
+                "the site judges by what it remembers, and the server does not say of which round: the method's "
+                "strategy has to set judged_from_memory = True"
+            )
+        return self.remembered.get(slot)
 
-    def remember(self, tensors: Tensors, slot: str) -> None:
-        """Keep ``tensors`` in a slot; see `DeviceClient.remember`."""
-        self.memory.write(self.slots + slot, tensors)
+    @cached_property
+    def rounds(self) -> list[int]:
+        """The rounds of which the site has a version."""
+        return self.state.rounds(self.taken or 0)
+
+    @cached_property
+    def remembered(self) -> Slots:
+        """What the site remembered by slot; FederationError if it remembers other rounds than the server means."""
+        rounds, taken = self.rounds, self.taken or 0
+        if taken in rounds or not taken:
+            self._say_if_gone_back(rounds, taken)
+        if taken in rounds:
+            return slots_of(self.state.load(taken))
+        if taken and rounds:
+            raise FederationError(
+                f"{OTHER_ROUNDS}{', '.join(map(str, rounds))}, and the server goes on from its round {taken}: put back "
+                "the record or the site's state of the same time, or delete this run's state at the site to let it "
+                "begin afresh"
+            )
+        if taken:
+            logger.info("%s no longer has what it remembered and begins afresh", self.site)
+            self.figures[MEMORY_LOST] = 1.0
+        return {}
+
+    def _say_if_gone_back(self, rounds: Sequence[int], taken: int) -> None:
+        """Note that the server goes on from an earlier round than one that it has named before: an older record."""
+        before = 0
+        # The version asked for may be whole where a later one is not.
+        with suppress(FederationError):
+            newest = rounds[-1] if rounds else 0
+            before = self.state.base_of(newest) if newest > taken else 0
+        if before > taken:
+            logger.info("%s goes back from round %d to %d", self.site, before, taken)
+            self.figures[WENT_BACK] = float(before)
+
+    def require_memory(self) -> None:
+        """Refuse a round whose version cannot be read, or whose release could not be logged: FederationError."""
+        if self.rounds:
+            _ = self.remembered
+        self.state.log_release()
 
     def sent(self, made: Tensor, shown: Tensor, kept: Tensor) -> None:
-        """Let what is remembered of images that were made be what leaves of them."""
-        self.memory.replace(made, shown, kept)
-        for told in self.after_review if len(kept) < len(made) else ():
+        """Let what is remembered of the images ``made`` be what leaves: ``shown``, at the positions ``kept``."""
+        in_part = len(kept) < len(made)
+        for slot, tensors in self.written.items():
+            own = {name for name, tensor in tensors.items() if _holds(tensor, made)}
+            new = {n: shown.reshape(t.shape) if n in own else t for n, t in tensors.items()}
+            if own and in_part:
+                alike = made.shape[:1]
+                new = {n: t.cpu()[kept] if t.shape[:1] == alike else t for n, t in new.items()}
+            self.written[slot] = new
+        for told in self.after_review if in_part else ():
             told(kept)
 
     def end(self) -> None:
-        """Write what is remembered, and let what the memory says of itself go along with the reply."""
-        self.memory.save(self.number)
-        self.figures.update(self.memory.figures)
+        """Write what is remembered, where there is anything, also where nothing is new: the next round names this."""
+        if self.written or "remembered" in vars(self) or self.rounds:
+            tensors = names_of({**self.remembered, **self.written})
+            self.state.save(self.number, tensors, self.taken or 0, self.rounds)
 
-    def tell(self, figures: Mapping[str, float]) -> None:
-        """Send figures along; underscores become dashes."""
-        self.figures.update({key.replace("_", "-"): float(v) for key, v in figures.items()})
+
+def _holds(tensor: Tensor, made: Tensor) -> bool:
+    return tensor.numel() == made.numel() and torch.equal(
+        tensor.detach().cpu().reshape(made.shape), made
+    )
 
 
 @dataclass(frozen=True)
 class Draws:
-    """A client's draws in one round; ``DeviceClient.draws`` makes them.
+    """A client's draws in one round; ``DeviceClient.draws`` makes them."""
 
-    ``seeds`` gives the generator for a purpose, of the run's seed. ``mechanism`` is how clipped sums are released.
-    """
-
-    run: Run
-    site: str
-    user_data: bool
-    samples: Samples
-    seeds: Callable[[str], torch.Generator]
-    round: SiteRound
-    mechanism: type[Gaussian] = Gaussian
+    client: DeviceClient
 
     def charge(self, *events: Event, resumable: bool = False) -> None:
         """Enter what is about to be released into the site's ledger, which is on disk before any noise is drawn.
@@ -198,40 +242,31 @@ class Draws:
             steps would take longer than the round's time that is left, by a step on made-up rows; or if the site has
             data of its own, and the run asks it for seeded noise.
         """
-        at, config = self.round, self.run.config
+        at, config = self.client.round, self.client.run.config
+        before = () if at.charged is None else at.charged.events
+        at.deadline.steps += 1 if resumable else sum(event.steps for event in events)
+        if self.seeded or at.account is None:
+            at.charged = PrivacyReport((*before, *events), seeded=self.seeded)
+            return
+        if events:
+            at.require_memory()
+            self._require_time()
+        lines, mine = at.account.charge(events, at.number, at.phase, config.section)
         # Events say how many examples the site has: their sampling rate is a batch over that number.
         tell = not at.private or config.privacy.counts == "public"
-        before = () if at.charged.told is None else at.charged.told.events
-        account = at.charged.account
-        at.charged.steps += 1 if resumable else sum(event.steps for event in events)
-        if self.seeded:
-            at.charged.told = PrivacyReport((*before, *events), seeded=True)
-        elif account is None:
-            at.charged.told = PrivacyReport((*before, *events))
-        else:
-            if events:
-                at.memory.require()
-                self._require_time()
-            lines, mine = account.charge(events, at.number, at.phase, config.section)
-            at.charged.told = PrivacyReport(mine if tell else (), whole=True, head=lines.head)
+        at.charged = PrivacyReport(mine if tell else (), whole=True, head=lines.head)
 
     def _require_time(self) -> None:
         """Refuse a phase that cannot end in time, before the first of its charges: none is ever given back."""
-        at = self.round
+        at = self.client.round
         at.deadline.check()
-        estimate = at.charged.estimate
-        if estimate is None or at.charged.told is not None or math.isinf(at.deadline.left):
+        if at.estimate is None or at.charged is not None or math.isinf(at.deadline.left):
             return
-        if (seconds := estimate()) > (left := at.deadline.left):
+        if (seconds := at.estimate()) > (left := at.deadline.left):
             raise FederationError(
                 f"the round's time is too short for this phase (estimated {seconds:.3g} s, left {left:.3g} s), and "
                 "nothing was charged: raise federation.round_deadline, or ask for fewer steps"
             )
-
-    @property
-    def told(self) -> PrivacyReport | None:
-        """What goes along with this phase's reply about its charges; None if there were none."""
-        return self.round.charged.told
 
     @property
     def seeded(self) -> bool:
@@ -239,7 +274,7 @@ class Draws:
 
         FederationError if the run asks a site with data of its own for that.
         """
-        return is_seeded(self.run.config, self.user_data)
+        return is_seeded(self.client.run.config, self.client.user_data)
 
     def gaussian(self, purpose: str, noise_multiplier: float, clip: float) -> Gaussian:
         """Return the Gaussian mechanism for sums of contributions no longer than ``clip``, other noise each time.
@@ -263,11 +298,11 @@ class Draws:
 
         def normal(shape: Sequence[int]) -> Tensor:
             if not self._seeded_and_charged():
-                return self.round.stream.normal(shape)
-            seeds = self.seeds(f"{purpose} {next(passes)}")
-            return torch.randn(tuple(shape), generator=seeds, device=self.run.device)
+                return self.client.round.stream.normal(shape)
+            seeds = self.client.generator(f"{purpose} {next(passes)}")
+            return torch.randn(tuple(shape), generator=seeds, device=self.client.run.device)
 
-        return self.mechanism(noise_multiplier, clip, normal)
+        return self.client.mechanism(noise_multiplier, clip, normal)
 
     def sample(self, purpose: str, rate: float | Tensor, pool: Samples | None = None) -> Tensor:
         """Draw a Poisson sample, on which privacy rests: each example by itself.
@@ -291,8 +326,8 @@ class Draws:
         FederationError
             As a release by `gaussian` does.
         """
-        of = self.samples if pool is None else pool
-        every = torch.arange(len(of), device=self.run.device)
+        of = self.client.samples if pool is None else pool
+        every = torch.arange(len(of), device=self.client.run.device)
         return (self.rows(purpose, of)(0, every).uniform() < rate).nonzero().flatten()
 
     def rows(self, purpose: str, pool: Samples | None = None) -> Rows:
@@ -318,11 +353,11 @@ class Draws:
         FederationError
             As a release by `gaussian` does.
         """
-        device = self.run.device
+        device = self.client.run.device
         if not self._seeded_and_charged():
             return lambda step, positions: SystemRows(len(positions), device)
-        seed = self.seeds(purpose).initial_seed()
-        hashes = example_hashes(self.samples if pool is None else pool)
+        seed = self.client.generator(purpose).initial_seed()
+        hashes = example_hashes(self.client.samples if pool is None else pool)
         return lambda step, positions: SeededRows(
             derive(seed, step), hashes[positions.cpu().numpy()], device
         )
@@ -338,21 +373,22 @@ class Draws:
         FederationError
             If the site cannot keep the key by which they are chosen.
         """
-        account = self.round.charged.account
+        client, account = self.client, self.client.round.account
         directory = None if account is None else account.directory
-        key = key_of(self.run, self.site, directory, seeded=account is None or self.seeded)
-        positions = chosen(self.samples, key, purpose, share)
-        return torch.from_numpy(positions).to(self.run.device)
+        seeded = account is None or self.seeded
+        key = key_of(client.run, client.drawn_as, directory, seeded=seeded)
+        positions = chosen(client.samples, key, purpose, share)
+        return torch.from_numpy(positions).to(client.run.device)
 
     def _seeded_and_charged(self) -> bool:
         """Return ``seeded``, which is said beside the result, and refuse draws that nothing was charged for."""
-        if self.told is None:
+        if self.client.round.charged is None:
             raise FederationError(
-                f"method={self.run.config.method} draws noise for which nothing was charged: its phase calls "
+                f"method={self.client.run.config.method} draws noise for which nothing was charged: its phase calls "
                 "draws.charge(...) first"
             )
         if self.seeded:
-            self.round.tell({"seeded_noise": 1})
+            self.client.tell(seeded_noise=1)
         return self.seeded
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from client_app.device import DeviceClient, Metrics, NDArrays, phase
-from client_app.local_training import pulled, train_locally
-from common.learning.stacked import StepTerms
+from client_app.local_training import train_locally
 from common.learning.task import difference, plus
+from common.learning.training import Local
 from common.specs.updates import Demands
 from common.wire.weights import Weights
 
@@ -19,12 +19,12 @@ class FedAvgClient(DeviceClient):
     @phase("train")
     def train(self, w: Weights) -> Weights:
         """Return w_k, trained from ``w`` on the site's images."""
-        model, _ = train_locally(self, w)
+        model, _ = train_locally(self, w, self.local(w))
         return Weights.of(model, w.codec, copy=False)  # which ends with this
 
-    def course(self, given: Weights) -> StepTerms:
+    def local(self, given: Weights) -> Local:
         """Return plain training."""
-        return StepTerms(given)
+        return Local()
 
 
 # ---- foreign -------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ class ForeignClient(DeviceClient):
     @phase("train")
     def train(self, w: Weights) -> Weights:
         """Return w_k, trained from ``w`` on the site's images."""
-        model, _ = train_locally(self, w, pulled(self, w, self.demands.mu))
+        model, _ = train_locally(self, w, Local(mu=self.demands.mu))
         ended = Weights.of(model, w.codec)
         return ended if self.demands.norm is None else self._clipped(ended, w, self.demands.norm)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from client_app.device import DeviceClient, phase
-from client_app.local_training import pulled, train_locally
-from common.learning.stacked import StepTerms
+from client_app.local_training import train_locally
+from common.learning.training import Local
 from common.settings.fedavg import FedNovaSettings
 from common.specs.averaging import NORMALIZER, normalizer
 from common.wire.weights import Weights
@@ -17,11 +17,11 @@ class FedNovaClient(DeviceClient):
     def train(self, w: Weights) -> Weights:
         """Return w_k, trained from ``w`` on the site's images."""
         settings = self.settings(FedNovaSettings)
-        model, trained = train_locally(self, w, pulled(self, w, settings.mu))
+        model, trained = train_locally(self, w, self.local(w))
         a = normalizer(trained.steps, settings.momentum, trained.lr * settings.mu)
         self.tell(**{NORMALIZER: a})
         return Weights.of(model, w.codec)
 
-    def course(self, given: Weights) -> StepTerms:
+    def local(self, given: Weights) -> Local:
         """Return training that is pulled to its start."""
-        return StepTerms(given, mu=self.settings(FedNovaSettings).mu)
+        return Local(mu=self.settings(FedNovaSettings).mu)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from client_app.device import DeviceClient, phase
-from client_app.local_training import pulled, train_locally
-from common.learning.stacked import StepTerms
+from client_app.local_training import train_locally
+from common.learning.training import Local
 from common.settings.fedavg import FedProxSettings
 from common.wire.weights import Weights
 
@@ -15,9 +15,9 @@ class FedProxClient(DeviceClient):
     @phase("train")
     def train(self, w: Weights) -> Weights:
         """Return w_k, trained from ``w`` on the site's images."""
-        model, _ = train_locally(self, w, pulled(self, w, self.settings(FedProxSettings).mu))
+        model, _ = train_locally(self, w, self.local(w))
         return Weights.of(model, w.codec)
 
-    def course(self, given: Weights) -> StepTerms:
+    def local(self, given: Weights) -> Local:
         """Return training that is pulled to its start."""
-        return StepTerms(given, mu=self.settings(FedProxSettings).mu)
+        return Local(mu=self.settings(FedProxSettings).mu)

@@ -100,7 +100,7 @@ class FedSynthClient(DeviceClient):
         """Return where FedAvg's local training from ``w`` ends, None if nobody asks."""
         if settings.objective == "loss" and not settings.fidelity:
             return None
-        self.round.charged.steps = settings.iterations  # which follow the training
+        self.deadline.steps = settings.iterations  # which follow the training
         model, trained = train_locally(self, w, told=False)
         if not self.run.config.privacy.active:
             self._report_finite(train_loss=trained.loss)

@@ -172,19 +172,6 @@ def _generator_of_nothing_private(client: DeviceClient) -> torch.Generator:
     return torch.Generator(client.run.device).manual_seed(secrets.randbits(63))
 
 
-def pulled(client: DeviceClient, w: Weights, mu: float) -> Local:
-    """Return local training with a pull of strength ``mu`` to ``w``: FedProx's, which FedNova can have too."""
-    if not mu:
-        return Local()
-    centre = [p.detach() for p in client.model(w).parameters()]
-
-    def penalty(model: nn.Module) -> Tensor:
-        moved = zip(model.parameters(), centre, strict=True)
-        return mu / 2 * torch.stack([(p - c).square().sum() for p, c in moved]).sum()
-
-    return Local(penalty=penalty)
-
-
 # ---- private steps -------------------------------------------------------------------------------
 # A site's private local training: what is public of it, what the ledger is charged, and where its draws come from.
 

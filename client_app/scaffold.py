@@ -5,15 +5,13 @@ Under FedPVR (Li et al., 2023) they correct the last layers alone, where sites d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from client_app.device import DeviceClient, phase
 from client_app.local_training import train_locally
 from client_app.state import Tensors
-from common.learning.stacked import StepTerms
 from common.learning.training import Local, Trained, mean_gradient
 from common.settings.fedavg import ScaffoldSettings
 from common.specs.averaging import CONTROL, WEIGHTS, bundle_spec, control_spec
@@ -32,55 +30,28 @@ class ScaffoldClient(DeviceClient):
     @phase("train", takes=bundle_spec)
     def train(self, given: Bundle) -> Bundle:
         """Return w_k and c_k+ - c_k."""
-        w, c = given.part(WEIGHTS, Weights), given.part(CONTROL, Weights).tensors
-        own, drift = self._drift(c)
-        model, trained = train_locally(self, w, self.local(w, drift))
+        w = given.part(WEIGHTS, Weights)
+        own, local = self._own(), self.local(given)
+        model, trained = train_locally(self, w, local)
         ended = Weights.of(model, w.codec)
-        new = self._control(w, ended, drift, trained)
+        new = self._control(w, ended, local.drift, trained)
         self.remember(new)
         change = Weights({name: new[name] - own[name] for name in new})
         return Bundle({WEIGHTS: ended, CONTROL: change})
 
-    def course(self, given: Bundle) -> StepTerms:
-        """Return training by the same steps."""
-        w, c = given.part(WEIGHTS, Weights), given.part(CONTROL, Weights).tensors
-        return StepTerms(w, drift=self._drift(c)[1], carried_on=self._carried_on)
-
-    def _drift(self, c: Mapping[str, Tensor]) -> tuple[Tensors, dict[str, Tensor]]:
-        """Return c_k, and c - c_k."""
-        own = self.recall() or control_spec(self.run).zeros().tensors
-        return own, {name: c[name] - own[name] for name in c}
-
-    @property
-    def _carried_on(self) -> float:
+    def local(self, given: Bundle) -> Local:
+        """Return training by corrected steps, to which a method may add an objective or a pull."""
+        c, own = given.part(CONTROL, Weights).tensors, self._own()
         settings = self.settings(ScaffoldSettings)
-        return settings.momentum if settings.option == "I" else 0.0
+        carried_on = settings.momentum if settings.option == "I" else 0.0
+        return Local(drift={name: c[name] - own[name] for name in c}, carried_on=carried_on)
 
-    def local(self, w: Weights, drift: dict[str, Tensor]) -> Local:
-        """Return local training by corrected steps, to which a method may add an objective or a penalty."""
-        return Local(after_step=self._correction(drift)) if drift else Local()
-
-    def _correction(self, drift: dict[str, Tensor]) -> Callable[[nn.Module], None]:
-        """Return what adds -eta (c - c_k) to a step, 1 + rho + rho^2 ... times in option I."""
-        settings = self.settings(ScaffoldSettings)
-        lr, amount = settings.lr_in(self.server_round), 0.0
-        carried_on = self._carried_on
-        here = [value.to(self.run.device) for value in drift.values()]
-        moved: list[Tensor] = []  # the model's parameters, looked up in the first step
-
-        @torch.no_grad()
-        def correct(model: nn.Module) -> None:
-            nonlocal amount
-            if not moved:
-                parameters = dict(model.named_parameters())
-                moved.extend(parameters[name] for name in drift)
-            amount = 1.0 + carried_on * amount
-            torch._foreach_add_(moved, here, alpha=-lr * amount)
-
-        return correct
+    def _own(self) -> Tensors:
+        """Return c_k."""
+        return self.recall() or control_spec(self.run).zeros().tensors
 
     def _control(
-        self, w: Weights, ended: Weights, drift: dict[str, Tensor], trained: Trained
+        self, w: Weights, ended: Weights, drift: Mapping[str, Tensor], trained: Trained
     ) -> dict[str, Tensor]:
         """Return c_k+: the gradient at w_r (option I), or c_k - c + (w_r - w_k) / (K eta) (option II)."""
         if self.settings(ScaffoldSettings).option == "I":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from logging import getLogger
@@ -10,6 +11,7 @@ from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import torch
 from flwr.app import Context
 from numpy.typing import NDArray
 
@@ -38,7 +40,15 @@ from common.learning.run import Run
 from common.samples.dataset import Dataset
 from common.samples.inputs import Samples, samples
 from common.settings.sections import ComputeSettings, kind_of
-from common.sites import IN_PROCESS, RAY, SUPERLINK, folder_sites, partition_name, site_name
+from common.sites import (
+    IN_PROCESS,
+    RAY,
+    SUPERLINK,
+    Site,
+    folder_sites,
+    partition_name,
+    site_name,
+)
 from common.storage.limits import Bounds
 
 PARTITION = ("partition-id", "num-partitions")
@@ -319,6 +329,46 @@ def _site_samples(division: Division, site: str, context: Context) -> tuple[Samp
     if folder is None:
         return _partition_samples(division, site, key, *partition_of(context))
     return _folder_samples(division, site, key, data_here(division, context))
+
+
+def sites_of(
+    division: Division, nodes: Sequence[int], *, by_class: bool, held_out: bool
+) -> list[Site]:
+    """Return the sites of a simulation in this process, of which node i holds partition i; no image is read for it.
+
+    There are none where a run tells less than is asked.
+
+    Parameters
+    ----------
+    by_class, held_out : bool
+        Whether counts of classes are asked, and numbers of what is held out.
+    """
+    run, train = division.run, division.dataset.train
+    tells, classes = run.config.tells_counts, len(run.info.classes)
+    if (by_class and not run.task.by_class) or ((by_class or held_out) and not tells):
+        return []
+    strata, found = run.task.strata(train), list[Site]()
+    for index, part in enumerate(division.partition(len(nodes))):
+        name, held = partition_name(index), part[:0]
+        if run.config.data.held_by_sites:
+            key = key_of(run, name, None, seeded=True)
+            part, held = divided(division, name, division.dataset, part, key)
+        counts = np.bincount(strata[part], minlength=classes).tolist() if by_class else ()
+        labels = torch.from_numpy(np.array(train.labels[held] if held_out else train.labels[:0]))
+        found.append(
+            Site(
+                name=name,
+                node_id=nodes[index],
+                examples=len(part) if tells else min(1, len(part)),
+                partition=index,
+                partitions=len(nodes),
+                class_counts=tuple(counts),
+                engine=IN_PROCESS,
+                held_out=len(run.task.counted(labels)),
+                data=division.dataset.checksum,
+            )
+        )
+    return found
 
 
 def data_here(division: Division, context: Context) -> Dataset:

@@ -16,7 +16,6 @@ import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from fnmatch import fnmatchcase as fnmatch
 from functools import cached_property
 from logging import getLogger
@@ -27,13 +26,11 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from safetensors import SafetensorError
-from torch import Tensor
 
 from common.config.resolved import Config
 from common.errors import FederationError
 from common.settings.section import without_later
 from common.sites import KEPT_MODEL, site_slug
-from common.specs.updates import MEMORY_LOST, OTHER_ROUNDS, WENT_BACK
 from common.storage import tensor_file
 from common.storage.files import collect_leftovers, write_text
 from common.storage.tensor_file import TensorFileError
@@ -175,10 +172,17 @@ class DirectoryState:
                 "this run's state there to let it begin afresh"
             ) from None
 
-    def save(self, server_round: int, tensors: Tensors, taken: int = 0) -> None:
+    def save(
+        self,
+        server_round: int,
+        tensors: Tensors,
+        taken: int = 0,
+        there: Sequence[int] | None = None,
+    ) -> None:
         """Write version ``server_round`` by rename and let go of later ones, and of the oldest but ``taken``.
 
-        A tensor of a megabyte or more is written once, however many versions hold it.
+        A tensor of a megabyte or more is written once, however many versions hold it. ``there`` are the rounds of which
+        there is a version, where they are known.
 
         Raises
         ------
@@ -193,7 +197,8 @@ class DirectoryState:
             tensor_file.save(path, tensors, about, apart=apart, flushed=self._flushed)
         except (OSError, SafetensorError) as error:
             raise self._unwritable(error) from None
-        for old in _surplus(self.rounds(), server_round, taken):
+        there = self.rounds() if there is None else there
+        for old in _surplus(there, server_round, taken):
             self._path(old).unlink(missing_ok=True)
         tensor_file.collect(self._directory)
 
@@ -261,7 +266,13 @@ class ContextState:
         assert isinstance(found, int)
         return found
 
-    def save(self, server_round: int, tensors: Tensors, taken: int = 0) -> None:
+    def save(
+        self,
+        server_round: int,
+        tensors: Tensors,
+        taken: int = 0,
+        there: Sequence[int] | None = None,
+    ) -> None:
         """Write version ``server_round`` and let go of later ones, and of the oldest but ``taken``."""
         self._state[_key(server_round)] = ArrayRecord(dict(tensors))
         self._state[_base_key(server_round)] = ConfigRecord({"taken": taken})
@@ -327,118 +338,10 @@ def _base_key(server_round: int) -> str:
     return f"base-of-{server_round}"
 
 
-def _surplus(rounds: list[int], newest: int, taken: int) -> list[int]:
+def _surplus(rounds: Sequence[int], newest: int, taken: int) -> list[int]:
     """Return the versions that no run goes on from: beside the newest ones the server's own stays."""
     older, later = [r for r in rounds if r < newest], [r for r in rounds if r > newest]
     return [*(r for r in older[: 1 - KEPT] if r != taken), *later]
-
-
-# ---- memory --------------------------------------------------------------------------------------
-# What a site remembers, within one round: read as of the round that the server last took, written once at its end.
-
-
-class Memory:
-    """One round's view of a site's state, shared by a method's client and the clients inside it.
-
-    Parameters
-    ----------
-    taken : int, optional
-        The round of the site's work that the server last took; 0 for none, None where it does not say.
-
-    Attributes
-    ----------
-    figures : dict of str to float
-        What is said beside the reply: that a version was lost, or that the server went back.
-    """
-
-    def __init__(self, state: DeviceState, site: str, taken: int | None) -> None:
-        self._state, self._site, self._taken, self._named = state, site, taken or 0, taken
-        self._written: dict[str, Tensors] = {}
-        self.figures: dict[str, float] = {}
-
-    def read(self, slot: str) -> Tensors | None:
-        """Return what is in ``slot`` as of the round that the server last took; None if nothing.
-
-        Raises
-        ------
-        FederationError
-            If the site remembers other rounds: the record or its memory is of another time; or the server does not
-            say which it means.
-        """
-        if self._named is None:
-            raise FederationError(
-                "the site judges by what it remembers, and the server does not say of which round: the method's "
-                "strategy has to set judged_from_memory = True"
-            )
-        return self._remembered.get(slot)
-
-    def write(self, slot: str, tensors: Tensors) -> None:
-        """Let ``slot`` hold ``tensors`` from this round on; one that is not written stays as it was."""
-        self._written[slot] = tensors
-
-    def apart(self) -> Memory:
-        """Return the same round's view, of which nothing is written."""
-        return Memory(self._state, self._site, self._named)
-
-    def replace(self, made: Tensor, shown: Tensor, kept: Tensor) -> None:
-        """Let a slot that was given the images ``made`` have ``shown`` in their place, at the positions ``kept``."""
-        for slot, tensors in self._written.items():
-            own = {name for name, tensor in tensors.items() if _holds(tensor, made)}
-            new = {n: shown.reshape(t.shape) if n in own else t for n, t in tensors.items()}
-            if own and len(kept) < len(made):
-                alike = made.shape[:1]
-                new = {n: t.cpu()[kept] if t.shape[:1] == alike else t for n, t in new.items()}
-            self._written[slot] = new
-
-    def save(self, server_round: int) -> None:
-        """Write version ``server_round`` where there is anything to remember, also where nothing is new.
-
-        The next instruction names this round.
-        """
-        if self._written or "_remembered" in self.__dict__ or self._state.rounds(self._taken):
-            kept = {**self._remembered, **self._written}
-            self._state.save(server_round, names_of(kept), self._taken)
-
-    def require(self) -> None:
-        """Refuse a round whose version cannot be read, or whose release could not be logged: FederationError."""
-        if self._state.rounds(self._taken):
-            _ = self._remembered
-        self._state.log_release()
-
-    @cached_property
-    def _remembered(self) -> Slots:
-        rounds = self._state.rounds(self._taken)
-        if self._taken in rounds or not self._taken:
-            self._say_if_gone_back(rounds)
-        if self._taken in rounds:
-            return slots_of(self._state.load(self._taken))
-        if self._taken and rounds:
-            raise FederationError(
-                f"{OTHER_ROUNDS}{', '.join(map(str, rounds))}, and the server goes on from its round "
-                f"{self._taken}: put back the record or the site's state of the same time, or delete this run's state "
-                "at the site to let it begin afresh"
-            )
-        if self._taken:
-            logger.info("%s no longer has what it remembered and begins afresh", self._site)
-            self.figures[MEMORY_LOST] = 1.0
-        return {}
-
-    def _say_if_gone_back(self, rounds: list[int]) -> None:
-        """Note that the server goes on from an earlier round than one that it has named before: an older record."""
-        before = 0
-        # The version asked for may be whole where a later one is not.
-        with suppress(FederationError):
-            newest = rounds[-1] if rounds else 0
-            before = self._state.base_of(newest) if newest > self._taken else 0
-        if before > self._taken:
-            logger.info("%s goes back from round %d to %d", self._site, before, self._taken)
-            self.figures[WENT_BACK] = float(before)
-
-
-def _holds(tensor: Tensor, made: Tensor) -> bool:
-    return tensor.numel() == made.numel() and torch.equal(
-        tensor.detach().cpu().reshape(made.shape), made
-    )
 
 
 # ---- releases ------------------------------------------------------------------------------------

@@ -85,9 +85,9 @@ FAULTS = (
     ),
     Fault(
         "SCAFFOLD corrects the wrong way",
-        "client_app/scaffold.py",
-        "torch._foreach_add_(moved, here, alpha=-lr * amount)",
-        "torch._foreach_add_(moved, here, alpha=lr * amount)",
+        "common/learning/training.py",
+        "self._drifts, alpha=-self._lr * self._amount)",
+        "self._drifts, alpha=self._lr * self._amount)",
         "strategies/test_scaffold.py",
     ),
     Fault(
@@ -242,8 +242,8 @@ FAULTS = (
     Fault(
         "draws need no charge",
         "client_app/draws.py",
-        "        if self.told is None:\n",
-        "        if self.told is None and self.run is None:\n",
+        "        if self.client.round.charged is None:\n",
+        "        if self.client is None:\n",
         "client_app/test_noise.py contract/test_privacy.py",
     ),
     Fault(

@@ -7,7 +7,7 @@ those of one by one by rounding: sums over a batch are taken in another order.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -16,44 +16,18 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.utils.rnn import pad_sequence
 
 from common.learning.task import Classification, Task
-from common.learning.training import Trained, batches
+from common.learning.training import Local, Trained, batches, pulls
 from common.samples.inputs import Samples
 from common.settings.fedavg import TrainingSettings
-from common.wire.weights import Weights
-
-
-@dataclass(frozen=True)
-class StepTerms:
-    """Where a site's local training begins, and what its steps have beside the loss's gradient; FedAvg's have nothing.
-
-    Attributes
-    ----------
-    start : Weights
-        w_r.
-    mu : float
-        Strength of a pull to the start (FedProx, FedDyn); of all sites alike.
-    slope : dict of str to Tensor
-        Taken off each gradient (FedDyn's g_k).
-    drift : dict of str to Tensor
-        Taken off after each step, times the learning rate (SCAFFOLD's c - c_k).
-    carried_on : float
-        rho of the 1 + rho + rho^2 ... times that the drift is taken off, of all sites alike.
-    """
-
-    start: Weights
-    mu: float = 0.0
-    slope: Mapping[str, Tensor] = field(default_factory=dict)
-    drift: Mapping[str, Tensor] = field(default_factory=dict)
-    carried_on: float = 0.0
 
 
 @dataclass(frozen=True)
 class SiteTraining:
-    """A site whose model is trained: its examples, the generator of its batches, and what its steps have besides."""
+    """A site whose model is trained: its examples, the generator of its batches, and terms of its steps."""
 
     samples: Samples
     generator: torch.Generator
-    terms: StepTerms
+    local: Local
 
 
 @dataclass(frozen=True)
@@ -93,8 +67,9 @@ def train_stacked(
 ) -> list[tuple[dict[str, Tensor], Trained]]:
     """Return each site's parameters after ``settings.epochs`` passes from those of ``model``, and how that went.
 
-    The sites' samples are normalised alike, and their terms name the same tensors. The model, one of which
-    `cannot_stack` says nothing, stays as it is; what is returned are views of the stacked tensors.
+    The sites' samples are normalised alike; their terms name the same tensors, and have one ``mu`` and ``carried_on``.
+    The model, one of which `cannot_stack` says nothing, stays as it is; what is returned are views of the stacked
+    tensors.
     """
     counts = [settings.epochs * -(-len(site.samples) // settings.batch) for site in sites]
     order = sorted(range(len(sites)), key=lambda k: -counts[k])
@@ -109,7 +84,7 @@ def train_stacked(
     sizes = real.sum(2)
     losses = torch.zeros_like(sizes)
     lr, amount = settings.lr_in(server_round), 0.0
-    terms = [sites[k].terms for k in order]
+    terms = [sites[k].local for k in order]
     mu, carried_on = terms[0].mu, terms[0].carried_on
     slopes = _in_one([one.slope for one in terms], begun)
     drifts = _in_one([one.drift for one in terms], begun)
@@ -127,12 +102,10 @@ def train_stacked(
         each = vmap(loss)(at, x.reshape(*rows.shape, *x.shape[1:]), labels[rows], shares)
         gradients = torch.autograd.grad(each.sum(), list(at.values()))
         losses[:left, step] = each.detach()
-        pulled = at.items() if mu or slopes else ()
-        pulls = [mu * (t.detach() - begun[n].detach()) for n, t in pulled]
-        if slopes:
-            torch._foreach_sub_(pulls, [slopes[n][:left] for n in at])
+        here, own = [t.detach() for t in at.values()], [slopes[n][:left] for n in at if slopes]
+        beside = pulls(here, list(begun.values()), own, mu) if mu or slopes else []
         moved = [buffers[n][:left] for n in at] if buffers else []
-        _move([t.detach() for t in at.values()], gradients, pulls, moved, lr, settings)
+        _move(here, gradients, beside, moved, lr, settings)
         if drifts:
             amount = 1.0 + carried_on * amount
             corrected = [at[n].detach() for n in drifts]

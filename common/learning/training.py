@@ -7,9 +7,9 @@ Poisson samples for batches, and clips gradients example by example. The loop it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 import torch
@@ -55,13 +55,23 @@ class Local:
         step: tensors [n, ...] with a row for each example. In a private run they must come of ``rows``, in which each
         example's are its own; otherwise that is None.
     penalty : callable, optional
-        What is minimised beside it, of the parameters alone (FedProx, FedDyn): model -> a scalar. Never clipped.
+        What is minimised beside it, of the parameters alone: model -> a scalar. Never clipped.
     rate : callable, optional
         Steps taken before -> what the learning rate is multiplied by in this one (a schedule within a round).
     augment : callable, optional
         (inputs of a batch, rows) -> what is trained on, instead of what ``settings.augment`` says.
     after_step : callable, optional
-        Called with the model after each step: a projection, or a correction of the path (SCAFFOLD, FedPVR).
+        Called with the model after each step, such as a projection.
+    mu : float
+        The strength of a pull (FedProx, FedDyn): mu (w - centre) is added to each gradient, and never clipped.
+    centre : dict of str to Tensor, optional
+        What it pulls to, by the parameters' names; None: where training begins.
+    slope : dict of str to Tensor
+        Taken off each gradient (FedDyn's g_k), of all parameters or none.
+    drift : dict of str to Tensor
+        Taken off after each step, times the learning rate (SCAFFOLD's and FedPVR's c - c_k).
+    carried_on : float
+        rho of the 1 + rho + rho^2 ... times that the drift is taken off.
     """
 
     objective: Objective | None = None
@@ -70,6 +80,58 @@ class Local:
     rate: Callable[[int], float] | None = None
     augment: Callable[[Tensor, RowDraws | None], Tensor] | None = None
     after_step: Callable[[nn.Module], None] | None = None
+    mu: float = 0.0
+    centre: Mapping[str, Tensor] | None = None
+    slope: Mapping[str, Tensor] = field(default_factory=dict)
+    drift: Mapping[str, Tensor] = field(default_factory=dict)
+    carried_on: float = 0.0
+
+    @property
+    def by_terms_alone(self) -> bool:
+        """Whether nothing but ``mu``, ``slope``, ``drift`` and ``carried_on`` is filled."""
+        places = self.objective, self.draw, self.penalty, self.rate, self.augment, self.after_step
+        return self.centre is None and not any(places)
+
+
+@torch.no_grad()
+def pulls(
+    parameters: list[Tensor], centre: list[Tensor], slopes: list[Tensor], mu: float
+) -> list[Tensor]:
+    """Return mu (w - centre) - slope of each parameter, of which there may be no slopes."""
+    found = list(torch._foreach_sub(parameters, centre))
+    torch._foreach_mul_(found, mu)
+    if slopes:
+        torch._foreach_sub_(found, slopes)
+    return found
+
+
+class _Terms:
+    """What a method's steps have beside the loss's gradient."""
+
+    def __init__(self, model: nn.Module, local: Local, lr: float) -> None:
+        self._mu, self._carried_on, self._lr, self._amount = local.mu, local.carried_on, lr, 0.0
+        self.pulled = bool(local.mu or local.slope)
+        named = dict(model.named_parameters()) if self.pulled or local.drift else {}
+        trained = {n: p for n, p in named.items() if p.requires_grad} if self.pulled else {}
+        centre = trained if local.centre is None else local.centre
+        self._moved: list[Tensor] = list(trained.values())
+        self._centre = [centre[n].detach().clone() for n in trained]
+        self._slopes = [local.slope[n].to(p.device) for n, p in trained.items() if local.slope]
+        self._corrected: list[Tensor] = [named[n] for n in local.drift]
+        self._drifts = [d.to(named[n].device) for n, d in local.drift.items()]
+
+    def pull(self) -> None:
+        """Add the pull to the gradients, less the slopes."""
+        found = pulls(self._moved, self._centre, self._slopes, self._mu)
+        for parameter, own in zip(self._moved, found, strict=True):
+            parameter.grad = own if parameter.grad is None else parameter.grad.add_(own)
+
+    @torch.no_grad()
+    def correct(self) -> None:
+        """Take the drift off, after a step."""
+        self._amount = 1.0 + self._carried_on * self._amount
+        if self._drifts:
+            torch._foreach_add_(self._corrected, self._drifts, alpha=-self._lr * self._amount)
 
 
 @dataclass(frozen=True)
@@ -188,15 +250,15 @@ def train(
     passes = _passes(len(samples), settings.batch, generator, device, examples, last, even)
     done = 0
     losses: list[tuple[Tensor, int]] = []
-    code = *modules, *vars(local).values(), task, rule, before_step
+    terms = _Terms(model, local, lr)
+    code = *modules, *filter(callable, vars(local).values()), task, rule, before_step
     ours = draws_of_torch_alone(*code)
     noisy = settings.gradient_noise > 0
     noise = seeded(generator.initial_seed(), "gradient-noise", device=device)
     # A parameter may take its step in the backward pass only where nothing else looks at the whole gradient first, and
     # all code between is known: a large model then never has gradients as large as itself.
-    whole = (
-        rule is not plain_gradient or settings.clip_norm > 0 or noisy or local.penalty is not None
-    )
+    beside = local.penalty is not None or terms.pulled
+    whole = rule is not plain_gradient or settings.clip_norm > 0 or noisy or beside
     early = ours and not whole and local.objective is None and _are_large(parameters)
     moving = _moved_by_each_gradient(parameters, optimiser) if early else nullcontext()
     with process_wide(generator.initial_seed(), "layers", torch_alone=ours), moving:
@@ -218,9 +280,12 @@ def train(
                     nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
                 if local.penalty is not None:
                     local.penalty(model).backward()  # type: ignore[no-untyped-call]
+                if terms.pulled:
+                    terms.pull()
                 if noisy:
                     _add_noise(parameters, settings.gradient_noise, noise)
                 optimiser.step()
+                terms.correct()
                 if local.after_step is not None:
                     local.after_step(model)
                 done += 1

@@ -26,6 +26,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
+from common.sites import Site
 from common.wire.npy import unchecked_record
 
 logger = getLogger("flwr")
@@ -55,7 +56,7 @@ class LocalGrid(Grid):
     progress : callable, optional
         Told (messages carried out, messages pushed together) after each one.
     one_for_all : bool
-        Whether one of ``clients`` partitions answers the roll call for all of them, where it can.
+        Whether the app tells what all of the ``clients`` partitions would answer to the roll call, where it can.
     """
 
     works_when_asked = True
@@ -81,7 +82,7 @@ class LocalGrid(Grid):
             _FIRST_NODE, _FIRST_NODE + (clients if isinstance(clients, int) else len(clients))
         )
         self._kept: dict[int, Context] = {}
-        self.nodes_by_partition = self._nodes if one_for_all else range(0)
+        self._one_for_all = one_for_all and not self._node_config
 
     def set_run(self, run: Any) -> None:
         """There is only this run."""
@@ -105,6 +106,13 @@ class LocalGrid(Grid):
     def get_node_ids(self) -> list[int]:
         """Return all node ids."""
         return list(self._nodes)
+
+    def sites_of(self, **asked: bool) -> list[Site]:
+        """Return the sites of all nodes as the roll call asks for them; none where each has to be asked."""
+        if not self._one_for_all:
+            return []
+        tell: Callable[..., list[Site]] = self._app.sites_of  # type: ignore[attr-defined]
+        return tell(self._context(self._nodes[0]), self._nodes, **asked)
 
     def node_config(self, node_id: int) -> dict[str, str | int | float | bool]:
         """Return what the node says of itself."""

@@ -212,7 +212,7 @@ def test_warm_begins_with_what_the_server_last_took(small: Small) -> None:
         site = FedSynthClient(of, "a", data, data, state)
         site.begin({"server-round": server_round, TAKEN: taken})
         sent = site.synthesize(start)
-        site.round.memory.save(server_round)
+        site.round.end()
         return sent
 
     first = sent_in(1, 0, run_)

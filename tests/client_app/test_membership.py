@@ -13,7 +13,6 @@ import torch
 from flwr.app import Context, RecordDict
 
 from client_app import site
-from client_app.app import sizes_of_all
 from client_app.draws import KEY, chosen, divided, key_of
 from client_app.site import site_samples
 from common.config.loading import load
@@ -105,16 +104,16 @@ def test_a_private_hold_out_is_each_examples_own_matter() -> None:
 
 def test_the_roll_call_counts_what_the_sites_hold() -> None:
     run = Division(load({"method": "fedavg", "set": PRIVATE})).run
-    told = sizes_of_all(Division(run.config), 10, by_class=True, held_out=True)
+    told = site.sites_of(Division(run.config), range(10), by_class=True, held_out=True)
     for index in range(10):
         node = {"partition-id": index, "num-partitions": 10, "simulated": True}
         train, holdout = site_samples(
             Division(run.config), f"partition-{index}", Context(1, 1, node, RecordDict(), {})
         )
-        assert told["num-examples"][index] == len(train)
-        assert told["num-held-out"][index] == len(holdout)
+        assert told[index].examples == len(train)
+        assert told[index].held_out == len(holdout)
         counts = np.bincount(train.labels.numpy(), minlength=10)
-        assert told["class-counts"][index].tolist() == counts.tolist()
+        assert list(told[index].class_counts) == counts.tolist()
 
 
 def test_each_of_many_simulated_sites_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,12 +107,12 @@ def test_a_client_inside_another_charges_the_same_account(tmp_path: Path) -> Non
     host.draws.charge(Event("of the host", 1.0))
     inside.draws.charge(Event("of the one inside", 2.0))
     inside.draws.gaussian("weight", 1.0, 1.0).released(torch.zeros(1).long())
-    assert host.draws.told is not None
-    assert [event.mechanism for event in host.draws.told.events] == [
+    assert host.round.charged is not None
+    assert [event.mechanism for event in host.round.charged.events] == [
         "of the host",
         "of the one inside",
     ]
-    assert inside.draws.told is host.draws.told
+    assert inside.round.charged is host.round.charged
 
 
 def test_a_sample_that_nothing_was_charged_for_is_not_drawn(tmp_path: Path) -> None:

@@ -82,21 +82,18 @@ def test_the_log_lies_in_one_place_whatever_the_server_calls_its_run(
 
 def test_nothing_leaves_that_cannot_be_noted(small: Small, tmp_path: Path) -> None:
     state = tmp_path / "state"
-    (state / "released.jsonl").mkdir(parents=True)
+    state.mkdir(mode=0o700)
+    (state / "released.jsonl").mkdir()
     reply = Site(small(method="fedavg"), **at(state)).train("train")
     assert reply.error.reason == LOG_UNWRITABLE
 
 
 def test_what_it_keeps_is_its_owners_alone(small: Small, tmp_path: Path) -> None:
-    """Decoded copies of its images, its own memory and its log; a folder that was open before is closed."""
+    """Decoded copies of its images, its own memory and its log."""
     state, images = tmp_path / "state", tmp_path / "images"
     paint(images, "red", 6)
-    earlier = state / "20260101-000000-feddm/north"
-    earlier.mkdir(parents=True)
-    (earlier / "000001.safetensors").touch()
     settings = f"images.classes={CLASSES} images.size=8 model.depth=2 feddm.warm=on"
     site = Site(small(dataset="images", set=settings), data=str(images), **at(state))
-    assert open_to_others(state)
     assert not site.roll_call().has_error()
     assert not site.train("synthesize").has_error()
     kept = {path.name for path in state.rglob("*")}
@@ -105,29 +102,17 @@ def test_what_it_keeps_is_its_owners_alone(small: Small, tmp_path: Path) -> None
     assert not (tmp_path / "cache/nectar").exists()
 
 
-def test_a_folder_of_others_stays_theirs(tmp_path: Path) -> None:
-    state = tmp_path / "shared"
-    (state / "20260101-000000-feddm").mkdir(parents=True)
-    (state / "somebody's").mkdir()
-    with for_the_owner_alone(state):
-        pass
-    modes = {path.name: stat.S_IMODE(path.stat().st_mode) & 0o077 for path in state.iterdir()}
-    assert modes["20260101-000000-feddm"] == 0
-    assert modes["somebody's"]
-    assert state.stat().st_mode & 0o077
-
-
-def test_one_that_cannot_be_closed_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("mode", [0o755, 0o710, 0o707])
+def test_a_folder_that_others_may_read_is_refused_and_left_as_it_is(
+    small: Small, tmp_path: Path, mode: int
 ) -> None:
     state = tmp_path / "state"
-    state.mkdir(mode=0o755)
-
-    def refuse(path: Path, mode: int) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(Path, "chmod", refuse)
-    message = "others may read the state directory"
+    state.mkdir()
+    state.chmod(mode)
+    message = f"others on this machine may read the state directory {state} .mode {mode:o}.: close it with chmod"
     with pytest.raises(FederationError, match=message) as caught, for_the_owner_alone(state):
         pass
     assert str(tmp_path) not in caught.value.told
+    reply = Site(small(method="fedavg"), **at(state)).roll_call()
+    assert str(reply.error.reason) == caught.value.told
+    assert stat.S_IMODE(state.stat().st_mode) == mode

@@ -16,14 +16,13 @@ from common.config.loading import load
 from common.division import Division
 from common.draws.seeding import generator
 from common.errors import ConfigError
-from common.learning.stacked import SiteTraining, StepTerms, cannot_stack, train_stacked
+from common.learning.stacked import SiteTraining, cannot_stack, train_stacked
 from common.learning.task import Classification, NextToken
 from common.learning.training import Local, Trained, train
 from common.models.convnet import ConvNet
 from common.models.mlp import MLP
 from common.samples.inputs import Samples
 from common.settings.fedavg import FedAvgSettings
-from common.wire.weights import Weights
 from nectar.engines.local_grid import TogetherGrid
 from nectar.engines.pool.grid import most_processes
 from nectar.records.record import RunRecord
@@ -47,7 +46,7 @@ def sites(sizes: Sequence[int] = SIZES) -> list[Samples]:
 
 
 def alone(
-    model: nn.Module, samples: Samples, settings: FedAvgSettings, k: int, course: StepTerms
+    model: nn.Module, samples: Samples, settings: FedAvgSettings, k: int, course: Local
 ) -> tuple[dict[str, Tensor], Trained]:
     """Return what a site ends with by the loop that trains one."""
     lr, amount = settings.lr_in(3), 0.0
@@ -75,7 +74,7 @@ def alone(
     return {name: p.detach() for name, p in own.named_parameters()}, trained
 
 
-def course_of(model: nn.Module, made_of: dict[str, Any], k: int) -> StepTerms:
+def course_of(model: nn.Module, made_of: dict[str, Any], k: int) -> Local:
     """Return a course whose tensors are site k's own, of all parameters or of those whose names end so."""
     draws, said = generator(0, "course", k), dict(made_of)
     for place in ("slope", "drift"):
@@ -83,7 +82,7 @@ def course_of(model: nn.Module, made_of: dict[str, Any], k: int) -> StepTerms:
             ending = "" if which is True else which
             named = [(n, p) for n, p in model.named_parameters() if n.endswith(ending)]
             said[place] = {n: torch.randn(p.shape, generator=draws) for n, p in named}
-    return StepTerms(Weights.of(model), **said)
+    return Local(**said)
 
 
 ARGUMENTS: dict[type, tuple[Any, ...]] = {MLP: ((1, 8, 8), 10), ConvNet: ((1, 8, 8), 10)}
@@ -133,6 +132,12 @@ def test_each_site_ends_with_what_it_would_have_alone(
             torch.cat([t.flatten() for t in m.values()]) for m in (parameters, expected)
         )
         assert (ends - others).norm() < 1e-12 * others.norm(), k
+        own = type(model)(*ARGUMENTS[network])
+        own.load_state_dict(model.state_dict())
+        draws = generator(0, "x", k)
+        train(own, made[k], settings, TASK, draws, local=courses[k], server_round=3)
+        by_terms = nn.utils.parameters_to_vector(own.parameters())
+        assert (by_terms - others).norm() < 1e-12 * others.norm(), k
 
 
 @pytest.mark.parametrize(

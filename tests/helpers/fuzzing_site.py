@@ -292,7 +292,7 @@ class Tally:
         ]
 
 
-_KINDS = ("train", "train", "train", "train", "evaluate", "query.roll_call", "query.partitions")
+_KINDS = ("train", "train", "train", "train", "evaluate", "query.roll_call")
 _WATCH = Watch()
 
 

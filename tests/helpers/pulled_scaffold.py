@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torch import Tensor
-
-from client_app.fedprox import pulled
 from client_app.scaffold import ScaffoldClient
 from common.learning.training import Local
 from common.methods import Method
 from common.settings.base import setting
 from common.settings.fedavg import ScaffoldSettings
-from common.wire.weights import Weights
+from common.wire.bundle import Bundle
 from strategies.scaffold import Scaffold
 
 
@@ -25,10 +22,9 @@ class PulledSettings(ScaffoldSettings):
 class PulledClient(ScaffoldClient):
     """Minimises F_k(w) + mu/2 ||w - w_r||^2 along SCAFFOLD's steps."""
 
-    def local(self, w: Weights, drift: dict[str, Tensor]) -> Local:
-        """Return SCAFFOLD's local training with FedProx's penalty."""
-        pull = pulled(self, w, self.settings(PulledSettings).mu)
-        return replace(super().local(w, drift), penalty=pull.penalty)
+    def local(self, given: Bundle) -> Local:
+        """Return SCAFFOLD's local training with FedProx's pull."""
+        return replace(super().local(given), mu=self.settings(PulledSettings).mu)
 
 
 METHOD = Method("pulled", Scaffold, PulledClient, PulledSettings)

@@ -43,7 +43,7 @@ def cost(noise: float) -> str:
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(approval, "_HOLD", 0.0)
     monkeypatch.delenv(APPROVED, raising=False)
-    (tmp_path / "state").mkdir()
+    (tmp_path / "state").mkdir(mode=0o700)
     return {
         "site": "north",
         "data": "/abs/folder",

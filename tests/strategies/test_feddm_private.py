@@ -142,13 +142,13 @@ def uncharged(device: FedDMClient) -> int:
     def counted(self: Gaussian, sums: Tensor) -> Tensor:
         nonlocal drawn
         drawn += 1
-        assert device.draws.told is not None, "noise before the charge"
+        assert device.round.charged is not None, "noise before the charge"
         return released(self, sums)
 
     with patch.object(Gaussian, "released", counted):
         reply(device)
-    assert device.draws.told is not None
-    return drawn - sum(event.steps for event in device.draws.told.events)
+    assert device.round.charged is not None
+    return drawn - sum(event.steps for event in device.round.charged.events)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -157,19 +157,19 @@ def test_each_release_of_a_round_is_charged(small: Small, mechanism: str) -> Non
     text = f"{PUBLIC} feddm.iterations=7 feddm.real_batch=5"
     device = client(small(set=private(mechanism, 1.5, text)))
     assert uncharged(device) == 0
-    assert device.draws.told is not None
-    assert device.draws.told.events == (Event(f"feddm-{mechanism}", 1.5, 1.0, 7),)
+    assert device.round.charged is not None
+    assert device.round.charged.events == (Event(f"feddm-{mechanism}", 1.5, 1.0, 7),)
     text = f"{PUBLIC} feddm.iterations=7 feddm.real_batch=2"
     device = client(small(set=private(mechanism, 1.5, text)))
     assert uncharged(device) == 0
-    assert device.draws.told.events == (Event(f"feddm-{mechanism}", 1.5, 0.5, 7),)
+    assert device.round.charged.events == (Event(f"feddm-{mechanism}", 1.5, 0.5, 7),)
 
 
 def test_counts_with_noise_are_an_event_of_their_own(small: Small) -> None:
     device = client(small(set=private("feature", 1.0, "feddm.counts_noise=5 feddm.iterations=2")))
     assert uncharged(device) == 0
-    assert device.draws.told is not None
-    first, second = device.draws.told.events
+    assert device.round.charged is not None
+    first, second = device.round.charged.events
     assert first == Event("feddm-counts", 5.0)
     assert (second.mechanism, second.steps) == ("feddm-feature", 2)
 
@@ -210,7 +210,7 @@ def test_so_is_one_in_which_no_layer_says_so(
     assert not model.couples_samples
     with pytest.raises(FederationError, match="see each other"):
         reply(device)
-    assert device.draws.told is None
+    assert device.round.charged is None
 
 
 def test_a_term_of_one_s_own_is_refused_under_a_mechanism_that_would_not_cover_it() -> None:

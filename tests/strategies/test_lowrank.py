@@ -87,7 +87,7 @@ def test_what_is_left_out_is_added_the_next_time_and_nothing_of_a_reply_that_was
     w, state = Weights.of(run_.build_model()), ContextState(RecordDict())
     site = client(run_, state, 1)
     first = site.train(w)
-    site.round.memory.save(1)
+    site.round.end()
     second = by_name(run_, client(run_, state, 2, taken=1).train(w))
     afresh = by_name(run_, client(run_, state, 2, taken=0).train(w))
     u_1, u_2, sent_1 = (
@@ -106,7 +106,7 @@ def test_what_is_left_out_is_added_the_next_time_and_nothing_of_a_reply_that_was
     memory = ContextState(RecordDict())
     site = client(without, memory, 1)
     site.train(w)
-    site.round.memory.save(1)
+    site.round.end()
     plain = by_name(without, client(without, memory, 2, taken=1).train(w))
     for name in ranks_of(run_):
         left, right = factors(u_2[name].flatten(1), first.tensors[f"{name}.right"].double())

@@ -1,4 +1,4 @@
-"""One node of a simulation answers the roll call for all: what each would say by itself, for one message."""
+"""A simulation in this process asks nobody who is there: its grid says what each node would."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.promise(
 
 Config = Mapping[str, Any]
 
-EACH, ALL = "query.roll_call", "query.partitions"
+EACH = "query.roll_call"
 
 
 class Counting(LocalGrid):
@@ -80,7 +80,7 @@ def test_it_says_what_each_would_say(small: Small, case: str, classes: int) -> N
     assert together == each
     assert len(each.sites) == resolved.federation.sites
     assert one_by_one == [EACH] * resolved.federation.sites
-    assert asked == [ALL]
+    assert asked == []
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -99,12 +99,12 @@ def test_texts_count_the_places_that_have_a_target(reddit_config: Small) -> None
     question = asked_by(config)
     together, messages = attendance(config, question, one_for_all=True)
     assert together == attendance(config, question, one_for_all=False)[0]
-    assert messages == [ALL]
+    assert messages == []
     assert all(site.held_out > 1 for site in together.sites), "places, not texts"
 
 
 def test_what_the_roll_call_costs_does_not_grow_with_the_nodes(small: Small) -> None:
-    """One message, and a context for the one node that is asked; none is kept."""
+    """No message, and a context for one node alone; none is kept."""
     config = small(method="fedavg", set="federation.sites=500 partition.kind=iid")
     made: list[int] = []
 
@@ -116,7 +116,7 @@ def test_what_the_roll_call_costs_does_not_grow_with_the_nodes(small: Small) -> 
     grid = Watched(client_app, 500, config, one_for_all=True)
     there = wait_for_sites(grid, 500, asked_by(config), deadline=5.0, min_replies=1)
     assert len(there.sites) == 500
-    assert grid.asked == [ALL]
+    assert grid.asked == []
     assert made == [grid.get_node_ids()[0]]
     assert not grid._kept
 
@@ -129,7 +129,7 @@ def test_a_claim_too_large_is_refused_by_name_as_ever(small: Small) -> None:
     question = Question(0, held_out=False, max_examples=sizes[0])
     together, messages = attendance(config, question, one_for_all=True)
     assert together == attendance(config, question, one_for_all=False)[0]
-    assert messages == [ALL, *[EACH] * len(sizes)]
+    assert messages == [EACH] * len(sizes)
     assert len(together.sites) == 1
     assert len(together.refused) == len(sizes) - 1
 
@@ -145,7 +145,7 @@ def test_no_counts_are_told_where_privacy_asks_for_none(small: Small) -> None:
 
 def asked_of(grid: LocalGrid, *fields: str) -> Message:
     content = RecordDict({"config": ConfigRecord(dict.fromkeys(fields, True))})
-    message = Message(content, grid.get_node_ids()[0], ALL, group_id="roll-call")
+    message = Message(content, grid.get_node_ids()[0], EACH, group_id="roll-call")
     (reply,) = grid.pull_messages(grid.push_messages([message]))
     return reply
 
@@ -156,12 +156,14 @@ def test_nodes_that_differ_in_more_than_their_partition_are_asked_one_by_one(
     config = small(method="fedavg")
     node = {"state-dir": str(tmp_path / "kept")}
     _, messages = attendance(config, asked_by(config), one_for_all=True, **node)
-    assert messages == [ALL, *[EACH] * 3]
+    assert messages == [EACH] * 3
     lines = (tmp_path / "kept" / "released.jsonl").read_text(encoding="utf-8").splitlines()
     assert len(lines) == 3, "each has noted its answer"
 
 
 def test_a_real_site_speaks_for_itself_alone(small: Small) -> None:
+    """There is no question in which a site is asked for others."""
     site = RealSite(small(method="fedavg"))
-    reply = site._ask(ALL, RecordDict({"config": ConfigRecord({"class-counts": True})}))
-    assert "speaks for itself alone" in str(reply.error.reason)
+    about = site._ask(EACH, RecordDict({"config": ConfigRecord({"class-counts": True})})).content
+    assert about["about"]["site"] == "partition-0"
+    assert site._ask("query.partitions", RecordDict({"config": ConfigRecord({})})).has_error()

@@ -201,7 +201,8 @@ def _folder(node: Mapping[str, Any]) -> Path:
         raise Withheld("this site's node config says approve and names no state-dir to keep it in")
     place = Path(state, FOLDER)
     try:
-        place.mkdir(0o700, parents=True, exist_ok=True)
+        place.parent.mkdir(0o700, parents=True, exist_ok=True)  # without others' rights, too
+        place.mkdir(0o700, exist_ok=True)
     except OSError:
         raise Withheld(
             "this site cannot write what its owner is asked: nothing runs here"
