@@ -66,7 +66,7 @@ def federate(
             callback(start)
     rounds = Rounds(strategy, grid, federation, evaluator, callbacks, figures_callbacks)
     if unjudged:
-        rounds.ask_for_evaluation(first_round - 1, arrays)
+        strategy.ask_for_evaluation(first_round - 1, arrays)
     for server_round in range(first_round, last_round + 1):
         if strategy.asks_sites:
             strategy.update_sites(grid)

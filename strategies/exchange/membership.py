@@ -34,7 +34,7 @@ from common.sites import (
 from common.specs.updates import DATA, EXCEPTION, MEMORY_LOST, OTHER_DATA, OTHER_ROUNDS, WENT_BACK
 from strategies.exchange.evaluation import EvaluationRequest
 from strategies.exchange.exchange import NO_REPLY, NOT_SENT, Inbox, nodes_online, unless_busy
-from strategies.exchange.judging import LengthHistory
+from strategies.exchange.lengths import LengthHistory
 from strategies.exchange.replies import (
     Outcome,
     PrivacyBudgetUsage,
@@ -607,8 +607,8 @@ class Members:
         The names of all sites that have been there.
     outcome : Outcome
         What became of the round's replies.
-    evaluation : EvaluationRequest or None
-        Who was asked about a round's weights, until the next ones are.
+    evaluation : EvaluationRequest
+        What asks the sites for their figures of the last round's weights.
     last_accepted_round : dict of str to int
         The last round of which each site's work was accepted: its memory goes on from there.
     accepted_this_process : set of str
@@ -627,7 +627,7 @@ class Members:
     left_out: Mapping[int, str] = field(default_factory=dict)
     were_there: set[str] = field(default_factory=set)
     outcome: Outcome = field(default_factory=Outcome)
-    evaluation: EvaluationRequest | None = None
+    evaluation: EvaluationRequest = field(default_factory=EvaluationRequest)
     last_accepted_round: dict[str, int] = field(default_factory=dict)
     accepted_this_process: set[str] = field(default_factory=set)
     spending: PrivacyBudgetUsage = field(default_factory=PrivacyBudgetUsage)

@@ -331,30 +331,23 @@ def _read_metrics(record: Mapping[str, Any]) -> dict[str, float]:
 def matched(
     replies: Iterable[Message], sent: Sequence[tuple[Message, Site, Asked]]
 ) -> Iterator[tuple[Message, Site, Asked]]:
-    """Yield each reply with the site and what it was asked; a list is put into site order first.
+    """Return each reply with the site and what it was asked; a list is put into site order first.
 
     Flower numbers a message when it is sent, and a wave is sent when its first reply is asked for: the ids
     are read as late as that. A reply to none of ``sent`` is passed over.
     """
-    if isinstance(replies, list):
-        asked = _by_message_id(sent)
-        known = [r for r in replies if r.metadata.reply_to_message_id in asked]
-        replies = sorted(
-            known, key=lambda r: site_order(asked[r.metadata.reply_to_message_id][0].name)
-        )
-    asked = {}
-    for reply in replies:
+    asked: dict[str, tuple[Site, Asked]] = {}
+
+    def of(reply: Message) -> tuple[Message, Site, Asked] | None:
         answers = reply.metadata.reply_to_message_id
         if answers not in asked:
-            asked = _by_message_id(sent)
-        held = [reply]
-        del reply  # or it is held here while whoever reads it has long let go of it
-        if answers in asked:
-            yield (held.pop(), *asked[answers])
+            asked.update((m.metadata.message_id, (site, what)) for m, site, what in sent)
+        return (reply, *asked[answers]) if answers in asked else None
 
-
-def _by_message_id(sent: Sequence[tuple[Message, Site, Asked]]) -> dict[str, tuple[Site, Asked]]:
-    return {message.metadata.message_id: (site, what) for message, site, what in sent}
+    found = filter(None, map(of, replies))  # a generator would keep the last one that it gave
+    if isinstance(replies, list):
+        return iter(sorted(found, key=lambda each: site_order(each[1].name)))
+    return found
 
 
 # ---- inflating -----------------------------------------------------------------------------------
