@@ -61,8 +61,6 @@ class Federated(ScreeningHooks, FlowerStrategy):
         self.run = run
         self.record_id = record_id
         self.members = Members(run.config.federation.sites)
-        self._around: Federated | None = None
-        self._open: OpenRound | None = None
         self.traffic: Traffic | None = (
             None  # the round's account, for what a method exchanges beside its replies
         )
@@ -142,24 +140,22 @@ class Federated(ScreeningHooks, FlowerStrategy):
     @property
     def round(self) -> OpenRound:
         """The round whose replies are awaited: of a method and of the one around it, the same."""
-        if self._around is not None:
-            return self._around.round
-        if self._open is None:
+        if self.members.round is None:
             raise RuntimeError("there is no round yet: configure_train, or begin, comes first")
-        return self._open
+        return self.members.round
 
     def begin(self, server_round: int, weights: Weights) -> OpenRound:
         """Begin a round, of which nothing is known yet, and return it."""
         self.members.outcome = Outcome()
-        self._open = OpenRound(self.run, self.members, self, self.record_id, server_round, weights)
-        return self._open
+        self.members.round = begun = OpenRound(self, server_round, weights)
+        return begun
 
     def require_going_on(self) -> None:
         """Raise FederationError where no round is to follow the one that has just been recorded."""
 
     def end(self) -> None:
         """Let go of the round, whose messages hold the weights that it began with."""
-        self._open = None
+        self.members.round = None
 
     @property
     def max_reply_bytes(self) -> list[int]:

@@ -17,7 +17,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
 from common.learning.task import Evaluation
-from common.settings.sections import FederationSettings
 from strategies.exchange.evaluation import EvaluationRequest
 from strategies.exchange.exchange import Traffic, exchange
 from strategies.exchange.replies import Outcome
@@ -80,6 +79,7 @@ Callback = Callable[[RoundResult], None]
 FiguresCallback = Callable[[SitesFigures], None]
 
 
+@dataclass(frozen=True)
 class Rounds:
     """One round after the other.
 
@@ -95,28 +95,21 @@ class Rounds:
         Called with the sites' figures of a round, which come with the next round's replies.
     """
 
-    def __init__(
-        self,
-        strategy: Federated,
-        grid: Grid,
-        federation: FederationSettings,
-        evaluator: Evaluator,
-        callbacks: Sequence[Callback],
-        figures_callbacks: Sequence[FiguresCallback],
-    ) -> None:
-        self._strategy, self._grid, self._federation = strategy, grid, federation
-        self._evaluator, self._callbacks = evaluator, callbacks
-        self._figures_callbacks = figures_callbacks
+    strategy: Federated
+    grid: Grid
+    evaluator: Evaluator
+    callbacks: Sequence[Callback] = ()
+    figures_callbacks: Sequence[FiguresCallback] = ()
 
     def run(self, server_round: int, arrays: ArrayRecord, *, evaluated: bool) -> ArrayRecord:
         """Run a round from ``arrays`` and return its weights; ``evaluated`` says whether they are judged."""
-        strategy, traffic, clock = self._strategy, Traffic(), Clock()
+        strategy, traffic, clock = self.strategy, Traffic(), Clock()
         strategy.traffic = traffic
         asked = strategy.members.evaluation  # about the weights of the round before
         names = {site.node_id: site.name for site in (*asked.sites, *strategy.sites)}
 
         # Ask: an instruction for each of the round's sites, and in it the question about the last round's weights.
-        instructions = [*strategy.configure_train(server_round, arrays, ConfigRecord(), self._grid)]
+        instructions = [*strategy.configure_train(server_round, arrays, ConfigRecord(), self.grid)]
         sent = [*instructions, *asked.messages()]
         clock.lap("configure")
 
@@ -140,7 +133,7 @@ class Rounds:
         strategy.members.evaluation = EvaluationRequest()
         if evaluated:
             strategy.ask_for_evaluation(server_round, arrays)
-            judged = self._evaluator(strategy.global_models(arrays), strategy.extra_models(arrays))
+            judged = self.evaluator(strategy.global_models(arrays), strategy.extra_models(arrays))
         clock.lap("evaluate")
 
         # Record: the line, the pictures and the checkpoint are the callbacks'.
@@ -161,13 +154,13 @@ class Rounds:
             models=judged.models,
             updated=new is not None,
         )
-        for callback in self._callbacks:
+        for callback in self.callbacks:
             callback(result)
         return arrays
 
     def close(self) -> None:
         """Ask for the figures of the last round's weights, which no other instruction carries."""
-        asked, traffic = self._strategy.members.evaluation, Traffic()
+        asked, traffic = self.strategy.members.evaluation, Traffic()
         sent = asked.messages()
         for _ in map(asked.take_answer, sent, self._exchange(sent, traffic)):
             pass
@@ -176,21 +169,22 @@ class Rounds:
     def _exchange(
         self, messages: Sequence[Message], traffic: Traffic, max_bytes: Sequence[int] = ()
     ) -> Iterator[Message]:
+        config = self.strategy.run.config
         return exchange(
-            self._grid,
+            self.grid,
             messages,
-            deadline=self._federation.round_deadline,
+            deadline=config.federation.round_deadline,
             max_bytes=[*max_bytes, *[0] * (len(messages) - len(max_bytes))],
-            wave=self._federation.wave,
+            wave=config.federation.wave,
             traffic=traffic,
-            again=not self._strategy.run.config.private,
+            again=not config.private,
         )
 
     def _report_figures(self, asked: EvaluationRequest, traffic: Traffic | None = None) -> None:
         """Tell what the sites made of a round's weights; what was sent and came with a round's own is told there."""
         if not asked.sites:
             return
-        strategy, failed = self._strategy, asked.outcome.unevaluated
+        strategy, failed = self.strategy, asked.outcome.unevaluated
         mean = strategy.aggregate_evaluate(asked.server_round, asked.replies)
         for site in strategy.sites:
             if reason := failed.get(site.name):
@@ -200,7 +194,7 @@ class Rounds:
             strategy.members.note_alike(what, failed, asked.outcome.evaluated)
         passed = _by_name(traffic or Traffic(), {s.node_id: s.name for s in asked.sites})
         figures = SitesFigures(asked.server_round, mean, asked.outcome, *passed)
-        for callback in self._figures_callbacks:
+        for callback in self.figures_callbacks:
             callback(figures)
 
 

@@ -181,9 +181,9 @@ def _parted(reply: Message, asked: Message) -> tuple[Message, Message]:
     content = reply.content
     failed, judged = content.get(TRAINING_FAILED), content.get(EVALUATION)
     rest = {k: v for k, v in content.items() if k not in (TRAINING_FAILED, EVALUATION)}
-    figures = {} if judged is None else {"metrics": judged}
+    figures = RecordDict({"metrics": judged}) if isinstance(judged, MetricRecord) else RecordDict()
     return (
-        _failure(judged, asked) or Message(RecordDict(figures), reply_to=asked),
+        _failure(judged, asked) or Message(figures, reply_to=asked),
         _failure(failed, asked) or Message(RecordDict(rest), reply_to=asked),
     )
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import getLogger
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -43,6 +43,9 @@ from strategies.exchange.replies import (
     rejection_reason,
     require_records,
 )
+
+if TYPE_CHECKING:
+    from strategies.exchange.open_round import OpenRound
 
 logger = getLogger("flwr")
 
@@ -605,8 +608,10 @@ class Members:
         Why nodes that were there at the beginning take no part.
     were_there : set of str
         The names of all sites that have been there.
+    round : OpenRound or None
+        The one whose replies are awaited.
     outcome : Outcome
-        What became of the round's replies.
+        What became of the last round's replies.
     evaluation : EvaluationRequest
         What asks the sites for their figures of the last round's weights.
     last_accepted_round : dict of str to int
@@ -626,6 +631,7 @@ class Members:
     refused: set[int] = field(default_factory=set)
     left_out: Mapping[int, str] = field(default_factory=dict)
     were_there: set[str] = field(default_factory=set)
+    round: OpenRound | None = None
     outcome: Outcome = field(default_factory=Outcome)
     evaluation: EvaluationRequest = field(default_factory=EvaluationRequest)
     last_accepted_round: dict[str, int] = field(default_factory=dict)
@@ -658,6 +664,7 @@ class Members:
                 # One that left and comes back is asked again; and a name may have been that of a node which has left.
                 if (there.keys() | self.refused) - here:
                     self.refused.clear()
+                    call.refused.clear()
                 if newcomers := sorted(here - there.keys() - self.refused):
                     self._admit(call, newcomers, there, federation, dataset)
                 there = {i: site for i, site in there.items() if i in here}

@@ -21,7 +21,6 @@ from flwr.app import (
 )
 
 from common.errors import ConfigError, DivergedError, FederationError
-from common.learning.run import Run
 from common.privacy.ledger import LEDGER_TIP, tip_to_text
 from common.sites import Site
 from common.specs.updates import TAKEN, as_updates, in_part, sends_updates
@@ -29,7 +28,6 @@ from common.wire.coders import is_finite
 from common.wire.npy import unchecked_record
 from common.wire.weights import Weights
 from strategies.exchange.instructions import Instruction, Serialiser
-from strategies.exchange.membership import Members
 from strategies.exchange.replies import (
     Upload,
     matched,
@@ -51,27 +49,16 @@ class OpenRound:
 
     Parameters
     ----------
-    screening : Screening
-        The strategy: what is accepted of a reply.
-    record_id : str
-        Names the run to its sites.
     number : int
         The round's.
     weights : Weights
         What the round begins with.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        members: Members,
-        screening: ScreeningHooks,
-        record_id: str,
-        number: int,
-        weights: Weights,
-    ) -> None:
-        self._run, self._members, self._strategy = run, members, screening
-        self._record_id, self.number, self.weights = record_id, number, weights
+    def __init__(self, strategy: ScreeningHooks, number: int, weights: Weights) -> None:
+        self._strategy, self._config = strategy, strategy.run.config
+        self._members = strategy.members
+        self.number, self.weights = number, weights
         self.sent: list[tuple[Message, Site, Instruction]] = []
 
     # ---- what goes out --------------------------------------------------------------------------------
@@ -107,12 +94,12 @@ class OpenRound:
         kind: str = MessageType.TRAIN,
     ) -> None:
         """Add the message of one instruction to those that go out; ``fields`` are in its configuration besides."""
-        if sends_updates(self._run.config):
+        if sends_updates(self._config):
             expects = as_updates(instruction.expects, instruction.payload)
             instruction = replace(instruction, expects=expects)
         head = self._members.spending.ledger_tips.get(site.name)
         said = {} if head is None else {LEDGER_TIP: tip_to_text(head)}
-        about = {"server-round": self.number, "record": self._record_id, **said}
+        about = {"server-round": self.number, "record": self._strategy.record_id, **said}
         about |= self._members.began
         config = unchecked_record(ConfigRecord(), {**fields, **about, "phase": instruction.phase})
         body = serialiser.record(instruction.payload)
@@ -138,7 +125,7 @@ class OpenRound:
             part = part_without_rule(expected, rules)
             if part is not None:
                 raise ConfigError(
-                    f"method={self._run.config.method} asks its sites for "
+                    f"method={self._config.method} asks its sites for "
                     f"{f'a part {part!r}' if part else 'a payload'} without a rule in "
                     f"{type(self._strategy).__name__}.validation_rules: add a strategies.exchange.rules.Rule for it"
                 )
@@ -148,7 +135,7 @@ class OpenRound:
     @cached_property
     def screen(self) -> Screen:
         """What decides what of the replies is accepted."""
-        return Screen(self._strategy, self._members, self.number, self.weights)
+        return Screen(self._strategy, self.number, self.weights)
 
     def accepted(self, replies: Iterable[Message]) -> Iterator[Upload]:
         """Yield the uploads that pass, note those that do not, and insist on the quorum at the end.
@@ -156,7 +143,7 @@ class OpenRound:
         They are read and judged in groups: each group is held decoded until all of it is compared, and nothing beyond.
         """
         uploads = filter(None, starmap(self.screen.accept, matched(replies, self.sent)))
-        wave = self._run.config.federation.wave or TOGETHER
+        wave = self._config.federation.wave or TOGETHER
         sizes = group_sizes(wave, max(self.max_reply_bytes, default=0))
         while group := [*islice(uploads, next(sizes))]:
             yield from self.screen.judge(group)
@@ -181,7 +168,7 @@ class OpenRound:
         reasons = self._members.outcome.rejected.values()
         if not any(" finite" in why or "FloatingPoint" in why for why in reasons):
             return ""
-        rates = self._run.config.learning_rates
+        rates = self._config.learning_rates
         return f": training diverges where numbers are not finite; lower a learning rate ({rates})"
 
     def require_finite(self, weights: Weights) -> None:
@@ -190,5 +177,5 @@ class OpenRound:
             if not is_finite(tensor):
                 raise DivergedError(
                     f"round {self.number}'s update made the weight '{name}' infinite or NaN, and is not kept: a new "
-                    f"run needs a lower learning rate ({self._run.config.learning_rates})"
+                    f"run needs a lower learning rate ({self._config.learning_rates})"
                 )

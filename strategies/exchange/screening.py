@@ -71,6 +71,8 @@ class ScreeningHooks(ABC):
     """What a strategy says of replies: which it accepts, how they are judged, and how many are enough."""
 
     run: Run
+    record_id: str
+    members: Members
     trials: FiniteChecks
 
     #: the records that a reply may hold; None for any
@@ -166,7 +168,8 @@ class FiniteCheck:
         # Lent where it can be: none of Nectar's models writes to its state when it is called, a user's may.
         own, device = is_import_path(self._run.config.model.name), self._run.device
         lent = {name: t.to(device, copy=own) for name, t in weights.read_only.items()}
-        return is_finite(functional_call(self._model, lent, (self._inputs,)))
+        outputs = functional_call(self._model, lent, (self._inputs,), tie_weights=False)
+        return is_finite(outputs)
 
 
 class FiniteChecks:
@@ -250,11 +253,9 @@ class Screen:
         What the round began with.
     """
 
-    def __init__(
-        self, strategy: ScreeningHooks, members: Members, number: int, weights: Weights
-    ) -> None:
-        self._strategy, self._members, self._config = strategy, members, strategy.run.config
-        self._number, self._weights = number, weights
+    def __init__(self, strategy: ScreeningHooks, number: int, weights: Weights) -> None:
+        self._strategy, self._members = strategy, strategy.members
+        self._config, self._number, self._weights = strategy.run.config, number, weights
         self._rules = strategy.validation_rules()
         self._peers: dict[tuple[str, str], _Peers] = {}
         self._was_long: dict[str, bool] = {}  # of sites whose update was compared
