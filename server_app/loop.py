@@ -22,7 +22,7 @@ from common.learning.measures import measure, require_classes
 from common.learning.task import Evaluation
 from common.models import Classifier
 from common.samples.inputs import Samples, samples
-from common.settings.sections import MEASURES, FederationSettings
+from common.settings.sections import MEASURES
 from strategies.federated import Federated
 from strategies.round import Callback, Evaluator, FiguresCallback, Judgement, RoundResult, Rounds
 
@@ -36,9 +36,7 @@ def federate(
     *,
     first_round: int,
     last_round: int,
-    federation: FederationSettings,
     evaluator: Evaluator,
-    every: int = 1,
     callbacks: Sequence[Callback] = (),
     figures_callbacks: Sequence[FiguresCallback] = (),
     unjudged: bool = False,
@@ -50,7 +48,7 @@ def federate(
     a run that begins at round 1 and of no resumed one. A round is one exchange: its weights' evaluation at the sites
     goes along with the next round's instructions (`strategies.exchange.evaluation`), the last one's has an exchange of
     its own.
-    Every ``every``-th round is evaluated, and ``last_round``.
+    Every ``evaluation.every``-th round is evaluated, and ``last_round``.
     The run ends sooner where ``enough`` says so after a round.
     With ``unjudged`` the sites' figures of the round before ``first_round`` are still to come.
 
@@ -64,13 +62,13 @@ def federate(
         start = RoundResult(0, arrays, judged.test, judged.validation)
         for callback in callbacks:
             callback(start)
-    rounds = Rounds(strategy, grid, federation, evaluator, callbacks, figures_callbacks)
+    rounds = Rounds(strategy, grid, evaluator, callbacks, figures_callbacks)
     if unjudged:
-        rounds.ask_for_evaluation(first_round - 1, arrays)
+        strategy.ask_for_evaluation(first_round - 1, arrays)
     for server_round in range(first_round, last_round + 1):
         if strategy.asks_sites:
             strategy.update_sites(grid)
-        due = server_round % every == 0 or server_round == last_round
+        due = server_round % strategy.run.config.evaluation.every == 0 or server_round == last_round
         arrays = rounds.run(server_round, arrays, evaluated=due)
         return_freed_memory()
         strategy.require_going_on()

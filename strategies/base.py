@@ -100,7 +100,7 @@ class Strategy(Federated):
             If it is no strategy of Nectar's kind, which alone says what it sends and what it makes of replies.
         """
         inner = strategy_class(method)(self.run.of(method), self.record_id)
-        inner.members, inner._around = self.members, self
+        inner.members = self.members
         return inner
 
     def advance(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:

@@ -19,9 +19,8 @@ from common.wire.images import SyntheticImages
 from common.wire.tensors import LABELS, VECTORS, Tensors, latent_means
 from common.wire.weights import Weights
 from strategies.base import State
-from strategies.exchange.judging import CandidateModel
 from strategies.exchange.replies import Upload
-from strategies.exchange.rules import Rule
+from strategies.exchange.rules import CandidateModel, Rule
 from strategies.feddm import FedDM
 from synth.aggregation_free import knowledge_gap
 

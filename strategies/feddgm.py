@@ -153,7 +153,7 @@ class FedDGM(Strategy):
             sets = self._distillation.distil(server_round, architecture, start, ended)
         except FloatingPointError as error:
             if len(group) == 1:
-                self.round.reject(group[0], str(error))
+                self.round.screen.reject(group[0], str(error))
                 return
             for upload in group:  # whose it was shows where each is alone
                 yield from self._distilled(server_round, weights, [upload])

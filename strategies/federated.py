@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from logging import getLogger
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -22,11 +23,12 @@ from common.wire.images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.exchange.evaluation import EvaluationRequest
 from strategies.exchange.exchange import Traffic
-from strategies.exchange.judging import FiniteChecks
+from strategies.exchange.instructions import Serialiser, weights_from
 from strategies.exchange.membership import Members, Question, wait_for_sites
 from strategies.exchange.open_round import OpenRound
 from strategies.exchange.replies import Outcome
-from strategies.exchange.rules import GLOBAL, ScreeningHooks
+from strategies.exchange.rules import GLOBAL
+from strategies.exchange.screening import FiniteChecks, ScreeningHooks
 
 logger = getLogger("flwr")
 
@@ -59,8 +61,6 @@ class Federated(ScreeningHooks, FlowerStrategy):
         self.run = run
         self.record_id = record_id
         self.members = Members(run.config.federation.sites)
-        self._around: Federated | None = None
-        self._open: OpenRound | None = None
         self.traffic: Traffic | None = (
             None  # the round's account, for what a method exchanges beside its replies
         )
@@ -140,24 +140,22 @@ class Federated(ScreeningHooks, FlowerStrategy):
     @property
     def round(self) -> OpenRound:
         """The round whose replies are awaited: of a method and of the one around it, the same."""
-        if self._around is not None:
-            return self._around.round
-        if self._open is None:
+        if self.members.round is None:
             raise RuntimeError("there is no round yet: configure_train, or begin, comes first")
-        return self._open
+        return self.members.round
 
     def begin(self, server_round: int, weights: Weights) -> OpenRound:
         """Begin a round, of which nothing is known yet, and return it."""
         self.members.outcome = Outcome()
-        self._open = OpenRound(self.run, self.members, self, self.record_id, server_round, weights)
-        return self._open
+        self.members.round = begun = OpenRound(self, server_round, weights)
+        return begun
 
     def require_going_on(self) -> None:
         """Raise FederationError where no round is to follow the one that has just been recorded."""
 
     def end(self) -> None:
         """Let go of the round, whose messages hold the weights that it began with."""
-        self._open = None
+        self.members.round = None
 
     @property
     def max_reply_bytes(self) -> list[int]:
@@ -203,35 +201,49 @@ class Federated(ScreeningHooks, FlowerStrategy):
 
     # ---- Flower's hooks that all of them share --------------------------------------------------------
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        """Compose the evaluation of the weights on the sites' held-out shares, if the run wants one."""
+    def ask_for_evaluation(
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        """Have the sites evaluate the weights on what they hold out, if the run wants it, with what they get next."""
         if not self.run.config.judged_at_sites:
-            return []
-        self.ensure_roll_call(grid)
+            return
         rejected, long = self.outcome.rejected, self.members.lengths.long
         asked = [
             site
             for site in self.sites
             if site.name not in rejected or long.get(site.name) == server_round
         ]
-        measure = self.run.config.evaluation.measure
-        self.members.evaluation = evaluation = EvaluationRequest(self.outcome, asked, measure)
-        fields = {**config, "server-round": server_round, "record": self.record_id}
-        fields |= self.members.began
-        taken = self.members.last_accepted_round if self.judged_from_memory else None
         learned = list(self.global_models(arrays).values())
         judged = learned[0] if len(learned) == 1 else arrays
-        return evaluation.compose(self.run, judged, fields, taken)
+        about = {"server-round": server_round, "record": self.record_id}
+        self.members.evaluation = EvaluationRequest(
+            server_round,
+            self.outcome,
+            asked,
+            self.run.config.evaluation.measure,
+            arrays=Serialiser([*judged.values()]).record(weights_from(self.run, judged)),
+            fields={**config, **about, **self.members.began},
+            taken=self.members.last_accepted_round if self.judged_from_memory else None,
+        )
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Compose the evaluation of the weights on the sites' held-out shares, if the run wants one."""
+        self.ensure_roll_call(grid)
+        self.members.evaluation = EvaluationRequest(server_round)
+        self.ask_for_evaluation(server_round, arrays, config)
+        return self.members.evaluation.messages()
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Return the sites' mean figures, each site counting the images that it said it holds out."""
-        evaluation = self.members.evaluation or EvaluationRequest(self.outcome, self.sites)
         classes = len(self.run.info.classes)
-        return evaluation.mean(server_round, replies, classes, any_record=self.records is None)
+        return self.members.evaluation.mean(replies, classes, any_record=self.records is None)
 
     def summary(self) -> None:
         """Log the method, and which of its settings depart from its defaults."""

@@ -41,9 +41,8 @@ from common.wire.weights import Weights
 from strategies.base import LEARNED, Instruction, State, Strategy
 from strategies.central import Central
 from strategies.exchange.exchange import nodes_online
-from strategies.exchange.judging import Clipping
 from strategies.exchange.replies import Upload, reasons_in_words
-from strategies.exchange.rules import Rule, form_rule
+from strategies.exchange.rules import Clipping, Rule, form_rule
 from strategies.image_sources import SOURCES, ImageSource
 from strategies.one_time_payloads import OneTimePayloads
 from strategies.shuffled_pool import ShuffledPool

@@ -31,7 +31,7 @@ from common.wire.weights import Weights
 from strategies.averaging import ServerOptimizer
 from strategies.exchange.instructions import Instruction, Serialiser, arrays_from, weights_from
 from strategies.exchange.open_round import OpenRound
-from strategies.exchange.replies import Upload, matched
+from strategies.exchange.replies import Upload
 from strategies.exchange.rules import Rule, model_rule
 from strategies.federated import Federated, State
 
@@ -114,14 +114,13 @@ class ForeignStrategy(Federated):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Hand the inner strategy one reply for each of its messages, in site order."""
         begun = self.round
-        read = [
-            (site, begun.validated(reply, site, instruction))
-            for reply, site, instruction in matched(replies, begun.sent)
+        passed = {upload.site.name: upload for upload in begun.accepted(replies)}
+        answered = passed.keys() | self.outcome.rejected.keys()
+        translated = [
+            self._translated(site, passed.get(site.name))
+            for _, site, _ in begun.sent
+            if site.name in answered
         ]
-        uploads = [upload for _, upload in read if upload is not None]
-        passed = {upload.site.name: upload for upload in begun.plausible(uploads)}
-        translated = [self._translated(site, passed.get(site.name)) for site, _ in read]
-        begun.require_quorum()
         self.end()
         with self._refusals():
             arrays, metrics = self.inner.aggregate_train(server_round, translated)

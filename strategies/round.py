@@ -8,16 +8,16 @@ the hooks of Nectar's methods do is in `strategies.base` (the method's part) and
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TypeVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
 from common.learning.task import Evaluation
-from common.settings.sections import FederationSettings
-from strategies.exchange.evaluation import PiggybackEvaluation
+from strategies.exchange.evaluation import EvaluationRequest
 from strategies.exchange.exchange import Traffic, exchange
 from strategies.exchange.replies import Outcome
 from strategies.federated import Federated
@@ -80,15 +80,6 @@ FiguresCallback = Callable[[SitesFigures], None]
 
 
 @dataclass(frozen=True)
-class _Questions:
-    """What asks the sites about a round's weights, until it has gone out and is answered."""
-
-    server_round: int = 0
-    messages: Sequence[Message] = ()
-    outcome: Outcome = field(default_factory=Outcome)
-    names: Mapping[int, str] = field(default_factory=dict)
-
-
 class Rounds:
     """One round after the other.
 
@@ -104,52 +95,45 @@ class Rounds:
         Called with the sites' figures of a round, which come with the next round's replies.
     """
 
-    def __init__(
-        self,
-        strategy: Federated,
-        grid: Grid,
-        federation: FederationSettings,
-        evaluator: Evaluator,
-        callbacks: Sequence[Callback],
-        figures_callbacks: Sequence[FiguresCallback],
-    ) -> None:
-        self._strategy, self._grid, self._federation = strategy, grid, federation
-        self._evaluator, self._callbacks = evaluator, callbacks
-        self._figures_callbacks = figures_callbacks
-        self._questions = _Questions()
+    strategy: Federated
+    grid: Grid
+    evaluator: Evaluator
+    callbacks: Sequence[Callback] = ()
+    figures_callbacks: Sequence[FiguresCallback] = ()
 
     def run(self, server_round: int, arrays: ArrayRecord, *, evaluated: bool) -> ArrayRecord:
         """Run a round from ``arrays`` and return its weights; ``evaluated`` says whether they are judged."""
-        strategy, traffic, clock = self._strategy, Traffic(), Clock()
+        strategy, traffic, clock = self.strategy, Traffic(), Clock()
         strategy.traffic = traffic
-        names = {**self._questions.names, **{site.node_id: site.name for site in strategy.sites}}
+        asked = strategy.members.evaluation  # about the weights of the round before
+        names = {site.node_id: site.name for site in (*asked.sites, *strategy.sites)}
 
         # Ask: an instruction for each of the round's sites, and in it the question about the last round's weights.
-        instructions = strategy.configure_train(server_round, arrays, ConfigRecord(), self._grid)
-        sent = PiggybackEvaluation(self._questions.messages, list(instructions))
+        instructions = [*strategy.configure_train(server_round, arrays, ConfigRecord(), self.grid)]
+        sent = [*instructions, *asked.messages()]
         clock.lap("configure")
 
         # Wait: replies as they come, up to the deadline; the sites work while the ones before are read.
-        replies = sent.instructions_replies(
-            clock.waiting(self._exchange(sent.messages, traffic, strategy.max_reply_bytes))
-        )
+        came = self._exchange(sent, traffic, strategy.max_reply_bytes)
+        replies = map(asked.take_answer, sent, _Awaited(came, clock))
 
         # Accept and update: the strategy reads one reply after the other, and makes new weights of what it accepts.
         try:
-            new, train = strategy.aggregate_train(server_round, replies)
+            new, train = strategy.aggregate_train(server_round, islice(replies, len(instructions)))
             for _ in replies:  # those after the last one that was asked for
                 pass
         finally:
-            if sent.complete:
-                self._report_figures(sent.answers)
+            if asked.is_answered:
+                self._report_figures(asked)
         arrays = arrays if new is None else new
         clock.lap("aggregate")
 
         # Evaluate: at the server now, at the sites with the next round's instructions.
         judged = Judgement()
+        strategy.members.evaluation = EvaluationRequest()
         if evaluated:
-            self.ask_for_evaluation(server_round, arrays)
-            judged = self._evaluator(strategy.global_models(arrays), strategy.extra_models(arrays))
+            strategy.ask_for_evaluation(server_round, arrays)
+            judged = self.evaluator(strategy.global_models(arrays), strategy.extra_models(arrays))
         clock.lap("evaluate")
 
         # Record: the line, the pictures and the checkpoint are the callbacks'.
@@ -166,54 +150,51 @@ class Rounds:
             down,
             up,
             clock.seconds,
-            awaits_sites=bool(self._questions.messages),
+            awaits_sites=bool(strategy.members.evaluation.sites),
             models=judged.models,
             updated=new is not None,
         )
-        for callback in self._callbacks:
+        for callback in self.callbacks:
             callback(result)
         return arrays
 
-    def ask_for_evaluation(self, server_round: int, arrays: ArrayRecord) -> None:
-        """Compose what asks the sites for their figures of a round's weights; it goes out with the next exchange."""
-        strategy = self._strategy
-        messages = strategy.configure_evaluate(server_round, arrays, ConfigRecord(), self._grid)
-        names = {site.node_id: site.name for site in strategy.sites}
-        self._questions = _Questions(server_round, list(messages), strategy.outcome, names)
-
     def close(self) -> None:
         """Ask for the figures of the last round's weights, which no other instruction carries."""
-        traffic = Traffic()
-        answers = list(self._exchange(self._questions.messages, traffic))
-        self._report_figures(answers, traffic)
+        asked, traffic = self.strategy.members.evaluation, Traffic()
+        sent = asked.messages()
+        for _ in map(asked.take_answer, sent, self._exchange(sent, traffic)):
+            pass
+        self._report_figures(asked, traffic)
 
     def _exchange(
         self, messages: Sequence[Message], traffic: Traffic, max_bytes: Sequence[int] = ()
     ) -> Iterator[Message]:
+        config = self.strategy.run.config
         return exchange(
-            self._grid,
+            self.grid,
             messages,
-            deadline=self._federation.round_deadline,
+            deadline=config.federation.round_deadline,
             max_bytes=[*max_bytes, *[0] * (len(messages) - len(max_bytes))],
-            wave=self._federation.wave,
+            wave=config.federation.wave,
             traffic=traffic,
-            again=not self._strategy.run.config.private,
+            again=not config.private,
         )
 
-    def _report_figures(self, answers: Sequence[Message], traffic: Traffic | None = None) -> None:
-        asked, self._questions = self._questions, _Questions()
-        if not asked.messages:
+    def _report_figures(self, asked: EvaluationRequest, traffic: Traffic | None = None) -> None:
+        """Tell what the sites made of a round's weights; what was sent and came with a round's own is told there."""
+        if not asked.sites:
             return
-        mean = self._strategy.aggregate_evaluate(asked.server_round, answers)
-        for site in self._strategy.sites:
-            if reason := asked.outcome.unevaluated.get(site.name):
-                self._strategy.members.check_memory(site, reason)
-        if failed := asked.outcome.unevaluated:
+        strategy, failed = self.strategy, asked.outcome.unevaluated
+        mean = strategy.aggregate_evaluate(asked.server_round, asked.replies)
+        for site in strategy.sites:
+            if reason := failed.get(site.name):
+                strategy.members.check_memory(site, reason)
+        if failed:
             what = f"evaluation of round {asked.server_round}"
-            self._strategy.members.note_alike(what, failed, asked.outcome.evaluated)
-        passed = _by_name(traffic or Traffic(), asked.names)
+            strategy.members.note_alike(what, failed, asked.outcome.evaluated)
+        passed = _by_name(traffic or Traffic(), {s.node_id: s.name for s in asked.sites})
         figures = SitesFigures(asked.server_round, mean, asked.outcome, *passed)
-        for callback in self._figures_callbacks:
+        for callback in self.figures_callbacks:
             callback(figures)
 
 
@@ -236,18 +217,16 @@ class Clock:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._last
         self._last = now
 
-    def waiting(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield ``items``, booking the time until each is there as ``devices``."""
-        iterator = iter(items)
-        while True:
-            self.lap("aggregate")
-            try:
-                item = next(iterator)
-            except StopIteration:
-                return
-            finally:
-                self.lap("devices")
-            # While this waits at the yield its names hold what they name: a reply that was read would stay in memory.
-            held = [item]
-            del item
-            yield held.pop()
+
+class _Awaited(Iterator[T]):
+    """``items``, of which the time until each is there is booked as ``devices``; a generator would keep each."""
+
+    def __init__(self, items: Iterator[T], clock: Clock) -> None:
+        self._items, self._clock = items, clock
+
+    def __next__(self) -> T:
+        self._clock.lap("aggregate")
+        try:
+            return next(self._items)
+        finally:
+            self._clock.lap("devices")

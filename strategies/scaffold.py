@@ -23,9 +23,8 @@ from common.wire.int8_update import LEVELS
 from common.wire.weights import CODECS, Weights
 from strategies.averaging import shares_of
 from strategies.base import Instruction, State
-from strategies.exchange.judging import CandidateModel, Clipping
 from strategies.exchange.replies import Upload
-from strategies.exchange.rules import Rule, model_rule
+from strategies.exchange.rules import CandidateModel, Clipping, Rule, model_rule
 from strategies.fedavg import FedAvg
 
 logger = getLogger("flwr")

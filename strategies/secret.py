@@ -556,9 +556,9 @@ class SecretStrategy(Strategy):
 
     def begin(self, server_round: int, weights: Weights) -> SecretRound:
         """Begin a round, of which nothing is known yet, and return it."""
-        self.members.outcome, about = Outcome(), (self.run, self.members, self, self.record_id)
         self._secret.new_round()
-        self._open = begun = SecretRound(self._secret, *about, server_round, weights)
+        begun = SecretRound(self._secret, self, server_round, weights)
+        self.members.outcome, self.members.round = Outcome(), begun
         return begun
 
     def configure_train(

@@ -17,9 +17,8 @@ from common.wire.sparse import MaskedUpdate, TopKUpdate
 from common.wire.weights import Weights
 from strategies.averaging import share_of
 from strategies.base import Instruction, Strategy
-from strategies.exchange.judging import Clipping
 from strategies.exchange.replies import Upload
-from strategies.exchange.rules import Rule, model_rule
+from strategies.exchange.rules import Clipping, Rule, model_rule
 
 
 class SparseAverage(Strategy):

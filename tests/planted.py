@@ -212,7 +212,7 @@ FAULTS = (
     ),
     Fault(
         "an update's length is compared with its own",
-        "strategies/exchange/judging.py",
+        "strategies/exchange/lengths.py",
         "usual = _median_of_the_others(ranked, length) if len(ranked) > 1 else own",
         "usual = max(ranked) if len(ranked) > 1 else own",
         "strategies/test_plausible.py",

@@ -2,12 +2,12 @@
 
 The weights that a round begins with are those that the round before ended with. Where a site is sent them anyway,
 it judges them before it trains; where it is not, or is sent something else, it gets a message of its own after the
-others. Whoever composed the messages, and whoever reads the replies, sees two exchanges.
+others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import getLogger
 from typing import Any
@@ -23,11 +23,9 @@ from flwr.app import (
 )
 
 from common.errors import PayloadError
-from common.learning.run import Run
 from common.sites import Site
 from common.specs.updates import EVALUATION, REASON, TAKEN, TRAINING_FAILED
-from strategies.exchange.instructions import Serialiser, weights_from
-from strategies.exchange.judging import absurd_losses
+from strategies.exchange.lengths import absurd_losses
 from strategies.exchange.replies import (
     EVALUATION_RECORDS,
     Outcome,
@@ -43,46 +41,94 @@ logger = getLogger("flwr")
 _RAISED = 2
 
 
-@dataclass(frozen=True)
+@dataclass
 class EvaluationRequest:
-    """Who was asked about a round's weights.
+    """What asks sites for their figures of a round's weights, and what they answer.
 
     Attributes
     ----------
+    server_round : int
+        The round whose weights they are.
     outcome : Outcome
         The round's: what is answered, or refused, is noted there, also when the next round has begun.
+    sites : sequence of Site
+        Who is asked.
     measure : str
         The run's: by what else than accuracy sites are to judge.
+    arrays : ArrayRecord
+        The weights, as they travel.
+    fields : mapping
+        The configuration of each question.
+    taken : mapping of str to int or None
+        Where sites judge with what they remember, the round of each one's memory to take it from.
+    answers : dict of int to Message
+        What came, by node.
     """
 
+    server_round: int = 0
     outcome: Outcome = field(default_factory=Outcome)
     sites: Sequence[Site] = ()
     measure: str = "accuracy"
+    arrays: ArrayRecord = field(default_factory=ArrayRecord)
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    taken: Mapping[str, int] | None = None
+    answers: dict[int, Message] = field(default_factory=dict)
 
-    def compose(
-        self,
-        run: Run,
-        arrays: ArrayRecord,
-        fields: Mapping[str, Any],
-        taken: Mapping[str, int] | None,
-    ) -> list[Message]:
-        """Return a message for each site; ``fields`` are its configuration.
+    def __post_init__(self) -> None:
+        """Let no question be on its way yet."""
+        self._open = {site.node_id: site for site in self.sites}
 
-        Where sites judge with what they remember, ``taken`` has the round of each one's memory to take it from.
-        """
-        serialiser = Serialiser(list(arrays.values()))
-        body = serialiser.record(weights_from(run, arrays))
-        group = str(fields["server-round"])
-        messages = []
-        for site in self.sites:
-            memory = {} if taken is None else {TAKEN: taken.get(site.name, 0)}
-            content = RecordDict({"arrays": body, "config": ConfigRecord({**fields, **memory})})
-            message = Message(content, site.node_id, MessageType.EVALUATE, group_id=group)
-            messages.append(message)
-        return messages
+    def question_beside(self, body: ArrayRecord, site: Site) -> dict[str, ConfigRecord]:
+        """Return what an instruction that brings ``body`` asks besides: nothing if that is not the weights."""
+        if site.node_id not in self._open or not self._is_asked_of(body):
+            return {}
+        return {EVALUATION: self._question(self._open.pop(site.node_id))}
+
+    def _is_asked_of(self, body: ArrayRecord) -> bool:
+        return body is self.arrays or (
+            len(body) == len(self.arrays)
+            and all(
+                a.data == b.data for a, b in zip(body.values(), self.arrays.values(), strict=True)
+            )
+        )
+
+    def _question(self, site: Site) -> ConfigRecord:
+        memory = {} if self.taken is None else {TAKEN: self.taken.get(site.name, 0)}
+        return ConfigRecord({**self.fields, **memory})
+
+    def messages(self) -> list[Message]:
+        """Return the questions that no instruction carries, as messages of their own."""
+        return [
+            Message(
+                RecordDict({"arrays": self.arrays, "config": self._question(site)}),
+                site.node_id,
+                MessageType.EVALUATE,
+                group_id=str(self.server_round),
+            )
+            for site in self._open.values()
+        ]
+
+    def take_answer(self, asked: Message, reply: Message) -> Message:
+        """Keep what answers a question, and return the reply to the instruction that carried it; others as they are."""
+        node = asked.metadata.dst_node_id
+        if asked.metadata.message_type == MessageType.EVALUATE:
+            self.answers[node] = reply
+        elif EVALUATION in asked.content:
+            self.answers[node], reply = _parted(reply, asked)
+        return reply
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether every question has been answered, or answered for."""
+        return len(self.answers) == len(self.sites)
+
+    @property
+    def replies(self) -> list[Message]:
+        """The answers in the order of the sites."""
+        return [self.answers[site.node_id] for site in self.sites if site.node_id in self.answers]
 
     def mean(
-        self, server_round: int, replies: Iterable[Message], classes: int, *, any_record: bool
+        self, replies: Iterable[Message], classes: int, *, any_record: bool
     ) -> MetricRecord | None:
         """Return the sites' mean figures, each site counting the images that it said it holds out; None without any.
 
@@ -90,12 +136,12 @@ class EvaluationRequest:
         any name.
         """
         names = None if any_record else EVALUATION_RECORDS
-        figures = self._read(server_round, replies, names, classes)
+        figures = self._read(replies, names, classes)
         reasons = absurd_losses([one.loss for one in figures.values()], classes)
         for name, reason in zip(list(figures), reasons, strict=True):
             if reason is not None:
                 del figures[name]
-                self._leave_out(server_round, name, reason)
+                self._leave_out(name, reason)
         self.outcome.evaluated.update(figures)
         total = sum(one.examples for one in figures.values())
         if not total:
@@ -107,11 +153,7 @@ class EvaluationRequest:
         return MetricRecord({key: value / total for key, value in sums.items()})
 
     def _read(
-        self,
-        server_round: int,
-        replies: Iterable[Message],
-        names: Collection[str] | None,
-        classes: int,
+        self, replies: Iterable[Message], names: Collection[str] | None, classes: int
     ) -> dict[str, SiteEvaluation]:
         asked = {site.node_id: site for site in self.sites}
         figures: dict[str, SiteEvaluation] = {}
@@ -124,93 +166,25 @@ class EvaluationRequest:
                 require_records(reply, names)
                 figures[site.name] = read_evaluation(reply, site.held_out, classes, self.measure)
             except PayloadError as error:
-                self._leave_out(server_round, site.name if site else f"node {node}", str(error))
+                self._leave_out(site.name if site else f"node {node}", str(error))
         return figures
 
-    def _leave_out(self, server_round: int, site: str, reason: str) -> None:
-        what = f"round {server_round}: rejected the evaluation of"
+    def _leave_out(self, site: str, reason: str) -> None:
+        what = f"round {self.server_round}: rejected the evaluation of"
         note_failure(self.outcome.unevaluated, site, reason, what)
 
 
-class PiggybackEvaluation:
-    """The questions of an evaluation among the instructions of the next round.
-
-    Parameters
-    ----------
-    questions : sequence of Message
-        What was composed to ask for the evaluation.
-    instructions : sequence of Message
-        The next round's; those that carry a question are changed.
-    """
-
-    def __init__(self, questions: Sequence[Message], instructions: Sequence[Message]) -> None:
-        self._questions, self._instructions = questions, instructions
-        by_node = {m.metadata.dst_node_id: i for i, m in enumerate(instructions)}
-        self._carried: dict[int, int] = {}
-        self._alone: list[int] = []
-        for number, question in enumerate(questions):
-            carrier = by_node.get(question.metadata.dst_node_id)
-            if carrier is None or not _carries(instructions[carrier], question):
-                self._alone.append(number)
-                continue
-            self._carried[carrier] = number
-            instructions[carrier].content[EVALUATION] = question.content["config"]
-            question.content["arrays"] = instructions[carrier].content["arrays"]
-        self._answers: dict[int, Message] = {}
-
-    @property
-    def messages(self) -> list[Message]:
-        """What is to be sent: the instructions, and behind them the questions that none of them carries."""
-        return [*self._instructions, *(self._questions[number] for number in self._alone)]
-
-    def instructions_replies(self, replies: Iterable[Message]) -> Iterator[Message]:
-        """Yield the replies to the instructions, of all ``replies`` in the order of ``messages``; keep the others."""
-        for place, reply in enumerate(replies):
-            if place >= len(self._instructions):
-                self._answers[self._alone[place - len(self._instructions)]] = reply
-                continue
-            number = self._carried.get(place)
-            held = [reply]
-            if number is not None:
-                held[0], judged = _parted(reply, self._instructions[place], self._questions[number])
-                self._answers[number] = judged
-            del reply
-            yield held.pop()
-
-    @property
-    def complete(self) -> bool:
-        """Whether every question has been answered, or answered for."""
-        return len(self._answers) == len(self._questions)
-
-    @property
-    def answers(self) -> list[Message]:
-        """The replies to the questions, in their order."""
-        return [self._answers[number] for number in sorted(self._answers)]
-
-
-def _carries(instruction: Message, question: Message) -> bool:
-    """Return whether the weights to judge are those that go along, and nothing else is asked with them."""
-    sent, asked = instruction.content.array_records, question.content.array_records
-    if set(question.content) != {"arrays", "config"} or sent.keys() != asked.keys():
-        return False
-    one, other = sent["arrays"], asked["arrays"]
-    return one is other or (
-        len(one) == len(other)
-        and all(a.data == b.data for a, b in zip(one.values(), other.values(), strict=True))
-    )
-
-
-def _parted(reply: Message, instruction: Message, question: Message) -> tuple[Message, Message]:
-    """Return a reply's two parts, as if each had been asked for by itself."""
+def _parted(reply: Message, asked: Message) -> tuple[Message, Message]:
+    """Return a reply's answer to a question, and to the instruction that carried it, each as if it came by itself."""
     if reply.has_error():
-        return reply, Message(reply.error, reply_to=question)
+        return reply, reply
     content = reply.content
     failed, judged = content.get(TRAINING_FAILED), content.get(EVALUATION)
     rest = {k: v for k, v in content.items() if k not in (TRAINING_FAILED, EVALUATION)}
+    figures = RecordDict({"metrics": judged}) if isinstance(judged, MetricRecord) else RecordDict()
     return (
-        _failure(failed, instruction) or Message(RecordDict(rest), reply_to=instruction),
-        _failure(judged, question)
-        or Message(RecordDict({} if judged is None else {"metrics": judged}), reply_to=question),
+        _failure(judged, asked) or Message(figures, reply_to=asked),
+        _failure(failed, asked) or Message(RecordDict(rest), reply_to=asked),
     )
 
 

@@ -8,13 +8,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import getLogger
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
 from common.code.fingerprint import source_fingerprint
-from common.division import require_same_data
 from common.errors import FederationError, one_line
 from common.privacy.ledger import LEDGER_TIPS, LedgerTip, tips_to_text
 from common.settings.sections import FederationSettings
@@ -29,10 +28,18 @@ from common.sites import (
     partition_name,
     site_slug,
 )
-from common.specs.updates import DATA, EXCEPTION, MEMORY_LOST, OTHER_DATA, OTHER_ROUNDS, WENT_BACK
+from common.specs.updates import (
+    DATA,
+    EXCEPTION,
+    MEMORY_LOST,
+    OTHER_DATA,
+    OTHER_ROUNDS,
+    WENT_BACK,
+    require_same_data,
+)
 from strategies.exchange.evaluation import EvaluationRequest
 from strategies.exchange.exchange import NO_REPLY, NOT_SENT, Inbox, nodes_online, unless_busy
-from strategies.exchange.judging import LengthHistory
+from strategies.exchange.lengths import LengthHistory
 from strategies.exchange.replies import (
     Outcome,
     PrivacyBudgetUsage,
@@ -41,6 +48,9 @@ from strategies.exchange.replies import (
     rejection_reason,
     require_records,
 )
+
+if TYPE_CHECKING:
+    from strategies.exchange.open_round import OpenRound
 
 logger = getLogger("flwr")
 
@@ -563,10 +573,12 @@ class Members:
         Why nodes that were there at the beginning take no part.
     were_there : set of str
         The names of all sites that have been there.
+    round : OpenRound or None
+        The one whose replies are awaited.
     outcome : Outcome
-        What became of the round's replies.
-    evaluation : EvaluationRequest or None
-        Who was asked about a round's weights, until the next ones are.
+        What became of the last round's replies.
+    evaluation : EvaluationRequest
+        What asks the sites for their figures of the last round's weights.
     last_accepted_round : dict of str to int
         The last round of which each site's work was accepted: its memory goes on from there.
     accepted_this_process : set of str
@@ -584,8 +596,9 @@ class Members:
     refused: set[int] = field(default_factory=set)
     left_out: Mapping[int, str] = field(default_factory=dict)
     were_there: set[str] = field(default_factory=set)
+    round: OpenRound | None = None
     outcome: Outcome = field(default_factory=Outcome)
-    evaluation: EvaluationRequest | None = None
+    evaluation: EvaluationRequest = field(default_factory=EvaluationRequest)
     last_accepted_round: dict[str, int] = field(default_factory=dict)
     accepted_this_process: set[str] = field(default_factory=set)
     spending: PrivacyBudgetUsage = field(default_factory=PrivacyBudgetUsage)
@@ -616,6 +629,7 @@ class Members:
                 # One that left and comes back is asked again; and a name may have been that of a node which has left.
                 if (there.keys() | self.refused) - here:
                     self.refused.clear()
+                    call.refused.clear()
                 if newcomers := sorted(here - there.keys() - self.refused):
                     self._admit(call, newcomers, there, federation, dataset)
                 there = {i: site for i, site in there.items() if i in here}

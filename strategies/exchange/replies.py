@@ -194,8 +194,7 @@ def require_records(reply: Message, names: Collection[str] | None = None) -> Non
             if isinstance(record, MetricRecord | ConfigRecord)
             for key, value in record.items()
         )
-        if beside > MAX_METADATA_BYTES:
-            raise too_much_metadata(beside)
+        _Allowance(0).take(_METADATA, beside)
 
 
 def _size(value: object) -> int:
@@ -331,30 +330,23 @@ def _read_metrics(record: Mapping[str, Any]) -> dict[str, float]:
 def matched(
     replies: Iterable[Message], sent: Sequence[tuple[Message, Site, Asked]]
 ) -> Iterator[tuple[Message, Site, Asked]]:
-    """Yield each reply with the site and what it was asked; a list is put into site order first.
+    """Return each reply with the site and what it was asked; a list is put into site order first.
 
     Flower numbers a message when it is sent, and a wave is sent when its first reply is asked for: the ids
     are read as late as that. A reply to none of ``sent`` is passed over.
     """
-    if isinstance(replies, list):
-        asked = _by_message_id(sent)
-        known = [r for r in replies if r.metadata.reply_to_message_id in asked]
-        replies = sorted(
-            known, key=lambda r: site_order(asked[r.metadata.reply_to_message_id][0].name)
-        )
-    asked = {}
-    for reply in replies:
+    asked: dict[str, tuple[Site, Asked]] = {}
+
+    def of(reply: Message) -> tuple[Message, Site, Asked] | None:
         answers = reply.metadata.reply_to_message_id
         if answers not in asked:
-            asked = _by_message_id(sent)
-        held = [reply]
-        del reply  # or it is held here while whoever reads it has long let go of it
-        if answers in asked:
-            yield (held.pop(), *asked[answers])
+            asked.update((m.metadata.message_id, (site, what)) for m, site, what in sent)
+        return (reply, *asked[answers]) if answers in asked else None
 
-
-def _by_message_id(sent: Sequence[tuple[Message, Site, Asked]]) -> dict[str, tuple[Site, Asked]]:
-    return {message.metadata.message_id: (site, what) for message, site, what in sent}
+    found = filter(None, map(of, replies))  # a generator would keep the last one that it gave
+    if isinstance(replies, list):
+        return iter(sorted(found, key=lambda each: site_order(each[1].name)))
+    return found
 
 
 # ---- inflating -----------------------------------------------------------------------------------
@@ -372,42 +364,28 @@ MAX_METADATA_BYTES = 256 * 2**10
 MAX_DESCRIBING_BYTES = 4 * 2**20
 
 
-@dataclass
+#: the parts of a reply of which each may take so many bytes, by what is said where it takes more
+_ARRAYS = "the reply's arrays claim {} bytes where {} is the most that was asked for"
+_DESCRIBING = "what describes the reply's arrays takes {} bytes where {} is the most"
+_METADATA = "what stands beside the reply's arrays takes {} bytes where {} is the most"
+
+
 class _Allowance:
-    """What is left of the bytes that one reply may hold: of arrays, of what describes them, and of all else."""
+    """The bytes that each part of one reply may hold, and those that it does."""
 
-    asked: int
-    left: int
-    describing: int = MAX_DESCRIBING_BYTES
-    other: int = MAX_METADATA_BYTES
+    def __init__(self, arrays: int) -> None:
+        self._most = {
+            _ARRAYS: arrays,
+            _DESCRIBING: MAX_DESCRIBING_BYTES,
+            _METADATA: MAX_METADATA_BYTES,
+        }
+        self._taken = dict.fromkeys(self._most, 0)
 
-    def describe(self, size: int) -> None:
-        self.describing -= size
-        if self.describing < 0:
-            raise PayloadError(
-                f"what describes the reply's arrays takes {MAX_DESCRIBING_BYTES - self.describing} bytes where "
-                f"{MAX_DESCRIBING_BYTES} is the most"
-            )
-
-    def take_metadata(self, size: int) -> None:
-        self.other -= size
-        if self.other < 0:
-            raise too_much_metadata(MAX_METADATA_BYTES - self.other)
-
-    def take(self, size: int) -> None:
-        self.left -= size
-        if self.left < 0:
-            raise PayloadError(
-                f"the reply's arrays claim {self.asked - self.left} bytes where {self.asked} is the most that was "
-                "asked for"
-            )
-
-
-def too_much_metadata(size: int) -> PayloadError:
-    """Return why a reply with ``size`` bytes beside its arrays is refused."""
-    return PayloadError(
-        f"what stands beside the reply's arrays takes {size} bytes where {MAX_METADATA_BYTES} is the most"
-    )
+    def take(self, part: str, size: int) -> None:
+        """Count bytes of a part; PayloadError if they are too many."""
+        self._taken[part] += size
+        if self._taken[part] > self._most[part]:
+            raise PayloadError(part.format(self._taken[part], self._most[part]))
 
 
 _allowance: ContextVar[_Allowance | None] = ContextVar("allowance", default=None)
@@ -416,7 +394,7 @@ _allowance: ContextVar[_Allowance | None] = ContextVar("allowance", default=None
 @contextmanager
 def allowing(max_bytes: int) -> Iterator[None]:
     """Let what is inflated in this thread hold ``max_bytes`` of arrays; PayloadError out of Flower's call otherwise."""
-    token = _allowance.set(_Allowance(max_bytes, max_bytes))
+    token = _allowance.set(_Allowance(max_bytes))
     try:
         yield
     finally:
@@ -427,12 +405,9 @@ def _check(kind: type, content: bytes, children: Mapping[str, Any]) -> None:
     allowance = _allowance.get()
     if allowance is None:
         return
-    if kind not in (Array, ArrayRecord):
-        allowance.take_metadata(len(content))
-        return
-    allowance.describe(len(content))
+    allowance.take(_DESCRIBING if kind in (Array, ArrayRecord) else _METADATA, len(content))
     if kind is Array:
-        allowance.take(_claimed(content, children))
+        allowance.take(_ARRAYS, _claimed(content, children))
 
 
 def _claimed(content: bytes, children: Mapping[str, Any]) -> int:

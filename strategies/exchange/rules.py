@@ -6,25 +6,81 @@ honest site can send, and says who uses them next and where they are stored.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from common.errors import PayloadError
 from common.learning.run import Run
-from common.privacy.ledger import RECORD
 from common.samples.dataset import DatasetInfo
 from common.settings.sections import WireSettings
-from common.sites import Site
-from common.wire.bundle import Bundle, leaves
+from common.wire.bundle import leaves
 from common.wire.coders import ROUNDED
-from common.wire.form import CarriesExamples, Payload, require_codec
+from common.wire.form import CarriesExamples, require_codec
 from common.wire.weights import Weights
-from strategies.exchange.judging import STATISTICS, CandidateModel, Clipping, FiniteChecks
 from strategies.exchange.replies import Upload
+
+#: the name of the one model that most methods learn
+GLOBAL = ""
+
+#: the part of a model that is no parameter: running statistics, which are no solution of a descent
+STATISTICS = "statistics"
+
+
+@dataclass(frozen=True)
+class CandidateModel:
+    """What an upload alone leads to.
+
+    Attributes
+    ----------
+    model : Weights or None
+        The model; None of an upload that is judged otherwise.
+    start : Weights
+        Where its site began.
+    architecture : str
+        Theirs, as `Run.with_model` takes it; empty for the run's own.
+    part : str
+        The part of the payload that this is, where it is no model of the run: it is compared with the others' and not
+        tried.
+    """
+
+    model: Weights | None
+    start: Weights
+    architecture: str = ""
+    part: str = ""
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """That a part of an upload is longer than the others' and is to be made shorter.
+
+    Attributes
+    ----------
+    part : str
+        The part; empty for the model that the upload leads to.
+    start : Weights
+        What its length is measured from.
+    share : float
+        What of its way from there is left, below 1.
+    """
+
+    part: str
+    start: Weights
+    share: float
+
+    def of(self, ended: Weights) -> Weights:
+        """Return where that share of the way ends; whole numbers, and what ``start`` lacks, are as at its end."""
+        start = self.start.read_only
+        moved = {
+            name: torch.lerp(start[name], end, self.share)
+            if name in start and end.is_floating_point()
+            else end
+            for name, end in ended.read_only.items()
+        }
+        return Weights(moved, ended.codec)
 
 
 def compared_rule(reason: str, start: Weights, part: str, used_by: str, stored_in: str) -> Rule:
@@ -171,83 +227,3 @@ def compared_parts(
         for path, part in leaves(upload.payload)
         if (rule := _rule_of(path, rules)) is not None and rule.candidate is not None
     ]
-
-
-# ---- screening -----------------------------------------------------------------------------------
-# What a strategy decides about replies: which it accepts, how it judges them, and how many are enough.
-
-#: the name of the one model that most methods learn
-GLOBAL = ""
-
-#: the part of a bundle that is a model
-_WEIGHTS = "weights"
-
-
-class ScreeningHooks(ABC):
-    """The hooks by which an open round asks its strategy about replies, with defaults that most methods keep."""
-
-    run: Run
-    trials: FiniteChecks
-
-    #: the records that a reply may hold; None for any
-    records: ClassVar[Collection[str] | None] = frozenset({"arrays", "metrics", "about", RECORD})
-    #: whether an update that is longer than the others' is shortened (``federation.robust``)
-    clips: ClassVar[bool] = True
-
-    @abstractmethod
-    def validation_rules(self) -> Mapping[str, Rule]:
-        """Return the rule for each part that the sites send, by the part's name; the empty name if there is one part.
-
-        A name covers all parts of a bundle of that name. A run whose sites would send a part without a rule is refused.
-        """
-
-    def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
-        """Return a validated upload as ``update`` gets it.
-
-        Raises
-        ------
-        PayloadError
-            If it cannot be used although it is well-formed; the reply is rejected for this reason.
-        """
-        return upload
-
-    def resulting_model(self, weights: Weights, upload: Upload) -> Weights | None:
-        """Return the model that would result from this prepared upload alone; None if it does not make a model.
-
-        The model must give finite outputs, and its distance from the round's weights is compared with the others'
-        (``federation.max_update``). A method whose sites send weights or updates overrides this.
-        """
-        return None
-
-    def clipped(self, upload: Upload, clipping: Clipping) -> Upload:
-        """Return a prepared upload, shortened as ``clipping`` says.
-
-        The default serves payloads that are weights, alone or as the part ``weights`` of a bundle.
-
-        Raises
-        ------
-        PayloadError
-            If the payload is neither; the reply is then rejected.
-        """
-        payload = upload.payload
-        name = _WEIGHTS if clipping.part in ("", STATISTICS) else clipping.part
-        long = payload.parts.get(name) if isinstance(payload, Bundle) else payload
-        if not isinstance(long, Weights):
-            raise PayloadError(
-                f"it is longer than federation.clip allows, and {type(self).__name__}.clipped does not shorten it"
-            )
-        shorter: Payload = clipping.of(long)
-        if isinstance(payload, Bundle):
-            shorter = Bundle({**payload.parts, name: shorter})
-        return replace(upload, payload=shorter)
-
-    def initial_model(self, weights: Weights, site: Site) -> tuple[Weights, str]:
-        """Return the weights that a site's model began the round with, and its architecture for `Run.with_model`.
-
-        Uploads are compared within one architecture.
-        """
-        return weights, GLOBAL
-
-    def quorum(self, asked: int) -> int:
-        """Return how many replies must be accepted, of so many sites ``asked``, or the run stops."""
-        return min(self.run.config.federation.min_replies, asked)

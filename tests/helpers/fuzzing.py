@@ -68,7 +68,7 @@ from common.wire.weights import Weights, WeightsSpec
 from nectar.engines.local_grid import LocalGrid
 from server_app.recorder import spending_lines
 from strategies.base import Strategy
-from strategies.exchange.evaluation import PiggybackEvaluation
+from strategies.exchange.evaluation import EvaluationRequest
 from strategies.exchange.exchange import exchange
 from strategies.exchange.membership import Question, read_answer
 from strategies.exchange.replies import (
@@ -869,17 +869,16 @@ class Fuzzer:
         records[EVALUATION] = MetricRecord({"num-examples": EXAMPLES, "accuracy": 0.5, "loss": 1.0})
         for _ in range(damages):
             records = other_records(draw, records)
-        weights, node = ArrayRecord([np.zeros(1)]), self._site.node_id
-        asked, question = (
-            Message(RecordDict({"arrays": weights, "config": ConfigRecord()}), node, way)
-            for way in ("train", "evaluate")
-        )
-        riders = PiggybackEvaluation([question], [asked])
+        weights = ArrayRecord([np.zeros(1)])
+        request = EvaluationRequest(1, sites=[self._site], arrays=weights)
+        question = request.question_beside(weights, self._site)
+        content = RecordDict({"arrays": weights, "config": ConfigRecord(), **question})
+        asked = Message(content, self._site.node_id, "train")
 
         def read() -> None:
             reply = self._carried(records, kind.spec.max_bytes, None)
-            (trained,) = riders.instructions_replies([reply])
-            (judged,) = riders.answers
+            trained = request.take_answer(asked, reply)
+            (judged,) = request.replies
             _refused_or(lambda: self._require_evaluation(judged))
             self._require_upload(kind, trained)
 

@@ -19,7 +19,7 @@ from common.wire.int8_update import Int8Update, Int8UpdateSpec
 from common.wire.weights import Weights
 from nectar.engines.local_grid import LocalGrid
 from server_app.app import serve
-from strategies.exchange import open_round as exchange
+from strategies.exchange import screening
 from tests.contract.cases import config_of
 
 #: enough for what travels in the first rounds alone, and for what does from then on
@@ -40,7 +40,7 @@ def travelling(cases: Sequence[tuple[str, str]] = CASES) -> Iterator[tuple[str, 
 def _of_run(method: str, words: str) -> list[tuple[str, Payload, Spec]]:
     """Return all that travels in a run of honest sites."""
     found: list[tuple[str, Payload, Spec]] = []
-    decode, read = DecodeCache.decode, exchange.read_upload
+    decode, read = DecodeCache.decode, screening.read_upload
 
     def decoded(self: DecodeCache, arrays: Any, spec: Spec) -> Payload:
         payload = decode(self, arrays, spec)
@@ -54,7 +54,7 @@ def _of_run(method: str, words: str) -> list[tuple[str, Payload, Spec]]:
 
     with ExitStack() as patched, tempfile.TemporaryDirectory() as folder:
         patched.enter_context(patch.object(DecodeCache, "decode", decoded))
-        patched.enter_context(patch.object(exchange, "read_upload", read_reply))
+        patched.enter_context(patch.object(screening, "read_upload", read_reply))
         # Three sites with a tenth of the images each may lie far apart, and all that travels is wanted.
         words += " federation.max_update=0 federation.robust=none "
         config = config_of(method, words, SITES, ROUNDS, folder)

@@ -15,7 +15,7 @@ from small import Small
 
 import client_app.fedavg
 from nectar.records.record import RunRecord
-from strategies.exchange.judging import absurd_losses
+from strategies.exchange.lengths import absurd_losses
 
 pytestmark = pytest.mark.promise(
     "Absurd figures, and the roll call",

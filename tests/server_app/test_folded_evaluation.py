@@ -19,7 +19,7 @@ from common.wire.weights import Weights
 from nectar.engines.local_grid import LocalGrid
 from server_app.record import Record
 from server_app.recorder import Recorder
-from strategies.exchange.evaluation import PiggybackEvaluation
+from strategies.exchange.evaluation import EvaluationRequest
 
 AT_SITES = "evaluation.on=both data.site_holdout=0.2"
 
@@ -53,15 +53,6 @@ def _none_sent() -> None:
     Exchanges.sent.clear()
 
 
-class NoPiggyback(PiggybackEvaluation):
-    """No instruction carries a question: each has a message of its own, as before."""
-
-    def __init__(self, questions: Any, instructions: Any) -> None:
-        super().__init__((), instructions)
-        self._questions = questions
-        self._alone = list(range(len(questions)))
-
-
 def figures(record: Record) -> list[dict[str, Any]]:
     """Return the rounds without the bytes, of which fewer are sent."""
     return [{k: v for k, v in line.items() if k != "bytes"} for line in numbers(record)]
@@ -83,7 +74,8 @@ def test_a_round_is_one_exchange_and_the_figures_are_those_of_two(
         {"train": 3, "riding": 3},
         {"evaluate": 3},
     ]
-    monkeypatch.setattr("strategies.round.PiggybackEvaluation", NoPiggyback)
+    # Each question has a message of its own.
+    monkeypatch.setattr(EvaluationRequest, "question_beside", lambda *_: {})
     apart = run(config)
     assert figures(folded) == figures(apart)
     assert all(line["sites"] and not line["unevaluated"] for line in figures(folded)[1:])

@@ -152,6 +152,6 @@ def test_what_is_read_of_a_reply_is_a_model(small: Small, monkeypatch: pytest.Mo
         kinds.add(type(upload.payload))
         return upload
 
-    monkeypatch.setattr("strategies.exchange.open_round.read_upload", noted)
+    monkeypatch.setattr("strategies.exchange.screening.read_upload", noted)
     run(small(method="fedavg", rounds=1, set="wire.weights=int8"))
     assert kinds == {Weights}

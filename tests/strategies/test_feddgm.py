@@ -20,7 +20,7 @@ from common.samples.inputs import Samples
 from common.sites import Site
 from common.wire.weights import Weights
 from strategies import surrogate as global_models
-from strategies.exchange.judging import CandidateModel, weights_length
+from strategies.exchange.lengths import weights_length
 from strategies.exchange.replies import Upload
 from strategies.feddgm import FedDGM
 from strategies.surrogate import SURROGATE
@@ -120,15 +120,10 @@ def test_an_update_is_held_against_those_of_its_own_depth(small: Small) -> None:
     unit = 1000 * max(weights_length(server.initial_model(start, site)[0]) for site in sites)
 
     def reasons(*moved: tuple[int, float]) -> list[str | None]:
-        judge = server.begin(1, start).judge()
         sent = [
             Upload(sites[i], changed(server, start, sites[i], by * unit), 1, {}) for i, by in moved
         ]
-        led = [
-            [CandidateModel(server.resulting_model(start, u), *server.initial_model(start, u.site))]
-            for u in sent
-        ]
-        return [verdict.reason for verdict in judge.judge(led)]
+        return [verdict.reason for verdict in server.begin(1, start).screen._compared(sent)]
 
     assert reasons((0, 1.0), (1, 60.0), (0, 2.0), (2, 60.0)) == [None] * 4
     message = reasons((0, 60.0), (1, 60.0), (0, 2.0), (2, 60.0))

@@ -17,8 +17,7 @@ import common.wire.form
 from common.methods import METHODS
 from common.wire.tensors import Tensors
 from common.wire.weights import Weights
-from strategies.exchange import judging
-from strategies.exchange import open_round as exchange
+from strategies.exchange import screening
 
 pytestmark = pytest.mark.promise(
     "What comes over the wire",
@@ -113,9 +112,9 @@ def unshortened(
 def test_it_sees_updates_that_are_not_held_against_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(judging, "too_long", unbounded)
-    monkeypatch.setattr(judging, "shares_kept", unshortened)
-    monkeypatch.setattr(judging.FiniteCheck, "gives_numbers", lambda *_: True)
+    monkeypatch.setattr(screening, "too_long", unbounded)
+    monkeypatch.setattr(screening, "shares_kept", unshortened)
+    monkeypatch.setattr(screening.FiniteCheck, "gives_numbers", lambda *_: True)
     fuzzer = fuzzing_rounds.RoundsFuzzer(1, lambda said: None)
     for number in some("fedavg"):
         fuzzer.sequence(number)
@@ -124,16 +123,16 @@ def test_it_sees_updates_that_are_not_held_against_the_others(
 
 @pytest.mark.extended
 def test_it_sees_honest_sites_that_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = exchange.read_upload
+    read = screening.read_upload
 
-    def picky(reply: object, site: exchange.Site, spec: object) -> object:
+    def picky(reply: object, site: screening.Site, spec: object) -> object:
         if site.name == "partition-3":
-            raise exchange.PayloadError("no")
+            raise screening.PayloadError("no")
         return read(reply, site, spec)  # type: ignore[arg-type]
 
     fuzzing_rounds.usual_sizes(*CASES[some("fedavg")[0]], 4)
     fuzzing_rounds.usual_sizes(*CASES[some("fedavg")[0]], 5)
-    monkeypatch.setattr(exchange, "read_upload", picky)
+    monkeypatch.setattr(screening, "read_upload", picky)
     fuzzer = fuzzing_rounds.RoundsFuzzer(1, lambda said: None)
     for number in some("fedavg")[:3]:
         fuzzer.sequence(number)

@@ -25,9 +25,10 @@ from common.wire.weights import Weights
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 from strategies.base import Instruction, Strategy
-from strategies.exchange.judging import Clipping, UploadScreening, shares_kept
+from strategies.exchange.lengths import shares_kept
 from strategies.exchange.replies import Upload
-from strategies.exchange.rules import Rule, image_rule, require_valid
+from strategies.exchange.rules import Clipping, Rule, image_rule, require_valid
+from strategies.exchange.screening import Screen
 from strategies.fedavg import FedAvg
 from strategies.sparse import SparseAverage
 
@@ -234,11 +235,11 @@ def test_a_site_whose_update_cannot_be_shortened_is_rejected_and_not_noted_as_sh
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of an upload with two long parts the first is clipped before the second fails."""
-    judge, clipped, calls = UploadScreening.judge, FedAvg.clipped, list[Clipping]()
+    compared, clipped, calls = Screen._compared, FedAvg.clipped, list[Clipping]()
 
-    def twice(self: UploadScreening, uploads: Any) -> Any:
-        for verdict in judge(self, uploads):
-            yield replace(verdict, shortenings=verdict.shortenings * 2)
+    def twice(self: Screen, group: list[Upload]) -> Any:
+        for verdict in compared(self, group):
+            yield replace(verdict, clippings=verdict.clippings * 2)
 
     def fails(self: FedAvg, upload: Upload, clipping: Clipping) -> Upload:
         calls.append(clipping)
@@ -246,7 +247,7 @@ def test_a_site_whose_update_cannot_be_shortened_is_rejected_and_not_noted_as_sh
             raise PayloadError("the second part has no shorter form")
         return clipped(self, upload, clipping)
 
-    monkeypatch.setattr(UploadScreening, "judge", twice)
+    monkeypatch.setattr(Screen, "_compared", twice)
     monkeypatch.setattr(FedAvg, "clipped", fails)
     words = f"{FIVE} federation.max_update=0"
     tampers = {1: with_part("", times(40.0))}

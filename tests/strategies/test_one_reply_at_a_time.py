@@ -17,10 +17,10 @@ from common.config.loading import load
 from common.division import Division
 from common.wire.weights import Weights
 from nectar.engines.local_grid import LocalGrid
-from strategies.exchange import judging
+from strategies.exchange import screening
 from strategies.exchange.exchange import exchange
 from strategies.exchange.instructions import Serialiser
-from strategies.exchange.judging import group_sizes
+from strategies.exchange.screening import group_sizes
 
 
 def test_a_device_works_when_its_reply_is_asked_for_and_the_last_reply_is_gone_by_then() -> None:
@@ -87,7 +87,7 @@ def test_groups_of_large_uploads_change_no_number(
 ) -> None:
     config = small(method=method, rounds=2, set="federation.sites=5")
     together = run(config)
-    monkeypatch.setattr(judging, "_HELD", 1)
+    monkeypatch.setattr(screening, "_HELD", 1)
     apart = run(config)
     assert same_end(together, apart)
     assert [line["test"] for line in numbers(together)] == [line["test"] for line in numbers(apart)]
@@ -111,11 +111,10 @@ def test_weights_that_travel_as_the_round_has_them_are_in_memory_once() -> None:
 
 def test_a_model_that_tries_uploads_keeps_none(small: Small) -> None:
     made = Division(load(small())).run
-    trial = judging.FiniteCheck(made)
-    trial.prepare()
+    trial = screening.FiniteCheck(made)
     weights = Weights.of(made.build_model())
     assert trial.gives_numbers(weights)
-    assert sum(place.numel() for place in trial._places.values()) == 0
+    assert sum(own.numel() for own in trial._model.parameters()) == 0
     bad = {**weights.tensors, "head.bias": torch.full_like(weights.tensors["head.bias"], torch.nan)}
     assert not trial.gives_numbers(Weights(bad))
     assert trial.gives_numbers(weights)

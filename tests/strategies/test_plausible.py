@@ -17,13 +17,9 @@ from tampering import with_arrays
 from common.sites import Site
 from common.wire.form import Spec
 from common.wire.weights import Weights
-from strategies.exchange.judging import (
-    TOGETHER,
-    length_of,
-    too_long,
-    weights_length,
-)
+from strategies.exchange.lengths import length_of, too_long, weights_length
 from strategies.exchange.replies import Upload, read_upload
+from strategies.exchange.screening import TOGETHER
 
 pytestmark = pytest.mark.promise(
     "Absurd figures, and the roll call",
@@ -101,7 +97,7 @@ def test_the_round_is_judged_in_groups_so_that_memory_is_flat_in_sites(
         held.append(sum(payload() is not None for payload in payloads))
         return upload
 
-    monkeypatch.setattr("strategies.exchange.open_round.read_upload", watched)
+    monkeypatch.setattr("strategies.exchange.screening.read_upload", watched)
     config = small(method="fedavg", rounds=1, set="federation.sites=40 partition.kind=iid")
     line = run(config, TamperedGrid, tampers={20: with_arrays(implausible)}).metrics()[1]
     assert len(held) == 40

@@ -23,6 +23,7 @@ from common.wire.images import SyntheticImages
 from common.wire.weights import Weights
 from nectar.engines.local_grid import LocalGrid
 from server_app.app import make_strategy
+from strategies.exchange.evaluation import EvaluationRequest
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg
 from strategies.feddm import FedDM
@@ -231,6 +232,7 @@ def test_sites_count_by_their_images_and_broken_figures_not_at_all(small: Small)
         )
         for i, (n, a, x) in enumerate(figures)
     ]
+    strategy.members.evaluation = EvaluationRequest(1, sites=strategy.sites)
     found = strategy.aggregate_evaluate(1, replies)
     assert found is not None
     assert dict(found) == {"accuracy": 0.875, "loss": 1.75}

@@ -1,0 +1,424 @@
+"""What is accepted of a round's replies: each by its form and its rules, all beside the others.
+
+An update is absurdly long only beside others. Holding a whole round decoded to compare it would cost memory that grows
+with the federation, so uploads are compared in groups of ``TOGETHER``, or fewer where they are large, each with its
+group and with the lengths of those judged before. Where sites train several architectures, each is compared with those
+of its own: a deeper network is another number of weights, which move by another length. What was usual in an earlier
+round is never too long: where half of the sites have learned all they can, the other half is not to be shut out.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import repeat
+from logging import getLogger
+from typing import ClassVar
+
+import torch
+from flwr.app import Message
+from torch import Tensor
+from torch.func import functional_call
+
+from common.code.imports import is_import_path
+from common.draws.seeding import generator
+from common.errors import PayloadError
+from common.learning.compute import return_if_large
+from common.learning.run import Run
+from common.models import Classifier
+from common.privacy.ledger import RECORD
+from common.sites import Site
+from common.wire.bundle import Bundle
+from common.wire.coders import is_finite
+from common.wire.form import Payload
+from common.wire.weights import Weights
+from strategies.exchange.instructions import Instruction
+from strategies.exchange.lengths import (
+    ENOUGH,
+    length_of,
+    shares_kept,
+    too_long,
+    upper_median,
+    weights_length,
+)
+from strategies.exchange.membership import Members, listed
+from strategies.exchange.replies import Upload, note_failure, read_upload, require_records
+from strategies.exchange.rules import (
+    GLOBAL,
+    STATISTICS,
+    CandidateModel,
+    Clipping,
+    Rule,
+    compared_parts,
+    require_valid,
+)
+
+logger = getLogger("flwr")
+
+#: uploads that are held, decoded, until all of them are compared, and the bytes beyond which they are fewer
+TOGETHER, _HELD = 16, 2**26
+
+#: inputs that a model is tried on
+_TRIED = 4
+
+#: the part of a bundle that is a model
+_WEIGHTS = "weights"
+
+
+class ScreeningHooks(ABC):
+    """What a strategy says of replies: which it accepts, how they are judged, and how many are enough."""
+
+    run: Run
+    record_id: str
+    members: Members
+    trials: FiniteChecks
+
+    #: the records that a reply may hold; None for any
+    records: ClassVar[Collection[str] | None] = frozenset({"arrays", "metrics", "about", RECORD})
+    #: whether an update that is longer than the others' is shortened (``federation.robust``)
+    clips: ClassVar[bool] = True
+
+    @abstractmethod
+    def validation_rules(self) -> Mapping[str, Rule]:
+        """Return the rule for each part that the sites send, by the part's name; the empty name if there is one part.
+
+        A name covers all parts of a bundle of that name. A run whose sites would send a part without a rule is refused.
+        """
+
+    def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
+        """Return a validated upload as ``update`` gets it.
+
+        Raises
+        ------
+        PayloadError
+            If it cannot be used although it is well-formed; the reply is rejected for this reason.
+        """
+        return upload
+
+    def resulting_model(self, weights: Weights, upload: Upload) -> Weights | None:
+        """Return the model that would result from this prepared upload alone; None if it does not make a model.
+
+        The model must give finite outputs, and its distance from the round's weights is compared with the others'
+        (``federation.max_update``). A method whose sites send weights or updates overrides this.
+        """
+        return None
+
+    def clipped(self, upload: Upload, clipping: Clipping) -> Upload:
+        """Return a prepared upload, shortened as ``clipping`` says.
+
+        The default serves payloads that are weights, alone or as the part ``weights`` of a bundle.
+
+        Raises
+        ------
+        PayloadError
+            If the payload is neither; the reply is then rejected.
+        """
+        payload = upload.payload
+        name = _WEIGHTS if clipping.part in ("", STATISTICS) else clipping.part
+        long = payload.parts.get(name) if isinstance(payload, Bundle) else payload
+        if not isinstance(long, Weights):
+            raise PayloadError(
+                f"it is longer than federation.clip allows, and {type(self).__name__}.clipped does not shorten it"
+            )
+        shorter: Payload = clipping.of(long)
+        if isinstance(payload, Bundle):
+            shorter = Bundle({**payload.parts, name: shorter})
+        return replace(upload, payload=shorter)
+
+    def initial_model(self, weights: Weights, site: Site) -> tuple[Weights, str]:
+        """Return the weights that a site's model began the round with, and its architecture for `Run.with_model`.
+
+        Uploads are compared within one architecture.
+        """
+        return weights, GLOBAL
+
+    def quorum(self, asked: int) -> int:
+        """Return how many replies must be accepted, of so many sites ``asked``, or the run stops."""
+        return min(self.run.config.federation.min_replies, asked)
+
+
+# ---- whether a model gives numbers ---------------------------------------------------------------
+
+
+class FiniteCheck:
+    """Whether weights make a model that gives numbers, tried on inputs of no data set."""
+
+    def __init__(self, run: Run) -> None:
+        # What is the sites' own is here as it began, and of its statistics the batch's normalise.
+        model: Classifier = run.build_model().train(run.config.model.stays_in_part)
+        self._run, self._model = run, model.requires_grad_(False)
+        for name, own in model.named_parameters():
+            if name in run.spec.names:  # others take its place
+                own.data = own.new_empty(0)
+
+    @cached_property
+    def _inputs(self) -> Tensor:
+        info, draws = self._run.info, generator(self._run.config.seed, "trial")
+        if info.has_values:
+            drawn = torch.randn(_TRIED, *info.shape, generator=draws)
+        else:
+            drawn = torch.randint(len(info.classes), (_TRIED, *info.shape), generator=draws)
+        return drawn.to(self._run.device)
+
+    @torch.no_grad()
+    def gives_numbers(self, weights: Weights) -> bool:
+        """Return whether every output is finite."""
+        # Lent where it can be: none of Nectar's models writes to its state when it is called, a user's may.
+        own, device = is_import_path(self._run.config.model.name), self._run.device
+        lent = {name: t.to(device, copy=own) for name, t in weights.read_only.items()}
+        outputs = functional_call(self._model, lent, (self._inputs,), tie_weights=False)
+        return is_finite(outputs)
+
+
+class FiniteChecks:
+    """The checks of a run's architectures, each built when it is first asked for."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._built: dict[str, FiniteCheck] = {}
+
+    def of(self, architecture: str) -> FiniteCheck:
+        """Return the check of an architecture, as `Run.with_model` takes it."""
+        if architecture not in self._built:
+            self._built[architecture] = FiniteCheck(self._run.with_model(architecture))
+        return self._built[architecture]
+
+    def trained(self, architecture: str) -> frozenset[str]:
+        """Return the names of an architecture's parameters."""
+        return frozenset(self._run.with_model(architecture).spec.trained)
+
+
+# ---- one round's uploads -------------------------------------------------------------------------
+
+
+def group_sizes(most: int, max_bytes: int) -> Iterator[int]:
+    """Yield how many uploads are compared together, group by group: ``ENOUGH`` at first, with none before them.
+
+    Parameters
+    ----------
+    most : int
+        How many any later group may have.
+    max_bytes : int
+        What the largest upload of the round may take.
+    """
+    size = max(1, min(most, TOGETHER, _HELD // max(1, max_bytes)))
+    yield max(size, ENOUGH)
+    yield from repeat(size)
+
+
+class _Peers:
+    """What is known of the uploads of one architecture, or of one part, which can be compared with each other."""
+
+    def __init__(
+        self, check: FiniteCheck | None, like: CandidateModel, weights: Weights, earlier: float
+    ) -> None:
+        self._check, self._start, self.part, self.earlier = check, like.start, like.part, earlier
+        # What starts at 0, such as a control variate, is held against the weights' length where it stands alone.
+        self.own = weights_length(like.start) or weights_length(weights)
+        self.passed: list[float] = []
+
+    @cached_property
+    def _sound(self) -> bool:
+        """Whether the round's own weights give numbers: where they do not, no upload can be blamed."""
+        return self._check is not None and self._check.gives_numbers(self._start)
+
+    def fault(self, model: Weights) -> str | None:
+        if self._check is None or not self._sound or self._check.gives_numbers(model):
+            return None
+        return "with its weights the model gives no finite numbers"
+
+
+@dataclass
+class _Verdict:
+    """What is said of an upload: why it is of no use, its lengths and what they are measured from, and what is cut."""
+
+    reason: str | None = None
+    too_long: bool = False  # its length alone is the reason
+    lengths: dict[_Peers, tuple[float, Weights]] = field(default_factory=dict)
+    clippings: list[Clipping] = field(default_factory=list)
+
+
+class Screen:
+    """Accepts a round's replies one by one, and judges the uploads of a group beside each other and those before them.
+
+    Parameters
+    ----------
+    strategy : ScreeningHooks
+        What an upload means.
+    number : int
+        The round's.
+    weights : Weights
+        What the round began with.
+    """
+
+    def __init__(self, strategy: ScreeningHooks, number: int, weights: Weights) -> None:
+        self._strategy, self._members = strategy, strategy.members
+        self._config, self._number, self._weights = strategy.run.config, number, weights
+        self._rules = strategy.validation_rules()
+        self._peers: dict[tuple[str, str], _Peers] = {}
+        self._was_long: dict[str, bool] = {}  # of sites whose update was compared
+        self._peers_of(CandidateModel(None, weights))  # its model is built before uploads come
+
+    def accept(self, reply: Message, site: Site, asked: Instruction) -> Upload | None:
+        """Return what a reply brings as the strategy prepared it; None of one that is rejected, with the reason noted.
+
+        The order matters. Charges are taken first: they have left the site, whatever else the reply is. The strategy
+        prepares only what is within its bounds. Figures are taken only of what the strategy could use.
+        """
+        strategy, members = self._strategy, self._members
+        try:
+            require_records(reply, strategy.records)
+            members.spending.take_from(reply, site.name, self._config.noises)
+            upload = read_upload(reply, site, asked.expects)
+            require_valid(self._rules, self._config.wire, self._weights, upload)
+            prepared = strategy.prepare(self._number, self._weights, upload)
+        except PayloadError as error:
+            members.check_memory(site, str(error))
+            what = f"round {self._number}: rejected"
+            note_failure(members.outcome.rejected, site.name, str(error), what)
+            return None
+        members.outcome.accept(upload)
+        members.log_memory_loss(self._number, prepared)
+        return prepared
+
+    def judge(self, group: list[Upload]) -> Iterator[Upload]:
+        """Yield those of a group of accepted uploads that lead somewhere, shortened where they are too long.
+
+        The others are rejected by name. The list is emptied on the way, so that one that was used can be forgotten.
+        """
+        for verdict in self._compared(group):
+            upload = self._shortened(group.pop(0), verdict)
+            if upload is not None:
+                yield upload
+            del upload
+
+    def reject(self, upload: Upload, reason: str) -> None:
+        """Take back the acceptance of an upload that turned out to be of no use."""
+        self._members.outcome.take_back(upload, reason)
+        logger.warning("round %d: rejected %s: %s", self._number, upload.site.name, reason)
+
+    def close(self) -> None:
+        """Keep how long the round's updates were; say so where a site's count less again, or those of a third do."""
+        history, federation = self._members.lengths, self._config.federation
+        long = [site for site, was_long in self._was_long.items() if was_long]
+        again = [site for site in long if site in history.long]
+        if again or len(long) * 3 >= len(self._was_long) > 0:
+            settings = {
+                f"federation.max_update={federation.max_update:g}"
+                if site in self._members.outcome.rejected
+                else f"federation.clip={federation.clip:g}"
+                for site in long
+            }
+            logger.warning(
+                "LONG UPDATES, round %d: those of %d of %d sites are left out or shortened (%s)%s; if they are "
+                "honest, the model hardly learns what they alone hold: raise %s",
+                *(self._number, len(long), len(self._was_long), listed(long)),
+                f", for a second round running those of {listed(again)}" if again else "",
+                " and ".join(sorted(settings)),
+            )
+        usual = {key: upper_median(p.passed) for key, p in self._peers.items() if p.passed}
+        history.note(self._number, usual, self._was_long)
+
+    # ---- beside the others ----------------------------------------------------------------------------
+
+    def _peers_of(self, candidate: CandidateModel) -> _Peers:
+        key = candidate.architecture, candidate.part
+        if key not in self._peers:
+            checks, earlier = self._strategy.trials, self._members.lengths.usual.get(key, 0.0)
+            check = None if candidate.part else checks.of(candidate.architecture)
+            self._peers[key] = _Peers(check, candidate, self._weights, earlier)
+        return self._peers[key]
+
+    def _measured(self, upload: Upload) -> _Verdict:
+        """Return how long what an upload leads to is beside whose, and whether it gives numbers."""
+        strategy, weights, verdict = self._strategy, self._weights, _Verdict()
+        began = strategy.initial_model(weights, upload.site)
+        model = CandidateModel(strategy.resulting_model(weights, upload), *began)
+        for each in (model, *compared_parts(self._rules, weights, upload)):
+            if each.model is not None:
+                verdict.reason = verdict.reason or self._peers_of(each).fault(each.model)
+                for peers, start in self._starts_of(each):
+                    verdict.lengths[peers] = length_of(each.model, start), start
+        return verdict
+
+    def _starts_of(self, candidate: CandidateModel) -> Iterator[tuple[_Peers, Weights]]:
+        """Yield what an upload is compared with, and from where its length counts.
+
+        A model's running statistics are compared with the others' apart from its parameters: they are as long, and one
+        that lies about them alone would be of usual length.
+        """
+        start = candidate.start.read_only
+        trained = self._strategy.trials.trained(candidate.architecture)
+        apart = {n: t for n, t in start.items() if n not in trained and t.is_floating_point()}
+        if candidate.part or not apart:
+            yield self._peers_of(candidate), candidate.start
+            return
+        yield self._peers_of(candidate), Weights({n: t for n, t in start.items() if n in trained})
+        statistics = Weights(apart)
+        yield self._peers_of(replace(candidate, start=statistics, part=STATISTICS)), statistics
+
+    def _compared(self, group: list[Upload]) -> list[_Verdict]:
+        verdicts, federation = [*map(self._measured, group)], self._config.federation
+        alike: dict[_Peers, list[_Verdict]] = {}
+        for verdict in verdicts:
+            for peers in verdict.lengths:
+                alike.setdefault(peers, []).append(verdict)
+        for peers, those in alike.items():
+            lengths = [*peers.passed, *(verdict.lengths[peers][0] for verdict in those)]
+            known, earlier = len(peers.passed), peers.earlier
+            most = federation.max_update
+            reasons = too_long(lengths, peers.own, most, known=known, earlier=earlier)
+            for verdict, reason in zip(those, reasons, strict=True):
+                verdict.too_long |= verdict.reason is None and reason is not None
+                verdict.reason = verdict.reason or reason
+        clips = federation.robust == "clip" and self._strategy.clips
+        for peers, those in alike.items():
+            passing, known = [v for v in those if v.reason is None], len(peers.passed)
+            peers.passed += [verdict.lengths[peers][0] for verdict in passing]
+            clip, earlier = federation.clip * clips, peers.earlier
+            shares = shares_kept(peers.passed, clip, known=known, earlier=earlier)
+            for verdict, share in zip(passing, shares, strict=True):
+                if share < 1:
+                    verdict.clippings.append(Clipping(peers.part, verdict.lengths[peers][1], share))
+        # Or what was tried lies in pieces between what is summed.
+        return_if_large(sum(t.nbytes for t in self._weights.read_only.values()))
+        return verdicts
+
+    def _shortened(self, upload: Upload, verdict: _Verdict) -> Upload | None:
+        """Return an upload as far as it counts; None if it is rejected."""
+        if verdict.lengths:
+            self._was_long[upload.site.name] = verdict.too_long or bool(verdict.clippings)
+        try:
+            if verdict.reason is not None:
+                raise PayloadError(verdict.reason + self._weighed * verdict.too_long)
+            for clipping in verdict.clippings:
+                upload = self._strategy.clipped(upload, clipping)
+                self._note_shortened(upload.site, clipping)
+        except PayloadError as error:
+            self.reject(upload, str(error))
+            return None
+        return upload
+
+    def _note_shortened(self, site: Site, clipping: Clipping) -> None:
+        self._members.outcome.shortened[site.name] = clipping.share
+        logger.warning(
+            "round %d: shortened %s of %s to %.2g of its length, which is or was usual: it exceeded "
+            "federation.clip=%g times the usual length of this round%s",
+            self._number,
+            f"the part '{clipping.part}'" if clipping.part else "the update",
+            site.name,
+            clipping.share,
+            self._config.federation.clip,
+            self._weighed,
+        )
+
+    @property
+    def _weighed(self) -> str:
+        """What may make an honest update long where sites weigh their classes; nothing elsewhere."""
+        if not self._config.weighs_classes:
+            return ""
+        return (
+            ": class_weights=balanced has a site take longer steps with a class that it has few of"
+        )
