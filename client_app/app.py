@@ -354,7 +354,6 @@ def _roll_call(message: Message, context: Context) -> RecordDict:
                     "partition-id": int(context.node_config.get("partition-id", -1)),
                     "engine": engine_of_context(context),
                     **_checksum_told(division, context),
-                    "reviewed": not is_simulated(context) and "review-dir" in context.node_config,
                 }
             ),
             "sizes": MetricRecord(sizes),

@@ -118,8 +118,6 @@ class SiteRound:
         What goes along with the reply.
     stream : KeyStream
         Where the round's noise comes from, unless it is the seed's.
-    after_review : list of callable
-        Each is told the positions of those images that the site's owner lets leave.
     slots : str
         What the names of this client's slots of memory begin with; empty for the method that the server asked.
     """
@@ -132,7 +130,6 @@ class SiteRound:
     deadline: Deadline = field(default_factory=Deadline)
     figures: dict[str, float] = field(default_factory=dict)
     stream: KeyStream = field(default_factory=KeyStream)
-    after_review: list[Callable[[Tensor], None]] = field(default_factory=list)
     slots: str = ""
 
     def within(self, method: str) -> SiteRound:
@@ -146,12 +143,6 @@ class SiteRound:
     def remember(self, tensors: Tensors, slot: str) -> None:
         """Keep ``tensors`` in a slot; see `DeviceClient.remember`."""
         self.memory.write(self.slots + slot, tensors)
-
-    def sent(self, made: Tensor, shown: Tensor, kept: Tensor) -> None:
-        """Let what is remembered of images that were made be what leaves of them."""
-        self.memory.replace(made, shown, kept)
-        for told in self.after_review if len(kept) < len(made) else ():
-            told(kept)
 
     def end(self) -> None:
         """Write what is remembered, and let what the memory says of itself go along with the reply."""

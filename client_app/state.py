@@ -27,7 +27,6 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from safetensors import SafetensorError
-from torch import Tensor
 
 from common.config.resolved import Config
 from common.errors import FederationError
@@ -380,16 +379,6 @@ class Memory:
         """Return the same round's view, of which nothing is written."""
         return Memory(self._state, self._site, self._named)
 
-    def replace(self, made: Tensor, shown: Tensor, kept: Tensor) -> None:
-        """Let a slot that was given the images ``made`` have ``shown`` in their place, at the positions ``kept``."""
-        for slot, tensors in self._written.items():
-            own = {name for name, tensor in tensors.items() if _holds(tensor, made)}
-            new = {n: shown.reshape(t.shape) if n in own else t for n, t in tensors.items()}
-            if own and len(kept) < len(made):
-                alike = made.shape[:1]
-                new = {n: t.cpu()[kept] if t.shape[:1] == alike else t for n, t in new.items()}
-            self._written[slot] = new
-
     def save(self, server_round: int) -> None:
         """Write version ``server_round`` where there is anything to remember, also where nothing is new.
 
@@ -433,12 +422,6 @@ class Memory:
         if before > self._taken:
             logger.info("%s goes back from round %d to %d", self._site, before, self._taken)
             self.figures[WENT_BACK] = float(before)
-
-
-def _holds(tensor: Tensor, made: Tensor) -> bool:
-    return tensor.numel() == made.numel() and torch.equal(
-        tensor.detach().cpu().reshape(made.shape), made
-    )
 
 
 # ---- releases ------------------------------------------------------------------------------------
