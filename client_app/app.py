@@ -176,7 +176,11 @@ def client_of(message: Message, context: Context) -> DeviceClient:
     told = one_line(str(_config(message).get(DATA, ""))[:16])
     require_data_of_run(division, context, state, told)
     user_data = user_folder(run, context) is not None
-    review = None if is_simulated(context) else Review.of(NodeConfig.of(context.node_config))
+    review = (
+        None
+        if is_simulated(context)
+        else Review.of(NodeConfig.of(context.node_config), context.run_id)
+    )
     account = account_of(run, record_id, site, context)
     if account is not None:
         account.check(_seen(message))
@@ -358,7 +362,6 @@ def _roll_call(message: Message, context: Context) -> RecordDict:
                     "partition-id": int(context.node_config.get("partition-id", -1)),
                     "engine": engine_of_context(context),
                     **_checksum_told(division, context),
-                    "reviewed": not is_simulated(context) and "review-dir" in context.node_config,
                 }
             ),
             "sizes": MetricRecord(sizes),

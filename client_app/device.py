@@ -26,7 +26,7 @@ from torch import Tensor
 from client_app.decode_cache import DECODE_CACHE
 from client_app.draws import Deadline, Draws, SiteRound
 from client_app.owner.ledger import Account
-from client_app.owner.review import Look, Review
+from client_app.owner.review import Review
 from client_app.state import ContextState, DeviceState, Tensors, payload_line
 from common.draws.seeding import generator, process_wide
 from common.errors import ConfigError, FederationError
@@ -86,9 +86,6 @@ class DeviceClient(NumPyClient):
     drawn_as : str
         What the site's draws go by (`common.sites.Site`); empty for its name.
     """
-
-    optional: frozenset[str] = frozenset()
-    """The parts of its replies that may be missing, where the site's owner takes all of their images out."""
 
     def __init__(
         self,
@@ -342,9 +339,8 @@ class DeviceClient(NumPyClient):
         """Return of ``payload`` what the site's owner lets leave."""
         if self.review is None:
             return payload
-        name, info, at = f"{record}-{self.site}", self.run.info, self.round
-        look = Look(name, info, lambda: at.deadline.left, self.optional, at.private, at.sent)
-        return self.review.kept(payload, look)
+        name, deadline = f"{record}-{self.site}", self.round.deadline
+        return self.review.let_through(payload, name, self.run.info, lambda: deadline.left)
 
     # ---- the one way out ------------------------------------------------------------------------------
 

@@ -121,8 +121,6 @@ class SiteRound:
         What the site remembers from this round on; a slot that is not written stays as it was.
     stream : KeyStream
         Where the round's noise comes from, unless it is the seed's.
-    after_review : list of callable
-        Each is told the positions of those images that the site's owner lets leave.
     """
 
     state: DeviceState
@@ -138,7 +136,6 @@ class SiteRound:
     figures: dict[str, float] = field(default_factory=dict)
     written: dict[str, Tensors] = field(default_factory=dict)
     stream: KeyStream = field(default_factory=KeyStream)
-    after_review: list[Callable[[Tensor], None]] = field(default_factory=list)
 
     def recall(self, slot: str) -> Tensors | None:
         """Return what is in ``slot``; see `DeviceClient.recall`. FederationError if no server says of which round."""
@@ -190,30 +187,11 @@ class SiteRound:
             _ = self.remembered
         self.state.log_release()
 
-    def sent(self, made: Tensor, shown: Tensor, kept: Tensor) -> None:
-        """Let what is remembered of the images ``made`` be what leaves: ``shown``, at the positions ``kept``."""
-        in_part = len(kept) < len(made)
-        for slot, tensors in self.written.items():
-            own = {name for name, tensor in tensors.items() if _holds(tensor, made)}
-            new = {n: shown.reshape(t.shape) if n in own else t for n, t in tensors.items()}
-            if own and in_part:
-                alike = made.shape[:1]
-                new = {n: t.cpu()[kept] if t.shape[:1] == alike else t for n, t in new.items()}
-            self.written[slot] = new
-        for told in self.after_review if in_part else ():
-            told(kept)
-
     def end(self) -> None:
         """Write what is remembered, where there is anything, also where nothing is new: the next round names this."""
         if self.written or "remembered" in vars(self) or self.rounds:
             tensors = names_of({**self.remembered, **self.written})
             self.state.save(self.number, tensors, self.taken or 0, self.rounds)
-
-
-def _holds(tensor: Tensor, made: Tensor) -> bool:
-    return tensor.numel() == made.numel() and torch.equal(
-        tensor.detach().cpu().reshape(made.shape), made
-    )
 
 
 @dataclass(frozen=True)

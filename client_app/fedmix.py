@@ -21,8 +21,6 @@ from common.wire.weights import Weights
 class FedMixClient(DeviceClient):
     """Keeps the means that it was sent, and draws another of them for each image of each step."""
 
-    optional = frozenset({MEANS})
-
     @phase(INTRODUCE, takes=sent_spec)
     def introduce(self, given: Bundle) -> Bundle:
         """Return w_k, and the means of the site's own images if it has enough for one."""

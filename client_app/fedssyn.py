@@ -53,8 +53,6 @@ from synth.distribution_matching import full_size
 class FedssynClient(DeviceClient):
     """Makes images once, and runs the inner method's phases on the site's own and its share."""
 
-    optional = frozenset({IMAGES})
-
     def phase_named(self, name: str) -> tuple[Callable[[Any], Payload], Callable[[Run], Spec]]:
         """Return what makes the site's images, or an inner phase, maybe with a share; FederationError if none."""
         settings = settings_of(self.run)

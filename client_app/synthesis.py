@@ -119,9 +119,7 @@ class Synthesis:
                 return self._make()
             self._shelf.mkdir(parents=True, exist_ok=True)
             with FileLock(self._path("lock"), timeout=_finite(self._client.deadline.left)):
-                made = self._found() or self._finish(self._make())
-            self._client.round.after_review.append(lambda kept: self._keep(made.at(kept)))
-            return made
+                return self._found() or self._finish(self._make())
         except Timeout:  # another run is making the very same ones
             return None
         except _Pause:

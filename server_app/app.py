@@ -37,13 +37,12 @@ from server_app.data_of_run import (
 )
 from server_app.dp_sgd_step import require_dp_sgd_step
 from server_app.loop import federate, server_evaluator
-from server_app.on_round import Notifier, OnRound
 from server_app.record import Record
 from server_app.recorder import Recorder, load_ledger_tips, require_an_update, warn_no_progress
 from server_app.resume import ResumePoint, ancestor_of, resume_point_of
 from server_app.run_directory import COMPLETED, RunDirectory
 from server_app.sending import monitored, print_marked, send
-from server_app.tracking import refuse_own_pictures, require_tracker
+from server_app.tracking import Notifier, OnRound, refuse_own_pictures, require_tracker
 from strategies.base import strategy_class
 from strategies.exchange.membership import expected_sites
 from strategies.federated import Federated
@@ -160,9 +159,8 @@ def serve(
     evaluator, observer = server_evaluator(start.division), observer or Observer()
     point = _begin(grid, config, start)
     record, strategy = point.record, start.strategy
-    notifier = Notifier()
+    notifier = Notifier(strategy.run.config, record, lambda: strategy.sites, on_round)
     try:
-        notifier = Notifier.of(strategy.run.config, record, lambda: strategy.sites, on_round)
         observer.begun(record, strategy.sites)
         strategy.summary()
         _note_start(point, start)

@@ -202,8 +202,7 @@ class Recorder:
         record, strategy, number = self.record, self.strategy, result.server_round
         save_ledger_tips(record.directory, strategy.members.spending.ledger_tips)
         sets, contrast = strategy.pictures(), strategy.contrast
-        folder = record.directory / "samples" / f"round-{number:03d}"
-        save_grids(sets, strategy.run.info, folder, contrast)
+        save_grids(sets, strategy.run.info, record.samples(number), contrast)
         reached = getattr(result.validation, self._measure, None)
         checkpoint = Checkpoint(
             number,

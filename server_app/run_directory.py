@@ -92,6 +92,10 @@ class RunDirectory:
         """Those of the round with the best accuracy on the validation share."""
         return self.directory / "synthetic" / "best.safetensors"
 
+    def samples(self, server_round: int) -> Path:
+        """Return the folder of pictures of what the sites sent in a round."""
+        return self.directory / "samples" / f"round-{server_round:03d}"
+
     def is_there(self) -> bool:
         """Return whether a record lies here, and no link to one."""
         return (self.directory / PROVENANCE).is_file() and not self.directory.is_symlink()

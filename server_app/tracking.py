@@ -1,34 +1,45 @@
-"""Trackers: what of a run's rounds goes to TensorBoard's event files, or to MLflow.
+"""Who is told of each round that is on record: a user's own function, TensorBoard, MLflow; a failure costs nothing.
 
-A tracker is given numbers by name, and settings; no site's name, reason or path, and no token. `begin` returns the one
-that a run's settings choose, `require_tracker` and `refuse_own_pictures` refuse what cannot be tracked.
+A tracker is given numbers by name, and settings; no site's name, reason or path, and no token. `require_tracker` and
+`refuse_own_pictures` refuse what cannot be tracked.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
+from logging import getLogger
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, TypeVar
 
 from filelock import FileLock
 from PIL import Image
 
 from common.config.keys import PATH_KEYS
 from common.config.resolved import Config
+from common.config.sources import SCHEMA
 from common.config.text import Scalar, dotted
 from common.errors import ConfigError, FederationError
 from common.settings.sections import TrackSettings
 from common.sites import Site
-from server_app.run_directory import COMPLETED
+from server_app.record import Record, without_nan
+from server_app.run_directory import COMPLETED, Line, RunDirectory
 
-Line = dict[str, Any]
-"""A round's line of metrics.jsonl."""
+logger = getLogger("flwr")
+T = TypeVar("T")
+
+OnRound = Callable[[Line], object]
+"""Called with each round's line, a copy of its own, as soon as that is on record and its checkpoint written."""
 
 Pictures = Mapping[str, Path]
 """PNG files of a round's images, by site."""
@@ -38,6 +49,12 @@ EVENTS = "tensorboard"
 
 RECORD = "nectar.record"
 """MLflow's tag with the record's id, by which a run that continues finds its own."""
+
+#: seconds for which the end of a run waits for a tracker that is not done
+_PATIENCE = 30.0
+
+#: name and password in an address, which a tracker's own error may quote
+_CREDENTIALS = re.compile(r"//[^/@\s]+@")
 
 #: parts of a line whose numbers are the run's, none a single site's
 _TABLES = ("test", "validation", "sites", "train", "train_median", "copies", "seconds")
@@ -51,30 +68,126 @@ _SHOWN = ("test/accuracy", "test/loss", "validation/accuracy", "sites/accuracy")
 _PARAMETERS, _LONGEST = 100, 500
 
 
-@dataclass(frozen=True)
-class TrackedRun:
-    """What a tracker knows of a run when it begins, or goes on.
+class Notifier:
+    """Calls a user's own function and the tracker that the settings choose after each round.
 
     Parameters
     ----------
-    record : Path
-        The record; its name is the run's id.
-    before : tuple of dict
-        The lines of the rounds that are done, for a tracker that does not know them.
+    record : Record
+        The run's, with the lines of the rounds that are done.
+    sites : callable
+        Returns the sites that take part at the moment.
     """
 
-    record: Path
-    name: str
-    group: str
-    settings: Mapping[str, Scalar]
-    before: tuple[Line, ...] = ()
+    def __init__(
+        self,
+        config: Config,
+        record: Record,
+        sites: Callable[[], Sequence[Site]],
+        on_round: OnRound | None = None,
+    ) -> None:
+        self._record, self._images, self._sites = record, config.track.images, sites
+        self._on_round, self._guard = on_round, _Guard("on_round")
+        self._tracker: InBackground | None = None
+        if config.track.by != "none":
+            make = partial(begin, config, record, record.metrics())
+            self._tracker = InBackground(f"track={config.track.by}", make)
+
+    def __call__(self, line: Mapping[str, Any]) -> None:
+        """Tell of a round whose line is on record."""
+        if self._tracker is not None:
+            self._tracker.round(_as_recorded(line), self._pictures(line["round"]))
+        if (on_round := self._on_round) is not None:
+            self._guard(lambda: on_round(_as_recorded(line)))
+
+    def _pictures(self, server_round: int) -> Pictures:
+        if not self._images or not all(site.partitions for site in self._sites()):
+            return {}  # a site with data of its own has joined since
+        folder = self._record.samples(server_round)
+        return {path.stem: path for path in sorted(folder.glob("*.png"))}
+
+    def close(self, outcome: str) -> None:
+        """Tell the tracker that the run has ended."""
+        if self._tracker is not None:
+            self._tracker.close(outcome)
 
 
-def begin(name: str, run: TrackedRun) -> TensorBoard | MLflow:
-    """Begin to track a run, or go on: it is given the rounds before if it does not know them."""
-    tracker = TensorBoard(run) if name == "tensorboard" else MLflow(run)
+class InBackground:
+    """A tracker on a thread of its own, so that no round waits for it.
+
+    Parameters
+    ----------
+    make : callable
+        Returns the tracker; it is called on that thread, too.
+    """
+
+    def __init__(self, name: str, make: Callable[[], TensorBoard | MLflow]) -> None:
+        self._name, self._make = name, make
+        self._outcome = ""
+        self._rounds: SimpleQueue[tuple[Line, Pictures] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def round(self, line: Line, pictures: Pictures) -> None:
+        """Hand over a round."""
+        if self._thread.is_alive():
+            self._rounds.put((line, pictures))
+
+    def close(self, outcome: str) -> None:
+        """Let it finish, for as long as a run has patience."""
+        self._outcome = outcome
+        self._rounds.put(None)
+        self._thread.join(_PATIENCE)
+        if self._thread.is_alive():
+            logger.warning(
+                "%s did not take all rounds within %.0f s and is not waited for; the record has them all",
+                *(self._name, _PATIENCE),
+            )
+
+    def _work(self) -> None:
+        guard = _Guard(self._name)
+        tracker = guard(self._make)
+        if tracker is None:
+            return
+        while (told := self._rounds.get()) is not None:
+            guard(partial(tracker.round, *told))
+        guard(partial(tracker.close, self._outcome))
+
+
+class _Guard:
+    """Carries out what may fail: the first time the log gets its traceback, later a line."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._failed = False
+
+    def __call__(self, call: Callable[[], T]) -> T | None:
+        """Return what ``call`` returns; None if it raised."""
+        try:
+            return call()
+        except Exception as error:
+            text = str(error) if self._failed else traceback.format_exc().rstrip()
+            message = _CREDENTIALS.sub("//", text)
+            logger.warning("%s failed, which costs the run nothing: %s", self._name, message)
+            self._failed = True
+            return None
+
+
+def _as_recorded(line: Mapping[str, Any]) -> Line:
+    """Return a copy of a line as whoever reads metrics.jsonl has it."""
+    copy: Line = json.loads(json.dumps(without_nan({"schema": SCHEMA, **line})))
+    return copy
+
+
+# ---- trackers ------------------------------------------------------------------------------------
+
+
+def begin(config: Config, record: RunDirectory, before: Sequence[Line]) -> TensorBoard | MLflow:
+    """Begin to track a run, or go on: it is given the lines of the rounds ``before`` if it does not know them."""
+    make = TensorBoard if config.track.by == "tensorboard" else MLflow
+    tracker = make(config, record, before)
     if tracker.fresh:
-        for line in run.before:
+        for line in before:
             tracker.round(line, {})
     return tracker
 
@@ -82,17 +195,17 @@ def begin(name: str, run: TrackedRun) -> TensorBoard | MLflow:
 class TensorBoard:
     """Writes event files into the record; where a run continues, rounds done again replace those on file."""
 
-    def __init__(self, run: TrackedRun) -> None:
+    def __init__(self, config: Config, record: RunDirectory, before: Sequence[Line]) -> None:
         from torch.utils import tensorboard
         from torch.utils.tensorboard.summary import hparams
 
-        folder = run.record / EVENTS
+        folder = record.directory / EVENTS
         self.fresh = not any(folder.glob("events.*"))
-        following = run.before[-1]["round"] + 1 if run.before else 0
+        following = before[-1]["round"] + 1 if before else 0
         make: Any = tensorboard.SummaryWriter
         self._writer = make(str(folder), purge_step=None if self.fresh else following)
         if self.fresh:
-            known = {key: value for key, value in run.settings.items() if value is not None}
+            known = {key: each for key, each in settings_of(config).items() if each is not None}
             for summary in hparams(known, dict.fromkeys(_SHOWN, 0.0)):  # type: ignore[no-untyped-call]
                 self._writer.file_writer.add_summary(summary)
 
@@ -115,54 +228,45 @@ class TensorBoard:
 
 
 class MLflow:
-    """Writes a run of an experiment, at the server that MLFLOW_TRACKING_URI names or in a store beside the records."""
+    """Writes a run of an experiment, at the server that MLFLOW_TRACKING_URI names or in a store beside the records.
 
-    def __init__(self, run: TrackedRun) -> None:
+    By a client of its own: MLflow's functions would change the server and the experiment of a notebook that calls us.
+    """
+
+    def __init__(self, config: Config, record: RunDirectory, before: Sequence[Line]) -> None:
         # MLflow tells its makers what is used of it, unless it is told not to.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         from mlflow import MlflowClient
+        from mlflow.exceptions import MlflowException
 
-        output = run.record.parent
+        output, group = record.directory.parent, config.track.group or "nectar"
         named = os.environ.get("MLFLOW_TRACKING_URI", "")
+        store = named or f"sqlite:///{output / 'mlflow.db'}"
+        place = None if named else (output / "mlflow-artifacts").as_uri()
         # The runs of a comparison begin side by side, and a store is made by one of them: by the client, when it is.
         with FileLock(output / ".mlflow.lock"):
-            self._client: Any = MlflowClient(
-                tracking_uri=named or f"sqlite:///{output / 'mlflow.db'}"
-            )
-            place = None if named else (output / "mlflow-artifacts").as_uri()
-            experiment = self._experiment(run.group, place)
-        wanted = f"tags.`{RECORD}` = '{run.record.name}'"
+            self._client: Any = MlflowClient(tracking_uri=store)
+            with suppress(MlflowException):  # there is one of that name
+                self._client.create_experiment(group, artifact_location=place)
+            experiment = str(self._client.get_experiment_by_name(group).experiment_id)
+        wanted = f"tags.`{RECORD}` = '{record.id}'"
         found = self._client.search_runs([experiment], wanted, max_results=1)
         self.fresh = not found
         if found:
             self._id = str(found[0].info.run_id)
             self._client.update_run(self._id, status="RUNNING")
         else:
-            self._id = self._created(experiment, run)
+            self._create(experiment, config, record.id)
 
-    def _experiment(self, name: str, place: str | None) -> str:
-        """Return the id of an experiment, which is made if there is none."""
-        from mlflow.exceptions import MlflowException
-
-        known = self._client.get_experiment_by_name(name)
-        if known is None:
-            try:
-                return str(self._client.create_experiment(name, artifact_location=place))
-            except MlflowException:  # a run on another machine has made it meanwhile
-                known = self._client.get_experiment_by_name(name)
-                if known is None:
-                    raise
-        return str(known.experiment_id)
-
-    def _created(self, experiment: str, run: TrackedRun) -> str:
+    def _create(self, experiment: str, config: Config, record: str) -> None:
         from mlflow.entities import Param
 
-        tags = {RECORD: run.record.name}
-        created = str(self._client.create_run(experiment, tags=tags, run_name=run.name).info.run_id)
-        settings = [Param(key, str(value)[:_LONGEST]) for key, value in run.settings.items()]
+        name = config.track.name or record
+        run = self._client.create_run(experiment, tags={RECORD: record}, run_name=name)
+        self._id = str(run.info.run_id)
+        settings = [Param(key, str(each)[:_LONGEST]) for key, each in settings_of(config).items()]
         for first in range(0, len(settings), _PARAMETERS):
-            self._client.log_batch(created, params=settings[first : first + _PARAMETERS])
-        return created
+            self._client.log_batch(self._id, params=settings[first : first + _PARAMETERS])
 
     def round(self, line: Line, pictures: Pictures) -> None:
         """Write a round's figures, and its pictures."""

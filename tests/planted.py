@@ -306,7 +306,7 @@ FAULTS = (
     ),
     Fault(
         "a user's failing callback ends the run",
-        "server_app/on_round.py",
+        "server_app/tracking.py",
         "        except Exception as error:\n            text",
         "        except ValueError as error:\n            text",
         "server_app/test_tracking.py",

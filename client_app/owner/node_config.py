@@ -201,26 +201,26 @@ class NodeConfig(BaseModel):
     )
     review_dir: Absolute = _key(
         "'/abs/folder'",
-        "every set of images that is about to leave is put there first, a picture each: the owner deletes what must "
-        "not leave, and makes a file called `send` (or `refuse`)",
+        "images that are about to leave are put there first, a picture each: all of them leave, or none, by the "
+        "owner's word ([site.md](../site.md#your-word))",
         "nobody looks",
     )
     review_seconds: int | None = _whole(
         600,
-        "how long the owner's word is waited for; a later `send` counts when the server asks again",
+        "how long the owner's word is waited for; a later one counts when the server asks again",
         "600",
         least=1,
     )
     review_command: str | None = _key(
         "'/abs/program --its words'",
-        "decides in the owner's place, called with the folder; 0 sends what is left of it",
+        "decides in the owner's place, called with the folder; 0 sends all of it, another code none",
         "the owner decides",
         allowed="write a command in quotes",
     )
     approve: Literal["ask", "list"] | None = _key(
         "'ask'",
         "nothing of a run is imported before the owner has approved its app and settings "
-        "([site.md](../site.md#approve-runs)); `list`: only what is approved ahead of time. `nectar site` alone can",
+        "([site.md](../site.md#your-word)); `list`: only what is approved ahead of time. `nectar site` alone can",
         "every run begins",
         allowed="choose ask or list",
     )

@@ -1,22 +1,28 @@
-"""The owner's look at images before they leave: a folder of pictures, and a word or a command of the owner's.
+"""The owner's look at images before they leave: pictures of all of them, and one yes or no.
 
-What the owner deletes there does not leave, and what leaves is what was shown. Without a word in time nothing does; a
-later one counts when the server asks again.
+The question is a file beside those on runs, in the form in which `nectar.engines.site.approval` keeps them, and is
+answered by the same command, ``nectar site approve``. What leaves is what was shown. Without a word in time nothing
+does; a later one counts when the server asks for the same images again.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import os
+import secrets
 import shlex
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
+from logging import getLogger
 from pathlib import Path
 from typing import Self
 
-import torch
 from PIL import Image
 from torch import Tensor
 
@@ -24,45 +30,22 @@ from client_app.owner.node_config import NodeConfig
 from common.data.user.rows import csv_of_rows, rounded_as_csv
 from common.errors import FederationError
 from common.samples.dataset import DatasetInfo
+from common.storage.files import read_regular
 from common.wire.bundle import Bundle
 from common.wire.coders import images_of, levels_of
 from common.wire.form import CarriesExamples, Payload
-from common.wire.images import Pixels, SyntheticImages
+from common.wire.images import Pixels
 
-SEND, REFUSE = "send", "refuse"
-"""The names of the files by which an owner says that what is left may leave, or that nothing may."""
+logger = getLogger("flwr")
+
+QUESTIONS, APPROVE, DIGITS = "approvals", "approve", 16
+"""The folder, the word, and the digits of a hash that an owner types: those of `nectar.engines.site.approval`."""
 
 #: seconds that an owner has, where the node config does not say
 _PATIENCE = 600
 
-#: seconds between two looks at the folder, and those left of the round's time when it is given up
+#: seconds between two looks for a word, and those left of the round's time when it is given up
 _LOOK, _MARGIN = 0.5, 5.0
-
-_WORDS = f"""These images are about to leave this site. Delete those that must not.
-Then make an empty file called {SEND} here, and what is left is sent; one called {REFUSE}, and nothing is.
-What is sent is what these files show, and no more. What you delete is deleted in this site's memory of the run, too.
-"""
-
-_OUTSIDE = """This run states an epsilon for what leaves. No noise covers your choice of what to delete: that an image
-is missing may tell of your data, and is outside of that epsilon.
-"""
-
-
-@dataclass(frozen=True)
-class Look:
-    """What is known of a payload that an owner is to look at: ``name`` is of the record and the site.
-
-    ``left`` returns the seconds that are left of the round, ``optional`` are the parts that may be missing, ``private``
-    says whether the run states an epsilon, and ``sent`` is given each set of images as they were made and as they were
-    shown, and the positions of those that leave.
-    """
-
-    name: str
-    info: DatasetInfo
-    left: Callable[[], float]
-    optional: frozenset[str] = frozenset()
-    private: bool = False
-    sent: Callable[[Tensor, Tensor, Tensor], object] = lambda made, shown, kept: None
 
 
 @dataclass(frozen=True)
@@ -72,7 +55,11 @@ class Review:
     Parameters
     ----------
     directory : Path
-        Where the folders of pictures are put, one for each set that is to leave.
+        Where the folders of pictures are put, one for each payload that is to leave.
+    state : Path
+        The site's state directory, in which its owner is asked.
+    run : int
+        Flower's number of the run.
     command : tuple of str
         What decides in the owner's place, called with the folder as its last word; empty if the owner does.
     seconds : int
@@ -80,17 +67,20 @@ class Review:
     """
 
     directory: Path
+    state: Path
+    run: int = 0
     command: tuple[str, ...] = ()
     seconds: int = _PATIENCE
 
     @classmethod
-    def of(cls, node: NodeConfig) -> Self | None:
+    def of(cls, node: NodeConfig, run: int = 0) -> Self | None:
         """Read a node config; None if its owner does not ask for a look.
 
         Raises
         ------
         FederationError
-            If a command or a time is named without a folder, or the command's quotes are not closed.
+            If a command or a time is named without a folder, or a folder without a state-dir, or the command's quotes
+            are not closed.
         """
         if node.review_dir is None:
             for key in ("review_command", "review_seconds"):
@@ -105,83 +95,107 @@ class Review:
             raise FederationError(
                 f"the node config's review-command cannot be split into words: {error}"
             ) from None
-        return cls(node.review_dir, tuple(command), node.review_seconds or _PATIENCE)
+        if node.state_dir is None:
+            raise FederationError(
+                "the node config names review-dir and no state-dir, in which its owner is asked: name one"
+            )
+        seconds = node.review_seconds or _PATIENCE
+        return cls(node.review_dir, node.state_dir, run, tuple(command), seconds)
 
-    def kept(self, payload: Payload, look: Look) -> Payload:
-        """Return of ``payload`` what its owner lets leave, as it was shown.
+    def let_through(
+        self, payload: Payload, name: str, info: DatasetInfo, left: Callable[[], float]
+    ) -> Payload:
+        """Return ``payload`` as it was shown, once its owner lets all of it leave; without examples, as it is.
+
+        Parameters
+        ----------
+        name : str
+            Of the record and the site: what was said of other ones' images does not count.
+        left : callable
+            Returns the seconds that are left of the round.
 
         Raises
         ------
         FederationError
-            If the owner refuses, says nothing in time, or takes something out of what is sent whole or not at all.
+            If the owner refuses, deletes a picture, or says nothing in time.
         """
-        found = self._part(payload, look)
-        if found is None:
-            raise FederationError("this site's owner has withheld all images")
-        return found
+        shown, sets = _as_shown(payload, info)
+        if not sets:
+            return payload
+        digest = hashlib.sha256(name.encode())
+        for examples in sets:
+            digest.update(f"\n{list(examples.shape)}\n".encode())
+            digest.update(examples.contiguous().numpy().tobytes())
+        folder = self.directory / f"{name}-{digest.hexdigest()[:DIGITS]}"
+        ending = "png" if info.has_images else "csv"
+        files = [folder / f"{index:06d}.{ending}" for index in range(sum(map(len, sets)))]
+        whole = True
+        if not (word := self._word(digest.hexdigest())):
+            if not folder.is_dir():
+                _write_pictures(files, sets, info)
+            if self.command:
+                word = self._word_of_command(folder, min(self.seconds, left() - _MARGIN))
+            else:
+                word = self._word_of_owner(folder, len(files), digest.hexdigest(), left)
+            whole = all(file.is_file() for file in files)
+        shutil.rmtree(folder, ignore_errors=True)
+        if word != APPROVE:
+            raise FederationError("this site's owner has looked at the images and refused them")
+        if not whole:
+            raise FederationError(
+                "this site's owner has deleted pictures of what was to leave: all of them leave, or none"
+            )
+        return shown
 
-    def _part(self, part: Payload, look: Look, *, inner: bool = False) -> Payload | None:
-        """Return the part that may leave; None if all of its images were taken out, and it may not lack them."""
-        if isinstance(part, Bundle):
-            parts = {n: self._part(p, look, inner=True) for n, p in part.parts.items()}
-            gone = {name for name, left in parts.items() if left is None}
-            if gone and (inner or not gone <= look.optional):
-                return None
-            return Bundle({n: inside for n, inside in parts.items() if inside is not None})
-        info = look.info
-        if not (isinstance(part, CarriesExamples) and info.has_values):
-            return part
-        made = part.examples.cpu()
-        if not len(made):
-            return None
-        shown, examples = _shown_of(part, made, info)
-        folder = self._shown(examples, look)
-        self._decided(folder, look.left)
-        positions = [i for i in range(len(examples)) if _shown_as(folder, i, info).is_file()]
-        shutil.rmtree(folder)
-        kept = torch.tensor(positions, dtype=torch.int64)
-        look.sent(made, examples, kept)
-        return shown if len(kept) == len(examples) else _only(shown, kept)
+    def _word(self, digest: str) -> str | None:
+        """Return the owner's word on these very images, empty if there is none yet; None if nobody was asked."""
+        for path in (self.state / QUESTIONS).glob(f"*-{digest[:DIGITS]}.json"):
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                question = json.loads(read_regular(path))
+                if question["digest"] == digest:  # the name has a part of it
+                    return str(question["word"])
+        return None
 
-    def _shown(self, examples: Tensor, look: Look) -> Path:
-        """Write the pictures, unless they have been shown before, and return their folder."""
-        name, info = look.name, look.info
-        digest = hashlib.sha256(examples.contiguous().numpy().tobytes()).hexdigest()[:12]
-        folder = self.directory / f"{name}-{digest}"
-        if folder.is_dir():
-            return folder
-        begun = self.directory / f".{folder.name}"
-        shutil.rmtree(begun, ignore_errors=True)
-        begun.mkdir(parents=True)
-        if info.has_images:
-            for index, image in enumerate(levels_of(examples, tuple(info.mean), tuple(info.std))):
-                _drawn(image).save(_shown_as(begun, index, info))
-        else:
-            for index in range(len(examples)):
-                text = csv_of_rows(examples[index : index + 1], [""], info)
-                _shown_as(begun, index, info).write_text(text, encoding="utf-8")
-        (begun / "README.txt").write_text(_WORDS + _OUTSIDE * look.private, encoding="utf-8")
-        begun.rename(folder)
-        return folder
-
-    def _decided(self, folder: Path, left: Callable[[], float]) -> None:
-        """Return when what is left in ``folder`` may leave."""
-        if self.command:
-            self._asked_command(folder, min(self.seconds, left() - _MARGIN))
-            return
+    def _word_of_owner(
+        self, folder: Path, count: int, digest: str, left: Callable[[], float]
+    ) -> str:
+        if self._word(digest) is None:
+            self._ask(f"{count} pictures in {folder}", digest)
         end = time.monotonic() + self.seconds
-        while not (folder / SEND).exists():
-            if (folder / REFUSE).exists():
-                shutil.rmtree(folder)
-                raise FederationError("this site's owner has looked at the images and refused them")
+        while not (word := self._word(digest)):
             if time.monotonic() > end or left() < _MARGIN:
                 raise FederationError(
                     "this site's owner has not looked at the images yet: they leave once that is done and they are "
                     "asked for again"
                 )
             time.sleep(_LOOK)
+        return word
 
-    def _asked_command(self, folder: Path, seconds: float) -> None:
+    def _ask(self, what: str, digest: str) -> None:
+        """Write the question atomically, for its owner and this user alone, and tell the log how it is answered."""
+        answer = f"nectar site approve {self.run} {digest[:DIGITS]} --state {self.state}"
+        question = {
+            "run": self.run,
+            "digest": digest,
+            "until": time.time() + self.seconds,
+            "own": False,
+            "methods": [],
+            "lines": [f"sends     what {what} show: all of it, or none", f"hash      {digest}"],
+            "word": "",
+        }
+        place = self.state / QUESTIONS
+        place.mkdir(0o700, parents=True, exist_ok=True)
+        part = place / f".{self.run}.{secrets.token_hex(4)}.tmp"
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump(question, file, indent=2)
+        try:
+            with suppress(FileExistsError):  # another process of this site was first
+                os.link(part, place / f"{self.run}-{digest[:DIGITS]}.json")
+        finally:
+            part.unlink()
+        logger.warning("%s wait for this site's owner: `%s`", what, answer)
+
+    def _word_of_command(self, folder: Path, seconds: float) -> str:
         try:
             done = subprocess.run(
                 [*self.command, str(folder)],
@@ -193,42 +207,43 @@ class Review:
             raise FederationError(
                 "this site's review-command cannot be run, or takes too long, and nothing leaves without it"
             ) from None
-        if done.returncode:
-            shutil.rmtree(folder)
-            raise FederationError("this site's review-command has refused the images")
+        return "refuse" if done.returncode else APPROVE
 
 
-def _shown_of(part: Payload, made: Tensor, info: DatasetInfo) -> tuple[Payload, Tensor]:
-    """Return a payload of what a picture's bytes, or a table's digits, show of ``made``, and these examples."""
+def _as_shown(part: Payload, info: DatasetInfo) -> tuple[Payload, list[Tensor]]:
+    """Return a payload of what pictures' bytes, or a table's digits, show of ``part``, and its sets of examples."""
+    if isinstance(part, Bundle):
+        inside = {name: _as_shown(own, info) for name, own in part.parts.items()}
+        sets = [examples for _, found in inside.values() for examples in found]
+        return Bundle({name: shown for name, (shown, _) in inside.items()}), sets
+    if not (isinstance(part, CarriesExamples) and info.has_values and len(part.examples)):
+        return part, []
+    made = part.examples.cpu()
     if isinstance(part, Pixels):  # bytes, as they are shown
-        return part, made
+        return part, [made]
+    showing = getattr(part, "showing", None)
+    if showing is None:
+        raise FederationError(
+            "this site's owner looks at what leaves, and this method's examples cannot be sent as they were shown: "
+            "choose another method, or run without this site"
+        )
     by = tuple(info.mean), tuple(info.std)
     shown = images_of(levels_of(made, *by), *by) if info.has_images else rounded_as_csv(made, info)
-    showing = getattr(part, "showing", None)
-    if showing is not None:
-        return showing(shown), shown
-    raise FederationError(
-        "this site's owner looks at what leaves, and this method's examples cannot be sent as they were shown: choose "
-        "another method, or run without this site"
-    )
+    return showing(shown), [shown]
 
 
-def _shown_as(folder: Path, index: int, info: DatasetInfo) -> Path:
-    """Return the file of an example: a picture, or of a row or a series a table of its raw values."""
-    return folder / f"{index:06d}.{'png' if info.has_images else 'csv'}"
-
-
-def _drawn(image: Tensor) -> Image.Image:
-    array = image[0] if len(image) == 1 else image.permute(1, 2, 0)
-    return Image.fromarray(array.contiguous().numpy())
-
-
-def _only(part: Payload, positions: Tensor) -> Payload | None:
-    """Return the images of ``part`` at ``positions``; None if there are none."""
-    if not len(positions):
-        return None
-    if isinstance(part, Pixels | SyntheticImages):
-        return part.at(positions)
-    raise FederationError(
-        "this site's owner has taken images out of a set that is sent whole or not at all: nothing leaves"
-    )
+def _write_pictures(files: Sequence[Path], sets: Sequence[Tensor], info: DatasetInfo) -> None:
+    """Write a picture an example, or of a row or a series a table of its raw values; the folder is there whole."""
+    folder = files[0].parent
+    begun = folder.with_name(f".{folder.name}")
+    shutil.rmtree(begun, ignore_errors=True)
+    begun.parent.mkdir(parents=True, exist_ok=True)
+    begun.mkdir(0o700)
+    for file, example in zip(files, chain.from_iterable(sets), strict=True):
+        if info.has_images:
+            (image,) = levels_of(example[None], tuple(info.mean), tuple(info.std))
+            array = image[0] if len(image) == 1 else image.permute(1, 2, 0)
+            Image.fromarray(array.contiguous().numpy()).save(begun / file.name)
+        else:
+            (begun / file.name).write_text(csv_of_rows(example[None], [""], info), "utf-8")
+    begun.rename(folder)

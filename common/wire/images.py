@@ -68,10 +68,6 @@ class SyntheticImages:
         ]
         return framed(self.kind, {"codec": self.codec}, each)
 
-    def at(self, positions: Tensor) -> Self:
-        """Return the images at ``positions``, int64 [m]."""
-        return replace(self, images=self.images[positions], labels=self.labels[positions])
-
     def showing(self, examples: Tensor) -> Self:
         """Return the same of other examples, of the same shape."""
         return replace(self, images=examples)
@@ -171,10 +167,6 @@ class Pixels:
     def floats(self) -> int:
         """The number of pixel values."""
         return self.values.numel()
-
-    def at(self, positions: Tensor) -> Pixels:
-        """Return the images at ``positions``, int64 [m]."""
-        return replace(self, values=self.values[positions], labels=self.labels[positions])
 
     def encode(self) -> list[AnyArray]:
         """Return the header, the images and the labels, labels in the smallest integer type that holds them."""

@@ -79,16 +79,20 @@ def approve(
     ] = None,
     state: _State = "",
     refuse: Annotated[
-        bool, flag("--refuse", "the run stays out; or a HASH or METHOD is listed no more")
+        bool,
+        flag(
+            "--refuse",
+            "no: the run stays out, the images stay; or a HASH or METHOD is listed no more",
+        ),
     ] = False,
 ) -> int:
-    """Show what runs ask of this site (approve='ask' in its node config), and say that one may begin."""
+    """Show what this site's owner is asked (runs, by approve='ask'; images, by review-dir), and answer."""
     from nectar.operate.approvals import decide, waiting
 
     place = here(state) if state else None
     if place is None or not place.is_dir():
         raise ConfigError(
-            f"--state {state}: name the site's state-dir, where its node config says approve."
+            f"--state {state}: name the site's state-dir, in which its owner is asked."
         )
     print(decide(place, what, digits or "", refuse=refuse) if what else waiting(place))
     return 0

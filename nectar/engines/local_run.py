@@ -10,8 +10,8 @@ from nectar.engines.flower.app import client_app
 from nectar.engines.pool.grid import local_federation
 from nectar.records.record_imports import note_parts
 from server_app.app import Observer, Start, serve
-from server_app.on_round import OnRound
 from server_app.record import Record
+from server_app.tracking import OnRound
 
 
 def run_here(

@@ -182,11 +182,11 @@ _DIGEST, _TYPED = re.compile(r"[0-9a-f]{64}"), re.compile(rf"[0-9a-f]{{{DIGITS},
 
 
 def waiting(state: Path) -> str:
-    """Return in words what runs ask that no word was given on, newest last."""
+    """Return in words what is asked that no word was given on, newest last."""
     place = state / FOLDER
     found = map(Question.read, place.glob("[0-9]*-*.json"))
     open_to = sorted((q for q in found if q and not q.word), key=lambda q: q.until)
-    return "\n\n".join(map(_question_text, open_to)) or "no run asks"
+    return "\n\n".join(map(_question_text, open_to)) or "nothing is asked"
 
 
 def decide(state: Path, what: str, digits: str = "", *, refuse: bool) -> str:

@@ -1,12 +1,14 @@
-"""An owner's look at images before they leave: what is deleted stays, silence sends nothing, a later word counts."""
+"""An owner's look at images before they leave: all leave or none, silence sends nothing, a later word counts."""
 
 from __future__ import annotations
 
+import json
 import math
+import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +20,26 @@ from real_site import Site
 from small import Small
 
 import client_app.owner.review
-from client_app.owner.review import REFUSE, SEND, Look, Review
-from common.config.loading import load
-from common.division import Division
+from client_app.owner.review import QUESTIONS, Review
 from common.errors import FederationError
 from common.samples.dataset import DatasetInfo
-from common.specs.fedsynth import SyntheticBatches
 from common.wire.bundle import Bundle
 from common.wire.coders import images_of, levels_of
 from common.wire.form import Payload
 from common.wire.images import Pixels, SyntheticImages
 from common.wire.tensors import Tensors
+from nectar.cli import main
+from nectar.engines.site.approval import Question
+
+pytestmark = pytest.mark.promise("Records", "Reviewed pictures: all leave or none, as shown")
 
 MEAN, STD = (0.5,), (0.25,)
 INFO = DatasetInfo("tiny", (1, 2, 2), ("a", "b"), MEAN, STD, 255.0)
+TABLE = DatasetInfo(
+    *("tiny", (2, 1, 1), ("a", "b"), (5.0, 0.0), (5.0, 2.0), 1.0),
+    arrays="table",
+    columns=("=x", "y"),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -39,230 +47,185 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_app.owner.review, "_LOOK", 0.01)
 
 
+@pytest.fixture
+def review(tmp_path: Path) -> Review:
+    return Review(tmp_path / "look", tmp_path / "state", run=7, seconds=60)
+
+
 def pixels(n: int = 3) -> Pixels:
     values = torch.arange(4 * n, dtype=torch.uint8).reshape(n, 1, 2, 2) * 20
     return Pixels(values, torch.arange(n) % 2, MEAN, STD)
 
 
-def shown(root: Path) -> Iterator[Path]:
-    return (path for path in root.iterdir() if not path.name.startswith("."))
+def asked(review: Review) -> list[Question]:
+    """Return what the owner is asked, as the command reads it."""
+    found = map(Question.read, (review.state / QUESTIONS).glob("[0-9]*.json"))
+    return [question for question in found if question is not None]
 
 
-def owner(root: Path, act: Callable[[Path], object]) -> threading.Thread:
-    """Let somebody look into the folder as soon as it is there."""
+def say(review: Review, *more: str) -> None:
+    """Answer what is open as its owner does."""
+    (question,) = (question for question in asked(review) if not question.word)
+    words = [str(question.run), question.digest[:16], "--state", str(review.state)]
+    assert main(["site", "approve", *words, *more]) == 0
+
+
+def owner(review: Review, act: Callable[[Path], object] = lambda folder: None, *more: str) -> None:
+    """Let somebody look into the folder once they are asked, ``act`` on it and say yes; ``--refuse``: no."""
 
     def look() -> None:
-        while not (root.is_dir() and any(shown(root))):
+        while not any(not question.word for question in asked(review)):
             time.sleep(0.01)
-        act(next(shown(root)))
+        act(next(path for path in review.directory.iterdir() if path.name[0] != "."))
+        say(review, *more)
 
-    thread = threading.Thread(target=look, daemon=True)
-    thread.start()
-    return thread
-
-
-def deletes(*indices: int) -> Callable[[Path], None]:
-    def act(folder: Path) -> None:
-        for index in indices:
-            (folder / f"{index:06d}.png").unlink()
-        (folder / SEND).touch()
-
-    return act
+    threading.Thread(target=look, daemon=True).start()
 
 
-def kept(
-    review: Review, payload: Payload, left: float = math.inf, optional: frozenset[str] = frozenset()
+def sent(
+    review: Review, payload: Payload, left: float = math.inf, info: DatasetInfo = INFO
 ) -> Payload:
-    return review.kept(payload, Look("run-north", INFO, lambda: left, optional))
+    return review.let_through(payload, "run-north", info, lambda: left)
 
 
-def test_the_pictures_are_what_would_leave(tmp_path: Path) -> None:
+def test_the_pictures_are_what_would_leave(review: Review) -> None:
     found: list[np.ndarray[Any, Any]] = []
 
-    def looks(folder: Path) -> None:
+    def look(folder: Path) -> None:
         found.extend(np.asarray(Image.open(p)) for p in sorted(folder.glob("*.png")))
-        (folder / SEND).touch()
 
-    owner(tmp_path, looks)
-    sent = pixels()
-    assert kept(Review(tmp_path), sent) is sent
-    assert np.array_equal(np.stack(found), sent.values[:, 0].numpy())
-    assert not any(shown(tmp_path)), "nothing is left lying about"
+    owner(review, look)
+    images = pixels()
+    assert sent(review, images) is images
+    assert np.array_equal(np.stack(found), images.values[:, 0].numpy())
+    assert not [*review.directory.iterdir()], "nothing is left lying about"
+    assert sent(review, images, 1.0) is images, "the same again needs no other word"
 
 
-def test_rows_are_shown_as_tables_in_raw_values_and_cut_likewise(tmp_path: Path) -> None:
-    info = DatasetInfo(
-        *("tiny", (2, 1, 1), ("a", "b"), (5.0, 0.0), (5.0, 2.0), 1.0),
-        arrays="table",
-        columns=("=x", "y"),
-    )
+def test_what_leaves_is_what_was_shown_and_no_bit_more(review: Review) -> None:
+    """Of all sets in a bundle, those of a bundle inside it too; what is no example is as it was."""
+    images = SyntheticImages(torch.randn(4, 1, 2, 2), torch.tensor([0, 1, 0, 1]), "float16")
+    size = Tensors({"n": torch.tensor(1)})
+    owner(review, lambda folder: shown.extend(folder.iterdir()))
+    shown: list[Path] = []
+    got = sent(review, Bundle({"made": Bundle({"size": size, "images": images}), "own": pixels()}))
+    assert isinstance(got, Bundle)
+    inside = got.part("made", Bundle)
+    assert inside.parts["size"] is size
+    left = inside.part("images", SyntheticImages)
+    assert torch.equal(left.images, images_of(levels_of(images.images, MEAN, STD), MEAN, STD))
+    assert (left.labels.tolist(), left.codec) == ([0, 1, 0, 1], "float16")
+    assert len(shown) == 7
+
+
+def test_rows_are_shown_as_tables_in_raw_values(review: Review) -> None:
     rows = torch.tensor([[1.0, 0.5], [0.0, -1.0]])[:, :, None, None]
     found: list[str] = []
-
-    def looks(folder: Path) -> None:
-        found.extend(path.read_text() for path in sorted(folder.glob("*.csv")))
-        (folder / "000000.csv").unlink()
-        (folder / SEND).touch()
-
-    owner(tmp_path, looks)
-    sent = SyntheticImages(rows, torch.tensor([0, 1]))
-    got = Review(tmp_path).kept(sent, Look("run-north", info, lambda: math.inf))
+    owner(review, lambda folder: found.extend(p.read_text() for p in sorted(folder.iterdir())))
+    got = sent(review, SyntheticImages(rows, torch.tensor([0, 1])), info=TABLE)
     assert found == ["class,'=x,y\n,10,1\n", "class,'=x,y\n,5,-2\n"]
     assert isinstance(got, SyntheticImages)
-    assert torch.equal(got.images, rows[1:])
+    assert torch.equal(got.images, rows)
 
 
-def test_what_the_owner_deletes_does_not_leave(tmp_path: Path) -> None:
-    owner(tmp_path, deletes(1))
-    got = kept(Review(tmp_path), pixels())
-    assert isinstance(got, Pixels)
-    assert torch.equal(got.values, pixels().values[[0, 2]])
-    assert got.labels.tolist() == [0, 0]
-
-
-def test_images_of_the_models_space_are_cut_as_well(tmp_path: Path) -> None:
-    images = SyntheticImages(torch.randn(4, 1, 2, 2), torch.tensor([0, 1, 0, 1]), "float16")
-    owner(tmp_path, deletes(0, 3))
-    got = kept(Review(tmp_path), images)
-    assert isinstance(got, SyntheticImages)
-    shown = images_of(levels_of(images.images[1:3], MEAN, STD), MEAN, STD)
-    assert torch.equal(got.images, shown)
-    assert (got.labels.tolist(), got.codec) == ([1, 0], "float16")
-
-
-def test_of_a_bundle_the_images_alone_are_shown_and_may_be_withheld_altogether(
-    tmp_path: Path,
+def test_the_question_is_its_owners_alone_and_is_listed_with_those_on_runs(
+    review: Review, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    owner(tmp_path, deletes(0, 1, 2))
-    payload = Bundle({"size": Tensors({"n": torch.tensor(1)}), "images": pixels()})
-    got = kept(Review(tmp_path), payload, optional=frozenset({"images"}))
-    assert isinstance(got, Bundle)
-    assert list(got.parts) == ["size"]
+    with pytest.raises(FederationError, match="not looked"):
+        sent(review, pixels(), 1.0)
+    (path,) = (review.state / QUESTIONS).iterdir()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    (folder,) = review.directory.iterdir()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert main(["site", "approve", "--state", str(review.state)]) == 0
+    listed = capsys.readouterr().out
+    assert f"run 7, until {asked(review)[0].end}:" in listed
+    assert f"3 pictures in {folder} show: all of it, or none" in listed
 
 
-def test_where_the_rest_is_nothing_without_them_nothing_leaves(tmp_path: Path) -> None:
-    """The optional part of the same name is the payload's own, and not one inside another."""
-    owner(tmp_path, deletes(0, 1, 2))
-    inside = Bundle({"size": Tensors({"n": torch.tensor(1)}), "images": pixels()})
-    with pytest.raises(FederationError, match="withheld all images"):
-        kept(Review(tmp_path), Bundle({"made": inside}), optional=frozenset({"images"}))
+def test_the_owner_refuses(review: Review) -> None:
+    owner(review, lambda folder: None, "--refuse")
+    for _ in range(2):  # the second time without being asked
+        with pytest.raises(FederationError, match="has looked at the images and refused"):
+            sent(review, pixels())
+    assert not [*review.directory.iterdir()]
 
 
-def test_so_are_those_of_a_bundle_inside_another(tmp_path: Path) -> None:
-    owner(tmp_path, deletes(0, 2))
-    inside = Bundle({"size": Tensors({"n": torch.tensor(1)}), "images": pixels()})
-    got = kept(Review(tmp_path), Bundle({"made": inside}))
-    assert isinstance(got, Bundle)
-    left = got.part("made", Bundle)
-    assert list(left.parts) == ["size", "images"]
-    assert len(left.part("images", Pixels).labels) == 1
-
-
-def test_a_set_of_images_alone_that_is_withheld_altogether_is_a_refusal(tmp_path: Path) -> None:
-    owner(tmp_path, deletes(0, 1, 2))
-    with pytest.raises(FederationError, match="withheld all images"):
-        kept(Review(tmp_path), pixels())
-
-
-def test_what_is_sent_whole_or_not_at_all_does_not_leave_in_part(tmp_path: Path) -> None:
-    batches = SyntheticBatches(
-        torch.randn(2, 2, 1, 2, 2), torch.zeros(2, 2, dtype=torch.int64), None
-    )
-    owner(tmp_path, deletes(3))
-    with pytest.raises(FederationError, match="whole or not at all"):
-        kept(Review(tmp_path), batches)
-
-
-def test_the_owner_refuses(tmp_path: Path) -> None:
-    owner(tmp_path, lambda folder: (folder / REFUSE).touch())
-    with pytest.raises(FederationError, match="has looked at the images and refused"):
-        kept(Review(tmp_path), pixels())
-    assert not any(shown(tmp_path))
+def test_pictures_that_were_deleted_let_nothing_leave(review: Review) -> None:
+    """As the owner of an earlier release did who held one back: a yes to the rest is none to all."""
+    owner(review, lambda folder: (folder / "000001.png").unlink())
+    with pytest.raises(FederationError, match="all of them leave, or none"):
+        sent(review, pixels())
 
 
 @pytest.mark.parametrize(("seconds", "left"), [(1, math.inf), (600, 1.0)])
 def test_silence_sends_nothing_and_a_later_word_counts(
     tmp_path: Path, seconds: int, left: float
 ) -> None:
-    """Silence of as long as the owner may take, or as the round lasts."""
-    review = Review(tmp_path, seconds=seconds)
+    """Silence of as long as the owner may take, or as the round lasts; also where another run goes on by then."""
+    review = Review(tmp_path / "look", tmp_path / "state", run=7, seconds=seconds)
     with pytest.raises(FederationError, match="has not looked at the images yet"):
-        kept(review, pixels(), left)
-    (folder,) = shown(tmp_path)
-    deletes(2)(folder)
-    got = kept(review, pixels())
-    assert isinstance(got, Pixels)
-    assert len(got.labels) == 2
+        sent(review, pixels(), left)
+    say(review)
+    resumed, images = Review(review.directory, review.state, run=8), pixels()
+    assert sent(resumed, images, 1.0) is images
     with pytest.raises(FederationError, match="not looked"):
-        kept(review, pixels(2), 1.0)
+        sent(review, pixels(2), 1.0)
 
 
-def test_other_images_are_another_look(tmp_path: Path) -> None:
-    for n in (1, 2):
+def test_no_word_is_taken_for_other_images(review: Review) -> None:
+    with pytest.raises(FederationError, match="not looked"):
+        sent(review, pixels(), 1.0)
+    say(review)
+    other = pixels()
+    other.values[2, 0, 1, 1] += 1
+    for payload, name in ((other, "run-north"), (pixels(2), "run-north"), (pixels(), "run-south")):
         with pytest.raises(FederationError, match="not looked"):
-            kept(Review(tmp_path), pixels(n), 1.0)
-    assert len(list(shown(tmp_path))) == 2
+            review.let_through(payload, name, INFO, lambda: 1.0)
+    assert len(asked(review)) == 4
 
 
-DELETES_DARK = """
-import sys
-from pathlib import Path
-from PIL import Image
-for path in Path(sys.argv[1]).glob("*.png"):
-    if Image.open(path).getextrema()[1] < 100:
-        path.unlink()
-"""
+def test_an_answer_whose_name_fits_and_whose_hash_does_not_is_none(review: Review) -> None:
+    with pytest.raises(FederationError, match="not looked"):
+        sent(review, pixels(), 1.0)
+    (path,) = (review.state / QUESTIONS).iterdir()
+    question = json.loads(path.read_text())
+    path.write_text(json.dumps({**question, "digest": "0" * 64, "word": "approve"}))
+    with pytest.raises(FederationError, match="not looked"):
+        sent(review, pixels(), 1.0)
 
 
 @pytest.mark.parametrize(
     ("program", "outcome"),
     [
-        (DELETES_DARK, [1, 0]),
-        ("raise SystemExit(3)", "has refused the images"),
+        ("pass", ""),
+        ("raise SystemExit(3)", "has looked at the images and refused"),
         ("import time; time.sleep(60)", "takes too long"),
+        (
+            "import sys; from pathlib import Path; next(Path(sys.argv[1]).glob('*.png')).unlink()",
+            "all of them leave, or none",
+        ),
     ],
 )
-def test_a_command_decides_in_the_owners_place(
-    tmp_path: Path, program: str, outcome: list[int] | str
-) -> None:
-    file = tmp_path / "look.py"
-    file.write_text(program)
+def test_a_command_decides_in_the_owners_place(tmp_path: Path, program: str, outcome: str) -> None:
+    command = (sys.executable, "-c", program)
     seconds = 1 if "sleep" in program else 60
-    review = Review(tmp_path / "seen", (sys.executable, str(file)), seconds)
-    if isinstance(outcome, list):
-        got = kept(review, pixels())
-        assert isinstance(got, Pixels)
-        assert got.labels.tolist() == outcome
-    else:
-        with pytest.raises(FederationError, match=outcome):
-            kept(review, pixels())
+    review = Review(tmp_path / "look", tmp_path / "state", 7, command, seconds)
+    images = pixels()
+    if not outcome:
+        assert sent(review, images) is images
+        return
+    with pytest.raises(FederationError, match=outcome):
+        sent(review, images)
 
 
 def test_a_command_that_is_not_there_lets_nothing_through(tmp_path: Path) -> None:
+    review = Review(tmp_path / "look", tmp_path / "state", 7, ("/nowhere/at/all",))
     with pytest.raises(FederationError, match="cannot be run"):
-        kept(Review(tmp_path, ("/nowhere/at/all",)), pixels())
-
-
-def vars_of(config: dict[str, Any]) -> tuple[Any, Any]:
-    info = Division(load(config)).run.info
-    return info.mean, info.std
-
-
-def test_a_real_site_sends_what_its_owner_left(small: Small, tmp_path: Path) -> None:
-    look = tmp_path / "look"
-    owner(look, deletes(0))
-    config = small(method="real", set="real.ipc=2")
-    whole = Site(config).train("draw").content.array_records["arrays"]
-    cut = Site(config, **{"review-dir": str(look)}).train("draw").content.array_records["arrays"]
-    images, fewer = (list(record.values())[1].numpy() for record in (whole, cut))
-    mean, std = map(tuple, vars_of(config))
-    whole_bytes, cut_bytes = (
-        levels_of(torch.from_numpy(i.copy()), mean, std) for i in (images, fewer)
-    )
-    assert torch.equal(cut_bytes, whole_bytes[1:])
+        sent(review, pixels())
 
 
 def test_weights_are_sent_without_a_look(small: Small, tmp_path: Path) -> None:
-    site = Site(small(method="fedavg"), **{"review-dir": str(tmp_path / "look")})
-    assert not site.train("train").has_error()
+    node = {"review-dir": str(tmp_path / "look"), "state-dir": str(tmp_path / "state")}
+    assert not Site(small(method="fedavg"), **node).train("train").has_error()
     assert not (tmp_path / "look").exists()

@@ -107,7 +107,7 @@ def test_a_run_waits_for_its_owner_whose_server_knows_until_when(
     assert os.environ[APPROVED] == "7"
     assert client_app.APPROVED == APPROVED
     assert word(node) == 0
-    assert capsys.readouterr().out.endswith("no run asks\n")
+    assert capsys.readouterr().out.endswith("nothing is asked\n")
 
 
 def test_another_epsilon_another_app_and_another_run_each_ask_again(

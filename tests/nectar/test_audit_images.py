@@ -1,11 +1,9 @@
-"""What a reader of images or weights learns: attacks on sets made by hand, then on runs, then at a site."""
+"""What a reader of images or weights learns: attacks on sets made by hand, then on runs."""
 
 from __future__ import annotations
 
 import json
 import math
-import stat
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,6 @@ import torch
 from federation import run
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 from small import Small
 from torch import Tensor
 
@@ -25,7 +22,7 @@ from common.samples.inputs import Samples
 from common.samples.inputs import samples as dataset_samples
 from common.sites import ALL_SITES
 from nectar.audit.images import sums, unmixing_sums
-from nectar.audit.images.at_record import audit_record, audit_review
+from nectar.audit.images.at_record import audit_record
 from nectar.audit.images.attacks import Scored, area_under, figures, threshold_at, weights
 from nectar.audit.images.examining import Evidence, Sent, examined
 from nectar.cli import main
@@ -357,46 +354,3 @@ def test_the_outcome_is_told_and_the_report_shows_it(
     assert "What a reader learns" in shown
     found = content["all"]["attacks"]["nearest"]
     assert f"{100 * found['found']:.1f} ± {100 * found['found_error']:.1f} %" in shown
-
-
-# ---- at a site ------------------------------------------------------------------------------------------------
-
-
-def write(images: Tensor, folder: Path) -> None:
-    folder.mkdir(parents=True)
-    for index, image in enumerate(images):
-        Image.fromarray(image[0].numpy()).save(folder / f"{index:06d}.png")
-
-
-@pytest.fixture
-def review(tmp_path: Path) -> Path:
-    """Return a site's folder: ``review`` has a set of ten own images of twenty, ``own`` all and ``test`` ones."""
-    images = drawn(20, 1)
-    write(images[:10], tmp_path / "review" / "run-north-0123456789ab")
-    write(images, tmp_path / "own" / "train" / "a")
-    write(drawn(40, 2), tmp_path / "own" / "test" / "a")
-    write(drawn(200, 3), tmp_path / "others" / "a")
-    return tmp_path
-
-
-def test_at_a_site_the_outcome_stays_in_its_review_folder(review: Path) -> None:
-    folder = review / "review"
-    words = ["--data", str(review / "own"), "--others", str(review / "others")]
-    assert main(["audit", "images", str(folder), *words]) == 0
-    content = json.loads((folder / AUDIT).read_text("utf-8"))
-    assert stat.S_IMODE((folder / AUDIT).stat().st_mode) == 0o600
-    assert content["controls"] == {"that the site does not train on": 240}
-    found = content["all"]["attacks"]["nearest"]
-    assert found["members"] == 20
-    assert found["found"] >= 0.5
-    assert content["sites"]["this site"]["nearest"]["own_median"] < 1e-6
-
-
-def test_at_a_site_what_is_missing_is_said(review: Path) -> None:
-    with pytest.raises(ConfigError, match="nothing to hold the site's images against"):
-        audit_review(review / "review", review / "others")
-    (review / "empty").mkdir()
-    with pytest.raises(ConfigError, match="no pictures await a word"):
-        audit_review(review / "empty", review / "own")
-    with pytest.raises(ConfigError, match="there is no folder"):
-        audit_review(review / "nowhere", review / "own")

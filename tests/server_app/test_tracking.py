@@ -29,12 +29,17 @@ from nectar.cli import main
 from nectar.comparison.comparison import Comparison
 from nectar.comparison.request import parse
 from nectar.engines.local_grid import LocalGrid
-from server_app import on_round as notifying
 from server_app import tracking
 from server_app.app import serve
-from server_app.on_round import InBackground, OnRound
 from server_app.record import Record
-from server_app.tracking import EVENTS, figures_of, refuse_own_pictures, settings_of
+from server_app.tracking import (
+    EVENTS,
+    InBackground,
+    OnRound,
+    figures_of,
+    refuse_own_pictures,
+    settings_of,
+)
 
 BOTH = "evaluation.on=both data.site_holdout=0.2"
 
@@ -174,7 +179,7 @@ def test_a_tracker_that_fails_costs_nothing(
 def test_the_end_of_a_run_does_not_wait_for_a_tracker_for_ever(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(notifying, "_PATIENCE", 0.01)
+    monkeypatch.setattr(tracking, "_PATIENCE", 0.01)
     released = threading.Event()
 
     def hang() -> Any:
@@ -196,6 +201,7 @@ from pathlib import Path
 from types import SimpleNamespace as Some
 
 from filelock import FileLock, Timeout
+from mlflow.exceptions import MlflowException
 
 CALLS, RUNS, ALONE = [], [], []
 
@@ -212,11 +218,12 @@ class MlflowClient:
                 ALONE.append(True)
 
     def get_experiment_by_name(self, name):
-        return None
+        return Some(experiment_id="7")
 
     def create_experiment(self, name, artifact_location):
         CALLS.append(("experiment", name, artifact_location))
-        return "7"
+        if RUNS:
+            raise MlflowException
 
     def search_runs(self, experiments, filter_string, max_results):
         assert (experiments, max_results) == (["7"], 1)
