@@ -352,7 +352,7 @@ class Draws:
             If the site cannot keep the key by which they are chosen.
         """
         client, account = self.client, self.client.round.account
-        directory = None if account is None else account.directory
+        directory = None if account is None else account.node.state_dir
         seeded = account is None or self.seeded
         key = key_of(client.run, client.drawn_as, directory, seeded=seeded)
         positions = chosen(client.samples, key, purpose, share)

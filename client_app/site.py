@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from logging import getLogger
 from pathlib import Path
@@ -16,10 +16,17 @@ from flwr.app import Context
 from numpy.typing import NDArray
 
 from client_app.draws import divided, is_seeded, key_of, refuse_seeded
-from client_app.owner.ledger import Account, Budget
+from client_app.owner.ledger import Account, check_budget, check_covered
 from client_app.owner.node_config import NodeConfig, absolute
 from client_app.owner.review import Review
-from client_app.owner.vetoes import Vetoes, check_size, import_policy_of
+from client_app.owner.vetoes import (
+    check_classes,
+    check_known,
+    check_parameters,
+    check_settings,
+    check_size,
+    import_policy_of,
+)
 from client_app.state import (
     ARTIFACTS,
     COLUMNS,
@@ -60,85 +67,34 @@ logger = getLogger("flwr")
 RunItems = tuple[tuple[str, str | int | float | bool], ...]
 
 
-@dataclass(frozen=True)
-class Owner:
-    """What a real site's owner lets a run do there; a simulation is its user's own machine and has none.
+def bounded(division: Division, node: NodeConfig) -> Division:
+    """Return ``division`` within what a real site's owner lets a run do there.
 
-    Parameters
-    ----------
-    imports : tuple of str
-        The modules that the site imports beside Nectar's own.
-    vetoes : Vetoes
-        What no run may ask for.
-    root : Path, optional
-        Below which everything must lie that a run reads and writes; None: the machine's data directory.
-    download : bool
-        Whether missing files are fetched.
-    keep : Path, optional
-        The state directory.
-    user_data : bool
-        Whether the site has images of its own: the run's paths play no part there.
-    budget : Budget, optional
-        The most that all runs together may cost; with one, nothing leaves that no mechanism covers.
+    Raises
+    ------
+    FederationError
+        If its settings or its model are vetoed.
+    DataError
+        If it names a place outside of the data root.
     """
-
-    imports: tuple[str, ...]
-    vetoes: Vetoes
-    root: Path | None
-    download: bool
-    keep: Path | None
-    user_data: bool
-    budget: Budget | None
-
-    @classmethod
-    def of(cls, node: NodeConfig) -> Owner:
-        """Read a node config; FederationError if its keys cannot hold together."""
-        Review.of(node)
-        budget = Budget.of(node)
-        if budget is not None and node.state_dir is None:
-            raise FederationError(
-                "the node config sets a privacy budget (privacy-epsilon) and names no state-dir, where the ledger of "
-                "it lies: name one"
-            )
-        return cls(
-            imports=node.allow_imports or (),
-            vetoes=Vetoes.of(node),
-            root=node.data_root,
-            download=node.allow_download,
-            keep=node.state_dir,
-            user_data=node.data is not None,
-            budget=budget,
-        )
-
-    def bounded(self, division: Division) -> Division:
-        """Return ``division`` within these bounds.
-
-        Raises
-        ------
-        FederationError
-            If its settings or its model are vetoed.
-        DataError
-            If it names a place outside of the data root.
-        """
-        config = division.config
-        self.vetoes.check_settings(config)
-        if self.budget is not None:
-            self.budget.check_settings(config)
-        root = self.root or load({}).data_dir
-        bounds = Bounds(root, self.download, self.keep)
-        if self.user_data:
-            if kind_of(config.dataset) and not config.data.columns:
-                require_own(config.dataset)
-            config = _without_places(replace(config, data_dir=root))
-        elif config.origin.get("data-dir") != COMMAND_LINE and self.root is not None:
-            config = replace(config, data_dir=root)
-        bounds.inside(config.data_dir, "data-dir")
-        bounded = Division(config, bounds)
-        if self.vetoes.parameters is not None:
-            self.vetoes.check_parameters(bounded.run.parameters)
-            if bounded.extractor is not None:
-                self.vetoes.check_parameters(bounded.extractor.parameters)
-        return bounded
+    config = division.config
+    check_settings(node, config)
+    check_covered(node, config)
+    root = node.data_root or load({}).data_dir
+    bounds = Bounds(root, node.allow_download, node.state_dir)
+    if node.data is not None:  # images of the site's own: the run's paths play no part there
+        if kind_of(config.dataset) and not config.data.columns:
+            require_own(config.dataset)
+        config = _without_places(replace(config, data_dir=root))
+    elif config.origin.get("data-dir") != COMMAND_LINE and node.data_root is not None:
+        config = replace(config, data_dir=root)
+    bounds.inside(config.data_dir, "data-dir")
+    within = Division(config, bounds)
+    if node.max_parameters is not None:
+        check_parameters(node, within.run.parameters)
+        if within.extractor is not None:
+            check_parameters(node, within.extractor.parameters)
+    return within
 
 
 def _without_places(config: Config) -> Config:
@@ -149,15 +105,16 @@ def _without_places(config: Config) -> Config:
 
 @lru_cache(maxsize=4)
 def _division(
-    items: RunItems, device: str | None, cores: int | None, owner: Owner | None, forgotten: int
+    items: RunItems, device: str | None, cores: int | None, owner: NodeConfig | None, forgotten: int
 ) -> Division:
-    config = load(dict(items), policy=None if owner is None else import_policy_of(owner.imports))
+    policy = None if owner is None else import_policy_of(owner.allow_imports or ())
+    config = load(dict(items), policy=policy)
     own = {"device": device, "client_cores": cores}
     if own := {key: value for key, value in own.items() if value is not None}:
         compute = ComputeSettings.model_validate(config.compute.model_dump() | own)
         config = replace(config, compute=compute)
     division = Division(config)
-    return division if owner is None else owner.bounded(division)
+    return division if owner is None else bounded(division, owner)
 
 
 def division_of(context: Context) -> Division:
@@ -175,8 +132,11 @@ def division_of(context: Context) -> Division:
         If the run names a place that the site does not open.
     """
     node = NodeConfig.of(context.node_config)
-    owner = None if is_simulated(context) else Owner.of(node)
+    owner = None if is_simulated(context) else node
     if owner is not None:
+        Review.of(node)
+        check_budget(node)
+        check_known(node)
         check_size(context.run_config)
     if node.device is not None:
         _check_offered(node.device)
@@ -318,7 +278,7 @@ def site_samples(division: Division, site: str, context: Context) -> tuple[Sampl
     if not is_simulated(context):
         run = division.run
         counts = run.task.class_counts(train.labels)
-        Vetoes.of(NodeConfig.of(context.node_config)).check_classes(run.config, counts)
+        check_classes(NodeConfig.of(context.node_config), run.config, counts)
     return train, holdout
 
 
@@ -470,8 +430,7 @@ def account_of(run: Run, record_id: str, site: str, context: Context) -> Account
         data = f"partition {index} of {number} of {run.config.dataset}"
     else:
         data = str(folder)
-    budget = Budget.of(NodeConfig.of(context.node_config))
-    return Account(state_directory(context), budget, site, record_id, data)
+    return Account(NodeConfig.of(context.node_config), site, record_id, data)
 
 
 def state_directory(context: Context) -> Path | None:

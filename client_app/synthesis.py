@@ -6,8 +6,7 @@ import hashlib
 import json
 import math
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from logging import getLogger
 from pathlib import Path
@@ -30,10 +29,9 @@ from common.storage import tensor_file
 from common.storage.tensor_file import TensorFileError
 from common.wire.coders import LEVELS
 from common.wire.images import Pixels
-from synth import beta_vae
-from synth.diffusion import labels_like, sample
+from synth.beta_vae import VAETraining, start
+from synth.diffusion import labels_like
 from synth.diffusion_training import DiffusionTraining, Plan, PrivateDescent, steps_of
-from synth.latent_sharing import mean_codes
 
 if TYPE_CHECKING:
     from client_app.device import DeviceClient
@@ -68,7 +66,7 @@ class Synthesis:
     rho : float
         The share of the site's images that it is trained on; in a private training the chance of each.
     kind : str
-        Which of `GENERATORS` makes them.
+        What `new_generator` makes them by.
     """
 
     def __init__(
@@ -140,7 +138,8 @@ class Synthesis:
     def _training(self) -> Generator:
         """Return the generator as far as it is trained."""
         settings, run = self._settings, self._client.run
-        generator = GENERATORS[self._kind](
+        generator = new_generator(
+            self._kind,
             settings,
             len(run.info.classes),
             self._images,
@@ -377,161 +376,60 @@ def descent_of(
 
 
 # ---- generators ----------------------------------------------------------------------------------
-# The generators that a site can train on its own images, behind one protocol.
 
-Draws = Callable[[int], torch.Generator]
-"""Gives an epoch's generator, from 0 on, the same one each time that it is asked."""
-
-
-class Generator(ABC):
-    """A class-conditional generator in training; images are float [n, C, H, W] in [-1, 1]."""
-
-    _training: DiffusionTraining | beta_vae.VAETraining
-
-    @property
-    def epoch(self) -> int:
-        """The epochs that are done."""
-        return self._training.epoch
-
-    @abstractmethod
-    def run(self, epochs: int, after_step: Callable[[], None]) -> Iterator[float]:
-        """Train until ``epochs`` are done, yielding each one's mean loss; ``after_step`` may raise at any time."""
-
-    def state(self) -> Mapping[str, Tensor]:
-        """Return all that is needed to go on from here: weights, their average, the optimiser's moments."""
-        return self._training.state()
-
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from there."""
-        self._training.load(state)
-
-    @abstractmethod
-    def draw(self, labels: Tensor, generator: torch.Generator) -> Tensor:
-        """Return an image of each of ``labels``."""
+Generator = DiffusionTraining | VAETraining
+"""A class-conditional generator in its training; images are float [n, C, H, W] in [-1, 1]."""
 
 
-class Diffusion(Generator):
-    """A U-Net trained to predict noise, drawn from by its moving average.
+def new_generator(
+    kind: str,
+    settings: GenerationSettings,
+    classes: int,
+    images: Tensor,
+    labels: Tensor,
+    weights: torch.Generator,
+    draws: Callable[[int], torch.Generator],
+    precision: str = "float32",
+    private: PrivateDescent | None = None,
+) -> Generator:
+    """Return the generator that ``fedssyn.source`` calls so, before its first step.
 
     Parameters
     ----------
     images, labels : Tensor
         Float [n, C, H, W] in [-1, 1], int64 [n].
+    weights : torch.Generator
+        The source of the initial weights.
+    draws : callable
+        Gives an epoch's generator, from 0 on, the same one each time that it is asked.
     precision : str
         ``float32`` or ``bfloat16``.
+    private : PrivateDescent, optional
+        How private steps are taken; none are asked of a beta-VAE.
 
     Raises
     ------
     ConfigError
         If the settings make no network for such images.
     """
-
-    _training: DiffusionTraining
-
-    def __init__(
-        self,
-        settings: GenerationSettings,
-        classes: int,
-        images: Tensor,
-        labels: Tensor,
-        weights: torch.Generator,
-        draws: Draws,
-        precision: str,
-        private: PrivateDescent | None = None,
-    ) -> None:
-        channels, height, width = images.shape[1:]
-        self._settings, self._shape = settings, (channels, height, width)
-        self._device = images.device
-        with unbuildable():
-            model = unet(settings, self._shape, classes, weights)
-            self._schedule = schedule(settings)
-        plan = Plan(
-            batch=settings.batch,
-            lr=settings.lr,
-            decay=settings.average,
-            precision=getattr(torch, precision),
-        )
-        self._training = DiffusionTraining(
-            model, self._schedule, images, labels, draws, plan, private
-        )
-
-    def run(self, epochs: int, after_step: Callable[[], None]) -> Iterator[float]:
-        """Train, by steps."""
-        return self._training.run(epochs, after_step)
-
-    def draw(self, labels: Tensor, generator: torch.Generator) -> Tensor:
-        """Return images by the sampler that is set."""
-        settings, model = self._settings, self._training.model.eval()
-        trained = {name: p.detach().clone() for name, p in model.named_parameters()}
-        self._training.average.copy_to(model)
-        try:
-            return sample(
-                model,
-                self._schedule,
-                labels,
-                self._shape,
-                generator,
-                sampler=settings.sampler,
-                steps=min(settings.sampling_steps, settings.diffusion_steps),
+    channels, height, width = images.shape[1:]
+    shape = channels, height, width
+    with unbuildable():
+        if kind == "vae":
+            model = start(shape, weights, settings.latent)
+            return VAETraining(
+                *(model, images, labels, draws),
+                beta=settings.beta,
+                lr=settings.lr,
+                batch=settings.batch,
             )
-        finally:
-            model.load_state_dict(trained, strict=False)
-
-
-class BetaVAE(Generator):
-    """A beta-VAE, drawn from around the mean code of each class; the parameters are those of `Diffusion`.
-
-    It has no private training, and none is asked of it.
-    """
-
-    _training: beta_vae.VAETraining
-
-    def __init__(
-        self,
-        settings: GenerationSettings,
-        classes: int,
-        images: Tensor,
-        labels: Tensor,
-        weights: torch.Generator,
-        draws: Draws,
-        precision: str,
-        private: PrivateDescent | None = None,
-    ) -> None:
-        channels, height, width = images.shape[1:]
-        self._images, self._labels, self._classes = (images + 1) / 2, labels, classes
-        with unbuildable():
-            self._model = beta_vae.start((channels, height, width), weights, settings.latent)
-        self._training = beta_vae.VAETraining(
-            self._model,
-            self._inputs,
-            len(images),
-            draws,
-            beta=settings.beta,
-            lr=settings.lr,
-            batch=settings.batch,
-        )
-
-    def _inputs(self, positions: Tensor) -> Tensor:
-        return self._images[positions]
-
-    def run(self, epochs: int, after_step: Callable[[], None]) -> Iterator[float]:
-        """Train, by epochs."""
-        while self.epoch < epochs:
-            loss = self._training.train_epoch()
-            after_step()
-            yield loss
-
-    @torch.no_grad()
-    def draw(self, labels: Tensor, generator: torch.Generator) -> Tensor:
-        """Return what the decoder makes of codes around the mean of each label's class."""
-        codes = beta_vae.codes(self._model, self._inputs, len(self._labels))
-        there, of_class = torch.unique(labels, return_inverse=True)
-        means = mean_codes(codes, self._labels, there.tolist())[of_class]
-        return beta_vae.draw_images(self._model, means, generator) * 2 - 1
-
-
-GENERATORS: dict[str, type[Diffusion] | type[BetaVAE]] = {
-    "diffusion": Diffusion,
-    "vae": BetaVAE,
-}
-"""The generators by the names of `fedssyn.source`."""
+        network, times = unet(settings, shape, classes, weights), schedule(settings)
+    plan = Plan(
+        batch=settings.batch,
+        lr=settings.lr,
+        decay=settings.average,
+        precision=getattr(torch, precision),
+        sampler=settings.sampler,
+        sampling_steps=min(settings.sampling_steps, settings.diffusion_steps),
+    )
+    return DiffusionTraining(network, times, images, labels, draws, plan, private)

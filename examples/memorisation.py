@@ -20,7 +20,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from client_app.synthesis import Diffusion
+from client_app.synthesis import new_generator
 from common.config.loading import load
 from common.data.published.sources import read_digits
 from common.draws.seeding import generator
@@ -64,14 +64,14 @@ def study(size: int, steps: tuple[int, ...], count: int, seed: int) -> list[Row]
     held, others = images[:size], images[size : 2 * size]
     settings = load({"method": "fedssyn"}).settings
     assert isinstance(settings, FedssynSettings)
-    model = Diffusion(
+    model = new_generator(
+        "diffusion",
         settings,
         10,
         held * 2 - 1,
         labels[:size],
         generator(seed, "model", size),
         lambda epoch: generator(seed, "epoch", epoch),
-        "float32",
     )
     an_epoch = -(-size // settings.batch)
     rows = []

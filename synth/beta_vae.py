@@ -8,7 +8,7 @@ rate: 4 is what Higgins et al. have for dSprites, 5e-4 what Burgess et al. have.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from synth.descent import Adam
 from synth.ensemble_distillation import allocate, fill_uniform
+from synth.latent_sharing import mean_codes
 from synth.trajectory_matching import in_order, numbered, under
 
 LATENT, BETA, LEARNING_RATE, BATCH = 10, 4.0, 5e-4, 256
@@ -133,8 +134,8 @@ class VAETraining:
 
     Parameters
     ----------
-    inputs : callable
-        Gives images in [0, 1], float [b, C, H, W] on the model's device, for indices int64 [b].
+    images, labels : Tensor
+        Float [n, C, H, W] in [-1, 1], int64 [n], on the model's device.
     generator : callable
         Epoch, from 0 on -> the generator of its draws, on the model's device.
     beta, lr : float
@@ -151,8 +152,8 @@ class VAETraining:
     def __init__(
         self,
         model: BetaVAE,
-        inputs: Callable[[Tensor], Tensor],
-        examples: int,
+        images: Tensor,
+        labels: Tensor,
         generator: Callable[[int], torch.Generator],
         *,
         beta: float = BETA,
@@ -160,19 +161,29 @@ class VAETraining:
         batch: int = BATCH,
     ) -> None:
         self.epoch = 0
-        self._model, self._inputs, self._examples = model, inputs, examples
+        self._model, self._images, self._labels = model, (images + 1) / 2, labels
         self._generator, self._beta, self._batch = generator, beta, batch
         self._adam = Adam(model.parameters(), lr)
 
-    def train_epoch(self) -> float:
-        """Go through all images once at random and return the mean loss; FloatingPointError if it is not finite."""
+    def run(self, epochs: int, after_step: Callable[[], None] | None = None) -> Iterator[float]:
+        """Train until ``epochs`` are complete, and yield each one's mean loss; ``after_step`` is called before that.
+
+        FloatingPointError if a loss is not finite.
+        """
+        while self.epoch < epochs:
+            loss = self._train_epoch()
+            if after_step is not None:
+                after_step()
+            yield loss
+
+    def _train_epoch(self) -> float:
         draws = self._generator(self.epoch)
-        order = torch.randperm(self._examples, generator=draws, device=draws.device)
+        order = torch.randperm(len(self._images), generator=draws, device=draws.device)
         total = torch.zeros((), device=draws.device)
         for at in torch.split(order, self._batch):
-            total += self._step(self._inputs(at), draws)
+            total += self._step(self._images[at], draws)
         self.epoch += 1
-        loss = float(total) / self._examples
+        loss = float(total) / len(self._images)
         if not math.isfinite(loss):
             raise FloatingPointError(
                 f"the beta-VAE left the finite numbers in epoch {self.epoch}: lower its learning rate"
@@ -190,6 +201,14 @@ class VAETraining:
         self._adam.step()
         return losses.detach().sum()
 
+    @torch.no_grad()
+    def draw(self, labels: Tensor, generator: torch.Generator) -> Tensor:
+        """Return what the decoder makes of codes around the means of labels' classes: float [n, C, H, W] in [-1, 1]."""
+        codes = torch.cat([self._model.encode(x)[0] for x in torch.split(self._images, BATCH)])
+        there, of_class = torch.unique(labels, return_inverse=True)
+        means = mean_codes(codes, self._labels, there.tolist())[of_class]
+        return draw_images(self._model, means, generator) * 2 - 1
+
     def state(self) -> dict[str, Tensor]:
         """Return a copy of the weights, of what Adam keeps, and the epochs that are done, by name."""
         weights = {f"model.{n}": t.clone() for n, t in self._model.state_dict().items()}
@@ -201,22 +220,6 @@ class VAETraining:
         self._model.load_state_dict(under("model.", state))
         self._adam.load(in_order("adam.", state))
         self.epoch = int(state["epoch"])
-
-
-@torch.no_grad()
-def codes(
-    model: BetaVAE, inputs: Callable[[Tensor], Tensor], examples: int, batch: int = BATCH
-) -> Tensor:
-    """Return mu of all images, float [examples, l], whose class means `latent_sharing.class_means` gives.
-
-    Parameters
-    ----------
-    inputs : callable
-        As `Training` takes it.
-    """
-    device = next(model.parameters()).device
-    positions = torch.split(torch.arange(examples, device=device), batch)
-    return torch.cat([model.encode(inputs(at))[0] for at in positions])
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from synth.descent import Adam
-from synth.diffusion import Schedule, denoising_loss, denoising_losses
+from synth.diffusion import Schedule, denoising_loss, denoising_losses, sample
 from synth.private_release import Gaussian, clipped_sum, noisy_mean
 from synth.row_draws import RowDraws, integers
 from synth.unet import UNet
@@ -40,6 +40,8 @@ class Plan:
     channels_last : bool
         Whether the network's weights, and so its activations, have their channels side by side in
         memory: the same numbers but for rounding, and on a CPU faster.
+    sampler, sampling_steps : str, int
+        How images are drawn, as `synth.diffusion.sample` takes them.
     """
 
     batch: int = 256
@@ -50,6 +52,8 @@ class Plan:
     flip: bool = False
     precision: torch.dtype = torch.float32
     channels_last: bool = True
+    sampler: str = "ancestral"
+    sampling_steps: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be trained by."""
@@ -151,6 +155,20 @@ class DiffusionTraining:
                     "lower its learning rate"
                 )
             yield loss
+
+    def draw(self, labels: Tensor, generator: torch.Generator) -> Tensor:
+        """Return an image of each of ``labels`` by the average, float [n, C, H, W] in [-1, 1]."""
+        model, (channels, height, width) = self.model.eval(), self._images.shape[1:]
+        trained = {name: p.detach().clone() for name, p in self._parameters.items()}
+        self.average.copy_to(model)
+        try:
+            return sample(
+                *(model, self._schedule, labels, (channels, height, width), generator),
+                sampler=self._plan.sampler,
+                steps=self._plan.sampling_steps,
+            )
+        finally:
+            model.load_state_dict(trained, strict=False)
 
     def state(self) -> dict[str, Tensor]:
         """Return a copy of all that is needed to go on from here: tensors by name."""

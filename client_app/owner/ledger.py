@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from logging import getLogger
-from pathlib import Path
 
 from client_app.owner.node_config import NodeConfig
 from common.config.resolved import Config
@@ -30,51 +29,41 @@ NO_BUDGET = "its privacy budget does not allow this"
 """All that a server learns of a budget; how much of it is left, it does not."""
 
 
-@dataclass(frozen=True)
-class Budget:
-    """The most that all runs together may cost a site's examples."""
+def check_budget(node: NodeConfig) -> None:
+    """Refuse a node config whose budget bounds nothing, or has no ledger, with a FederationError."""
+    if node.privacy_epsilon is None and node.privacy_delta is not None:
+        raise FederationError(
+            f"the node config says {DELTA}={node.privacy_delta:g} and no {EPSILON}, so that it bounds nothing: name "
+            "both"
+        )
+    if node.privacy_epsilon is not None and node.state_dir is None:
+        raise FederationError(
+            f"the node config sets a privacy budget ({EPSILON}) and names no state-dir, where the ledger of it lies: "
+            "name one"
+        )
 
-    epsilon: float
-    delta: float = _DELTA
 
-    @classmethod
-    def of(cls, node: NodeConfig) -> Budget | None:
-        """Read a node config's; None if the owner bounds nothing; FederationError if delta has no epsilon."""
-        most, delta = node.privacy_epsilon, node.privacy_delta
-        if most is None and delta is not None:
-            raise FederationError(
-                f"the node config says {DELTA}={delta:g} and no {EPSILON}, so that it bounds nothing: name both"
-            )
-        return None if most is None else cls(most, _DELTA if delta is None else delta)
-
-    def check_settings(self, config: Config) -> None:
-        """Refuse a run that sends what no mechanism covers, which no budget bounds, with a FederationError."""
-        if not config.private:
-            raise FederationError(
-                f"this site's owner sets a privacy budget ({EPSILON}), and the run (method={config.method}) sends what "
-                "no differential privacy covers: choose a method that is private throughout, or run without this site"
-            )
-
-    def allows(self, events: Sequence[Event]) -> bool:
-        """Return whether that much is within the budget."""
-        return costs_at_most(self.epsilon, events, self.delta)
+def check_covered(node: NodeConfig, config: Config) -> None:
+    """Refuse a run that sends what no mechanism covers, which no budget bounds, with a FederationError."""
+    if node.privacy_epsilon is not None and not config.private:
+        raise FederationError(
+            f"this site's owner sets a privacy budget ({EPSILON}), and the run (method={config.method}) sends what no "
+            "differential privacy covers: choose a method that is private throughout, or run without this site"
+        )
 
 
 @dataclass(frozen=True)
 class Account:
-    """What a real site charges in one run.
+    """What a real site charges in one run: nothing private can be asked of it if its owner names no state directory.
 
     Parameters
     ----------
-    directory : Path, optional
-        The site's state directory; None if its owner names none: then nothing private can be asked of it.
     data : str
         Which data the charges are of, for the owner to read. The ledger adds up whatever they are: examples that lie
         in two folders are released twice.
     """
 
-    directory: Path | None
-    budget: Budget | None
+    node: NodeConfig
     site: str
     record: str
     data: str
@@ -105,8 +94,8 @@ class Account:
 
     def _require(self, before: Sequence[Charge], events: Sequence[Event]) -> None:
         spent = [event for charge in before for event in charge.events]
-        if self.budget is not None and not self.budget.allows([*spent, *events]):
-            most, delta = self.budget.epsilon, self.budget.delta
+        most, delta = self.node.privacy_epsilon, self.node.privacy_delta or _DELTA
+        if most is not None and not costs_at_most(most, [*spent, *events], delta):
             logger.error(
                 "the privacy budget (epsilon %g at delta %g) does not allow what the run asks for: it would bring the "
                 "ledger from epsilon %.3g to %.3g",
@@ -130,9 +119,9 @@ class Account:
             raise error
 
     def _ledger(self) -> Ledger:
-        if self.directory is None:
+        if self.node.state_dir is None:
             raise FederationError(
                 "this site keeps no privacy ledger, for which its owner names a state-dir in the node config: name "
                 "one, choose a method without differential privacy, or run without this site"
             )
-        return Ledger(self.directory)
+        return Ledger(self.node.state_dir)

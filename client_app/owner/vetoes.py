@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from client_app.owner.node_config import MAX_CLASSES, MAX_SIZE, NodeConfig
+from client_app.owner.node_config import MAX_SIZE, NodeConfig
 from common.code.fingerprint import PACKAGES
 from common.config.resolved import Config
 from common.config.user_parts import PART, ImportPolicy
@@ -27,132 +26,83 @@ MAX_ROUND = 10**6
 """The highest number of a round."""
 
 
-@dataclass(frozen=True)
-class Vetoes:
-    """The vetoes of one node config; what it does not name is allowed.
+def check_known(node: NodeConfig) -> None:
+    """Refuse a node config that allows a method or a start that there is not, with a FederationError."""
+    if node.allow_imports is None:  # else one of them may be a method of somebody's own
+        _check_known("allow-methods", node.allow_methods, METHODS)
+    _check_known("allow-start", node.allow_start, STARTS)
+
+
+def check_settings(node: NodeConfig, config: Config) -> None:
+    """Refuse a run by its settings alone, with a FederationError."""
+    for name, settings in config.methods.items():
+        named, allowed = config.method if name == config.section else name, node.allow_methods
+        if allowed is not None and name not in allowed:
+            raise _refusal(f"method={named}", f"allow-methods='{' '.join(allowed)}'", "choose one")
+        _check_start(node, named, settings.disclosure())
+    if (count := len(config.images.names)) > node.max_classes:
+        raise _refusal(f"{count} classes", f"max-classes={node.max_classes}", "name fewer")
+    most = {amount: getattr(node, f"max_{amount}") for amount in AMOUNTS}
+    unnamed = {"size": MAX_SIZE, **({} if node.cores else {"cores": machine_cores()})}
+    for section, values in config.sections().items():
+        for name, amount in amounts(type(values)).items():
+            value, bound = getattr(values, name), most[amount]
+            asked = f"{section}.{name}={value}"
+            if bound is None:
+                if value > unnamed.get(amount, value):
+                    raise FederationError(
+                        f"this site allows {amount} up to {unnamed[amount]} unless its owner names another "
+                        f"max-{amount}, and the run asks for {asked}: lower it, or run without this site"
+                    )
+                continue
+            if value > bound:
+                raise _refusal(asked, f"max-{amount}={bound}", "lower it")
+            if value == left_open(type(values), name):
+                asked += ", as many as the server says"
+                raise _refusal(asked, f"max-{amount}={bound}", "say how many")
+
+
+def _check_start(node: NodeConfig, method: str, disclosed: Disclosure | None) -> None:
+    if node.allow_start is None:
+        return
+    allowed = f"allow-start='{' '.join(node.allow_start)}'"
+    if disclosed is None:
+        asked = f"method={method}, which does not say what it sends"
+        raise _refusal(asked, allowed, "choose another")
+    if disclosed.began_as and disclosed.began_as not in {STARTS[word] for word in node.allow_start}:
+        asked = f"{disclosed.payload} that began as {disclosed.began_as}"
+        raise _refusal(asked, allowed, "choose another start, or another method")
+
+
+def check_parameters(node: NodeConfig, count: int) -> None:
+    """Refuse a model of ``count`` numbers, with a FederationError."""
+    if node.max_parameters is not None and count > node.max_parameters:
+        asked, allowed = f"a model of {count} parameters", f"max-parameters={node.max_parameters}"
+        raise _refusal(asked, allowed, "choose a smaller one")
+
+
+def check_classes(node: NodeConfig, config: Config, counts: Sequence[int] | None) -> None:
+    """Refuse a method that distils or sends examples where the site holds too few of a class.
 
     Parameters
     ----------
-    methods : tuple of str, optional
-        The methods that are allowed, by the names of their settings' sections; a Flower strategy is ``fedavg``.
-    starts : tuple of str, optional
-        What things that are sent may have begun as, words of ``STARTS``.
-    most : tuple of (str, int)
-        The largest value of each bounded amount, as settings declare amounts.
-    unnamed : tuple of (str, int)
-        Likewise of amounts for which the owner names no bound.
-    classes : int
-        The most names of classes.
-    parameters : int, optional
-        The largest model, in numbers of its state.
-    smallest_class : int
-        The fewest images of a class whose examples a method may distil or send.
+    counts : sequence of int, optional
+        The site's number of examples of each class; None if there are no classes.
+
+    Raises
+    ------
+    FederationError
+        If there is such a class; which one, and how few, is not said.
     """
-
-    methods: tuple[str, ...] | None = None
-    starts: tuple[str, ...] | None = None
-    most: tuple[tuple[str, int], ...] = ()
-    unnamed: tuple[tuple[str, int], ...] = ()
-    classes: int = MAX_CLASSES
-    parameters: int | None = None
-    smallest_class: int = 0
-
-    @classmethod
-    def of(cls, node: NodeConfig) -> Vetoes:
-        """Read the vetoes of a node config; FederationError if it allows a method or a start that there is not."""
-        given = {amount: getattr(node, f"max_{amount}") for amount in AMOUNTS}
-        unnamed = {"size": MAX_SIZE, **({} if node.cores else {"cores": machine_cores()})}
-        if node.allow_imports is None:  # else one of them may be a method of somebody's own
-            _check_known("allow-methods", node.allow_methods, METHODS)
-        _check_known("allow-start", node.allow_start, STARTS)
-        return cls(
-            methods=node.allow_methods,
-            starts=node.allow_start,
-            most=tuple((amount, most) for amount, most in given.items() if most is not None),
-            unnamed=tuple((key, most) for key, most in unnamed.items() if given[key] is None),
-            classes=node.max_classes,
-            parameters=node.max_parameters,
-            smallest_class=node.min_class,
+    told = [settings.disclosure() for settings in config.methods.values()]
+    if counts is None or not any(one is None or one.examples for one in told):
+        return
+    if any(0 < count < node.min_class for count in counts):
+        raise _refusal(
+            f"examples of every class, and of one there are too few for {config.method}",
+            f"min-class={node.min_class}",
+            "leave such classes out there, or choose a method that sends weights or updates",
         )
-
-    def check_settings(self, config: Config) -> None:
-        """Refuse a run by its settings alone, with a FederationError."""
-        for name, settings in config.methods.items():
-            named = config.method if name == config.section else name
-            if self.methods is not None and name not in self.methods:
-                raise _refusal(
-                    f"method={named}", f"allow-methods='{' '.join(self.methods)}'", "choose one"
-                )
-            self._check_start(named, settings.disclosure())
-        if (count := len(config.images.names)) > self.classes:
-            raise _refusal(f"{count} classes", f"max-classes={self.classes}", "name fewer")
-        most = dict(self.most)
-        for section, values in config.sections().items():
-            for name, amount in amounts(type(values)).items():
-                value, asked = (
-                    getattr(values, name),
-                    f"{section}.{name}={getattr(values, name)}",
-                )
-                if value > most.get(amount, value):
-                    raise _refusal(asked, f"max-{amount}={most[amount]}", "lower it")
-                if value > (bound := dict(self.unnamed).get(amount, value)):
-                    raise FederationError(
-                        f"this site allows {amount} up to {bound} unless its owner names another max-{amount}, and the "
-                        f"run asks for {asked}: lower it, or run without this site"
-                    )
-                if amount in most and value == left_open(type(values), name):
-                    raise _refusal(
-                        f"{asked}, as many as the server says",
-                        f"max-{amount}={most[amount]}",
-                        "say how many",
-                    )
-
-    def _check_start(self, method: str, disclosed: Disclosure | None) -> None:
-        if self.starts is None:
-            return
-        message = f"allow-start='{' '.join(self.starts)}'"
-        if disclosed is None:
-            raise _refusal(
-                f"method={method}, which does not say what it sends", message, "choose another"
-            )
-        if disclosed.began_as and disclosed.began_as not in {STARTS[word] for word in self.starts}:
-            raise _refusal(
-                f"{disclosed.payload} that began as {disclosed.began_as}",
-                message,
-                "choose another start, or another method",
-            )
-
-    def check_parameters(self, count: int) -> None:
-        """Refuse a model of ``count`` numbers, with a FederationError."""
-        if self.parameters is not None and count > self.parameters:
-            raise _refusal(
-                f"a model of {count} parameters",
-                f"max-parameters={self.parameters}",
-                "choose a smaller one",
-            )
-
-    def check_classes(self, config: Config, counts: Sequence[int] | None) -> None:
-        """Refuse a method that distils or sends examples where the site holds too few of a class.
-
-        Parameters
-        ----------
-        counts : sequence of int, optional
-            The site's number of examples of each class; None if there are no classes.
-
-        Raises
-        ------
-        FederationError
-            If there is such a class; which one, and how few, is not said.
-        """
-        told = [settings.disclosure() for settings in config.methods.values()]
-        if counts is None or not any(one is None or one.examples for one in told):
-            return
-        if any(0 < count < self.smallest_class for count in counts):
-            raise _refusal(
-                f"examples of every class, and of one there are too few for {config.method}",
-                f"min-class={self.smallest_class}",
-                "leave such classes out there, or choose a method that sends weights or updates",
-            )
 
 
 def check_instruction(config: Mapping[str, object]) -> None:

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from client_app.owner.ledger import Budget
 from client_app.owner.node_config import KEYS, NodeConfig
 from client_app.owner.review import Review
-from client_app.owner.vetoes import Vetoes
 from common.errors import FederationError
 from common.settings.base import AMOUNTS
 
@@ -20,12 +18,11 @@ def test_every_amount_that_settings_declare_has_a_key() -> None:
 
 def test_a_node_config_that_says_nothing_bounds_what_it_always_did() -> None:
     node = NodeConfig.of({})
-    vetoes = Vetoes.of(node)
-    assert (vetoes.methods, vetoes.starts, vetoes.most) == (None, None, ())
-    assert dict(vetoes.unnamed).keys() == {"size", "cores"}
-    assert (vetoes.classes, vetoes.parameters, vetoes.smallest_class) == (1000, None, 0)
+    assert (node.allow_methods, node.allow_start, node.max_parameters) == (None, None, None)
+    assert all(getattr(node, f"max_{amount}") is None for amount in AMOUNTS)
+    assert (node.max_classes, node.min_class) == (1000, 0)
     assert (node.allow_imports, node.allow_download, node.roll_call_seconds) == (None, False, None)
-    assert Budget.of(node) is None
+    assert (node.privacy_epsilon, node.privacy_delta) == (None, None)
     assert Review.of(node) is None
 
 
@@ -43,8 +40,7 @@ def test_values_are_read_into_their_types() -> None:
     assert node.allow_methods == ()
     assert node.data_root == Path("/data")
     assert node.max_ipc == 0
-    assert Budget.of(node) == Budget(3.0)
-    assert Vetoes.of(node).most == (("ipc", 0),)
+    assert node.privacy_epsilon == 3.0
 
 
 @pytest.mark.parametrize("key", ["data", "data-root", "review-dir", "state-dir"])

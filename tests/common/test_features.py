@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from small import Small
 
 from client_app.owner.node_config import NodeConfig
-from client_app.site import Owner
+from client_app.site import bounded
 from common.config.loading import load
 from common.data.features import Extractor
 from common.data.loading import load as load_set
@@ -170,7 +170,7 @@ def test_max_parameters_is_of_the_network_too(tmp_path: Path) -> None:
     assert one.run.parameters == 170 < numbers
     node = {"max-parameters": numbers - 1, "data-root": str(tmp_path)}
     with pytest.raises(FederationError, match=f"a model of {numbers} parameters"):
-        Owner.of(NodeConfig.of(node)).bounded(one)
+        bounded(one, NodeConfig.of(node))
 
 
 @pytest.mark.sweep

@@ -10,8 +10,7 @@ from seeds import rng
 from sprites import ELLIPSE, SQUARE, sprites
 from torch import Tensor, nn
 
-from synth.beta_vae import BetaVAE, VAETraining, codes, draw_images, negative_elbo, start
-from synth.latent_sharing import mean_codes
+from synth.beta_vae import BetaVAE, VAETraining, draw_images, negative_elbo, start
 
 
 def test_the_network_is_that_of_burgess_et_al() -> None:
@@ -112,8 +111,8 @@ def training(images: Tensor, seed: int = 0) -> tuple[BetaVAE, VAETraining]:
     model = start((1, 16, 16), rng(1))
     how = VAETraining(
         model,
-        images.__getitem__,
-        len(images),
+        images * 2 - 1,
+        torch.arange(len(images)) % 2,
         lambda epoch: rng(1000 * seed + epoch),
         beta=0.25,
         lr=2e-3,
@@ -126,45 +125,46 @@ def training(images: Tensor, seed: int = 0) -> tuple[BetaVAE, VAETraining]:
 def test_a_restored_training_ends_with_the_bits_of_an_unbroken_one() -> None:
     images, _ = scene()
     model, unbroken = training(images)
-    losses = [unbroken.train_epoch() for _ in range(2)]
+    losses = list(unbroken.run(2))
     kept = unbroken.state()
-    losses += [unbroken.train_epoch() for _ in range(2)]
+    losses += list(unbroken.run(4))
 
     resumed_model, resumed = training(images)
     resumed.load(kept)
     assert resumed.epoch == 2
-    assert [resumed.train_epoch() for _ in range(2)] == losses[2:]
+    assert list(resumed.run(4)) == losses[2:]
     for name, tensor in unbroken.state().items():
         assert torch.equal(tensor, resumed.state()[name]), name
     assert all(map(torch.equal, model.parameters(), resumed_model.parameters()))
 
     _, other = training(images, seed=1)
     other.load(kept)
-    assert other.train_epoch() != losses[2]
+    assert next(other.run(3)) != losses[2]
 
 
-def test_an_epoch_steps_through_every_image_once() -> None:
-    seen = []
-    images, _ = scene()
-    model = start((1, 16, 16), rng(1))
+def test_an_epoch_steps_through_every_image_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[Tensor]()
+    model, encode = start((1, 16, 16), rng(1)), BetaVAE.encode
+    numbered = (torch.arange(256.0) / 128 - 1)[:, None, None, None].expand(-1, 1, 16, 16)
 
-    def inputs(at: Tensor) -> Tensor:
-        seen.append(at)
-        return images[at]
+    def spy(self: BetaVAE, x: Tensor) -> tuple[Tensor, Tensor]:
+        seen.append((x[:, 0, 0, 0] * 256).long())
+        return encode(self, x)
 
-    how = VAETraining(model, inputs, 256, rng, batch=60)
-    how.train_epoch()
+    monkeypatch.setattr(BetaVAE, "encode", spy)
+    epochs = VAETraining(model, numbered, torch.arange(256) % 2, rng, batch=60).run(2)
+    next(epochs)
     assert [len(at) for at in seen] == [60, 60, 60, 60, 16]
     assert torch.cat(seen).sort().values.tolist() == list(range(256))
     first = torch.cat(seen)
-    how.train_epoch()
+    next(epochs)
     assert not torch.equal(torch.cat(seen)[256:], first)
 
 
 def test_a_loss_that_is_no_number_ends_the_training() -> None:
     _, how = training(torch.full((60, 1, 16, 16), math.nan))
     with pytest.raises(FloatingPointError, match="in epoch 1: lower"):
-        how.train_epoch()
+        next(how.run(1))
 
 
 @pytest.mark.extended
@@ -172,13 +172,13 @@ def test_what_is_drawn_around_a_classs_mean_lies_where_the_class_does() -> None:
     """Squares lie in the left half, ellipses in the right: so do the images drawn of either class' mean."""
     images, labels = scene()
     model, how = training(images)
-    losses = [how.train_epoch() for _ in range(20)]
+    losses = list(how.run(20))
     assert losses[-1] < 0.5 * losses[0]
-    means = mean_codes(codes(model, images.__getitem__, 256, batch=100), labels, [0, 1])
-    expected = torch.stack([model.encode(images[labels == c])[0].mean(0) for c in (0, 1)])
-    torch.testing.assert_close(means, expected, rtol=1e-4, atol=1e-5)
-
-    drawn = draw_images(model, means.repeat_interleave(50, 0), rng(3), batch=30)
+    wanted = torch.arange(2).repeat_interleave(50)
+    drawn = (how.draw(wanted, rng(3)) + 1) / 2
+    means = torch.stack([model.encode(images[labels == c])[0].mean(0) for c in (0, 1)])
+    expected = draw_images(model, means[wanted], rng(3))
+    torch.testing.assert_close(drawn, expected, rtol=1e-3, atol=1e-4)
     assert drawn.shape == (100, 1, 16, 16)
     assert 0 <= float(drawn.min()) <= float(drawn.max()) <= 1
     column = (torch.arange(16) + 0.5) / 16
