@@ -68,7 +68,7 @@ def main(
     from nectar.engines.preflight import check
     from nectar.engines.progress import Progress, progress_shown, rehearse
 
-    _log_plainly()
+    log_plainly()
     config = with_fitting_sites(config)
     start = check(config, tell=not dry_run)
     estimate = rehearse(config)
@@ -94,7 +94,7 @@ def main(
     return 0
 
 
-def _log_plainly() -> None:
+def log_plainly() -> None:
     """Have Flower's handler write lines without colour codes, and those that only inform without their level."""
     for handler in getLogger("flwr").handlers:
         if hasattr(handler, "colored"):

@@ -1,4 +1,4 @@
-"""``nectar simulate``: the Flower app on Ray, as ``flwr run`` does it, made dependable."""
+"""``nectar simulate``: a federation on Ray, by Flower's simulation engine."""
 
 import math
 import sys
@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from common.config.loading import load
 from common.config.resolved import Config
 from common.errors import ConfigError
 from common.settings.sections import ComputeSettings
@@ -17,6 +16,7 @@ from nectar.arguments import (
     ConfigFile,
     Words,
     flag,
+    next_step,
     option,
     parse_arguments,
     resolved,
@@ -25,16 +25,13 @@ from nectar.arguments import (
 )
 from nectar.engines.cores import available_cores
 from nectar.engines.flower.app import app_folder
-from nectar.engines.flower.client import Job, LaunchError, Resources
-from nectar.engines.simulation.simulate import knock, simulate
+from nectar.engines.flower.client import LaunchError, Resources, plain_command
+from nectar.engines.processes import Interrupted
 from nectar.records.outputs import with_recorded
 
-#: what the first line says of a run
-_FIRST = ("method", "dataset", "rounds", "seed")
-
 HELP = """\
-Runs the Flower app as `flwr run` does, on a SuperLink and a Ray of its own, and ends both with it. The exit code is
-the run's outcome: 0 only if it completed.
+Runs the federation on Flower's simulation engine, with a Ray of its own that ends with it. The exit code is the run's
+outcome: 0 only if it completed.
 
 \b
 nectar simulate                        FedDM on digits, 10 sites
@@ -73,41 +70,40 @@ def main(
     config = resolved(with_recorded(asked_for))
     if not plain:
         _require_ray()
-        if cluster:
-            knock(cluster)
-    job = job_of(with_fitting_sites(config), cluster)
-    if plain:
-        print(job.plain_command(), flush=True)
-        return 0
-    message = " ".join(f"{key}={job.run_config[key]}" for key in _FIRST if key in job.run_config)
-    print(f"{message} (--print gives the plain flwr command)", flush=True)
-    return simulate(job, lambda: _check(job), verbose=verbose)
-
-
-def job_of(config: Config, cluster: str = "") -> Job:
-    """Turn a configuration into what Flower is to run.
-
-    All is stated that may depend on this process's environment or on a user's file, since the apps do not run here.
-
-    Raises
-    ------
-    ConfigError
-        It asks for what a cluster or a GPU of Ray's does not give.
-    """
     if cluster and config.compute.workers:
         raise ConfigError(
             f"compute.workers={config.compute.workers} bounds the devices of one machine; on a cluster its cores and "
             "compute.client_cores do: leave out compute.workers, or --cluster"
         )
-    config = _with_gpu_shares(config, cluster)
-    stated = {key: value for key, value in config.to_run_config().items() if value != ""}
-    return Job(app_folder(), stated, resources(config, available_cores(), cluster))
+    config = _with_gpu_shares(with_fitting_sites(config), cluster)
+    given = resources(config, available_cores(), cluster)
+    if plain:
+        print(plain_command(app_folder(), config.to_run_config(), given), flush=True)
+        return 0
+    said = {
+        "method": config.method,
+        "dataset": config.dataset,
+        "rounds": config.rounds,
+        "seed": config.seed,
+    }
+    print(
+        " ".join(f"{key}={value}" for key, value in said.items()),
+        "(--print gives the plain flwr command)",
+        flush=True,
+    )
+    from nectar.commands.run import log_plainly  # torch with these
+    from nectar.engines.preflight import check
+    from nectar.engines.simulation import simulate
 
-
-def _check(job: Job) -> None:
-    from nectar.engines.preflight import check  # torch with it
-
-    check(load(job.run_config))
+    if not verbose:
+        log_plainly()
+    try:
+        record = simulate(config, given, lambda: check(config), verbose=verbose)
+    except Interrupted as interrupted:
+        print(f"Interrupted ({interrupted.name}).", flush=True)
+        return 128 + interrupted.number
+    print(next_step(record.directory), flush=True)
+    return 0
 
 
 def _require_ray() -> None:

@@ -21,7 +21,7 @@ from common.errors import NectarError
 from common.storage.files import write_text
 from nectar.comparison.run_process import start_process
 from nectar.engines.remote.fetching import unpack
-from nectar.engines.simulation.simulate import knock, no_cluster
+from nectar.engines.simulation import no_cluster, require_cluster
 from nectar.records.record import RunRecord
 from server_app.sending import LATEST, FetchRequest, pack_record
 
@@ -72,7 +72,7 @@ class RayStarter(ExitStack):
             )
         import ray
 
-        knock(address)
+        require_cluster(address)
         # Ray prints what its raylets say of a lost node on the standard output, whatever the logging level.
         ray._private.worker.print_to_stdstream = lambda *_, **__: None
         try:

@@ -404,45 +404,24 @@ class Resources:
         )
 
 
-@dataclass(frozen=True)
-class Job:
-    """One run of a Flower app in simulation.
+def plain_command(app: Path, run_config: Mapping[str, Scalar], resources: Resources) -> str:
+    """Return the line that simulates the app with nothing but Flower, ready for a POSIX shell.
 
-    Attributes
-    ----------
-    app
-        The app's directory, the one that holds its pyproject.toml.
-    run_config
-        Overrides of the app's run configuration.
+    Flower's own dependency installation is off in it: it costs time at every run, and its clean-up can make a run that
+    went well be reported as failed. The scripts' directory leads PATH because Flower finds its own programs there.
     """
-
-    app: Path
-    run_config: Mapping[str, Scalar]
-    resources: Resources
-
-    def options(self, *without: str) -> list[str]:
-        """Give the options of ``flwr run`` that carry this job, but for some keys of its run configuration."""
-        overrides = to_flwr({k: v for k, v in self.run_config.items() if k not in without})
-        config = ["--run-config", overrides] if overrides else []
-        return [*config, "--federation-config", self.resources.federation_config()]
-
-    def plain_command(self) -> str:
-        """Give the line that does the same with nothing but Flower, ready for a POSIX shell.
-
-        Flower's own dependency installation is off in it: it costs time at every run and its
-        clean-up can make a run that went well be reported as failed. The scripts' directory leads
-        PATH because Flower finds its own programs there.
-        """
-        words = ["flwr", "run", str(self.app), *self.options(TYPED), "--stream"]
-        cluster = self.resources.cluster
-        return " ".join(
-            [
-                f'env PATH={shlex.quote(str(scripts_directory()))}:"$PATH"',
-                "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1",
-                *([f"{RAY_ADDRESS}={shlex.quote(cluster)}"] if cluster else []),
-                shlex.join(words),
-            ]
-        )
+    overrides = to_flwr({k: v for k, v in run_config.items() if v != "" and k != TYPED})
+    config = ["--run-config", overrides] if overrides else []
+    federation = ["--federation-config", resources.federation_config()]
+    cluster = resources.cluster
+    return " ".join(
+        [
+            f'env PATH={shlex.quote(str(scripts_directory()))}:"$PATH"',
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1",
+            *([f"{RAY_ADDRESS}={shlex.quote(cluster)}"] if cluster else []),
+            shlex.join(["flwr", "run", str(app), *config, *federation, "--stream"]),
+        ]
+    )
 
 
 def scripts_directory() -> Path:

@@ -1,0 +1,241 @@
+"""A simulation on Flower's Ray engine, in this process: no port, no SuperLink, no program beside Ray's own."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import shutil
+import socket
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from common.config.resolved import Config
+from nectar.engines.flower.app import client_app
+from nectar.engines.flower.client import LaunchError, Resources
+from nectar.engines.processes import import_path, until_interrupted
+from server_app.app import Observer, Start, serve
+from server_app.record import Record
+
+logger = logging.getLogger("flwr")
+
+_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Below `uv run` Ray would carry the working directory to its workers, and in it all that it writes itself.
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    # They would not be used: Flower's actors run in an environment of their own.
+    "RAY_prestart_worker_first_driver": "0",
+    "FLWR_TELEMETRY_ENABLED": "0",
+}
+
+_PREFIX = "nectar-ray-"
+
+#: the longest that Ray appends to its directory up to a socket's name, and the system's limit
+_RAY_TAIL = len("/session_2025-01-01_00-00-00_000000_4194304/sockets/plasma_store")
+_SOCKET_PATH = 107
+
+#: seconds that the ServerApp has to note that it was interrupted
+_TO_END = 10.0
+
+
+def simulate(
+    config: Config,
+    resources: Resources,
+    prepare: Callable[[], Start],
+    observer: Observer | None = None,
+    *,
+    verbose: bool = False,
+) -> Record:
+    """Run ``config`` on Ray, and return its record.
+
+    Parameters
+    ----------
+    prepare : callable
+        Checks the run, while Ray starts, and returns what it begins with; what it raises ends Ray.
+    verbose : bool
+        Whether all that Flower and Ray log is shown.
+
+    Raises
+    ------
+    NectarError
+        The run cannot start, or stops.
+    Interrupted
+        A signal ended it; the record says so, and Ray is gone.
+    """
+    if not verbose:
+        hide_idle_lines()
+    from flwr.simulation import run_simulation  # imports Ray, for seconds
+
+    server, served = ServerApp(), _Served(config, observer or Observer())
+    server.main()(served)
+    client = ConfiguredApp({k: v for k, v in config.to_run_config().items() if v != ""})
+    share: dict[str, Any] = {
+        "num_cpus": resources.client_cores,
+        "num_gpus": float(resources.client_gpus),
+    }
+
+    def work() -> None:
+        with _ray(resources, verbose=verbose) as ready:
+            served.start = prepare()
+            ready()
+            try:
+                run_simulation(
+                    server, client, resources.supernodes, backend_config={"client_resources": share}
+                )
+            finally:
+                served.end()
+
+    _, interrupted = until_interrupted(work)
+    if interrupted is not None:
+        raise interrupted
+    if served.error is not None:
+        raise served.error
+    assert served.record is not None
+    return served.record
+
+
+class _Served:
+    """The ServerApp's main function, and what came of it in the thread that Flower runs it in."""
+
+    def __init__(self, config: Config, observer: Observer) -> None:
+        self._config, self._observer = config, observer
+        self._thread: threading.Thread | None = None
+        self.start: Start | None = None
+        self.record: Record | None = None
+        self.error: BaseException | None = None
+
+    def __call__(self, grid: Grid, context: Context) -> None:
+        self._thread = threading.current_thread()
+        try:
+            self.record = serve(grid, self._config, self._observer, start=self.start)
+        except BaseException as error:
+            self.error = error
+
+    def end(self) -> None:
+        """Have a run that has not ended do so as Ctrl-C would end it in this thread, and wait for it."""
+        if self._thread is not None and self._thread.is_alive():
+            number = ctypes.c_ulong(self._thread.ident or 0)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(number, ctypes.py_object(KeyboardInterrupt))
+            self._thread.join(_TO_END)
+
+
+class ConfiguredApp(ClientApp):
+    """The ClientApp with a run's configuration, which a context of Flower's engine does not carry.
+
+    Parameters
+    ----------
+    run_config : dict
+        The run's.
+    """
+
+    def __init__(self, run_config: dict[str, Any]) -> None:
+        super().__init__()
+        self._run_config = run_config
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer ``message`` as the app does."""
+        about = context.run_id, context.node_id, context.node_config, context.state
+        return client_app()(message, Context(*about, run_config=self._run_config))
+
+
+# ---- what is shown -------------------------------------------------------------------------------
+
+_IDLE = ("Manually terminating ", "DEPRECATED FEATURE: The `run_simulation`")
+
+
+def hide_idle_lines() -> None:
+    """Hide what Flower and Ray log of every simulation, in this process; Ray calls this in its workers too."""
+    warnings.filterwarnings("ignore", category=FutureWarning, module="ray")
+    logger.addFilter(lambda record: not record.getMessage().lstrip().startswith(_IDLE))
+
+
+# ---- Ray -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _ray(resources: Resources, *, verbose: bool) -> Iterator[Callable[[], object]]:
+    """Begin to start Ray, or to join the cluster of ``resources``, and yield what waits for it; end it at the end.
+
+    Ray starts in programs of its own, for seconds in which this process does other things.
+    """
+    os.environ |= _ENVIRONMENT
+    import ray
+
+    environment: dict[str, Any] = {"env_vars": import_path()}
+    if not verbose:
+        environment["worker_process_setup_hook"] = f"{__name__}.{hide_idle_lines.__name__}"
+    level = logging.INFO if verbose else logging.ERROR
+    given: dict[str, Any] = {"runtime_env": environment, "logging_level": level}
+    folder = None
+    if resources.cluster:
+        require_cluster(resources.cluster)
+    else:
+        folder = _own_folder()
+        cores = resources.workers * resources.client_cores
+        given |= {"num_cpus": cores, "include_dashboard": False, "_temp_dir": str(folder)}
+
+    def begin() -> None:
+        try:
+            ray.init(resources.cluster or "local", **given)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise no_cluster(resources.cluster, error) from None
+
+    with ThreadPoolExecutor(1) as other:
+        begun = other.submit(begin)
+        try:
+            yield begun.result
+        finally:
+            wait([begun])
+            ray.shutdown()
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _own_folder() -> Path:
+    """Return a new folder for Ray's sockets and logs, after those that killed simulations left have been deleted."""
+    name = f"{_PREFIX}{os.getpid()}"
+    bases = {Path(tempfile.gettempdir()).resolve(): None, Path("/tmp"): None}
+    for base in bases:
+        for left in base.glob(f"{_PREFIX}*"):
+            number = left.name.removeprefix(_PREFIX)
+            if number.isdigit() and not psutil.pid_exists(int(number)):
+                shutil.rmtree(left, ignore_errors=True)  # another user's stays
+    for base in bases:
+        if len(os.fsencode(base / name)) + _RAY_TAIL <= _SOCKET_PATH:
+            (base / name).mkdir(mode=0o700, exist_ok=True)
+            return base / name
+    raise LaunchError(
+        f"The temporary directory {tempfile.gettempdir()} has too long a name for Ray's sockets ({_SOCKET_PATH} bytes "
+        "with what Ray appends); set TMPDIR to a shorter one."
+    )
+
+
+def require_cluster(address: str) -> None:
+    """See who listens at ``HOST:PORT``, which Ray tries for minutes; LaunchError if nobody; other forms are Ray's."""
+    host, colon, port = address.rpartition(":")
+    if not colon or "/" in address:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise no_cluster(address, error) from None
+
+
+def no_cluster(address: str, error: Exception) -> LaunchError:
+    """Return the sentence that there is no cluster."""
+    reason = str(error).strip().partition("\n")[0]
+    return LaunchError(
+        f"No Ray cluster answers at {address} ({reason}): start one with `ray start --head`, and give HOST:PORT of its "
+        "head."
+    )

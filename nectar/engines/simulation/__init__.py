@@ -1,1 +1,0 @@
-"""The Flower app as a dependable child: own SuperLink, own Ray, real outcome, no leftovers."""
