@@ -6,6 +6,7 @@ import ctypes
 import logging
 import os
 import shutil
+import signal
 import socket
 import tempfile
 import threading
@@ -191,10 +192,15 @@ def _ray(resources: Resources, *, verbose: bool) -> Iterator[Callable[[], object
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise no_cluster(resources.cluster, error) from None
 
+    def ready() -> None:
+        begun.result()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.getsignal(number))  # Ray's C++ has put its own in their place
+
     with ThreadPoolExecutor(1) as other:
         begun = other.submit(begin)
         try:
-            yield begun.result
+            yield ready
         finally:
             wait([begun])
             ray.shutdown()
