@@ -17,7 +17,6 @@ import pytest
 from federation import numbers
 from waiting import until
 
-from nectar.engines.simulation.workspace import MARK
 from server_app.record import Record
 
 pytestmark = pytest.mark.long
@@ -33,7 +32,6 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_raylet_start_wait_time_s": "240",
         "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-        MARK: str(folder),  # by which what they start is found
     }
     started: list[subprocess.Popen[bytes]] = []
 
