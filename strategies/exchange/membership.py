@@ -6,6 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
@@ -255,14 +256,6 @@ class Attendance:
     silent: Mapping[int, str]
 
 
-@dataclass(frozen=True)
-class _PendingQuestion:
-    """A question awaiting its answer."""
-
-    node_id: int
-    since: float
-
-
 class RollCall:
     """Asks nodes who they are.
 
@@ -284,8 +277,8 @@ class RollCall:
         self.refused: dict[int, str] = {}
         self.failed: dict[int, str] = {}
         self.names: dict[int, str] = {}
-        self._out: dict[int, _PendingQuestion] = {}  # by place in the inbox
         self._inbox = Inbox(grid)
+        self._out: dict[int, tuple[int, float]] = {}  # by place there: who is asked, since when
 
     def ask(self, nodes: Collection[int], end: float) -> None:
         """Ask those of ``nodes`` that have not answered, and read what comes until all have, or until ``end``.
@@ -296,15 +289,14 @@ class RollCall:
         now, here = time.monotonic(), set(nodes)
         self.refused = {i: why for i, why in self.refused.items() if i in here}
         unheard = here - self.known.keys() - self.refused.keys()
-        self._out = {m: q for m, q in self._out.items() if q.node_id in unheard}
-        fresh = {q.node_id for q in self._out.values() if now - q.since < _AGAIN}
-        asked = sorted(unheard - fresh)
+        self._out = {at: asked for at, asked in self._out.items() if asked[0] in unheard}
+        asked = sorted(unheard - {i for i, since in self._out.values() if now - since < _AGAIN})
         places = self._inbox.send(composed(asked, self._question)) if asked else ()
-        self._out |= {at: _PendingQuestion(i, now) for at, i in zip(places, asked, strict=True)}
+        self._out |= {at: (i, now) for at, i in zip(places, asked, strict=True)}
         replies = self._inbox.collect(self._out, end) if self._out else {}
         for place in replies.keys() & self._out.keys():
-            self._read(self._out.pop(place).node_id, replies[place])
-        self._check_names(here, end)
+            self._read(self._out.pop(place)[0], replies[place])
+        self._check_names(here & self.known.keys(), end)
 
     def answer(self, node_id: int) -> Site:
         """Return who a node that was asked says it is; NoAnswer or SiteRefused says why it takes no part."""
@@ -327,26 +319,18 @@ class RollCall:
                 self.failed[node_id] = sentence
                 logger.warning("%s", sentence)
 
-    def _check_names(self, here: set[int], end: float) -> None:
+    def _check_names(self, nodes: Collection[int], end: float) -> None:
         """Refuse who bears another name than its key; who cannot be held against its key yet is asked again."""
-        known = [self.known[i] for i in here & self.known.keys()]
-        if not self._look_up([site.node_id for site in known], end):
-            for site in known:
-                if site.node_id not in self.names:
-                    del self.known[site.node_id]
-            return
-        self.refused |= (odd := misnamed(known, self.names))
-        for node_id in odd:
-            del self.known[node_id]
+        self._look_up(nodes, end)
+        self.refused |= misnamed([self.known[i] for i in nodes], self.names)
+        for node_id in nodes:
+            if node_id not in self.names or node_id in self.refused:
+                del self.known[node_id]
 
-    def _look_up(self, nodes: Collection[int], end: float = 0.0) -> bool:
-        """Learn what nodes were registered as; return whether that is known of all of ``nodes``."""
-        if all(i in self.names for i in nodes):
-            return True
-        found = registered(self.grid, end)
-        if found is not None:
-            self.names |= dict.fromkeys(nodes, "") | found
-        return found is not None
+    def _look_up(self, nodes: Collection[int], end: float = 0.0) -> None:
+        """Learn what nodes were registered as, if that is not known; until ``end`` of a SuperLink that is too busy."""
+        if not all(i in self.names for i in nodes):
+            self.names |= registered(self.grid, end) or {}
 
     def close(self) -> None:
         """Ask for nothing more."""
@@ -424,7 +408,7 @@ class RollCall:
     def _pending(self) -> bool:
         """Return whether a node that came with the others may still answer."""
         now = time.monotonic()
-        return any(now - asked.since < _GRACE for asked in self._out.values())
+        return any(now - since < _GRACE for _, since in self._out.values())
 
     def _described(self, here: Iterable[int], present: list[Site]) -> str:
         """Return who is there and who is online without an answer."""
@@ -458,11 +442,8 @@ def wait_for_sites(
     grid: Grid, clients: int, question: Question, *, deadline: float, min_replies: int
 ) -> Attendance:
     """Wait until the federation is complete and return who takes part; see `RollCall.wait`."""
-    call = RollCall(grid, question)
-    try:
+    with closing(RollCall(grid, question)) as call:
         return call.wait(clients, deadline=deadline, min_replies=min_replies)
-    finally:
-        call.close()
 
 
 def _belonging(sites: Sequence[Site]) -> tuple[list[Site], dict[int, str]]:
@@ -620,8 +601,7 @@ class Members:
         end = time.monotonic() + federation.join_deadline
         there = {site.node_id: site for site in self.sites}
         self.were_there |= {site.name for site in self.sites}
-        call = RollCall(grid, question)
-        try:
+        with closing(RollCall(grid, question)) as call:
             while True:
                 here = nodes_online(grid)
                 if here is None:
@@ -638,8 +618,6 @@ class Members:
                 if time.monotonic() >= end:
                     raise FederationError(self._too_few_left(call, here, there, federation))
                 time.sleep(1.0)
-        finally:
-            call.close()
         for site in self.sites:
             if site.node_id not in there:
                 logger.warning("site %s is away", site.name)
@@ -704,8 +682,8 @@ class Members:
         silent = {*here} - there.keys() - self.refused
         names = (registered(call.grid) or {}) | {s.node_id: s.name for s in self.sites}
         return (
-            f"{len(there)} sites are left where federation.min_replies asks for {federation.min_replies}, and none "
-            f"came back within {federation.join_deadline:g} s"
+            f"{len(there)} sites are left where federation.min_replies asks for {federation.min_replies}, "
+            f"and none came back within {federation.join_deadline:g} s"
             f"{f' ({describe_silent(silent, names)})' if silent else ''}"
         )
 
