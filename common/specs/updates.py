@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from common.config.resolved import Config
 from common.errors import FederationError
@@ -54,13 +53,6 @@ def _against(base: Weights, path: str, spec: Spec) -> Spec:
     if isinstance(spec, WeightsSpec) and is_model(path) and covers(base, spec.names):
         return Int8UpdateSpec(spec, base)
     return spec
-
-
-def in_part(spec: Any) -> Any:
-    """Return the form of the same where an owner may have taken images out: as few of a class as there are."""
-    if isinstance(spec, BundleSpec):
-        return replace(spec, parts={name: in_part(part) for name, part in spec.parts.items()})
-    return replace(spec, fewest=1) if hasattr(spec, "fewest") else spec
 
 
 def covers(base: Weights, names: tuple[str, ...]) -> bool:

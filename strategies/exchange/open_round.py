@@ -23,7 +23,7 @@ from flwr.app import (
 from common.errors import ConfigError, DivergedError, FederationError
 from common.privacy.ledger import LEDGER_TIP, tip_to_text
 from common.sites import Site
-from common.specs.updates import TAKEN, as_updates, in_part, sends_updates
+from common.specs.updates import TAKEN, as_updates, sends_updates
 from common.wire.coders import is_finite
 from common.wire.npy import unchecked_record
 from common.wire.weights import Weights
@@ -81,8 +81,6 @@ class OpenRound:
         serialiser = Serialiser(list(arrays.values()))
         for site in (site for site in sites if site.name in plan):
             instruction = plan[site.name]
-            if site.reviewed:
-                instruction = replace(instruction, expects=in_part(instruction.expects))
             fields = {**config, TAKEN: self._members.last_accepted_round.get(site.name, 0)}
             self.ask(site, instruction, serialiser, fields)
         return self.messages
