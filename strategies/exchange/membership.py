@@ -176,7 +176,6 @@ def _site(
         engine=engine,
         held_out=as_count(sizes["num-held-out"]) if question.held_out else 0,
         drawn_as=partition_name(as_count(about["partition-id"])) if known else "",
-        reviewed=engine == SUPERLINK and about.get("reviewed") is True,
         data=one_line(str(about.get(DATA, ""))[:64]) if held else "",
     )
 
