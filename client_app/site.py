@@ -31,7 +31,7 @@ from common.config.loading import load
 from common.config.resolved import Config
 from common.data.loading import cache_generation, require_own
 from common.data.store import digest_of
-from common.division import Division
+from common.division import Division, require_same_data
 from common.errors import ConfigError, FederationError
 from common.learning.compute import torch_device
 from common.learning.run import Run
@@ -39,7 +39,6 @@ from common.samples.dataset import Dataset
 from common.samples.inputs import Samples, samples
 from common.settings.sections import ComputeSettings, kind_of
 from common.sites import IN_PROCESS, RAY, SUPERLINK, folder_sites, partition_name, site_name
-from common.specs.updates import require_same_data
 from common.storage.limits import Bounds
 
 PARTITION = ("partition-id", "num-partitions")
