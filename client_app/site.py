@@ -40,7 +40,7 @@ from common.config.loading import load
 from common.config.resolved import Config
 from common.data.loading import cache_generation, require_own
 from common.data.store import digest_of
-from common.division import Division
+from common.division import Division, require_same_data
 from common.errors import ConfigError, FederationError
 from common.learning.compute import torch_device
 from common.learning.run import Run
@@ -56,7 +56,6 @@ from common.sites import (
     partition_name,
     site_name,
 )
-from common.specs.updates import require_same_data
 from common.storage.limits import Bounds
 
 PARTITION = ("partition-id", "num-partitions")

@@ -14,8 +14,8 @@ from typing import Any
 
 from common.config.keys import BEST, ROUND
 from common.config.resolved import Config
+from common.division import require_same_data
 from common.errors import FederationError
-from common.specs.updates import require_same_data
 from common.storage.files import collect_leftovers, write_atomically
 from server_app.checkpoint import Checkpoint, Checksum
 from server_app.data_of_run import recorded_data

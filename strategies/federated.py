@@ -7,7 +7,7 @@ shows and keeps. What is written here holds where a strategy says nothing else.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from logging import getLogger
 from types import MappingProxyType
@@ -248,10 +248,9 @@ class Federated(FlowerStrategy):
             self.members.left_out = {**there.refused, **there.silent}
             self.members.refused = set(there.refused)
 
-    def update_sites(self, grid: Grid) -> None:
-        """Let nodes join that have come, and those go that have left; FederationError if too few are left."""
-        config = self.run.config
-        self.members.update(grid, self.question, config.federation, config.dataset)
+    def update_sites(self, grid: Grid, require: Callable[[Site], object]) -> None:
+        """Let nodes join that have come, as `Members.update` does, and those go that have left."""
+        self.members.update(grid, self.question, self.run.config.federation, require)
 
     @property
     def judged_from_memory(self) -> bool:

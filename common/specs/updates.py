@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from common.config.resolved import Config
 from common.errors import FederationError
-from common.settings.sections import module_of
 from common.wire.bundle import BundleSpec, leaves
 from common.wire.form import Payload, Spec
 from common.wire.int8_update import Int8UpdateSpec
@@ -146,14 +145,3 @@ def _checked(config: Mapping[str, object], key: str) -> float | None:
             "correct its arguments"
         )
     return float(value)  # type: ignore[arg-type]
-
-
-def require_same_data(dataset: str, began: Mapping[str, str], found: Mapping[str, str]) -> None:
-    """Refuse data of another checksum than a run began with, by a FederationError; an empty one is not known."""
-    for name, was in began.items():
-        now, of = found.get(name, ""), f" of {name}" if name else ""
-        if was and now and was != now:
-            mend = "put back what was there, or begin a new run"
-            if module_of(dataset):
-                mend = f"{dataset.partition(':')[2]} gave other data than before: fix its seed"
-            raise FederationError(f"{OTHER_DATA} (checksum{of} {was[:16]}, now {now[:16]}): {mend}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from logging import getLogger
@@ -36,7 +36,6 @@ from common.specs.updates import (
     OTHER_DATA,
     OTHER_ROUNDS,
     WENT_BACK,
-    require_same_data,
 )
 from strategies.exchange.evaluation import EvaluationRequest
 from strategies.exchange.exchange import NO_REPLY, NOT_SENT, Inbox, nodes_online, unless_busy
@@ -586,11 +585,16 @@ class Members:
     data: Mapping[str, str] = field(default_factory=dict)
 
     def update(
-        self, grid: Grid, question: Question, federation: FederationSettings, dataset: str
+        self,
+        grid: Grid,
+        question: Question,
+        federation: FederationSettings,
+        require: Callable[[Site], object],
     ) -> None:
         """Ask nodes that were not there before who they are, and let go of those that are away.
 
-        A newcomer that does not belong is left out and logged. Too few nodes are waited for, up to the join deadline.
+        A newcomer that does not belong is left out and logged: ``require``, too, raises FederationError of one. Too few
+        nodes are waited for, up to the join deadline.
 
         Raises
         ------
@@ -610,7 +614,7 @@ class Members:
                     self.refused.clear()
                     call.refused.clear()
                 if newcomers := sorted(here - there.keys() - self.refused):
-                    self._admit(call, newcomers, there, federation, dataset)
+                    self._admit(call, newcomers, there, federation, require)
                 there = {i: site for i, site in there.items() if i in here}
                 if len(there) >= federation.min_replies:
                     break
@@ -632,7 +636,7 @@ class Members:
         newcomers: Sequence[int],
         there: dict[int, Site],
         federation: FederationSettings,
-        dataset: str,
+        require: Callable[[Site], object],
     ) -> None:
         """Add those newcomers to ``there`` that answer and belong; a site under a new node id replaces itself."""
         call.ask(newcomers, time.monotonic() + min(_JOINING, federation.round_deadline))
@@ -644,7 +648,7 @@ class Members:
                     raise NoAnswer(
                         "the SuperLink is too busy to say which nodes are there; it is asked again"
                     )
-                self.require_data_of(site, dataset)
+                require(site)
                 self._require_counted_on(site, federation.newcomers)
                 others = [s for s in there.values() if s.name != site.name or s.node_id in here]
                 expected_sites([*others, site])
@@ -665,11 +669,6 @@ class Members:
                 f"site '{site.name}' was not counted on (federation.sites={self.counted_on}): "
                 "federation.newcomers=any lets such a site join"
             )
-
-    def require_data_of(self, site: Site, dataset: str) -> None:
-        """Refuse a site that reads other data than those of the run, by a FederationError."""
-        name = site.name if site.name in self.data else ""
-        require_same_data(dataset, self.data, {name: site.data})
 
     def _too_few_left(
         self,
