@@ -31,6 +31,7 @@ from common.config.resolved import Config
 from common.errors import FederationError
 from common.settings.section import without_later
 from common.sites import KEPT_MODEL, site_slug
+from common.specs.updates import VERSIONS_KEPT
 from common.storage import tensor_file
 from common.storage.files import collect_leftovers, write_text
 from common.storage.tensor_file import TensorFileError
@@ -55,9 +56,6 @@ COLUMNS = "columns-began"
 
 ARTIFACTS = "nectar-made"
 """The folder of what sites made once and runs may share, such as the images of a generator."""
-
-#: versions kept: the one a resumed round needs and two behind it
-KEPT = 3
 
 
 def state_kind_of(config: Config) -> str:
@@ -334,7 +332,7 @@ def _base_key(server_round: int) -> str:
 def _surplus(rounds: Sequence[int], newest: int, taken: int) -> list[int]:
     """Return the versions that no run goes on from: beside the newest ones the server's own stays."""
     older, later = [r for r in rounds if r < newest], [r for r in rounds if r > newest]
-    return [*(r for r in older[: 1 - KEPT] if r != taken), *later]
+    return [*(r for r in older[: 1 - VERSIONS_KEPT] if r != taken), *later]
 
 
 # ---- releases ------------------------------------------------------------------------------------

@@ -75,6 +75,9 @@ MEMORY_LOST = "memory-lost"
 OTHER_ROUNDS = "this site remembers round "
 """How a refusal begins of a site that has other versions than the one that the server names."""
 
+VERSIONS_KEPT = 3
+"""Versions of what it remembers that a site keeps: the one that a resumed round needs, and two behind it."""
+
 DATA = "data"
 """In an instruction: the first 16 digits of the checksum of the data of which the sites have parts."""
 
