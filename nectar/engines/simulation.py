@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import threading
 import warnings
@@ -170,7 +171,7 @@ def _ray(resources: Resources, *, verbose: bool) -> Iterator[Callable[[], object
 
     Ray starts in programs of its own, for seconds in which this process does other things.
     """
-    os.environ |= _ENVIRONMENT
+    os.environ |= _ENVIRONMENT | {"RAY_COLOR_PREFIX": str(int(sys.stderr.isatty()))}
     import ray
 
     environment: dict[str, Any] = {"env_vars": import_path()}

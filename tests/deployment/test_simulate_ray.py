@@ -28,8 +28,8 @@ from torch import nn
 
 
 class Raising(nn.Sequential):
-    def __init__(self):
-        super().__init__(nn.Flatten(), nn.Linear(64, 10))
+    def __init__(self, shape, classes):
+        super().__init__(nn.Flatten(), nn.Linear(64, classes))
 
     def forward(self, images):
         if self.training and torch.is_grad_enabled():
