@@ -9,7 +9,7 @@ round is never too long: where half of the sites have learned all they can, the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import repeat
@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 import torch
 from flwr.app import Message
 from torch import Tensor
-from torch.func import functional_call
 
 from common.code.imports import is_import_path
 from common.draws.seeding import generator
@@ -70,9 +69,9 @@ class FiniteCheck:
         # What is the sites' own is here as it began, and of its statistics the batch's normalise.
         model: Classifier = run.build_model().train(run.config.model.stays_in_part)
         self._run, self._model = run, model.requires_grad_(False)
-        for name, own in model.named_parameters():
-            if name in run.spec.names:  # others take its place
-                own.data = own.new_empty(0)
+        places = model.state_dict(keep_vars=True)
+        self._places = {name: places[name] for name in run.spec.names}
+        self._let_go(name for name, _ in model.named_parameters() if name in self._places)
 
     @cached_property
     def _inputs(self) -> Tensor:
@@ -88,9 +87,15 @@ class FiniteCheck:
         """Return whether every output is finite."""
         # Lent where it can be: none of Nectar's models writes to its state when it is called, a user's may.
         own, device = is_import_path(self._run.config.model.name), self._run.device
-        lent = {name: t.to(device, copy=own) for name, t in weights.read_only.items()}
-        outputs = functional_call(self._model, lent, (self._inputs,), tie_weights=False)
-        return is_finite(outputs)
+        for name, tensor in weights.read_only.items():
+            self._places[name].data = tensor.to(device, copy=own)
+        found = is_finite(self._model(self._inputs))
+        self._let_go(weights.read_only)
+        return found
+
+    def _let_go(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._places[name].data = self._places[name].new_empty(0)
 
 
 class FiniteChecks:
