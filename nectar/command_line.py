@@ -57,9 +57,8 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Run a federation across machines": {
         "site": "run a site: a SuperNode whose ClientApps start at once",
-        "submit": "run a federation at a SuperLink and bring its record home",
+        "submit": "run a federation at a SuperLink, and watch it",
         "status": "say which sites are online, and how far runs are",
-        "fetch": "bring a run's record from the server to this machine",
         "doctor": "check this machine, its keys and its connection before a run",
         "keys": "make a federation's keys and certificates, register its sites",
     },
@@ -91,6 +90,7 @@ _MEANT = {
 
 
 _GONE = {
+    "fetch": "a record lies where the ServerApp runs, and docs/deployment.md says how it comes to you.",
     "backup": "docs/operator.md has the lines that copy the SuperLink's database and the keys.",
     "restore": "docs/operator.md has the lines; `nectar keys enforce` keeps out who was unregistered.",
     "journal": "`flwr list` and `nectar status` name runs and sites.",
