@@ -195,7 +195,9 @@ def _ray(resources: Resources, *, verbose: bool) -> Iterator[Callable[[], object
     def ready() -> None:
         begun.result()
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.getsignal(number))  # Ray's C++ has put its own in their place
+            signal.signal(
+                number, signal.getsignal(number)
+            )  # Ray's C++ has put its own in their place
 
     with ThreadPoolExecutor(1) as other:
         begun = other.submit(begin)

@@ -15,9 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 from federation import numbers
+from nectar.engines.simulation.workspace import MARK
 from waiting import until
 
-from nectar.engines.simulation.workspace import MARK
 from server_app.record import Record
 
 pytestmark = pytest.mark.long

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from nectar.engines.simulation.workspace import marked_processes
 
 from nectar.engines.flower.app import SOURCE
-from nectar.engines.simulation.workspace import marked_processes
 
 PROJECT = """
 [project]

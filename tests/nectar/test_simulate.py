@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from flwr.common.config import parse_config_args
+from nectar.engines.simulation.superlink import run_environment
 
 from common.config.loading import load
 from nectar import cli
@@ -20,7 +21,6 @@ from nectar.engines.flower.app import SOURCE, require_app
 from nectar.engines.flower.client import Job, LaunchError, NoiseFilter, Resources
 from nectar.engines.processes import Interrupted, Interrupts
 from nectar.engines.simulation import workspace
-from nectar.engines.simulation.superlink import run_environment
 
 TINY = Resources(supernodes=4, client_cores=1, client_gpus=0.0, workers=2)
 

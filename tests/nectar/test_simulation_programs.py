@@ -13,6 +13,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from nectar.engines.simulation.simulate import simulate
+from nectar.engines.simulation.superlink import SuperLink
 
 from common.errors import NectarError
 from nectar.engines import processes
@@ -21,8 +23,6 @@ from nectar.engines.flower.client import Job, LaunchError, Resources
 from nectar.engines.simulation import superlink, warm, workspace
 from nectar.engines.simulation import superlink as bytecode
 from nectar.engines.simulation import superlink as programs
-from nectar.engines.simulation.simulate import simulate
-from nectar.engines.simulation.superlink import SuperLink
 
 TINY = Resources(supernodes=4, client_cores=1, client_gpus=0.0, workers=2)
 JOB = Job(SOURCE, {}, TINY)
