@@ -1,6 +1,6 @@
 """What is waited for around the rounds of ``nectar simulate``, beside the plain ``flwr run`` that it stands for.
 
-An entry of ``python -m benchmarks``. A pair is two fresh commands, each with a SuperLink and a Ray of its own: the
+An entry of ``python -m benchmarks``. A pair is two fresh commands, each with a Ray of its own: the
 seconds from the command to round 0, and from the last round's line to the command's end. ``python -m
 benchmarks.first_command`` prints the seconds of each phase of ours.
 
@@ -12,29 +12,33 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
+import psutil
+
 from benchmarks.federation import free_port
 from benchmarks.measure import LEAST_PAIRS, Claim, Row
-from nectar.engines.simulation import workspace
+from nectar.engines.processes import end, living
 
 _SETTINGS = ["method=fedavg", "rounds=2"]
 
 #: the first line with each of these begins a phase, in this order
 _MARKS = {
-    "the plain command": re.compile(r"^env PATH="),
-    "Flower's simulation": re.compile(r"Starting Flower Simulation"),
+    "the settings": re.compile(r"^method="),
     "Ray is up": re.compile(r"FutureWarning: Tip: In future versions of Ray"),
     "round 0": re.compile(r"round 0/"),
     "last round": re.compile(r"done: "),
 }
 _END = "the end"
+_AT_ONCE = ((signal.SIGKILL, 20.0),)
 
 Times = dict[str, float]
 
@@ -91,9 +95,8 @@ def ours() -> Times:
 
 def plain() -> Times:
     """Run the ``flwr run`` that it prints, with a home of its own, and end the SuperLink that Flower leaves."""
-    place = workspace.Workspace()
-    directory = place.directory
-    try:
+    with tempfile.TemporaryDirectory(prefix="plain-", ignore_cleanup_errors=True) as folder:
+        directory = Path(folder)
         words = _printed(directory)
         home = {
             "FLWR_HOME": str(directory / "flower"),
@@ -101,11 +104,20 @@ def plain() -> Times:
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_TELEMETRY_ENABLED": "0",
             "RAY_TMPDIR": str(directory),
-            **workspace.mark(directory),
         }
-        return _watch(words, os.environ | home)
-    finally:
-        place.remove(at_once=True)
+        try:
+            return _watch(words, os.environ | home)
+        finally:
+            end(lambda: [p for p in living() if _works_for(p, folder)], _AT_ONCE)
+
+
+def _works_for(process: psutil.Process, folder: str) -> bool:
+    """Return whether a process was started with Flower's home below ``folder``, or names that."""
+    with suppress(psutil.Error):
+        return folder in process.environ().get("FLWR_HOME", "") or folder in " ".join(
+            process.cmdline()
+        )
+    return False
 
 
 def _nectar(runs: str) -> list[str]:

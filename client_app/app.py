@@ -45,7 +45,6 @@ from client_app.site import (
 from client_app.state import ARTIFACTS, LOG, ReleaseLog, payload_line, refusal_line
 from common.code.fingerprint import source_fingerprint
 from common.data.store import STORE_FOLDER
-from common.division import Division
 from common.errors import FederationError, NectarError, one_line, reason
 from common.learning.compute import use_threads
 from common.learning.run import Run
@@ -184,8 +183,10 @@ def client_of(message: Message, context: Context) -> DeviceClient:
     account = account_of(run, record_id, site, context)
     if account is not None:
         account.check(_seen(message))
-    if run.config.secret:
-        cls = _secret_client_factory(message, context, run, site)
+    if run.config.secret:  # the site's part of a sum leaves instead of its result
+        from client_app.secret import secret_client  # its cryptography, for who asks
+
+        cls = secret_client(client_class(run.config.method), message, context, run, site, record_id)
     return cls(
         *(run, site, train, holdout, state),
         user_data=user_data,
@@ -198,7 +199,7 @@ def client_of(message: Message, context: Context) -> DeviceClient:
 def _record_of(message: Message) -> str:
     """Return the name of the run's record; FederationError if no file could be called so."""
     record_id = str(_config(message).get("record", ""))
-    if not _RECORD_ID.fullmatch(record_id) or is_reserved(record_id):
+    if not _RECORD_ID.fullmatch(record_id) or record_id.lower() in _OWN:
         raise FederationError(
             f"the server names its run {record_id[:40]!r}, which cannot be part of a file name here"
         )
@@ -323,12 +324,6 @@ def _refuse_counts(run: Run, site: str) -> None:
         )
 
 
-def _checksum_told(division: Division, context: Context) -> dict[str, str]:
-    """Return the checksum of what this process reads; nothing of data that are a real site's own."""
-    own = "data" in context.node_config
-    return {} if own else {DATA: data_here(division, context).checksum}
-
-
 def _roll_call(message: Message, context: Context) -> RecordDict:
     division = division_of(context)
     run = division.run
@@ -336,7 +331,7 @@ def _roll_call(message: Message, context: Context) -> RecordDict:
     site = site_of(run, context)
     with deadline_check(_time_to_read(context).check):
         train, holdout = site_samples(division, drawn_name(run, context), context)
-    asked = _config(message)
+    asked, own = _config(message), "data" in context.node_config
     account = account_of(run, "", site, context)
     if account is not None and LEDGER_TIPS in asked:
         account.check(_read(partial(tip_of_site, site=site), str(asked[LEDGER_TIPS]), LEDGER_TIPS))
@@ -361,7 +356,7 @@ def _roll_call(message: Message, context: Context) -> RecordDict:
                     "source": source_fingerprint(),
                     "partition-id": int(context.node_config.get("partition-id", -1)),
                     "engine": engine_of_context(context),
-                    **_checksum_told(division, context),
+                    **({} if own else {DATA: data_here(division, context).checksum}),
                 }
             ),
             "sizes": MetricRecord(sizes),
@@ -392,41 +387,17 @@ def roll_call(message: Message, context: Context) -> Message:
 # ---- secret sum ----------------------------------------------------------------------------------
 
 
-def _secret_client_factory(
-    message: Message, context: Context, run: Run, site: str
-) -> Callable[..., DeviceClient]:
-    """Return what makes the method's client, of which the site's part of a sum leaves instead of its result."""
-    from client_app.secret import secret_client  # its cryptography, for who asks
-
-    cls = client_class(run.config.method)
-    return secret_client(cls, message, context, run, site, _record_of(message))
-
-
-def _secret(exchange: str) -> Handler:
+def _secret(exchange: str) -> Callable[[Message, Context], Message]:
     def handle(message: Message, context: Context) -> RecordDict:
         from client_app.secret import answer
 
         return answer(message, context, exchange, _record_of(message))
 
-    return handle
+    return partial(reply, handle=handle)
 
 
-@app.query("secret_keys")
-def secret_keys(message: Message, context: Context) -> Message:
-    """Give public keys for one round of a secret sum."""
-    return reply(message, context, _secret("keys"))
-
-
-@app.query("secret_shares")
-def secret_shares(message: Message, context: Context) -> Message:
-    """Seal shares of this round's secrets for the other sites."""
-    return reply(message, context, _secret("shares"))
-
-
-@app.query("secret_opening")
-def secret_opening(message: Message, context: Context) -> Message:
-    """Give the shares that open a round's total."""
-    return reply(message, context, _secret("opening"))
+for _exchange in ("keys", "shares", "opening"):
+    app.query(f"secret_{_exchange}")(_secret(_exchange))
 
 
 # ---- reasons -------------------------------------------------------------------------------------
@@ -484,11 +455,6 @@ OPEN = stat.S_IRWXG | stat.S_IRWXO
 
 #: what the site keeps beside its runs' states
 _OWN = (LOG, STORE_FOLDER, ARTIFACTS, LEDGER, HEAD_FILE, KEY, "approvals")
-
-
-def is_reserved(record_id: str) -> bool:
-    """Return whether a record of this name would lie where the site keeps something else."""
-    return record_id.lower() in _OWN
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import chain
+from operator import attrgetter
 from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
@@ -37,7 +38,7 @@ from common.methods import is_import_path, load, resolve
 from common.models import Classifier
 from common.privacy.ledger import PrivacyReport
 from common.samples.dataset import DatasetInfo
-from common.samples.inputs import Samples
+from common.samples.inputs import Samples, in_unit
 from common.settings.base import Settings
 from common.settings.sections import is_user_data
 from common.specs.updates import COUNTS, TAKEN, covers, is_model, model_in, sends_updates
@@ -398,12 +399,7 @@ class Phase:
     method: str
 
 
-def the_weights(run: Run) -> Spec:
-    """Say that a phase takes the weights of the run's model."""
-    return run.spec
-
-
-def phase(name: str, takes: Callable[[Run], Spec] = the_weights) -> Callable[[F], F]:
+def phase(name: str, takes: Callable[[Run], Spec] = attrgetter("spec")) -> Callable[[F], F]:
     """Mark a method of a DeviceClient as the phase ``name``: from a decoded payload to the payload that leaves.
 
     ``takes`` says what comes with the instruction, the weights of the run's model where nothing else is said.
@@ -454,37 +450,27 @@ def received_model(client: DeviceClient, given: Payload, takes: Spec) -> Receive
     return ReceivedModel(weights.copy_on_write(), next(forms).trained)
 
 
-def outbound(client: DeviceClient, payload: Payload, sent: ReceivedModel | None) -> Payload:
-    """Return ``payload`` as it leaves, and remember what it falls short by; PayloadError if a change is not finite."""
-    return _part(client, "", payload, sent)
-
-
-def _part(client: DeviceClient, path: str, part: Payload, sent: ReceivedModel | None) -> Payload:
+def outbound(
+    client: DeviceClient, part: Payload, sent: ReceivedModel | None, path: str = ""
+) -> Payload:
+    """Return ``part`` as it leaves, and remember what it falls short by; PayloadError if a change is not finite."""
+    config = client.run.config
     if isinstance(part, Bundle):
-        parts = {n: _part(client, f"{path}/{n}", each, sent) for n, each in part.parts.items()}
-        return Bundle(parts)
+        inside = part.parts.items()
+        return Bundle({n: outbound(client, each, sent, f"{path}/{n}") for n, each in inside})
     if isinstance(part, Pixels):
-        return replace(part, codec=client.run.config.wire.pixels)
+        return replace(part, codec=config.wire.pixels)
     if not isinstance(part, Weights):
         return part
-    if client.run.config.model.stays_in_part:
-        part = _without_own_part(client, part)
+    if config.model.stays_in_part:  # without what is the site's own
+        names = [name for name in part.read_only if name in client.run.spec.names]
+        part = part.only(client.run.spec.only(names))
     if sent is None or not is_model(path) or not covers(sent.weights, tuple(part.read_only)):
         return part
-    return _update(client, part, sent)
-
-
-def _without_own_part(client: DeviceClient, weights: Weights) -> Weights:
-    """Return ``weights`` without what is the site's own."""
-    names = [name for name in weights.read_only if name in client.run.spec.names]
-    return weights.only(client.run.spec.only(names))
-
-
-def _update(client: DeviceClient, ended: Weights, sent: ReceivedModel) -> Int8Update:
-    if not client.run.config.wire.error_feedback:
-        return Int8Update.of(ended, sent.weights, sent.parameters)[0]
+    if not config.wire.error_feedback:
+        return Int8Update.of(part, sent.weights, sent.parameters)[0]
     owed = client.recall(_RESIDUAL)
-    update, left = Int8Update.of(ended, sent.weights, sent.parameters, owed)
+    update, left = Int8Update.of(part, sent.weights, sent.parameters, owed)
     client.remember(left, _RESIDUAL)
     return update
 
@@ -519,11 +505,9 @@ def count_copies(payload: Payload, samples: Samples, info: DatasetInfo) -> Copie
     if not (carried and info.has_images):
         return None
     images = torch.cat([full_size(each, info.shape) for each in carried])
-    device = samples.labels.device
-    mean, std = (torch.tensor(v, device=device)[:, None, None] for v in (info.mean, info.std))
 
     def shown(normalised: Tensor) -> Tensor:
-        return (normalised.to(device).float() * std + mean).clamp(0, 1)
+        return in_unit(info, normalised.to(samples.labels.device).float()).clamp(0, 1)
 
     distances = nearest_distances(shown(images), lambda at: shown(samples.inputs(at)), len(samples))
     equal = int((distances <= EQUAL).sum())

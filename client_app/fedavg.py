@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from client_app.device import DeviceClient, Metrics, NDArrays, phase
-from client_app.local_training import train_locally
+from client_app.local_training import FEDAVG, train_locally
 from common.learning.task import difference, plus
 from common.learning.training import Local
 from common.specs.updates import Demands
@@ -24,7 +24,7 @@ class FedAvgClient(DeviceClient):
 
     def local(self, given: Weights) -> Local:
         """Return plain training."""
-        return Local()
+        return FEDAVG
 
 
 # ---- foreign -------------------------------------------------------------------------------------

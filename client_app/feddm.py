@@ -13,6 +13,7 @@ from common.errors import FederationError
 from common.learning.compute import counted
 from common.models import Classifier
 from common.privacy.events import Event
+from common.samples.inputs import from_unit
 from common.settings.feddm import FedDMSettings
 from common.specs.images import half_shape, sent_images
 from common.wire.images import SyntheticImages
@@ -104,7 +105,11 @@ class FedDMClient(DeviceClient):
                 "of a batch see each other, as with model.norm=batch: choose another model.norm, or another model"
             )
         batches = PoissonClasses.plan(self.samples.labels, settings.real_batch, self._counts())
-        self.draws.charge(self._event(batches))
+        # Of a round: classes are disjoint, so that each image's own counts, or the worst of them.
+        noise, steps = privacy.noise_multiplier, settings.iterations
+        self.draws.charge(
+            Event(f"feddm-{settings.mechanism}", noise, sample_rate=batches.rate, steps=steps)
+        )
         samples = count()
         images = distil_privately(
             model,
@@ -120,23 +125,11 @@ class FedDMClient(DeviceClient):
         )
         return images, labels
 
-    def _event(self, batches: PoissonClasses) -> Event:
-        """Return what a round releases: classes are disjoint, so that each image's own counts, or the worst of them."""
-        settings, privacy = self.settings(FedDMSettings), self.run.config.privacy
-        return Event(
-            f"feddm-{settings.mechanism}",
-            privacy.noise_multiplier,
-            sample_rate=batches.rate,
-            steps=settings.iterations,
-        )
-
     def _values(self) -> tuple[Tensor, Tensor]:
         """Return black and white, or a column's bounds, as the model is given them, [C, 1, 1] each."""
         info, device = self.run.info, self.run.device
-        low, high, mean, std = (
-            torch.tensor(v, device=device)[:, None, None] for v in (*info.ends, info.mean, info.std)
-        )
-        return (low - mean) / std, (high - mean) / std
+        low, high = (torch.tensor(v, device=device)[:, None, None] for v in info.ends)
+        return from_unit(info, low), from_unit(info, high)
 
     def _counts(self) -> Tensor | None:
         """Return the site's class counts with noise, drawn once and remembered; None if the true ones are public."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,7 +15,7 @@ from client_app.synthesis import Synthesis
 from common.errors import FederationError
 from common.learning.run import Run
 from common.models import Classifier
-from common.samples.inputs import Samples
+from common.samples.inputs import Samples, in_unit, samples_of_bytes
 from common.specs.fedssyn import (
     DONE,
     IMAGES,
@@ -57,16 +56,11 @@ class FedssynClient(DeviceClient):
         """Return what makes the site's images, or an inner phase, maybe with a share; FederationError if none."""
         settings = settings_of(self.run)
         if settings.made_by is not None and name.partition("/")[0] == SYNTHESIZE:
-            work, takes = self._source.phase_named(name)
+            work, takes = self._source(name)
             return partial(self._make, work), takes
         inner = settings.inner
         _, inner_takes = self.client_of(inner, self.samples).phase_named(name)
         return partial(self._learn, name), lambda run: sent_spec(run, inner_takes(run.of(inner)))
-
-    @property
-    def _source(self) -> SiteSource:
-        # Made each time: kept here, it and the client would hold each other, and all images, in memory.
-        return SOURCES[settings_of(self.run).source](self)
 
     def _make(self, work: Callable[[Any], Payload | None], given: Payload) -> Bundle:
         """Return the site's images, or nothing where the round's time is over before they are made.
@@ -162,105 +156,51 @@ class FedssynClient(DeviceClient):
         else:
             self.tell(**{WITHOUT_SHARE: 1.0})
             return self.samples
-        return self._source.kept().joined(others)
+        if settings_of(self.run).source == "real":
+            return self.samples.at(self._given_away()[1]).joined(others)
+        return self.samples.joined(others)
 
     def _as_samples(self, values: Tensor, labels: Tensor) -> Samples:
-        info, device = self.run.info, self.run.device
-        if values.dtype != torch.uint8:
-            return Samples.of(values, labels).to(device)
-        mean, std = (torch.tensor(v)[:, None, None] for v in (info.mean, info.std))
-        return Samples(values, labels, 1 / (LEVELS * std), -mean / std).to(device)
+        if values.dtype == torch.uint8:
+            return samples_of_bytes(self.run.info, values, labels).to(self.run.device)
+        return Samples.of(values, labels).to(self.run.device)
 
+    # ---- image sources --------------------------------------------------------------------------------
 
-# ---- image sources -------------------------------------------------------------------------------
-# How a site makes the images that others get, or its own learning does: a class for each of ``fedssyn.source``.
-
-
-Phase = tuple[Callable[[Any], Payload | None], Callable[[Run], Spec]]
-"""What makes a payload, None while there is none, and what says which one it takes."""
-
-
-class SiteSource(ABC):
-    """A source at a site."""
-
-    def __init__(self, client: DeviceClient) -> None:
-        self._client = client
-
-    @abstractmethod
-    def phase_named(self, name: str) -> Phase:
-        """Return what makes a payload with the images."""
-
-    def kept(self) -> Samples:
-        """Return the site's own images that it goes on learning from."""
-        return self._client.samples
-
-
-class GeneratedAtSite(SiteSource):
-    """Images of a generator that the site trains: a diffusion model, or a beta-VAE."""
-
-    def phase_named(self, name: str) -> Phase:
-        """Return what draws as many images as are asked for."""
-        return self._draw, asked_spec
+    def _source(self, name: str) -> tuple[Callable[[Any], Payload | None], Callable[[Run], Spec]]:
+        """Return what makes a payload with the images, None while there is none, and what says which one it takes."""
+        settings = settings_of(self.run)
+        if settings.source == "real":
+            return self._give, asked_spec
+        if settings.source != "distilled":
+            return self._draw, asked_spec
+        method = settings.distilled_by  # by its own settings; its phase stands behind a slash
+        work, takes = self.client_of(method, self.samples).phase_named(name.partition("/")[2])
+        return work, lambda run: takes(run.of(method))
 
     def _draw(self, asked: Tensors) -> Images | None:
-        settings, size = settings_of(self._client.run), int(asked[SIZE])
+        """Return images of a generator that the site trains, as many as are asked for."""
+        settings, size = settings_of(self.run), int(asked[SIZE])
         if settings.size and size != settings.size:
             raise FederationError(
                 f"the server asks for {size} images where fedssyn.size={settings.size}"
             )
-        synthesis = Synthesis(self._client, settings, settings.rho, size, settings.source)
+        synthesis = Synthesis(self, settings, settings.rho, size, settings.source)
         images = synthesis.images()
         if images is None:
-            self._client.tell(**{DONE: synthesis.done})
+            self.tell(**{DONE: synthesis.done})
         return images
 
-
-class DistilledAtSite(SiteSource):
-    """Images that another method's client makes, by its own settings."""
-
-    def __init__(self, client: DeviceClient) -> None:
-        super().__init__(client)
-        self._method = settings_of(client.run).distilled_by
-        self._maker = client.client_of(self._method, client.samples)
-
-    def phase_named(self, name: str) -> Phase:
-        """Return that client's phase, which stands behind a slash."""
-        work, takes = self._maker.phase_named(name.partition("/")[2])
-        return work, lambda run: takes(run.of(self._method))
-
-
-class RealAtSite(SiteSource):
-    """Real images, of which the site keeps no copy to learn from: a study of shuffling."""
-
-    def phase_named(self, name: str) -> Phase:
-        """Return what gives away a share of the site's images."""
-        return self._give, asked_spec
-
-    def kept(self) -> Samples:
-        """Return those that were not given away."""
-        return self._client.samples.at(self._division()[1])
-
     def _give(self, asked: Tensors) -> Images:
-        client = self._client
-        info, device, positions = client.run.info, client.run.device, self._division()[0]
-        mean, std = (torch.tensor(v, device=device)[:, None, None] for v in (info.mean, info.std))
-        shown = (client.samples.inputs(positions) * std + mean).clamp(0, 1) * LEVELS
-        labels = client.samples.labels[positions]
-        return images_of(client.run, shown.round().to(torch.uint8).cpu(), labels.cpu())
+        """Return real images, of which the site keeps no copy to learn from: a study of shuffling."""
+        positions = self._given_away()[0]
+        shown = in_unit(self.run.info, self.samples.inputs(positions)).clamp(0, 1) * LEVELS
+        labels = self.samples.labels[positions]
+        return images_of(self.run, shown.round().to(torch.uint8).cpu(), labels.cpu())
 
-    def _division(self) -> tuple[Tensor, Tensor]:
+    def _given_away(self) -> tuple[Tensor, Tensor]:
         """Return the positions of the images that are given away, p n_k of them, and of those that are kept."""
-        client = self._client
-        n, draws = len(client.samples), client.generator("given-away", 0)
-        order = torch.randperm(n, generator=draws, device=client.run.device)
-        cut = given_away(settings_of(client.run), n)
+        n, draws = len(self.samples), self.generator("given-away", 0)
+        order = torch.randperm(n, generator=draws, device=self.run.device)
+        cut = given_away(settings_of(self.run), n)
         return order[:cut], order[cut:]
-
-
-SOURCES: Mapping[str, Callable[[DeviceClient], SiteSource]] = {
-    "diffusion": GeneratedAtSite,
-    "vae": GeneratedAtSite,
-    "distilled": DistilledAtSite,
-    "real": RealAtSite,
-}
-"""The sources by the names of `fedssyn.source`."""

@@ -13,7 +13,6 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from flwr.app import Context
-from numpy.typing import NDArray
 
 from client_app.draws import divided, is_seeded, key_of, refuse_seeded
 from client_app.owner.ledger import Account, check_budget, check_covered
@@ -40,7 +39,7 @@ from common.config.loading import load
 from common.config.resolved import Config
 from common.data.loading import cache_generation, require_own
 from common.data.store import digest_of
-from common.division import Division
+from common.division import Division, require_same_data
 from common.errors import ConfigError, FederationError
 from common.learning.compute import torch_device
 from common.learning.run import Run
@@ -56,7 +55,6 @@ from common.sites import (
     partition_name,
     site_name,
 )
-from common.specs.updates import require_same_data
 from common.storage.limits import Bounds
 
 PARTITION = ("partition-id", "num-partitions")
@@ -85,7 +83,12 @@ def bounded(division: Division, node: NodeConfig) -> Division:
     if node.data is not None:  # images of the site's own: the run's paths play no part there
         if kind_of(config.dataset) and not config.data.columns:
             require_own(config.dataset)
-        config = _without_places(replace(config, data_dir=root))
+        config = replace(
+            config,
+            data_dir=root,
+            images=config.images.model_copy(update={"folder": "", "sites": ""}),
+            data=config.data.model_copy(update={"file": "", "sites": "", "owner": ""}),
+        )
     elif config.origin.get("data-dir") != COMMAND_LINE and node.data_root is not None:
         config = replace(config, data_dir=root)
     bounds.inside(config.data_dir, "data-dir")
@@ -95,12 +98,6 @@ def bounded(division: Division, node: NodeConfig) -> Division:
         if within.extractor is not None:
             check_parameters(node, within.extractor.parameters)
     return within
-
-
-def _without_places(config: Config) -> Config:
-    images = config.images.model_copy(update={"folder": "", "sites": ""})
-    data = config.data.model_copy(update={"file": "", "sites": "", "owner": ""})
-    return replace(config, images=images, data=data)
 
 
 @lru_cache(maxsize=4)
@@ -139,18 +136,14 @@ def division_of(context: Context) -> Division:
         check_known(node)
         check_size(context.run_config)
     if node.device is not None:
-        _check_offered(node.device)
+        try:
+            torch_device(node.device)
+        except ConfigError:
+            raise FederationError(
+                f"the node config says device='{node.device}', which this machine does not offer: choose cpu or auto"
+            ) from None
     items = tuple(sorted(context.run_config.items()))
     return _division(items, node.device, node.cores, owner, cache_generation())
-
-
-def _check_offered(device: str) -> None:
-    try:
-        torch_device(device)
-    except ConfigError:
-        raise FederationError(
-            f"the node config says device='{device}', which this machine does not offer: choose cpu or auto"
-        ) from None
 
 
 def partition_of(context: Context) -> tuple[int, int]:
@@ -224,37 +217,23 @@ def user_folder(run: Run, context: Context) -> Path | None:
     return absolute("data", named)
 
 
-#: the partitions that this process has read of each division, together the data set once more: no fixed number of
-#: them, since sites that take turns beyond it would each be read again in each round
-_PARTITIONS: WeakKeyDictionary[
-    Division, dict[tuple[str, bytes, int, int], tuple[Samples, Samples]]
+#: what this process has read of each division's sites, together the data set once more: no fixed number of them, since
+#: sites that take turns beyond it would each be read again in each round
+_SAMPLES: WeakKeyDictionary[
+    Division, dict[tuple[str, bytes, Dataset | tuple[int, int]], tuple[Samples, Samples]]
 ] = WeakKeyDictionary()
-
-
-def _partition_samples(
-    division: Division, site: str, key: bytes, index: int, number: int
-) -> tuple[Samples, Samples]:
-    kept, of = _PARTITIONS.setdefault(division, {}), (site, key, index, number)
-    if of not in kept:
-        part = division.partition(number)[index]
-        kept[of] = _split(division, site, key, division.dataset, part)
-    return kept[of]
-
-
-@lru_cache(maxsize=1024)
-def _folder_samples(
-    division: Division, site: str, key: bytes, dataset: Dataset
-) -> tuple[Samples, Samples]:
-    return _split(division, site, key, dataset, np.arange(len(dataset.train)))
-
 
 _folder_dataset = lru_cache(maxsize=1024)(Division.site_dataset)
 
 
 def _split(
-    division: Division, site: str, key: bytes, dataset: Dataset, indices: NDArray[np.int64]
+    division: Division, site: str, key: bytes, where: Dataset | tuple[int, int]
 ) -> tuple[Samples, Samples]:
-    """Return a site's images at ``indices``: those to learn from, and those it holds out."""
+    """Return a site's images, a partition's or all of a folder's: those to learn from, and those it holds out."""
+    if isinstance(where, tuple):
+        dataset, indices = division.dataset, division.partition(where[1])[where[0]]
+    else:
+        dataset, indices = where, np.arange(len(where.train))
     run, parts = division.run, divided(division, site, dataset, indices, key)
     train, holdout = (samples(dataset.train, run.info, part) for part in parts)
     return train.to(run.device), holdout.to(run.device)
@@ -274,22 +253,20 @@ def site_samples(division: Division, site: str, context: Context) -> tuple[Sampl
         If the node config names neither a partition nor a folder, or both; the site has too few images of a class
         for its owner to let them be distilled; or it has a folder, and the run asks it for seeded noise.
     """
-    train, holdout = _site_samples(division, site, context)
-    if not is_simulated(context):
-        run = division.run
-        counts = run.task.class_counts(train.labels)
-        check_classes(NodeConfig.of(context.node_config), run.config, counts)
-    return train, holdout
-
-
-def _site_samples(division: Division, site: str, context: Context) -> tuple[Samples, Samples]:
-    run = division.run
-    folder = user_folder(run, context)
+    run, folder = division.run, user_folder(division.run, context)
     refuse_seeded(run.config, folder is not None)
-    key = _holdout_key(run, site, context, user_data=folder is not None)
-    if folder is None:
-        return _partition_samples(division, site, key, *partition_of(context))
-    return _folder_samples(division, site, key, data_here(division, context))
+    key = b""  # by which a private run's site holds examples out
+    if run.config.private and run.config.data.site_holdout:
+        seeded = is_simulated(context) or is_seeded(run.config, folder is not None)
+        key = key_of(run, site, state_directory(context), seeded=seeded)
+    where = partition_of(context) if folder is None else data_here(division, context)
+    kept, of = _SAMPLES.setdefault(division, {}), (site, key, where)
+    if of not in kept:
+        kept[of] = _split(division, *of)
+    if not is_simulated(context):
+        counts = run.task.class_counts(kept[of][0].labels)
+        check_classes(NodeConfig.of(context.node_config), run.config, counts)
+    return kept[of]
 
 
 def sites_of(
@@ -374,14 +351,6 @@ def _require_columns_of_run(config: Config, state: DeviceState) -> None:
             "the run began here with other columns, kinds or classes (data.columns, data.label, images.classes): go on "
             "with those, or begin a new run"
         )
-
-
-def _holdout_key(run: Run, site: str, context: Context, *, user_data: bool) -> bytes:
-    """Return the key by which the site holds examples out; nothing where the run needs none."""
-    if not (run.config.private and run.config.data.site_holdout):
-        return b""
-    seeded = is_simulated(context) or is_seeded(run.config, user_data)
-    return key_of(run, site, state_directory(context), seeded=seeded)
 
 
 def state_of(run: Run, record_id: str, site: str, context: Context) -> DeviceState:

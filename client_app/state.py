@@ -31,6 +31,7 @@ from common.config.resolved import Config
 from common.errors import FederationError
 from common.settings.section import without_later
 from common.sites import KEPT_MODEL, site_slug
+from common.specs.updates import VERSIONS_KEPT
 from common.storage import tensor_file
 from common.storage.files import collect_leftovers, write_text
 from common.storage.tensor_file import TensorFileError
@@ -55,9 +56,6 @@ COLUMNS = "columns-began"
 
 ARTIFACTS = "nectar-made"
 """The folder of what sites made once and runs may share, such as the images of a generator."""
-
-#: versions kept: the one a resumed round needs and two behind it
-KEPT = 3
 
 
 def state_kind_of(config: Config) -> str:
@@ -110,7 +108,7 @@ class DirectoryState:
         self._flushed = flushed
         self._parts = root, record_id, site_slug(site), kind, str(run)
         self._earlier = earlier
-        self._shelf = artifact_cache or root / ARTIFACTS
+        self.artifact_cache = artifact_cache or root / ARTIFACTS  # beside the runs' own folders
         self._log = ReleaseLog(root, {"run": run, "record": record_id, "site": site})
 
     @cached_property
@@ -133,7 +131,9 @@ class DirectoryState:
         if not found:
             return sorted({each for rounds in others.values() for each in rounds})
         # A copy is as old as what it is of, in a folder that is newer.
-        before = max(found, key=lambda at: (_age(at / _file(taken)), _age(at)))
+        before = max(
+            found, key=lambda at: ((at / _file(taken)).stat().st_mtime_ns, at.stat().st_mtime_ns)
+        )
         self._take_over(before)
         return others[before]
 
@@ -213,10 +213,6 @@ class DirectoryState:
         except OSError as error:
             raise self._unwritable(error) from None
 
-    def artifact_cache(self) -> Path:
-        """Return the folder beside the runs' own."""
-        return self._shelf
-
     def keep_model(self, tensors: Tensors, about: Mapping[str, Any]) -> None:
         """Write ``KEPT_MODEL`` into the site's folder of the record; FederationError if it cannot be written."""
         path = Path(*self._parts[:3], KEPT_MODEL)
@@ -246,6 +242,8 @@ class DirectoryState:
 
 class ContextState:
     """Versions in Flower's ``context.state``, one run's: lost with the SuperNode, and empty in a resumed run."""
+
+    artifact_cache: Path | None = None  # what is made is made again after a restart
 
     def __init__(self, state: RecordDict) -> None:
         self._state = state
@@ -285,9 +283,6 @@ class ContextState:
         self._state.setdefault(of, ConfigRecord({of: checksum}))
         return str(self._state.config_records[of][of])
 
-    def artifact_cache(self) -> None:
-        """Return None: what is made is made again after a restart."""
-
     def keep_model(self, tensors: Tensors, about: Mapping[str, Any]) -> None:
         """Keep nothing: a site that wants its model names a state directory in its node config."""
 
@@ -322,10 +317,6 @@ def _rounds_in(folder: str | Path) -> list[int]:
     return sorted(int(n.removesuffix(_VERSION)) for n in names if fnmatch(n, f"[0-9]*{_VERSION}"))
 
 
-def _age(path: Path) -> int:
-    return path.stat().st_mtime_ns
-
-
 def _file(server_round: int) -> str:
     return f"{server_round:06d}{_VERSION}"
 
@@ -341,7 +332,7 @@ def _base_key(server_round: int) -> str:
 def _surplus(rounds: Sequence[int], newest: int, taken: int) -> list[int]:
     """Return the versions that no run goes on from: beside the newest ones the server's own stays."""
     older, later = [r for r in rounds if r < newest], [r for r in rounds if r > newest]
-    return [*(r for r in older[: 1 - KEPT] if r != taken), *later]
+    return [*(r for r in older[: 1 - VERSIONS_KEPT] if r != taken), *later]
 
 
 # ---- releases ------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from client_app.state import Tensors
 from common.errors import FederationError
 from common.learning.compute import counted
 from common.privacy.events import Event
-from common.samples.inputs import Samples
+from common.samples.inputs import Samples, in_unit
 from common.settings.generation import GenerationSettings
 from common.specs.generation import schedule, unbuildable, unet
 from common.storage import tensor_file
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 
 logger = getLogger("flwr")
+
+MECHANISM = "dp-ddpm"
+"""What the ledger calls the training of a generator."""
 
 #: another number trains every generator again: raise it with a change of how images are made, and with no other
 _MADE_BY = 1
@@ -79,10 +82,14 @@ class Synthesis:
     ) -> None:
         self._client, self._settings, self._size, self._kind = client, settings, size, kind
         chosen = self._chosen(rho)
-        self._examples = known_examples(client, rho)
+        # How many a private generator is taken to be trained on is public: of the site's own number where that is told.
+        config = client.run.config
+        known = len(client.samples) if config.tells_counts else config.privacy.examples
+        self._examples = max(1, round(rho * known))
         self._labels = client.samples.labels[chosen]
-        self._images = self._in_unit_range(client.samples.inputs(chosen))
-        self._shelf = client.state.artifact_cache()
+        units = in_unit(client.run.info, client.samples.inputs(chosen))
+        self._images = (units * 2 - 1).clamp(-1, 1)
+        self._shelf = client.state.artifact_cache
         self.done = 0.0
 
     def _chosen(self, rho: float) -> Tensor:
@@ -93,16 +100,6 @@ class Synthesis:
         draws = client.generator("synthesis-subset", 0)
         order = torch.randperm(n, generator=draws, device=client.run.device)
         return order[: max(1, round(rho * n))].sort().values
-
-    def _in_unit_range(self, inputs: Tensor) -> Tensor:
-        """Return a model's inputs as the generator has them, from -1 to 1."""
-        mean, std = self._normalisation()
-        return ((inputs * std + mean) * 2 - 1).clamp(-1, 1)
-
-    def _normalisation(self) -> tuple[Tensor, Tensor]:
-        info, device = self._client.run.info, self._client.run.device
-        mean, std = (torch.tensor(v, device=device)[:, None, None] for v in (info.mean, info.std))
-        return mean, std
 
     def images(self) -> Pixels | None:
         """Return the images; None if the round's time does not suffice, and the next round goes on.
@@ -145,23 +142,42 @@ class Synthesis:
             self._images,
             self._labels,
             self._client.generator("synthesis-model", 0),
-            self._draws_of,
+            lambda epoch: self._client.generator(f"synthesis-epoch {epoch}", 0),
             run.config.compute.precision,
-            descent_of(self._client, settings, self._pool, self._examples),
+            self._descent() if settings.noise_multiplier else None,
         )
         kept = self._read("training")
-        charge_generator(self._client, settings, self._examples, first=kept is None)
+        self._charge(first=kept is None)
         if kept is not None:
             generator.load(kept)
         return generator
 
-    @cached_property
-    def _pool(self) -> Samples:
-        """The images as the generator has them."""
-        return Samples.of(self._images, self._labels)
+    def _charge(self, *, first: bool) -> None:
+        """Charge the training, or go on with one that was charged before; nothing where it has no noise.
 
-    def _draws_of(self, epoch: int) -> torch.Generator:
-        return self._client.generator(f"synthesis-epoch {epoch}", 0)
+        That it is trained on a share of the examples chosen by chance makes it no cheaper: nobody claims that.
+        """
+        settings, examples = self._settings, self._examples
+        if not settings.noise_multiplier:
+            return
+        rate = min(settings.batch, examples) / examples
+        steps = steps_of(settings.epochs, examples, settings.batch)
+        event = Event(MECHANISM, settings.noise_multiplier, rate, steps)
+        self._client.draws.charge(*[event] * first, resumable=True)
+
+    def _descent(self) -> PrivateDescent:
+        """Return how private steps on the images are taken."""
+        settings, draws = self._settings, self._client.draws
+        pool = Samples.of(self._images, self._labels)
+        return PrivateDescent(
+            settings.multiplicity,
+            self._examples,
+            lambda step, rate: draws.sample(f"synthesis-sample {step}", rate, pool),
+            lambda step, at: draws.rows(f"synthesis-draws {step}", pool)(step, at),
+            lambda step: draws.gaussian(
+                f"synthesis-noise {step}", settings.noise_multiplier, settings.clip
+            ),
+        )
 
     def _train(self, training: Generator) -> None:
         """Train to the end, keeping copies; _Pause, with all kept, if the round's time is about to be over."""
@@ -228,7 +244,7 @@ class Synthesis:
         if kept is None:
             return None
         # another release of the same images, charged as a round that is repeated is
-        charge_generator(self._client, self._settings, self._examples, first=True)
+        self._charge(first=True)
         return Pixels(kept["images"], kept["labels"], tuple(info.mean), tuple(info.std))
 
     def _keep(self, made: Pixels) -> None:
@@ -323,56 +339,6 @@ class _Clock:
 def _finite(seconds: float) -> float:
     """Return a time as a lock takes it, for which -1 is for ever."""
     return seconds if math.isfinite(seconds) else -1
-
-
-# ---- private synthesis ---------------------------------------------------------------------------
-# What a site's private generator is charged, and where its draws come from.
-
-MECHANISM = "dp-ddpm"
-"""What the ledger calls the training of a generator."""
-
-
-def known_examples(client: DeviceClient, rho: float) -> int:
-    """Return how many examples a private generator is taken to be trained on, which is public.
-
-    Of the site's own number where that is told, else of ``privacy.examples``; how many were chosen is nobody's to know.
-    """
-    config = client.run.config
-    known = len(client.samples) if config.tells_counts else config.privacy.examples
-    return max(1, round(rho * known))
-
-
-def charge_generator(
-    client: DeviceClient, settings: GenerationSettings, examples: int, *, first: bool
-) -> None:
-    """Charge the training of a generator on so many examples, or go on with one that was charged before.
-
-    That it is trained on a share of them chosen by chance makes it no cheaper: nobody claims that. Nothing where it has
-    no noise.
-    """
-    if not settings.noise_multiplier:
-        return
-    rate = min(settings.batch, examples) / examples
-    steps = steps_of(settings.epochs, examples, settings.batch)
-    event = Event(MECHANISM, settings.noise_multiplier, rate, steps)
-    client.draws.charge(*[event] * first, resumable=True)
-
-
-def descent_of(
-    client: DeviceClient, settings: GenerationSettings, pool: Samples, examples: int
-) -> PrivateDescent | None:
-    """Return how the generator's private steps on ``pool`` are taken; None if it has no noise."""
-    if not settings.noise_multiplier:
-        return None
-    return PrivateDescent(
-        settings.multiplicity,
-        examples,
-        lambda step, rate: client.draws.sample(f"synthesis-sample {step}", rate, pool),
-        lambda step, at: client.draws.rows(f"synthesis-draws {step}", pool)(step, at),
-        lambda step: client.draws.gaussian(
-            f"synthesis-noise {step}", settings.noise_multiplier, settings.clip
-        ),
-    )
 
 
 # ---- generators ----------------------------------------------------------------------------------

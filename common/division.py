@@ -21,12 +21,13 @@ from common.data.published.catalogue import NAMES, describe
 from common.data.store import store_roots
 from common.data.user.rows import check_reach, info_of_columns, read_rows
 from common.draws.seeding import derive
-from common.errors import DataError
+from common.errors import DataError, FederationError
 from common.learning.run import Run
 from common.samples.dataset import Dataset, DatasetInfo, Labels
 from common.settings.columns import agreed_columns
-from common.settings.sections import kind_of
+from common.settings.sections import FUNCTION, kind_of
 from common.sites import folder_sites
+from common.specs.updates import OTHER_DATA
 from common.storage.limits import ANYWHERE, Bounds
 
 Indices = NDArray[np.int64]
@@ -215,6 +216,17 @@ def unheld(info: DatasetInfo, held: Mapping[str, Indices]) -> list[str]:
     there = np.repeat(np.arange(len(counts)), counts)
     sentence = lacking(there, info.classes, f"{info.unit} held out at the sites")
     return [sentence] if sentence else []
+
+
+def require_same_data(dataset: str, began: Mapping[str, str], found: Mapping[str, str]) -> None:
+    """Refuse data of another checksum than a run began with, by a FederationError; an empty one is not known."""
+    for name, was in began.items():
+        now, of = found.get(name, ""), f" of {name}" if name else ""
+        if was and now and was != now:
+            mend = "put back what was there, or begin a new run"
+            if kind_of(dataset) == FUNCTION:
+                mend = f"{dataset.partition(':')[2]} gave other data than before: fix its seed"
+            raise FederationError(f"{OTHER_DATA} (checksum{of} {was[:16]}, now {now[:16]}): {mend}")
 
 
 @lru_cache(maxsize=4)

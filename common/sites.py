@@ -135,7 +135,6 @@ class Site:
     class_counts: tuple[int, ...] = ()
     engine: str = IN_PROCESS
     held_out: int = 0
-    reviewed: bool = False  # its owner looks at images before they leave, and may delete some
     drawn_as: str = ""
     data: str = ""  # the checksum of what it reads, if that is not a real site's own
 

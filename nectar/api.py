@@ -143,7 +143,6 @@ def compare(
     target: float | None = None,
     jobs: int | None = None,
     alone: bool = False,
-    ray: str | None = None,
     output: str | Path | None = None,
     tune: str | Sequence[str] = (),
     tune_seeds: int | None = None,
@@ -165,7 +164,7 @@ def compare(
         The values of settings whose combinations are compared, such as ``{"partition.alpha": [0.1, 1]}``.
     small, search : bool
         Of a table, whether its variants of two-core size are run, and whether what it states is searched again.
-    seeds, target, jobs, alone, ray, output, tune, tune_seeds
+    seeds, target, jobs, alone, output, tune, tune_seeds
         The command's options of these names.
     progress : bool
         Whether a line is printed for each run.
@@ -195,7 +194,6 @@ def compare(
         "seeds": seeds,
         "target": target,
         "jobs": jobs,
-        "ray": ray,
         "output": output,
         "tune_seeds": tune_seeds,
         "alone": alone,

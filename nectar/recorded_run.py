@@ -15,11 +15,12 @@ from common.errors import ConfigError
 from common.models.registry import KINDS
 from common.wire.images import SyntheticImages
 from nectar.export.bundle import network_of
-from nectar.records.outputs import REPORT, output_page
+from nectar.records.outputs import output_page
 from nectar.records.record import OTHERS, OVER_SITES, RunRecord
 from nectar.records.synthetic_sets import contrast_of
 from nectar.report.page import write
 from server_app.pictures import grid
+from server_app.run_directory import REPORT
 
 if TYPE_CHECKING:
     from pandas import DataFrame

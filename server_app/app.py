@@ -230,13 +230,8 @@ def _run_rounds(
     observer: Observer,
 ) -> None:
     """Carry out the rounds that are left, and note that the run is completed."""
-    record, strategy, run, checkpoint = (
-        point.record,
-        start.strategy,
-        start.strategy.run,
-        point.checkpoint,
-    )
-    config = run.config
+    record, strategy, run = point.record, start.strategy, start.strategy.run
+    checkpoint, config = point.checkpoint, run.config
     held = held_out(start.division, strategy.sites)
     for sentence in unheld(run.info, held):
         logger.warning("%s", sentence)

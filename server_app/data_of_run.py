@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.data.division.partitions import class_counts, report
-from common.division import Division
+from common.division import Division, require_same_data
 from common.errors import FederationError
 from common.sites import SUPERLINK, Site, engine_of, site_name
 from strategies.exchange.membership import Members
@@ -39,6 +39,11 @@ def stated_data(dataset: str, data: Mapping[str, str]) -> dict[str, Any]:
     return {"name": dataset, "sha256": data.get("", ""), **({"sites": sites} if sites else {})}
 
 
+def require_data_of(site: Site, data: Mapping[str, str], dataset: str) -> None:
+    """Refuse a site that reads other data than those of the run, by a FederationError."""
+    require_same_data(dataset, data, {site.name if site.name in data else "": site.data})
+
+
 def agree_on_data(members: Members, read: Mapping[str, str], dataset: str, quorum: int) -> None:
     """Note the checksums of the run's data, what this process reads or else most sites, and leave out other sites.
 
@@ -52,7 +57,7 @@ def agree_on_data(members: Members, read: Mapping[str, str], dataset: str, quoru
     odd = {}
     for site in members.sites:
         try:
-            members.require_data_of(site, dataset)
+            require_data_of(site, members.data, dataset)
         except FederationError as error:
             odd[site.node_id] = f"site '{site.name}': {error}"
             logger.warning("left out: %s", odd[site.node_id])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from logging import getLogger
 from statistics import fmean
 from types import MappingProxyType
@@ -23,6 +23,7 @@ from common.learning.task import Evaluation
 from common.models import Classifier
 from common.samples.inputs import Samples, samples
 from common.settings.sections import MEASURES
+from server_app.data_of_run import require_data_of
 from strategies.federated import Federated
 from strategies.round import Callback, Evaluator, FiguresCallback, Judgement, RoundResult, Rounds
 
@@ -63,11 +64,13 @@ def federate(
         for callback in callbacks:
             callback(start)
     rounds = Rounds(strategy, grid, evaluator, callbacks, figures_callbacks)
+    members, dataset = strategy.members, strategy.run.config.dataset
+    require = partial(require_data_of, data=members.data, dataset=dataset)
     if unjudged:
         strategy.ask_for_evaluation(first_round - 1, arrays)
     for server_round in range(first_round, last_round + 1):
         if strategy.asks_sites:
-            strategy.update_sites(grid)
+            strategy.update_sites(grid, require)
         due = server_round % strategy.run.config.evaluation.every == 0 or server_round == last_round
         arrays = rounds.run(server_round, arrays, evaluated=due)
         return_freed_memory()

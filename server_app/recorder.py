@@ -321,14 +321,8 @@ def warn_no_progress(lines: Sequence[Mapping[str, Any]], config: Config) -> None
     logger.warning(
         "the run has learned nothing: after round %d the test loss is %.4f, before training it was %.4f "
         "(accuracy %.4f, before %.4f); %stry a lower learning rate (%s)",
-        *(
-            judged[-1]["round"],
-            after["loss"],
-            before["loss"],
-            after["accuracy"],
-            before["accuracy"],
-        ),
-        *(first, config.learning_rates),
+        *(judged[-1]["round"], after["loss"], before["loss"]),
+        *(after["accuracy"], before["accuracy"], first, config.learning_rates),
     )
 
 

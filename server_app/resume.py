@@ -14,8 +14,9 @@ from typing import Any
 
 from common.config.keys import BEST, ROUND
 from common.config.resolved import Config
+from common.division import require_same_data
 from common.errors import FederationError
-from common.specs.updates import require_same_data
+from common.specs.updates import VERSIONS_KEPT
 from common.storage.files import collect_leftovers, write_atomically
 from server_app.checkpoint import Checkpoint, Checksum
 from server_app.data_of_run import recorded_data
@@ -25,9 +26,6 @@ from strategies.exchange.replies import Outcome
 from strategies.federated import Federated
 
 logger = getLogger("flwr")
-
-#: versions that a site keeps of what it remembers
-REMEMBERED = 3
 
 _MEND = "put back a whole copy of the record, or begin a new run; nothing of it was changed"
 
@@ -243,12 +241,12 @@ def roll_back(record: Record, checkpoint: Checkpoint) -> None:
     """
     server_round = checkpoint.server_round
     lines = record.metrics_path.read_bytes().split(b"\n")
-    if (back := len(lines) - 2 - server_round) >= REMEMBERED:
+    if (back := len(lines) - 2 - server_round) >= VERSIONS_KEPT:
         logger.warning(
             "round %d lies %d rounds back, and a site keeps what it remembered of the last %d: one that goes on from "
             "what it remembered refuses until this run's state is deleted there, and begins afresh then, to other "
             "numbers",
-            *(server_round, back, REMEMBERED),
+            *(server_round, back, VERSIONS_KEPT),
         )
     if after := b"\n".join(lines[server_round + 1 :]):
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())

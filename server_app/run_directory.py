@@ -23,6 +23,12 @@ Line = dict[str, Any]
 
 PROVENANCE = "provenance.json"
 
+LATEST = "latest"
+"""The record that was begun last."""
+
+REPORT = "report.html"
+"""What a run's report is called in its record."""
+
 AUDIT = "audit-images.json"
 """What `nectar audit images` found; there only where it was asked."""
 

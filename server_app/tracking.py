@@ -1,7 +1,8 @@
 """Who is told of each round that is on record: a user's own function, TensorBoard, MLflow; a failure costs nothing.
 
-A tracker is given numbers by name, and settings; no site's name, reason or path, and no token. `require_tracker` and
-`refuse_own_pictures` refuse what cannot be tracked.
+A tracker is given numbers by name, and settings; no site's name, reason or path, and no token. MLflow, which keeps
+files too, is given the record's figures, report and weights at the end. `require_tracker` and `refuse_own_pictures`
+refuse what cannot be tracked.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import math
 import os
 import re
+import shutil
 import threading
 import time
 import traceback
@@ -20,8 +22,10 @@ from importlib.util import find_spec
 from logging import getLogger
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from queue import SimpleQueue
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
+import yaml
 from filelock import FileLock
 from PIL import Image
 
@@ -32,8 +36,12 @@ from common.config.text import Scalar, dotted
 from common.errors import ConfigError, FederationError
 from common.settings.sections import TrackSettings
 from common.sites import Site
+from common.storage.files import write_text
+from server_app.checkpoint import Checkpoint
 from server_app.record import Record, without_nan
-from server_app.run_directory import COMPLETED, Line, RunDirectory
+from server_app.report import draw_report
+from server_app.run_directory import COMPLETED, REPORT, Line, RunDirectory
+from strategies.federated import LEARNED
 
 logger = getLogger("flwr")
 T = TypeVar("T")
@@ -51,7 +59,7 @@ RECORD = "nectar.record"
 """MLflow's tag with the record's id, by which a run that continues finds its own."""
 
 #: seconds for which the end of a run waits for a tracker that is not done
-_PATIENCE = 30.0
+_PATIENCE = 120.0
 
 #: name and password in an address, which a tracker's own error may quote
 _CREDENTIALS = re.compile(r"//[^/@\s]+@")
@@ -231,6 +239,8 @@ class MLflow:
     """Writes a run of an experiment, at the server that MLFLOW_TRACKING_URI names or in a store beside the records.
 
     By a client of its own: MLflow's functions would change the server and the experiment of a notebook that calls us.
+    At its end the run gets files, for whoever has no other way to the record: ``config.yaml``, its settings by
+    ``settings_of``; ``metrics.jsonl``; ``report.html``; the weights of the best checkpoint, else the last.
     """
 
     def __init__(self, config: Config, record: RunDirectory, before: Sequence[Line]) -> None:
@@ -239,6 +249,7 @@ class MLflow:
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
 
+        self._config, self._record = config, record
         output, group = record.directory.parent, config.track.group or "nectar"
         named = os.environ.get("MLFLOW_TRACKING_URI", "")
         store = named or f"sqlite:///{output / 'mlflow.db'}"
@@ -256,15 +267,16 @@ class MLflow:
             self._id = str(found[0].info.run_id)
             self._client.update_run(self._id, status="RUNNING")
         else:
-            self._create(experiment, config, record.id)
+            self._create(experiment)
 
-    def _create(self, experiment: str, config: Config, record: str) -> None:
+    def _create(self, experiment: str) -> None:
         from mlflow.entities import Param
 
-        name = config.track.name or record
+        record, told = self._record.id, settings_of(self._config)
+        name = self._config.track.name or record
         run = self._client.create_run(experiment, tags={RECORD: record}, run_name=name)
         self._id = str(run.info.run_id)
-        settings = [Param(key, str(each)[:_LONGEST]) for key, each in settings_of(config).items()]
+        settings = [Param(key, str(each)[:_LONGEST]) for key, each in told.items()]
         for first in range(0, len(settings), _PARAMETERS):
             self._client.log_batch(self._id, params=settings[first : first + _PARAMETERS])
 
@@ -281,9 +293,38 @@ class MLflow:
                 self._client.log_image(self._id, picture.convert("RGB"), key=key, step=step)
 
     def close(self, outcome: str) -> None:
-        """Describe how the run ended."""
+        """Upload the run's files, and describe how it ended."""
         states = {COMPLETED: "FINISHED", "interrupted": "KILLED"}
-        self._client.set_terminated(self._id, status=states.get(outcome, "FAILED"))
+        try:
+            self._upload()
+        finally:
+            self._client.set_terminated(self._id, status=states.get(outcome, "FAILED"))
+
+    def _upload(self) -> None:
+        record = self._record
+        with TemporaryDirectory() as folder:
+            own = Path(folder)
+            write_text(own / "config.yaml", yaml.safe_dump(settings_of(self._config)))
+            if record.metrics_path.is_file():
+                shutil.copyfile(record.metrics_path, own / record.metrics_path.name)
+            draw_report(record.directory, own / REPORT, images=self._config.track.images)
+            for checkpoint in (record.best, record.last):
+                if checkpoint.is_file():
+                    weights_of(Checkpoint.load(checkpoint)).save(own / checkpoint.name)
+                    break
+            for path in sorted(path for path in own.iterdir() if path.is_file()):
+                self._client.log_artifact(self._id, str(path))
+
+
+def weights_of(checkpoint: Checkpoint) -> Checkpoint:
+    """Return what was learned alone: beside it a strategy may keep what sites sent, such as each site's sums."""
+    models = checkpoint.models if LEARNED in checkpoint.strategy else {}
+    return Checkpoint(
+        checkpoint.server_round,
+        checkpoint.weights,
+        {LEARNED: models} if models else {},
+        checkpoint.validation_accuracy,
+    )
 
 
 def figures_of(line: Mapping[str, Any]) -> dict[str, float]:
@@ -336,8 +377,8 @@ def require_tracker(track: TrackSettings) -> None:
     found = find_spec(track.by)
     if found is None or found.origin is None:
         raise ConfigError(
-            f"track={track.by} needs {track.by}, which is not installed here: `pip install 'nectar-fl[{track.by}]'` "
-            f"(in a clone `.uv/bin/uv pip install -e '.[{track.by}]'`), or leave track out."
+            f"track={track.by} needs {track.by}, which is not installed here: "
+            f"`.uv/bin/uv pip install -e '.[{track.by}]'` in Nectar's clone, or leave track out."
         )
 
 

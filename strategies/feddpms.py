@@ -41,10 +41,10 @@ from common.wire.tensors import CLASS_LIST, LABELS, VECTORS, Tensors, latent_mea
 from common.wire.weights import Weights
 from strategies.averaging import Mean, RobustMean
 from strategies.base import Instruction, State
+from strategies.exchange.instructions import OneTimePayloads
 from strategies.exchange.replies import Outcome, Upload
 from strategies.exchange.rules import Rule, compared_rule, form_rule, model_rule, vector_rule
 from strategies.fedvae import FedVAE
-from strategies.one_time_payloads import OneTimePayloads
 from synth.latent_sharing import best_match
 
 _HELD = "decoder-held"

@@ -6,7 +6,9 @@ shows and keeps. What is written here holds where a strategy says nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from logging import getLogger
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -15,9 +17,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
-from common.errors import FederationError
+from common.errors import FederationError, PayloadError
 from common.learning.run import Run
+from common.privacy.ledger import RECORD
 from common.sites import Site
+from common.wire.bundle import Bundle
+from common.wire.form import Payload
 from common.wire.image_codecs import Contrast
 from common.wire.images import SyntheticImages
 from common.wire.weights import Weights
@@ -26,11 +31,14 @@ from strategies.exchange.exchange import Traffic
 from strategies.exchange.instructions import Serialiser, weights_from
 from strategies.exchange.membership import Members, Question, wait_for_sites
 from strategies.exchange.open_round import OpenRound
-from strategies.exchange.replies import Outcome
-from strategies.exchange.rules import GLOBAL
-from strategies.exchange.screening import FiniteChecks, ScreeningHooks
+from strategies.exchange.replies import Outcome, Upload
+from strategies.exchange.rules import GLOBAL, STATISTICS, Clipping, Rule
+from strategies.exchange.screening import FiniteChecks
 
 logger = getLogger("flwr")
+
+#: the part of a bundle that is a model
+_WEIGHTS = "weights"
 
 _SPENDING, _LENGTHS = "spending", "update-lengths"
 
@@ -41,7 +49,7 @@ LEARNED = "learned"
 State = Mapping[str, Any]
 
 
-class Federated(ScreeningHooks, FlowerStrategy):
+class Federated(FlowerStrategy):
     """A strategy over named sites.
 
     Parameters
@@ -56,15 +64,78 @@ class Federated(ScreeningHooks, FlowerStrategy):
     contrast: ClassVar[Contrast] = "pixels"
     #: whether there are sites to be asked
     asks_sites = True
+    #: the records that a reply may hold; None for any
+    records: ClassVar[Collection[str] | None] = frozenset({"arrays", "metrics", "about", RECORD})
+    #: whether an update that is longer than the others' is shortened (``federation.robust``)
+    clips: ClassVar[bool] = True
 
     def __init__(self, run: Run, record_id: str = "run") -> None:
         self.run = run
         self.record_id = record_id
         self.members = Members(run.config.federation.sites)
-        self.traffic: Traffic | None = (
-            None  # the round's account, for what a method exchanges beside its replies
-        )
+        # The round's account, for what a method exchanges beside its replies.
+        self.traffic: Traffic | None = None
         self.trials = FiniteChecks(run)
+
+    # ---- what is believed of a reply ------------------------------------------------------------------
+
+    @abstractmethod
+    def validation_rules(self) -> Mapping[str, Rule]:
+        """Return the rule for each part that the sites send, by the part's name; the empty name if there is one part.
+
+        A name covers all parts of a bundle of that name. A run whose sites would send a part without a rule is refused.
+        """
+
+    def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
+        """Return a validated upload as ``update`` gets it.
+
+        Raises
+        ------
+        PayloadError
+            If it cannot be used although it is well-formed; the reply is rejected for this reason.
+        """
+        return upload
+
+    def resulting_model(self, weights: Weights, upload: Upload) -> Weights | None:
+        """Return the model that would result from this prepared upload alone; None if it does not make a model.
+
+        The model must give finite outputs, and its distance from the round's weights is compared with the others'
+        (``federation.max_update``). A method whose sites send weights or updates overrides this.
+        """
+        return None
+
+    def clipped(self, upload: Upload, clipping: Clipping) -> Upload:
+        """Return a prepared upload, shortened as ``clipping`` says.
+
+        The default serves payloads that are weights, alone or as the part ``weights`` of a bundle.
+
+        Raises
+        ------
+        PayloadError
+            If the payload is neither; the reply is then rejected.
+        """
+        payload = upload.payload
+        name = _WEIGHTS if clipping.part in ("", STATISTICS) else clipping.part
+        long = payload.parts.get(name) if isinstance(payload, Bundle) else payload
+        if not isinstance(long, Weights):
+            raise PayloadError(
+                f"it is longer than federation.clip allows, and {type(self).__name__}.clipped does not shorten it"
+            )
+        shorter: Payload = clipping.of(long)
+        if isinstance(payload, Bundle):
+            shorter = Bundle({**payload.parts, name: shorter})
+        return replace(upload, payload=shorter)
+
+    def initial_model(self, weights: Weights, site: Site) -> tuple[Weights, str]:
+        """Return the weights that a site's model began the round with, and its architecture for `Run.with_model`.
+
+        Uploads are compared within one architecture.
+        """
+        return weights, GLOBAL
+
+    def quorum(self, asked: int) -> int:
+        """Return how many replies must be accepted, of so many sites ``asked``, or the run stops."""
+        return min(self.run.config.federation.min_replies, asked)
 
     # ---- what is learned, shown and kept --------------------------------------------------------------
 
@@ -177,10 +248,9 @@ class Federated(ScreeningHooks, FlowerStrategy):
             self.members.left_out = {**there.refused, **there.silent}
             self.members.refused = set(there.refused)
 
-    def update_sites(self, grid: Grid) -> None:
-        """Let nodes join that have come, and those go that have left; FederationError if too few are left."""
-        config = self.run.config
-        self.members.update(grid, self.question, config.federation, config.dataset)
+    def update_sites(self, grid: Grid, require: Callable[[Site], object]) -> None:
+        """Let nodes join that have come, as `Members.update` does, and those go that have left."""
+        self.members.update(grid, self.question, self.run.config.federation, require)
 
     @property
     def judged_from_memory(self) -> bool:

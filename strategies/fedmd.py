@@ -27,9 +27,9 @@ from common.wire.bundle import Bundle
 from common.wire.tensors import Tensors
 from common.wire.weights import Weights
 from strategies.base import Instruction, State, Strategy
+from strategies.exchange.instructions import OneTimePayloads
 from strategies.exchange.replies import Upload
 from strategies.exchange.rules import CandidateModel, Clipping, Rule
-from strategies.one_time_payloads import OneTimePayloads
 from strategies.public_images import public_images
 from strategies.surrogate import learned_from
 

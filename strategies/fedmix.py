@@ -14,10 +14,10 @@ from common.wire.bundle import Bundle
 from common.wire.images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.base import Instruction, State
+from strategies.exchange.instructions import OneTimePayloads
 from strategies.exchange.replies import Upload
 from strategies.exchange.rules import Rule, image_rule, model_rule
 from strategies.fedavg import FedAvg
-from strategies.one_time_payloads import OneTimePayloads
 
 _ASKED, _HELD, _IMAGES, _LABELS = "asked", "held", "images", "labels"
 

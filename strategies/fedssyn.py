@@ -41,10 +41,10 @@ from common.wire.weights import Weights
 from strategies.base import LEARNED, Instruction, State, Strategy
 from strategies.central import Central
 from strategies.exchange.exchange import nodes_online
+from strategies.exchange.instructions import OneTimePayloads
 from strategies.exchange.replies import Upload, reasons_in_words
 from strategies.exchange.rules import Clipping, Rule, form_rule
 from strategies.image_sources import SOURCES, ImageSource
-from strategies.one_time_payloads import OneTimePayloads
 from strategies.shuffled_pool import ShuffledPool
 from strategies.surrogate import learned_from
 from synth.dissimilarity import distribution_shift, gradient_dissimilarity

@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from logging import getLogger
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -85,7 +85,8 @@ class ForeignStrategy(Federated):
         """Let the inner strategy choose nodes and weights; send them to the devices."""
         self.ensure_roll_call(grid)
         begun = self.begin(server_round, weights_from(self.run, arrays))
-        here = SiteGrid(grid, self.sites, derive(self.run.config.seed, "sampling", server_round))
+        seed = derive(self.run.config.seed, "sampling", server_round)
+        here = cast("Grid", SiteGrid(grid, self.sites, seed))
         with self._refusals():
             messages = list(self.inner.configure_train(server_round, arrays, ConfigRecord(), here))
         sites = {site.node_id: site for site in self.sites}
@@ -324,7 +325,7 @@ def _equal(one: Any, other: Any) -> bool:
 _MAX_LOOKS = 5
 
 
-class SiteGrid(Grid):
+class SiteGrid:
     """The grid as a foreign strategy sees it: node ids in site order, and the same draw in every engine.
 
     Flower's ``sample_nodes`` draws from the global ``random`` right after ``get_node_ids``; reseeding there, and
@@ -353,29 +354,6 @@ class SiteGrid(Grid):
         random.seed(self._seed)
         return list(self._ids)
 
-    def set_run(self, run: Any) -> None:
-        """Pass on."""
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Any:
-        """The run."""
-        return self._grid.run
-
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        """Pass on."""
-        return self._grid.create_message(*args, **kwargs)
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Pass on."""
-        return self._grid.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Pass on."""
-        return self._grid.pull_messages(message_ids)
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        """Pass on."""
-        return self._grid.send_and_receive(messages, timeout=timeout)
+    def __getattr__(self, name: str) -> Any:
+        """Pass everything else on."""
+        return getattr(self._grid, name)

@@ -16,7 +16,7 @@ from common.draws.seeding import generator
 from common.errors import ConfigError
 from common.learning.run import Run
 from common.samples.dataset import DatasetInfo, Split
-from common.samples.inputs import samples
+from common.samples.inputs import in_unit, samples
 
 _PURPOSE = "distil-images"
 
@@ -59,8 +59,7 @@ def public_images(run: Run) -> Tensor:
 
 def _bytes(normalised: Tensor, info: DatasetInfo) -> Tensor:
     """Return what a screen shows of images that a model takes."""
-    mean, std = (torch.tensor(v)[:, None, None] for v in (info.mean, info.std))
-    return ((normalised * std + mean).clamp(0, 1) * 255).round().to(torch.uint8)
+    return (in_unit(info, normalised).clamp(0, 1) * 255).round().to(torch.uint8)
 
 
 def _of_split(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import torch
 from flwr.app import ArrayRecord
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from common.draws.seeding import derive, generator
 from common.errors import ConfigError
@@ -195,8 +197,7 @@ def train_on_images(
     """
     s = run.config.image_training
     steps = s.steps_on(len(samples))
-    average = TailAverage(model, steps, s.average)
-    projected = into_ball(model, s.ball)
+    after_step, mean = after_steps(model, steps, s.ball, s.average)
     train(
         model,
         samples,
@@ -215,10 +216,12 @@ def train_on_images(
             objective=objective,
             rate=rate(s.schedule, steps),
             augment=siamese(steps, draws) if s.augment == "dsa" else None,
-            after_step=call_all(projected, average if average.wanted else None),
+            after_step=after_step,
         ),
     )
-    average.copy_to(model)
+    if mean is not None:
+        with torch.no_grad():
+            torch._foreach_copy_(list(model.parameters()), list(mean.parameters()))
 
 
 def rate(schedule: str, steps: int) -> Callable[[int], float] | None:
@@ -237,57 +240,36 @@ def siamese(steps: int, generator: torch.Generator) -> Callable[[Tensor, RowDraw
     return lambda images, rows: augmentation.apply(images, next(drawn))
 
 
-def into_ball(model: nn.Module, radius: float) -> Callable[[nn.Module], None] | None:
-    """Return what projects a model back into the ball around its weights of now; None for no radius."""
-    if not radius:
-        return None
-    centre = [p.detach().clone() for p in model.parameters()]
-    return lambda moved: project_ball(moved.parameters(), centre, radius)
-
-
-def call_all(*calls: Callable[[nn.Module], None] | None) -> Callable[[nn.Module], None] | None:
-    """Return what makes all of these calls, one after the other; None if there are none."""
-    made = [call for call in calls if call is not None]
-    if len(made) < 2:
-        return made[0] if made else None
-
-    def all_of_them(model: nn.Module) -> None:
-        for call in made:
-            call(model)
-
-    return all_of_them
-
-
-class TailAverage:
-    """The mean of a model's parameters after each of the last steps, at least one of a share above 0.
-
-    Running statistics stay those that the last step left: they are of the images, and few steps old.
+def after_steps(
+    model: nn.Module, steps: int, radius: float, share: float
+) -> tuple[Callable[[nn.Module], None] | None, AveragedModel | None]:
+    """Return what follows each of ``steps`` steps of ``model``, and the mean of the last ones; each None if not asked.
 
     Parameters
     ----------
+    radius : float
+        Of the ball around the weights of now into which each step's weights are projected; 0: of none.
     share : float
-        The share of them that counts, the last ones; 0: none.
+        The share of the steps whose parameters are averaged, the last ones, at least one; 0: none. Running statistics
+        stay those that the last step left: they are of the images, and few steps old.
     """
+    centre = [p.detach().clone() for p in model.parameters()] if radius else []
+    averaged = max(1, round(share * steps)) if share else 0
+    mean, taken = AveragedModel(model, multi_avg_fn=_take_in) if averaged else None, count(1)
 
-    def __init__(self, model: nn.Module, steps: int, share: float) -> None:
-        self.wanted = max(1, round(share * steps)) if share else 0
-        self._before = steps - self.wanted
-        self._mean = [p.detach().clone() for p in model.parameters()] if self.wanted else []
-        self._done = 0
+    def after(moved: nn.Module) -> None:
+        if centre:
+            project_ball(moved.parameters(), centre, radius)
+        if mean is not None and next(taken) > steps - averaged:
+            mean.update_parameters(moved)
 
-    @torch.no_grad()
-    def __call__(self, model: nn.Module) -> None:
-        """Take note of the parameters after a step."""
-        self._done += 1
-        counted = self._done - self._before
-        if counted > 0:
-            torch._foreach_lerp_(self._mean, list(model.parameters()), 1 / counted)
+    return (after if centre or mean is not None else None), mean
 
-    @torch.no_grad()
-    def copy_to(self, model: nn.Module) -> None:
-        """Give the model the mean, if one is wanted."""
-        if self.wanted:
-            torch._foreach_copy_(list(model.parameters()), self._mean)
+
+@torch.no_grad()
+def _take_in(mean: Any, latest: Any, averaged: Tensor | int) -> None:
+    """Let the mean be that of one model more, by 1 / n in float64: torch's own function has it in float32."""
+    torch._foreach_lerp_(mean, latest, 1 / (int(averaged) + 1))
 
 
 # ---- global models -------------------------------------------------------------------------------

@@ -15,10 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from synth.descent import Adam
+from synth.descent import Adam, load_state, state_of
 from synth.ensemble_distillation import allocate, fill_uniform
 from synth.latent_sharing import mean_codes
-from synth.trajectory_matching import in_order, numbered, under
 
 LATENT, BETA, LEARNING_RATE, BATCH = 10, 4.0, 5e-4, 256
 
@@ -211,14 +210,11 @@ class VAETraining:
 
     def state(self) -> dict[str, Tensor]:
         """Return a copy of the weights, of what Adam keeps, and the epochs that are done, by name."""
-        weights = {f"model.{n}": t.clone() for n, t in self._model.state_dict().items()}
-        adam = numbered("adam.", self._adam.state())
-        return {**weights, **adam, "epoch": torch.tensor(self.epoch)}
+        return state_of(self._model, self._adam, epoch=self.epoch)
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Take back what ``state`` returned, into a model of the same form."""
-        self._model.load_state_dict(under("model.", state))
-        self._adam.load(in_order("adam.", state))
+        load_state(state, self._model, self._adam)
         self.epoch = int(state["epoch"])
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
@@ -65,19 +65,6 @@ class SGD:
             maximize=False,
         )
         self._buffers.update(zip(moved, buffers, strict=True))
-
-    def state(self) -> list[Tensor]:
-        """Return a copy of each parameter's momentum, zero for one that has not moved yet."""
-        buffers = [self._buffers.get(i) for i in range(len(self._parameters))]
-        return [
-            torch.zeros_like(p) if buffer is None else buffer.clone()
-            for p, buffer in zip(self._parameters, buffers, strict=True)
-        ]
-
-    def load(self, state: Sequence[Tensor]) -> None:
-        """Go on from a `state` of the same parameters."""
-        pairs = zip(self._parameters, state, strict=True)
-        self._buffers = {i: value.to(p, copy=True) for i, (p, value) in enumerate(pairs)}
 
 
 class Adam:
@@ -149,3 +136,23 @@ class Adam:
 
     def _state(self) -> list[Tensor]:
         return [*self._means, *self._squares, *self._steps]
+
+
+# ---- states --------------------------------------------------------------------------------------
+# A model in its training by Adam as tensors by name, and back.
+
+
+def state_of(model: nn.Module, adam: Adam, **done: int) -> dict[str, Tensor]:
+    """Return a copy of a model's weights, of what Adam keeps, and how much is ``done``."""
+    weights = {f"model.{n}": t.clone() for n, t in model.state_dict().items()}
+    moments = {f"adam.{place}": t for place, t in enumerate(adam.state())}
+    return {**weights, **moments, **{name: torch.tensor(count) for name, count in done.items()}}
+
+
+def load_state(state: Mapping[str, Tensor], model: nn.Module, adam: Adam) -> None:
+    """Take back what `state_of` returned, into a model of the same form."""
+    begins = "model."
+    weights = {n.removeprefix(begins): t for n, t in state.items() if n.startswith(begins)}
+    model.load_state_dict(weights)
+    count = sum(name.startswith("adam.") for name in state)
+    adam.load([state[f"adam.{place}"] for place in range(count)])

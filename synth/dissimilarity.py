@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+
+from synth.private_release import example_gradients
 
 # Numbers in the gradients of one chunk: 64 MB of float32.
 _VALUES = 1 << 24
@@ -68,22 +69,20 @@ def site_gradient(
     ValueError
         If there is no example, or nothing to differentiate by.
     """
-    x = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
-    d = sum(p.numel() for p in x.values())
+    d = sum(p.numel() for p in model.parameters() if p.requires_grad)
     if not len(labels) or not d:
         raise ValueError(f"{len(labels)} examples and {d} trainable parameters have no gradient")
 
-    def loss(x: dict[str, Tensor], example: Tensor, target: Tensor) -> Tensor:
-        return criterion(functional_call(model, x, (example[None],)), target[None])
+    def loss(model: nn.Module, x: Tensor, targets: Tensor) -> Tensor:
+        return criterion(model(x), targets)
 
-    by_example = vmap(grad(loss), in_dims=(None, 0, 0))
     mean = torch.zeros(d, dtype=torch.float64, device=labels.device)
     squares, before = mean.new_zeros(()), 0
     positions = torch.arange(len(labels), device=labels.device)
     for at in torch.split(positions, chunk or max(1, _VALUES // d)):
         if before_chunk is not None:
             before_chunk()
-        found = by_example(x, inputs(at), labels[at])
+        found = example_gradients(model, loss, (inputs(at), labels[at]))
         gradients = torch.cat([g.reshape(len(at), -1) for g in found.values()], 1)
         own = gradients.mean(0, dtype=torch.float64)
         n = before + len(at)

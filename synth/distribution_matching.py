@@ -99,7 +99,7 @@ def distil(
         iteration on.
     """
     _check(labels, start, start_labels, real_batch, generator)
-    matcher = _Matcher.prepare(model, inputs, labels, start_labels, matching, real_batch, extra)
+    matcher = _Matcher(model, inputs, labels, start_labels, matching, real_batch, extra)
     by_class = start_labels.argsort(stable=True)
     images = start[by_class].detach().clone().requires_grad_()
     optimizer = SGD([images], matching.image_lr, momentum=matching.image_momentum)
@@ -216,23 +216,11 @@ Extra = Callable[[Shown], Tensor]
 """A further term of a distillation's loss: a scalar."""
 
 
-@dataclass(frozen=True)
 class _Matcher:
-    """What an iteration needs, prepared once: the private model and the batch plans."""
+    """What an iteration needs for a synthetic set ordered by class, prepared once: the private model, batch plans."""
 
-    model: Embedder
-    flat: Tensor
-    centre: Tensor
-    inputs: Callable[[Tensor], Tensor]
-    held: Tensor
-    real: ClassBatches
-    syn: ClassBatches
-    matching: Matching
-    extra: Extra | None
-
-    @classmethod
-    def prepare(
-        cls,
+    def __init__(
+        self,
         model: Embedder,
         inputs: Callable[[Tensor], Tensor],
         labels: Tensor,
@@ -240,21 +228,14 @@ class _Matcher:
         matching: Matching,
         real_batch: int,
         extra: Extra | None,
-    ) -> _Matcher:
-        """Copy the model and plan the batches, for a synthetic set ordered by class."""
-        private, flat = flat_copy(model)
-        held = torch.isin(labels, start_labels).nonzero().flatten()
-        return cls(
-            model=private,
-            flat=flat,
-            centre=flat.clone(),
-            inputs=inputs,
-            held=held,
-            real=ClassBatches.plan(labels[held], real_batch, dtype=flat.dtype),
-            syn=ClassBatches.plan(start_labels.sort().values, matching.syn_batch, dtype=flat.dtype),
-            matching=matching,
-            extra=extra,
-        )
+    ) -> None:
+        self.model, self.flat = flat_copy(model)
+        self.centre, dtype = self.flat.clone(), self.flat.dtype
+        self.inputs, self.matching, self.extra = inputs, matching, extra
+        self.held = torch.isin(labels, start_labels).nonzero().flatten()
+        self.real = ClassBatches.plan(labels[self.held], real_batch, dtype=dtype)
+        ordered = start_labels.sort().values
+        self.syn = ClassBatches.plan(ordered, matching.syn_batch, dtype=dtype)
 
     def loss(self, images: Tensor, draw: Draw | None, generator: torch.Generator) -> Tensor:
         """Return Eq. 9 at fresh weights and batches for the whole set ``images``."""

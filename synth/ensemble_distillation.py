@@ -12,7 +12,7 @@ images in training mode, which moves its batch norms' statistics.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from synth.descent import SGD, Adam
-from synth.trajectory_matching import in_order, numbered, under
 
 BETAS = 0.5, 0.999
 """Of the generator's Adam."""
@@ -137,13 +136,12 @@ class Losses:
 
 
 class Distillation:
-    """Distils an ensemble into a student, an iteration at a time; what it keeps between two, ``state`` returns.
+    """Distils an ensemble into a student, an iteration at a time.
 
     The generator begins again in each iteration and is not kept. The pool is: an iteration adds batch C H W bytes, so
     that 200 of the paper's add up to 157 MB for 3x32x32 and to 40 MB for 1x28x28, of which a pass over them takes a
-    copy. All draws of an iteration come from a generator of its own, so that a distillation that was interrupted and
-    restored ends with the same bits as one that was not. Layers of the student that draw by themselves, such as
-    dropout, do so from the process-wide generator, which is its caller's to seed.
+    copy. All draws of an iteration come from a generator of its own. Layers of the student that draw by themselves,
+    such as dropout, do so from the process-wide generator, which is its caller's to seed.
 
     Parameters
     ----------
@@ -256,29 +254,6 @@ class Distillation:
     def _seen(self, images: Tensor, draws: torch.Generator) -> Tensor:
         """Return images as the models see them: cropped, mirrored and normalised."""
         return self._normalise(crop_flip(images, draws, self._plan.padding, self._plan.flip))
-
-    def state(self) -> dict[str, Tensor]:
-        """Return a copy of the student and its momentum, the pool, and the iterations that are done, by name.
-
-        The images of an iteration are a tensor of their own, the pool's, which stays the same from then on.
-        """
-        return {
-            **{f"student.{n}": t.clone() for n, t in self._student.state_dict().items()},
-            **numbered("momentum.", self._sgd.state()),
-            **numbered("pool.", self.pool),
-            **numbered("labels.", self.labels),
-            "iteration": torch.tensor(self.iteration),
-        }
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Take back what ``state`` returned, into a student of the same form."""
-        self._student.load_state_dict(under("student.", state))
-        self._sgd.load(in_order("momentum.", state))
-        device = next(self._student.parameters()).device
-        self.pool, self.labels = (
-            [tensor.to(device) for tensor in in_order(name, state)] for name in ("pool.", "labels.")
-        )
-        self.iteration = int(state["iteration"])
 
 
 # ---- ensemble ------------------------------------------------------------------------------------

@@ -15,9 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from synth.descent import Adam
+from synth.descent import Adam, load_state, state_of
 from synth.ensemble_distillation import allocate, fill_uniform
-from synth.trajectory_matching import in_order, numbered, under
 
 HIDDEN, NOISE = 256, 32
 LEARNING_RATE, WEIGHT_DECAY, DECAY, STEPS, BATCH, ETA = 3e-4, 1e-2, 0.98, 50, 128, 1.0
@@ -305,12 +304,9 @@ class GeneratorTraining:
 
     def state(self) -> dict[str, Tensor]:
         """Return a copy of G's weights and statistics, of what Adam keeps, and the rounds that are done, by name."""
-        weights = {f"model.{n}": t.clone() for n, t in self._model.state_dict().items()}
-        adam = numbered("adam.", self._adam.state())
-        return {**weights, **adam, "round": torch.tensor(self.round)}
+        return state_of(self._model, self._adam, round=self.round)
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Take back what ``state`` returned, into a model of the same form."""
-        self._model.load_state_dict(under("model.", state))
-        self._adam.load(in_order("adam.", state))
+        load_state(state, self._model, self._adam)
         self.round = int(state["round"])

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from synth.private_release import FINE_ROWS, Bound, Gaussian, Products, sum_clipped
+from synth.private_release import FINE_ROWS, Bound, Gaussian, Products
 from synth.private_release import clipped_sum as sum_of_examples
 
 #: C is at most 2^46 steps: 128 contributions stay below 2^53, and 2^16 within half of an int64
@@ -140,7 +140,7 @@ def clipped_sum(
     """Return what `synth.private_release.clipped_sum` does, by products where ``gaussian`` has finer steps."""
     if gaussian.finer:
         with suppress(OtherUseError):
-            return sum_clipped(
-                factored_gradients, model, objective, batch, gaussian, FINE_ROWS, drawing
+            return sum_of_examples(
+                model, objective, batch, gaussian, FINE_ROWS, drawing, factored_gradients
             )
     return sum_of_examples(model, objective, batch, gaussian, drawing=drawing)

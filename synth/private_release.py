@@ -339,43 +339,6 @@ def example_gradients(
     return {name.removeprefix("model."): slope for name, slope in slopes.items()}
 
 
-def clipped_sum(
-    model: nn.Module,
-    objective: Objective,
-    batch: Sequence[Tensor],
-    gaussian: Gaussian,
-    chunk: int = 0,
-    drawing: Callable[[slice], AbstractContextManager[None]] | None = None,
-) -> dict[str, Tensor]:
-    """Return the sum of the examples' gradients, each scaled down to a length of C over all parameters if longer.
-
-    An example whose gradient is not finite contributes nothing. Lengths are of float64, whatever autocast is on, and
-    sums are exact (`synth.private_release` says why).
-
-    Parameters
-    ----------
-    model, objective, batch
-        As `example_gradients` takes them; n may be 0 here.
-    gaussian : Gaussian
-        The mechanism that is to release the sum: it has C and the grid.
-    chunk : int
-        How many examples' gradients are held at a time; 0: as many as come to 128 MiB of float32, or to a quarter of
-        what a GPU has free; at least one.
-    drawing : callable, optional
-        rows of the batch -> what is entered while their gradients are computed, for layers that draw.
-
-    Returns
-    -------
-    dict of str to Tensor
-        By the parameters' names, each of the parameter's shape: the mechanism's steps, in its ``dtype``; zeros
-        if there is no example.
-    """
-    numbers = max(1, sum(p.numel() for p in model.parameters() if p.requires_grad))
-    most = FINE_ROWS if gaussian.finer else MOST_ROWS
-    size = min(most, chunk or max(1, _held_on(batch[0].device) // numbers))
-    return sum_clipped(example_gradients, model, objective, batch, gaussian, size, drawing)
-
-
 @dataclass(frozen=True)
 class Products:
     """The gradients b a^T of examples.
@@ -405,16 +368,43 @@ class Products:
         return total
 
 
-def sum_clipped(
-    gradients: Callable[..., Mapping[str, Tensor | Products]],
+def clipped_sum(
     model: nn.Module,
     objective: Objective,
     batch: Sequence[Tensor],
     gaussian: Gaussian,
-    size: int,
-    drawing: Callable[[slice], AbstractContextManager[None]] | None,
+    chunk: int = 0,
+    drawing: Callable[[slice], AbstractContextManager[None]] | None = None,
+    gradients: Callable[..., Mapping[str, Tensor | Products]] = example_gradients,
 ) -> dict[str, Tensor]:
-    """Return the clipped sum of gradients that are made for so many examples at a time."""
+    """Return the sum of the examples' gradients, each scaled down to a length of C over all parameters if longer.
+
+    An example whose gradient is not finite contributes nothing. Lengths are of float64, whatever autocast is on, and
+    sums are exact (`synth.private_release` says why).
+
+    Parameters
+    ----------
+    model, objective, batch
+        As `example_gradients` takes them; n may be 0 here.
+    gaussian : Gaussian
+        The mechanism that is to release the sum: it has C and the grid.
+    chunk : int
+        How many examples' gradients are held at a time; 0: as many as come to 128 MiB of float32, or to a quarter of
+        what a GPU has free; at least one.
+    drawing : callable, optional
+        rows of the batch -> what is entered while their gradients are computed, for layers that draw.
+    gradients : callable
+        Returns those of examples, as `example_gradients` does, or as products.
+
+    Returns
+    -------
+    dict of str to Tensor
+        By the parameters' names, each of the parameter's shape: the mechanism's steps, in its ``dtype``; zeros
+        if there is no example.
+    """
+    numbers = max(1, sum(p.numel() for p in model.parameters() if p.requires_grad))
+    most = FINE_ROWS if gaussian.finer else MOST_ROWS
+    size = min(most, chunk or max(1, _held_on(batch[0].device) // numbers))
     sums = {
         name: torch.zeros_like(p, dtype=gaussian.dtype, requires_grad=False)
         for name, p in model.named_parameters()

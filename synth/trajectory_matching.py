@@ -16,7 +16,7 @@ arithmetic (width 16 on 8x8), and half as fast for the papers' (3x128 on 32x32):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,8 +27,6 @@ from synth import augmentation
 from synth.augmentation import Draw
 from synth.descent import SGD
 from synth.synthetic_updates import Loss, Objective, Parameters, distance, gradient
-
-__all__ = ["Form", "Gradients", "Segment", "SyntheticSet", "exact", "released", "unrolled"]
 
 
 @dataclass(frozen=True)
@@ -141,13 +139,13 @@ def unrolled(
     steps : sequence of InnerStep
         The T steps' batches and augmentations, at least one (`InnerTraining.steps`).
     """
-    student = _Student.prepare(loss, segment, data)
+    student = _Student(loss, segment, data)
     images = data.images.detach().requires_grad_()
     step_size = data.step_size.detach().requires_grad_()
     theta = _leaves(student.start)
     for step in steps:
         g = student.gradient(theta, images, step, create_graph=True)
-        theta = {name: value - _wide(step_size, g[name]) * g[name] for name, value in theta.items()}
+        theta = _stepped(theta, g, step_size)
     value = student.objective(theta)
     slopes = torch.autograd.grad(value.sum(), (images, step_size))
     return Gradients(value.detach(), *slopes)
@@ -162,12 +160,7 @@ def exact(
 
         dL/dD = sum_t ds_t/dD,  dL/deta = sum_t -<g_t, lambda_{t+1}>,  lambda_t = lambda_{t+1} + ds_t/dtheta_t.
 
-    It takes the steps once more on the way back: about a third more work than `unrolled`.
-
-    Parameters
-    ----------
-    loss, segment, data, steps
-        As for `unrolled`.
+    It takes the steps once more on the way back: about a third more work than `unrolled`, whose parameters it has.
     """
     return _two_passes(loss, segment, data, steps, carries=True)
 
@@ -178,11 +171,6 @@ def released(
     """Return what the published code takes for the gradient: `exact` with every lambda_t held at lambda_T.
 
     That a batch moves theta, and so all later gradients, is left out. It is the gradient for T = 1 only.
-
-    Parameters
-    ----------
-    loss, segment, data, steps
-        As for `unrolled`.
     """
     return _two_passes(loss, segment, data, steps, carries=False)
 
@@ -196,7 +184,7 @@ def _two_passes(
     carries: bool,
 ) -> Gradients:
     """Return the gradient from one pass through the steps and one back; ``carries`` tells `exact` from `released`."""
-    student = _Student.prepare(loss, segment, data)
+    student = _Student(loss, segment, data)
     trajectory = student.trajectory(steps)
     value, adjoint = student.end(trajectory.pop())
     images = data.images.detach().requires_grad_()
@@ -220,42 +208,23 @@ def _two_passes(
     return Gradients(value, d_images, d_step_size)
 
 
-@dataclass(frozen=True)
 class _Student:
-    """The functions of theta that all forms share, for one client or, with theta [K, ...], for K.
+    """The functions of theta that all forms share, for one client or, where eta has K values, for K, theta [K, ...].
 
-    Attributes
-    ----------
-    loss : Loss
-        The cross-entropy; of K clients the sum, whose gradient is each client's own.
-    start : Parameters
-        theta_0.
-    objective : Objective
-        L_MTT of theta_T, one value a client.
-    data : SyntheticSet
-        D, its labels and eta.
+    ``objective`` is L_MTT of theta_T, one value a client; ``loss``, of K clients, the sum, whose gradient is each
+    client's own.
     """
 
-    loss: Loss
-    start: Parameters
-    objective: Objective
-    data: SyntheticSet
-
-    @classmethod
-    def prepare(cls, loss: Loss, segment: Segment, data: SyntheticSet) -> _Student:
-        """Return the student of one client, or of as many as eta has values."""
+    def __init__(self, loss: Loss, segment: Segment, data: SyntheticSet) -> None:
         start, end = segment.start, dict(segment.end)
-        if not data.step_size.ndim:
-            return cls(loss, start, distance(start, end), data)
-        losses = vmap(loss)
-        distances = vmap(lambda theta, end: distance(start, end)(theta))
-        clients = len(data.step_size)
-        return cls(
-            lambda theta, x, y: losses(dict(theta), x, y).sum(),
-            {name: value.expand(clients, *value.shape) for name, value in start.items()},
-            lambda theta: distances(dict(theta), end),
-            data,
-        )
+        self.data, self.loss, self.start = data, loss, start
+        self.objective: Objective = distance(start, end)
+        if data.step_size.ndim:
+            losses, clients = vmap(loss), len(data.step_size)
+            distances = vmap(lambda theta, end: distance(start, end)(theta))
+            self.loss = lambda theta, x, y: losses(dict(theta), x, y).sum()
+            self.start = {n: value.expand(clients, *value.shape) for n, value in start.items()}
+            self.objective = lambda theta: distances(dict(theta), end)
 
     def gradient(
         self, theta: Parameters, images: Tensor, step: InnerStep, *, create_graph: bool
@@ -271,12 +240,7 @@ class _Student:
         for step in steps:
             theta = _leaves(trajectory[-1])
             g = self.gradient(theta, images, step, create_graph=False)
-            trajectory.append(
-                {
-                    name: value.detach() - _wide(eta, g[name]) * g[name]
-                    for name, value in theta.items()
-                }
-            )
+            trajectory.append(_stepped({n: v.detach() for n, v in theta.items()}, g, eta))
         return trajectory
 
     def end(self, theta: Parameters) -> tuple[Tensor, dict[str, Tensor]]:
@@ -296,9 +260,13 @@ def _leaves(theta: Parameters) -> dict[str, Tensor]:
     return {name: value.detach().requires_grad_() for name, value in theta.items()}
 
 
-def _wide(step_size: Tensor, slope: Tensor) -> Tensor:
-    """Return eta with as many dimensions as ``slope``, behind the clients'."""
-    return step_size.reshape(step_size.shape + (1,) * (slope.ndim - step_size.ndim))
+def _stepped(theta: Parameters, g: Parameters, step_size: Tensor) -> dict[str, Tensor]:
+    """Return theta - eta g, eta having as many dimensions as each g behind the clients'."""
+    own = {
+        n: step_size.reshape(step_size.shape + (1,) * (v.ndim - step_size.ndim))
+        for n, v in g.items()
+    }
+    return {n: value - own[n] * g[n] for n, value in theta.items()}
 
 
 # ---- trajectory distillation ---------------------------------------------------------------------
@@ -422,11 +390,6 @@ def distil(
     chunk : int
         Rows that the generator takes at a time; 0 for all.
 
-    Returns
-    -------
-    Distilled
-        Z, the images and eta, and the losses on the way.
-
     Raises
     ------
     ValueError
@@ -511,23 +474,3 @@ class InnerTraining:
         if self.transforms:
             draws = augmentation.draws(self.transforms, len(batches), generator)
         return [InnerStep(*both) for both in zip(batches, draws, strict=True)]
-
-
-# ---- states --------------------------------------------------------------------------------------
-# The names of tensors in a state that holds those of several parts.
-
-
-def numbered(prefix: str, tensors: Iterable[Tensor]) -> dict[str, Tensor]:
-    """Return tensors that have no names by their places: ``prefix`` 0, ``prefix`` 1, ..."""
-    return {f"{prefix}{place}": tensor for place, tensor in enumerate(tensors)}
-
-
-def in_order(prefix: str, state: Mapping[str, Tensor]) -> list[Tensor]:
-    """Return the tensors that ``numbered`` named."""
-    found = under(prefix, state)
-    return [found[str(place)] for place in range(len(found))]
-
-
-def under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what has names that begin with ``prefix``, without it."""
-    return {n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)}

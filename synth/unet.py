@@ -77,13 +77,13 @@ class UNet(nn.Module):
             # Laid out by itself, an embedding draws on "meta", which imports seconds of symbolic algebra.
             table = torch.empty(classes, conditions)
             self.label = nn.Embedding(classes, conditions, _weight=table)
-            layout = _Layout(width, multipliers, blocks, attention, conditions, dropout)
-            self.first = nn.Conv2d(shape[0], layout.channels, 3, padding=1)
-            self.down = layout.down()
-            self.middle = layout.middle()
-            self.up = layout.up()
-            self.norm = norm(layout.channels)
-            self.last = nn.Conv2d(layout.channels, shape[0], 3, padding=1)
+            wide = width * multipliers[0]
+            self.first = nn.Conv2d(shape[0], wide, 3, padding=1)
+            self.down, self.middle, self.up = _stages(
+                width, multipliers, blocks, attention, dropout
+            )
+            self.norm = norm(wide)
+            self.last = nn.Conv2d(wide, shape[0], 3, padding=1)
         if generator is not None:
             _fill(self, generator)
 
@@ -126,61 +126,43 @@ class UNet(nn.Module):
         return eps
 
 
-class _Layout:
-    """Lays out the three parts in the order of the forward pass, keeping count of the channels.
+def _stages(
+    width: int,
+    multipliers: tuple[int, ...],
+    blocks: int,
+    attention: tuple[int, ...],
+    dropout: float,
+) -> tuple[nn.ModuleList, Stage, nn.ModuleList]:
+    """Return the way down, the middle and the way up, in the order of the forward pass.
 
-    Asked for `down`, `middle` and `up` in this order; ``channels`` is what the next layer is given.
+    On the way down are ``blocks`` a level, and one that halves between two levels; on the way up a stage for every
+    output kept on the way down, from last to first.
     """
+    widths = [width * m for m in multipliers]
+    channels, skips = widths[0], [widths[0]]
+    down, up = list[Stage](), list[Stage]()
 
-    def __init__(
-        self,
-        width: int,
-        multipliers: tuple[int, ...],
-        blocks: int,
-        attention: tuple[int, ...],
-        conditions: int,
-        dropout: float,
-    ) -> None:
-        self.widths = [width * m for m in multipliers]
-        self.channels = self.widths[0]
-        self._skips = [self.channels]
-        self._blocks, self._attention = blocks, attention
-        self._conditions, self._dropout = conditions, dropout
+    def block(given: int, out: int, resample: str = "") -> ResidualBlock:
+        return ResidualBlock(given, out, 4 * width, dropout, resample)
 
-    def down(self) -> nn.ModuleList:
-        """Return the way down: ``blocks`` a level, and one that halves between two levels."""
-        stages = []
-        for level, out in enumerate(self.widths):
-            if level:
-                stages.append(Stage(self._block(self.channels, self.channels, "down")))
-                self._skips.append(self.channels)
-            for _ in range(self._blocks):
-                stages.append(Stage(self._block(self.channels, out), self._attends(level, out)))
-                self.channels = out
-                self._skips.append(out)
-        return nn.ModuleList(stages)
+    def attends(level: int, out: int) -> Attention | None:
+        return Attention(out) if level in attention else None
 
-    def middle(self) -> Stage:
-        """Return the middle: two blocks and attention between them."""
-        c = self.channels
-        return Stage(self._block(c, c), Attention(c), self._block(c, c))
-
-    def up(self) -> nn.ModuleList:
-        """Return the way up: a stage for every output kept on the way down, from last to first."""
-        stages = []
-        for level, out in reversed(list(enumerate(self.widths))):
-            for left in reversed(range(self._blocks + 1)):
-                block = self._block(self.channels + self._skips.pop(), out)
-                doubles = self._block(out, out, "up") if level and not left else None
-                stages.append(Stage(block, self._attends(level, out), doubles))
-                self.channels = out
-        return nn.ModuleList(stages)
-
-    def _block(self, channels: int, out: int, resample: str = "") -> ResidualBlock:
-        return ResidualBlock(channels, out, self._conditions, self._dropout, resample)
-
-    def _attends(self, level: int, channels: int) -> Attention | None:
-        return Attention(channels) if level in self._attention else None
+    for level, out in enumerate(widths):
+        if level:
+            down.append(Stage(block(channels, channels, "down")))
+            skips.append(channels)
+        for _ in range(blocks):
+            down.append(Stage(block(channels, out), attends(level, out)))
+            channels = out
+            skips.append(out)
+    middle = Stage(block(channels, channels), Attention(channels), block(channels, channels))
+    for level, out in reversed(list(enumerate(widths))):
+        for left in reversed(range(blocks + 1)):
+            doubles = block(out, out, "up") if level and not left else None
+            up.append(Stage(block(channels + skips.pop(), out), attends(level, out), doubles))
+            channels = out
+    return nn.ModuleList(down), middle, nn.ModuleList(up)
 
 
 def sinusoids(t: Tensor, size: int) -> Tensor:
@@ -292,7 +274,7 @@ class ResidualBlock(nn.Module):
 
 
 class Attention(nn.Module):
-    """x + self-attention among the pixels of x, with heads of `LEDGER_TIP` channels."""
+    """x + self-attention among the pixels of x, with heads of `HEAD` channels."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -242,6 +243,12 @@ class NodeConfig(BaseModel):
             If it has a key that there is not, since a veto with a slip in its name would veto nothing, or a value that
             cannot be one.
         """
+        return cls._read(tuple((key, type(value), value) for key, value in node_config.items()))
+
+    @classmethod
+    @lru_cache(maxsize=4096)
+    def _read(cls, items: tuple[tuple[str, type, Any], ...]) -> Self:
+        node_config = {key: value for key, _, value in items}
         for key in node_config:
             if key not in KEYS:
                 raise _unknown(key)

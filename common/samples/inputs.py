@@ -85,6 +85,29 @@ class Samples:
         return replace(self, **moved)
 
 
+def in_unit(info: DatasetInfo, inputs: Tensor) -> Tensor:
+    """Return images [..., C, H, W], as a model takes them, in units of ``info.scale``: x std + mean."""
+    mean, std = _constants(info, inputs.device)
+    return inputs * std + mean
+
+
+def from_unit(info: DatasetInfo, units: Tensor) -> Tensor:
+    """Return images [..., C, H, W] in units of ``info.scale`` as a model takes them: (u - mean) / std."""
+    mean, std = _constants(info, units.device)
+    return (units - mean) / std
+
+
+def samples_of_bytes(info: DatasetInfo, values: Tensor, labels: Tensor) -> Samples:
+    """Return images of uint8 [n, C, H, W], 0 to 255 of the unit, with their targets."""
+    mean, std = _constants(info, values.device)
+    return Samples(values, labels, 1 / (255 * std), -mean / std)
+
+
+def _constants(info: DatasetInfo, device: torch.device) -> tuple[Tensor, Tensor]:
+    mean, std = (torch.tensor(v, device=device)[:, None, None] for v in (info.mean, info.std))
+    return mean, std
+
+
 def normalised(raw: Images, info: DatasetInfo) -> NDArray[np.float32]:
     """Return rows or series [n, C, 1, T] as a model takes them, worked out in float64: raw values have any scale."""
     values = raw.astype(np.float64)

@@ -61,7 +61,7 @@ def _by_generator(settings: FedssynSettings, privacy: PrivacySettings) -> str:
 
 _DRAWN = Disclosure("synthetic images", images=True, began_as="noise", labels=True)
 
-# A source is an entry here, one of its name in `client_app.fedssyn` (how a site makes them) and one in
+# A source is an entry here, a phase in `client_app.fedssyn` (how a site makes them) and one of its name in
 # `strategies.image_sources` (how they are asked for, and what of them is believed); nothing else knows their names.
 SOURCES: Mapping[str, ImageSource] = {
     "diffusion": ImageSource(_DRAWN, unprotected=_by_generator, noise=True),

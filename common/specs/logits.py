@@ -9,7 +9,7 @@ from torch import Tensor
 
 from common.learning.run import Run
 from common.models import Classifier
-from common.samples.inputs import Samples
+from common.samples.inputs import Samples, samples_of_bytes
 from common.settings.fedavg import FedMDSettings
 from common.wire.bundle import BundleSpec
 from common.wire.form import Spec, TensorSpec
@@ -30,8 +30,7 @@ _TAIL = 12
 
 def public_samples(run: Run, images: Tensor, targets: Tensor) -> Samples:
     """Return images, uint8 [n, C, H, W], with what they are to be answered by, on the run's device."""
-    mean, std = (torch.tensor(v)[:, None, None] for v in (run.info.mean, run.info.std))
-    return Samples(images, targets, 1 / (255 * std), -mean / std).to(run.device)
+    return samples_of_bytes(run.info, images, targets).to(run.device)
 
 
 @torch.no_grad()

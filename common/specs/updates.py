@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from common.config.resolved import Config
 from common.errors import FederationError
-from common.settings.sections import module_of
 from common.wire.bundle import BundleSpec, leaves
 from common.wire.form import Payload, Spec
 from common.wire.int8_update import Int8UpdateSpec
@@ -56,13 +54,6 @@ def _against(base: Weights, path: str, spec: Spec) -> Spec:
     return spec
 
 
-def in_part(spec: Any) -> Any:
-    """Return the form of the same where an owner may have taken images out: as few of a class as there are."""
-    if isinstance(spec, BundleSpec):
-        return replace(spec, parts={name: in_part(part) for name, part in spec.parts.items()})
-    return replace(spec, fewest=1) if hasattr(spec, "fewest") else spec
-
-
 def covers(base: Weights, names: tuple[str, ...]) -> bool:
     """Return whether ``base`` has a tensor of each name."""
     given = base.read_only
@@ -83,6 +74,9 @@ MEMORY_LOST = "memory-lost"
 
 OTHER_ROUNDS = "this site remembers round "
 """How a refusal begins of a site that has other versions than the one that the server names."""
+
+VERSIONS_KEPT = 3
+"""Versions of what it remembers that a site keeps: the one that a resumed round needs, and two behind it."""
 
 DATA = "data"
 """In an instruction: the first 16 digits of the checksum of the data of which the sites have parts."""
@@ -154,14 +148,3 @@ def _checked(config: Mapping[str, object], key: str) -> float | None:
             "correct its arguments"
         )
     return float(value)  # type: ignore[arg-type]
-
-
-def require_same_data(dataset: str, began: Mapping[str, str], found: Mapping[str, str]) -> None:
-    """Refuse data of another checksum than a run began with, by a FederationError; an empty one is not known."""
-    for name, was in began.items():
-        now, of = found.get(name, ""), f" of {name}" if name else ""
-        if was and now and was != now:
-            mend = "put back what was there, or begin a new run"
-            if module_of(dataset):
-                mend = f"{dataset.partition(':')[2]} gave other data than before: fix its seed"
-            raise FederationError(f"{OTHER_DATA} (checksum{of} {was[:16]}, now {now[:16]}): {mend}")

@@ -94,13 +94,6 @@ def main(
             "say which runs are there and, by timing a step a row, how long the others take; run nothing",
         ),
     ] = False,
-    ray: Annotated[
-        str,
-        option(
-            "ADDRESS",
-            "carry the runs out on a Ray cluster: HOST:PORT of its head, or auto on a node",
-        ),
-    ] = "",
     only: Annotated[
         str,
         option("K/N", "carry out the K-th of N shares of the runs, and write no tables"),
@@ -136,7 +129,6 @@ def main(
         tune=tuple(tune or ()),
         tune_seeds=tune_seeds,
         grid=tuple(grid or ()),
-        ray=ray,
         small=small,
         search=search,
         typed=shlex.join(["nectar", *ctx.obj]),

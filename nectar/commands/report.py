@@ -8,9 +8,10 @@ from typing import Annotated
 
 from common.errors import ConfigError
 from nectar.arguments import AllowImports, Records, flag, option
-from nectar.records.outputs import REPORT, output_page
+from nectar.records.outputs import output_page
 from nectar.records.record import RunRecord, record_at
 from nectar.records.record_imports import import_policy_of
+from server_app.run_directory import REPORT
 
 HELP = """\
 Reads the records of one or more runs, finished or not, and writes one HTML file that needs no network. Seeds of one
@@ -41,6 +42,9 @@ def main(
             "show it in a browser instead, on this machine alone, and follow a run that goes on",
         ),
     ] = False,
+    no_images: Annotated[
+        bool, flag("--no-images", "leave out what the sites sent and what it is compared with")
+    ] = False,
     allow_imports: AllowImports = "",
 ) -> int:
     """Write the report and print its path, or serve it until Ctrl-C.
@@ -56,9 +60,9 @@ def main(
         raise ConfigError(f"{twice[0]} is named twice: name each run once.")
     policy = import_policy_of(allow_imports)
     if follow:
-        if len(directories) > 1 or output is not None:
+        if len(directories) > 1 or output is not None or no_images:
             raise ConfigError(
-                "--follow shows one record and writes nothing: name one, without --output."
+                "--follow shows one record, whole, and writes nothing: name one, without --output and --no-images."
             )
         from nectar.report.live import show
 
@@ -68,7 +72,7 @@ def main(
     runs = [RunRecord.open(directory, policy) for directory in directories]
     from nectar.report.page import write
 
-    write(runs, to, "--output")
+    write(runs, to, "--output", images=not no_images)
     print(to)
     return 0
 

@@ -75,7 +75,7 @@ def main(
             f"compute.workers={config.compute.workers} bounds the devices of one machine; on a cluster its cores and "
             "compute.client_cores do: leave out compute.workers, or --cluster"
         )
-    config = _with_gpu_shares(with_fitting_sites(config), cluster)
+    config = with_gpu_shares(with_fitting_sites(config), cluster)
     given = resources(config, available_cores(), cluster)
     if plain:
         print(plain_command(app_folder(), config.to_run_config(), given), flush=True)
@@ -115,7 +115,7 @@ def _require_ray() -> None:
         )
 
 
-def _with_gpu_shares(config: Config, cluster: str) -> Config:
+def with_gpu_shares(config: Config, cluster: str) -> Config:
     """Return it with a share of the GPUs for each of the clients at work, where ``auto`` finds some and none is stated.
 
     Without one Ray would hide them from the clients. Of a cluster's GPUs nothing is known here: all is on the CPU.

@@ -18,7 +18,7 @@ from common.errors import ConfigError, FederationError
 from nectar.arguments import format_duration
 from nectar.comparison.comparison import Comparison, PlannedCell
 from nectar.comparison.request import Cell
-from nectar.comparison.run_process import LocalStarter
+from nectar.comparison.run_process import runs_at_a_time
 from nectar.comparison.scheduler import PlannedRun, most_of_a_run
 from nectar.comparison.tables import size_text
 from nectar.comparison.tuning import searches_of
@@ -72,9 +72,8 @@ def dry_run(comparison: Comparison) -> Iterator[str]:
     seen: dict[Any, _Item] = {}
     blocks = [(planned, _items(planned, archive, seen)) for planned in comparison.planned]
     missing = [item for item in seen.values() if not item.completed]
-    # a cluster is not asked how many of its cores are free
-    jobs = options.parallel or (1 if options.ray or not missing else _jobs(missing))
-    times = _Times(archive, 1 if options.ray else max(1, available_cores() // jobs))
+    jobs = options.parallel or (_jobs(missing) if missing else 1)
+    times = _Times(archive, max(1, available_cores() // jobs))
     what = "Column" if comparison.request.table else "Cell"
     for number, (planned, items) in enumerate(blocks, 1):
         if len(blocks) > 1:
@@ -100,7 +99,7 @@ def uncounted(cells: Collection[Cell]) -> str:
 
 def _jobs(items: list[_Item]) -> int:
     """Return how many of the runs this machine carries out at a time."""
-    return LocalStarter().jobs(*most_of_a_run([item.run for item in items]))
+    return runs_at_a_time(*most_of_a_run([item.run for item in items]))
 
 
 def _items(planned: PlannedCell, archive: Archive, seen: dict[Any, _Item]) -> list[_Item]:

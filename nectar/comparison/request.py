@@ -69,7 +69,6 @@ class CompareOptions:
     jobs: int = 0
     alone: bool = False
     output: str | Path | None = None
-    ray: str = ""
     tune: tuple[str, ...] = ()
     tune_seeds: int = TUNE_SEEDS
     grid: tuple[str, ...] = ()
@@ -93,8 +92,6 @@ class CompareOptions:
             raise ConfigError(f"--target={target!r} must be an accuracy, above 0, at most 1.")
         if self.alone and self.jobs > 1:
             raise ConfigError("--alone runs one at a time: leave out --jobs.")
-        if self.ray and self.alone:
-            raise ConfigError("--alone works on one machine only: leave out --ray.")
 
     @property
     def all_words(self) -> tuple[str, ...]:

@@ -10,12 +10,9 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from types import MappingProxyType
-from typing import Protocol
 
 import psutil
 
@@ -26,62 +23,38 @@ from nectar.engines.cores import GRANTED, available_cores
 _MODULE = "nectar.comparison.run_process"
 
 
-class Started(Protocol):
-    """A run's process, as `subprocess.Popen` has it."""
-
-    pid: int
-    returncode: int | None
-
-    def poll(self) -> int | None:
-        """Return its exit code once it has ended."""
-
-    def send_signal(self, sig: int, /) -> None:
-        """Send it a signal if it has not ended."""
+def runs_at_a_time(cores: int, gpu: bool) -> int:
+    """Return how many runs of ``cores`` cores this machine carries out at a time; on GPUs one each."""
+    return len(gpus()) if gpu else max(1, available_cores() // cores)
 
 
-class LocalStarter(ExitStack):
-    """Starts runs on this machine; use as a context manager."""
-
-    continues = True
+class RunStarter:
+    """Starts runs on this machine, each on the GPU that has least to do."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._on_gpus: list[tuple[subprocess.Popen[bytes], int]] = []
-
-    def jobs(self, cores: int, gpu: bool) -> int:
-        """Return how many runs of ``cores`` cores this machine carries out at a time; on GPUs one each."""
-        return len(gpus()) if gpu else max(1, available_cores() // cores)
 
     def start(
         self, words: Sequence[str], log: Path, *, threads: int, cores: int, gpu: bool = False
     ) -> subprocess.Popen[bytes]:
-        """Start ``nectar run`` with ``words`` in a process that ends with this one, on the GPU that has least to do."""
+        """Start ``nectar run`` with ``words`` in a process that ends with this one."""
         busy = self._on_gpus = [one for one in self._on_gpus if one[0].poll() is None]
         load = Counter(number for _, number in busy)
         number = min(range(max(1, len(gpus()) if gpu else 1)), key=load.__getitem__)
         own = gpu_alone("auto", number) if gpu else {}
-        process = start_process(words, log, threads=threads, cores=cores, variables=own)
+        threads_each = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+        environment = os.environ | processes.import_path() | threads_each
+        command = processes.module_command(_MODULE, "run", *words)
+        with log.open("wb") as file:
+            process = processes.start(
+                command,
+                environment=environment | {GRANTED: str(cores), **own},
+                output=file,
+                errors=subprocess.STDOUT,
+            )
         if gpu:
             busy.append((process, number))
         return process
-
-
-def start_process(
-    words: Sequence[str],
-    log: Path,
-    *,
-    threads: int,
-    cores: int,
-    variables: Mapping[str, str] = MappingProxyType({}),
-) -> subprocess.Popen[bytes]:
-    """Start ``nectar run`` in a process that ends with this one, with ``variables`` of its own."""
-    own = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-    environment = os.environ | processes.import_path() | own | {GRANTED: str(cores), **variables}
-    command = processes.module_command(_MODULE, "run", *words)
-    with log.open("wb") as file:
-        return processes.start(
-            command, environment=environment, output=file, errors=subprocess.STDOUT
-        )
 
 
 def command_lines() -> dict[int, tuple[str, ...]]:

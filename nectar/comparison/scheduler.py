@@ -7,6 +7,7 @@ only once among all comparisons that share an output directory.
 from __future__ import annotations
 
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,9 +22,8 @@ from common.errors import ConfigError
 from common.learning.compute import torch_device
 from common.settings.sections import LONGEST, MEASURES, TrackSettings
 from nectar.arguments import format_duration, parse_arguments, resolved, with_fitting_sites
-from nectar.comparison.ray_start import RayStarter
 from nectar.comparison.request import Cell, CompareOptions, Variant, file_name
-from nectar.comparison.run_process import LocalStarter, Started, command_lines, is_run
+from nectar.comparison.run_process import RunStarter, command_lines, is_run, runs_at_a_time
 from nectar.engines import processes
 from nectar.engines.cores import available_cores
 from nectar.engines.flower.client import plain
@@ -46,7 +46,6 @@ _STEPS = ((signal.SIGTERM, 20.0), (signal.SIGKILL, 20.0))
 _NAMED = 4
 
 Say = Callable[[str], None]
-Starter = LocalStarter | RayStarter
 
 
 # -- what is planned ----------------------------------------------------------------------------
@@ -155,7 +154,7 @@ class _Child:
     """A run that is being carried out."""
 
     run: PlannedRun
-    process: Started
+    process: subprocess.Popen[bytes]
     lock: FileLock
     log: Path
     resumed: bool
@@ -190,8 +189,7 @@ class Scheduler:
     records : Path
         The output directory, where records and locks go.
     options : CompareOptions
-        How many runs go on at a time, whether only records count that were made alone, and the Ray cluster, if one
-        carries the runs out.
+        How many runs go on at a time, and whether only records count that were made alone.
     """
 
     def __init__(self, records: Path, logs: Path, options: CompareOptions, say: Say) -> None:
@@ -219,22 +217,18 @@ class Scheduler:
             return
         (self._records / LOCKS).mkdir(parents=True, exist_ok=True)
         self._logs.mkdir(parents=True, exist_ok=True)
-        ray = self._options.ray
-        with RayStarter(ray, self._records) if ray else LocalStarter() as starter:
-            cores, gpu = most_of_a_run(unique)
-            jobs = self._options.parallel or starter.jobs(cores, gpu)
-            share = max(1, available_cores() // min(jobs, len(pending)))
-            self._cores = cores if ray else share
-            try:
-                self._work(pending, starter, jobs)
-            finally:
-                self._end()
+        jobs = self._options.parallel or runs_at_a_time(*most_of_a_run(unique))
+        self._cores = max(1, available_cores() // min(jobs, len(pending)))
+        try:
+            self._work(pending, RunStarter(), jobs)
+        finally:
+            self._end()
 
     def record_of(self, run: PlannedRun) -> RunRecord | None:
         """Return the completed record of a run."""
         return self.archive.completed(run.identity, alone=self._options.alone)
 
-    def _work(self, pending: list[PlannedRun], starter: Starter, jobs: int) -> None:
+    def _work(self, pending: list[PlannedRun], starter: RunStarter, jobs: int) -> None:
         begun = message = time.monotonic()
         there = self._done
         while pending or self._children:
@@ -244,10 +238,10 @@ class Scheduler:
             self._watch()
             if self._children and time.monotonic() >= message + _EVERY:
                 message = time.monotonic()
-                self._say_progress(starter, len(pending), self._done - there, message - begun)
+                self._say_progress(len(pending), self._done - there, message - begun)
             time.sleep(_POLL)
 
-    def _begin(self, run: PlannedRun, starter: Starter) -> bool:
+    def _begin(self, run: PlannedRun, starter: RunStarter) -> bool:
         """Start a run, or note that it cannot be started or is done; False if another comparison carries it out."""
         if run.identity.has_changed(run.config):
             # Its numbers would be another source's than those of its row's other runs.
@@ -268,8 +262,7 @@ class Scheduler:
             self._finish(run, "made by another comparison")
             return True
         # What was begun beside others can no longer be one that ran alone.
-        fresh = self._options.alone or not starter.continues
-        before = None if fresh else self.archive.unfinished(run.identity)
+        before = None if self._options.alone else self.archive.unfinished(run.identity)
         resume = None if before is None else before.directory
         log = self._logs / f"{run.file_name}.log"
         process = _start(starter, run, resume, log, self._cores)
@@ -313,14 +306,10 @@ class Scheduler:
         self._done += 1
         self._say(f"[{self._done}/{self._total}] {run.name}: {message}")
 
-    def _say_progress(self, starter: Starter, waiting: int, ended: int, seconds: float) -> None:
-        jobs = []
-        for c in self._children:
-            reached = starter.reached(c.log.stem) if isinstance(starter, RayStarter) else c.reached
-            if reached is None:  # the cluster has it and has no node free
-                waiting += 1
-            else:
-                jobs.append(RunningJob(c.run.name, c.before, reached, c.run.config.rounds))
+    def _say_progress(self, waiting: int, ended: int, seconds: float) -> None:
+        jobs = [
+            RunningJob(c.run.name, c.before, c.reached, c.run.config.rounds) for c in self._children
+        ]
         done = f"{self._done} of {self._total} runs are done"
         self._say(progress(jobs, done, ended=ended, waiting=waiting, seconds=seconds))
 
@@ -335,15 +324,15 @@ class Scheduler:
 
 
 def _start(
-    starter: Starter, run: PlannedRun, resume: Path | None, log: Path, cores: int
-) -> Started:
+    starter: RunStarter, run: PlannedRun, resume: Path | None, log: Path, cores: int
+) -> subprocess.Popen[bytes]:
     """Start a run, which may share out ``cores`` cores among processes of its own."""
     note = log.with_suffix(".record")
     words = [f"--note-record={note}", *run.words, *([f"resume={resume}"] if resume else [])]
     note.unlink(missing_ok=True)  # of an earlier run
-    # what names a certain GPU has to see it
-    certain = ":" in run.config.compute.device and isinstance(starter, LocalStarter)
-    gpu = run.on_gpu and not certain
+    gpu = (
+        run.on_gpu and ":" not in run.config.compute.device
+    )  # what names a certain GPU has to see it
     return starter.start(words, log, threads=run.threads, cores=cores, gpu=gpu)
 
 

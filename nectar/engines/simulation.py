@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import threading
 import warnings
@@ -170,7 +171,7 @@ def _ray(resources: Resources, *, verbose: bool) -> Iterator[Callable[[], object
 
     Ray starts in programs of its own, for seconds in which this process does other things.
     """
-    os.environ |= _ENVIRONMENT
+    os.environ |= _ENVIRONMENT | {"RAY_COLOR_PREFIX": str(int(sys.stderr.isatty()))}
     import ray
 
     environment: dict[str, Any] = {"env_vars": import_path()}
@@ -182,7 +183,7 @@ def _ray(resources: Resources, *, verbose: bool) -> Iterator[Callable[[], object
     if resources.cluster:
         require_cluster(resources.cluster)
     else:
-        folder = _own_folder()
+        folder = own_folder()
         cores = resources.workers * resources.client_cores
         given |= {"num_cpus": cores, "include_dashboard": False, "_temp_dir": str(folder)}
 
@@ -210,7 +211,7 @@ def _ray(resources: Resources, *, verbose: bool) -> Iterator[Callable[[], object
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _own_folder() -> Path:
+def own_folder() -> Path:
     """Return a new folder for Ray's sockets and logs, after those that killed simulations left have been deleted."""
     name = f"{_PREFIX}{os.getpid()}"
     bases = {Path(tempfile.gettempdir()).resolve(): None, Path("/tmp"): None}

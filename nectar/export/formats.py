@@ -28,7 +28,7 @@ from nectar.export.scoring import ExportedModel
 SAFETENSORS, PT2 = "safetensors", "pt2"
 """The weights and the program of torch.export: in every folder, the latter where torch can follow the network."""
 
-EXTRA = "pip install 'nectar-fl[onnx]' (in a clone `.uv/bin/uv pip install -e '.[onnx]'`)"
+EXTRA = "`.uv/bin/uv pip install -e '.[onnx]'` in Nectar's clone"
 
 _RAW = "normalised images [n, C, H, W]: (raw / scale - mean) / std"
 _PIXELS = (

@@ -8,10 +8,9 @@ from typing import Any
 
 from common.config.code_fingerprint import code_fingerprint
 from common.config.resolved import Config
-from common.division import Division
+from common.division import Division, require_same_data
 from common.errors import FederationError
 from common.learning.start import start_checksum
-from common.specs.updates import require_same_data
 from server_app.data_of_run import recorded_data
 from server_app.run_directory import codes_of
 

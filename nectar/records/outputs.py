@@ -13,9 +13,6 @@ from common.errors import ConfigError
 from nectar.records.record import record_at
 from server_app.run_directory import RunDirectory
 
-REPORT = "report.html"
-"""What a run's report is called in its record."""
-
 _PAGES = (".html", ".htm")
 
 

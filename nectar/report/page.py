@@ -41,9 +41,9 @@ COLOURS = (_TEMPLATES / "colours.css").read_text(encoding="utf-8")
 """Colours by role, of a page or of a drawing that stands alone."""
 
 
-def write(runs: Sequence[RunRecord], to: Path, named: str) -> None:
+def write(runs: Sequence[RunRecord], to: Path, named: str, *, images: bool = True) -> None:
     """Write the report on ``runs`` to ``to``; ConfigError if it cannot be written there."""
-    text = page_of(runs)
+    text = page_of(runs, images=images)
     try:
         write_text(to, text)
     except OSError as error:
@@ -52,21 +52,28 @@ def write(runs: Sequence[RunRecord], to: Path, named: str) -> None:
         ) from None
 
 
-def page_of(runs: Sequence[RunRecord]) -> str:
-    """Return the report on ``runs``; ConfigError, before any work, if a record names what may not be imported."""
+def page_of(runs: Sequence[RunRecord], *, images: bool = True) -> str:
+    """Return the report on ``runs``, with ``images`` or without.
+
+    Raises
+    ------
+    ConfigError
+        Before any work, if a record names what may not be imported.
+    """
     from nectar.report.view import View
 
     views = [View(run) for run in runs]
     for view in views:
         _ = view.method, view.config
-    return page(views)
+    return page(views, images=images)
 
 
-def page(views: Sequence[View]) -> str:
+def page(views: Sequence[View], *, images: bool = True) -> str:
     """Return the report on one or several runs as a whole HTML document that loads nothing."""
     from nectar.report import page as curves
 
-    runs = [page_values(view, PICTURES // len(views)) for view in views]
+    picture_bytes = PICTURES // len(views) if images else None
+    runs = [page_values(view, picture_bytes) for view in views]
     if len(views) == 1:
         return render("page.html", title=views[0].title, runs=runs)
     return render(
@@ -79,8 +86,8 @@ def page(views: Sequence[View]) -> str:
     )
 
 
-def page_values(view: View, picture_bytes: int) -> dict[str, Any]:
-    """Return what the page shows of one run, by the names that its template has for it."""
+def page_values(view: View, picture_bytes: int | None) -> dict[str, Any]:
+    """Return what the page shows of one run, by the names that its template has for it; None: no pictures."""
     from common.wire.images import Copies
     from nectar.audit.images import examining as outcome
     from nectar.report import page as curves
@@ -92,7 +99,9 @@ def page_values(view: View, picture_bytes: int) -> dict[str, Any]:
         "privacy": privacy,
         "copies": Copies.recorded(view.rounds),
         "charts": curves.of_run(view),
-        "images": pictures.of_run(view, pictures.Budget(picture_bytes)),
+        "images": pictures.Images("The images were left out of this page.")
+        if picture_bytes is None
+        else pictures.of_run(view, pictures.Budget(picture_bytes)),
         "heading": pictures.heading(view, 1),
         "audit": outcome,
     }

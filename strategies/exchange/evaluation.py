@@ -97,7 +97,8 @@ class EvaluationRequest:
         return ConfigRecord({**self.fields, **memory})
 
     def messages(self) -> list[Message]:
-        """Return the questions that no instruction carries, as messages of their own."""
+        """Return the questions that no instruction carries, as messages of their own: nobody is asked again."""
+        left, self._open = self._open, {}
         return [
             Message(
                 RecordDict({"arrays": self.arrays, "config": self._question(site)}),
@@ -105,7 +106,7 @@ class EvaluationRequest:
                 MessageType.EVALUATE,
                 group_id=str(self.server_round),
             )
-            for site in self._open.values()
+            for site in left.values()
         ]
 
     def take_answer(self, asked: Message, reply: Message) -> Message:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -52,16 +53,13 @@ NO_REPLY, NOT_SENT, UNREADABLE = 100, 101, 103
 #: Flower's codes of an error of the SuperLink's own, for a node that it could not reach or a reply that it lost
 _NOT_THERE = frozenset({3, 4, 5})
 
-WORKS_WHEN_ASKED = "works_when_asked"
-"""The attribute by which a grid says so."""
-
 
 def works_when_asked(grid: Grid) -> bool:
-    """Return whether a grid carries a message out when its reply is pulled, in the thread that pulls.
+    """Return whether a grid says that it carries a message out when its reply is pulled, in the thread that pulls.
 
     What it has no reply to then, it never will. Who asks for one reply at a time has one in memory.
     """
-    return bool(getattr(grid, WORKS_WHEN_ASKED, False))
+    return bool(getattr(grid, "works_when_asked", False))
 
 
 # ---- a SuperLink that is too busy ----------------------------------------------------------------
@@ -325,21 +323,17 @@ class Inbox:
 class Traffic:
     """Bytes of message content by node id, counted the same way in every engine."""
 
-    down: dict[int, int] = field(default_factory=dict)
-    up: dict[int, int] = field(default_factory=dict)
+    down: Counter[int] = field(default_factory=Counter)
+    up: Counter[int] = field(default_factory=Counter)
 
     def sent(self, message: Message) -> None:
         """Count an instruction."""
-        _add(self.down, message.metadata.dst_node_id, content_bytes(message.content))
+        self.down[message.metadata.dst_node_id] += content_bytes(message.content)
 
     def received(self, node_id: int, reply: Message) -> None:
         """Count a reply, accepted or not; one that carries an error has no content."""
         if reply.has_content():
-            _add(self.up, node_id, content_bytes(reply.content))
-
-
-def _add(account: dict[int, int], node_id: int, amount: int) -> None:
-    account[node_id] = account.get(node_id, 0) + amount
+            self.up[node_id] += content_bytes(reply.content)
 
 
 def content_bytes(content: RecordDict) -> int:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
 from flwr.app import Array, ArrayRecord
 
 from common.learning.run import Run
+from common.specs.updates import MEMORY_LOST
 from common.wire import npy
 from common.wire.bundle import Bundle
 from common.wire.coders import view_of
 from common.wire.form import Payload, Spec
 from common.wire.npy import array_of, record_of
 from common.wire.weights import CopyOnWriteTensors, Weights
+from strategies.exchange.replies import Outcome
 
 
 @dataclass(frozen=True)
@@ -88,3 +90,38 @@ def weights_from(run: Run, arrays: ArrayRecord) -> Weights:
 def arrays_from(weights: Weights) -> ArrayRecord:
     """Return Weights as Flower's arrays, one a tensor under its own name."""
     return ArrayRecord(dict(weights.read_only))
+
+
+# ---- what a site gets once -----------------------------------------------------------------------
+
+
+class OneTimePayloads:
+    """Keeps the edition that each site has, by the replies that were taken.
+
+    A site that says that it lost its memory is sent the parcel again.
+
+    Attributes
+    ----------
+    held : mapping of str to int
+        The edition by site, which a checkpoint holds.
+    """
+
+    def __init__(self, held: Mapping[str, int] | None = None) -> None:
+        self.held = dict(held or {})
+        self._out: dict[str, int] = {}
+
+    def pending(self, site: str, edition: int) -> bool:
+        """Return whether ``site`` is to be sent ``edition`` with this round's instruction, and note that it is."""
+        if self.held.get(site) == edition:
+            return False
+        self._out[site] = edition
+        return True
+
+    def confirm(self, outcome: Outcome) -> None:
+        """Note what the sites whose replies were taken now have."""
+        for site, figures in outcome.accepted.items():
+            if site in self._out:
+                self.held[site] = self._out[site]
+            elif MEMORY_LOST in figures:
+                self.held.pop(site, None)
+        self._out.clear()

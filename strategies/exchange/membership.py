@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from logging import getLogger
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,6 @@ from common.specs.updates import (
     OTHER_DATA,
     OTHER_ROUNDS,
     WENT_BACK,
-    require_same_data,
 )
 from strategies.exchange.evaluation import EvaluationRequest
 from strategies.exchange.exchange import NO_REPLY, NOT_SENT, Inbox, nodes_online, unless_busy
@@ -175,7 +175,6 @@ def _site(
         engine=engine,
         held_out=as_count(sizes["num-held-out"]) if question.held_out else 0,
         drawn_as=partition_name(as_count(about["partition-id"])) if known else "",
-        reviewed=engine == SUPERLINK and about.get("reviewed") is True,
         data=one_line(str(about.get(DATA, ""))[:64]) if held else "",
     )
 
@@ -255,14 +254,6 @@ class Attendance:
     silent: Mapping[int, str]
 
 
-@dataclass(frozen=True)
-class _PendingQuestion:
-    """A question awaiting its answer."""
-
-    node_id: int
-    since: float
-
-
 class RollCall:
     """Asks nodes who they are.
 
@@ -284,8 +275,8 @@ class RollCall:
         self.refused: dict[int, str] = {}
         self.failed: dict[int, str] = {}
         self.names: dict[int, str] = {}
-        self._out: dict[int, _PendingQuestion] = {}  # by place in the inbox
         self._inbox = Inbox(grid)
+        self._out: dict[int, tuple[int, float]] = {}  # by place there: who is asked, since when
 
     def ask(self, nodes: Collection[int], end: float) -> None:
         """Ask those of ``nodes`` that have not answered, and read what comes until all have, or until ``end``.
@@ -296,15 +287,14 @@ class RollCall:
         now, here = time.monotonic(), set(nodes)
         self.refused = {i: why for i, why in self.refused.items() if i in here}
         unheard = here - self.known.keys() - self.refused.keys()
-        self._out = {m: q for m, q in self._out.items() if q.node_id in unheard}
-        fresh = {q.node_id for q in self._out.values() if now - q.since < _AGAIN}
-        asked = sorted(unheard - fresh)
+        self._out = {at: asked for at, asked in self._out.items() if asked[0] in unheard}
+        asked = sorted(unheard - {i for i, since in self._out.values() if now - since < _AGAIN})
         places = self._inbox.send(composed(asked, self._question)) if asked else ()
-        self._out |= {at: _PendingQuestion(i, now) for at, i in zip(places, asked, strict=True)}
+        self._out |= {at: (i, now) for at, i in zip(places, asked, strict=True)}
         replies = self._inbox.collect(self._out, end) if self._out else {}
         for place in replies.keys() & self._out.keys():
-            self._read(self._out.pop(place).node_id, replies[place])
-        self._check_names(here, end)
+            self._read(self._out.pop(place)[0], replies[place])
+        self._check_names(here & self.known.keys(), end)
 
     def answer(self, node_id: int) -> Site:
         """Return who a node that was asked says it is; NoAnswer or SiteRefused says why it takes no part."""
@@ -327,26 +317,18 @@ class RollCall:
                 self.failed[node_id] = sentence
                 logger.warning("%s", sentence)
 
-    def _check_names(self, here: set[int], end: float) -> None:
+    def _check_names(self, nodes: Collection[int], end: float) -> None:
         """Refuse who bears another name than its key; who cannot be held against its key yet is asked again."""
-        known = [self.known[i] for i in here & self.known.keys()]
-        if not self._look_up([site.node_id for site in known], end):
-            for site in known:
-                if site.node_id not in self.names:
-                    del self.known[site.node_id]
-            return
-        self.refused |= (odd := misnamed(known, self.names))
-        for node_id in odd:
-            del self.known[node_id]
+        self._look_up(nodes, end)
+        self.refused |= misnamed([self.known[i] for i in nodes], self.names)
+        for node_id in nodes:
+            if node_id not in self.names or node_id in self.refused:
+                del self.known[node_id]
 
-    def _look_up(self, nodes: Collection[int], end: float = 0.0) -> bool:
-        """Learn what nodes were registered as; return whether that is known of all of ``nodes``."""
-        if all(i in self.names for i in nodes):
-            return True
-        found = registered(self.grid, end)
-        if found is not None:
-            self.names |= dict.fromkeys(nodes, "") | found
-        return found is not None
+    def _look_up(self, nodes: Collection[int], end: float = 0.0) -> None:
+        """Learn what nodes were registered as, if that is not known; until ``end`` of a SuperLink that is too busy."""
+        if not all(i in self.names for i in nodes):
+            self.names |= registered(self.grid, end) or {}
 
     def close(self) -> None:
         """Ask for nothing more."""
@@ -424,7 +406,7 @@ class RollCall:
     def _pending(self) -> bool:
         """Return whether a node that came with the others may still answer."""
         now = time.monotonic()
-        return any(now - asked.since < _GRACE for asked in self._out.values())
+        return any(now - since < _GRACE for _, since in self._out.values())
 
     def _described(self, here: Iterable[int], present: list[Site]) -> str:
         """Return who is there and who is online without an answer."""
@@ -458,11 +440,8 @@ def wait_for_sites(
     grid: Grid, clients: int, question: Question, *, deadline: float, min_replies: int
 ) -> Attendance:
     """Wait until the federation is complete and return who takes part; see `RollCall.wait`."""
-    call = RollCall(grid, question)
-    try:
+    with closing(RollCall(grid, question)) as call:
         return call.wait(clients, deadline=deadline, min_replies=min_replies)
-    finally:
-        call.close()
 
 
 def _belonging(sites: Sequence[Site]) -> tuple[list[Site], dict[int, str]]:
@@ -606,11 +585,16 @@ class Members:
     data: Mapping[str, str] = field(default_factory=dict)
 
     def update(
-        self, grid: Grid, question: Question, federation: FederationSettings, dataset: str
+        self,
+        grid: Grid,
+        question: Question,
+        federation: FederationSettings,
+        require: Callable[[Site], object],
     ) -> None:
         """Ask nodes that were not there before who they are, and let go of those that are away.
 
-        A newcomer that does not belong is left out and logged. Too few nodes are waited for, up to the join deadline.
+        A newcomer that does not belong is left out and logged: ``require``, too, raises FederationError of one. Too few
+        nodes are waited for, up to the join deadline.
 
         Raises
         ------
@@ -620,8 +604,7 @@ class Members:
         end = time.monotonic() + federation.join_deadline
         there = {site.node_id: site for site in self.sites}
         self.were_there |= {site.name for site in self.sites}
-        call = RollCall(grid, question)
-        try:
+        with closing(RollCall(grid, question)) as call:
             while True:
                 here = nodes_online(grid)
                 if here is None:
@@ -631,15 +614,13 @@ class Members:
                     self.refused.clear()
                     call.refused.clear()
                 if newcomers := sorted(here - there.keys() - self.refused):
-                    self._admit(call, newcomers, there, federation, dataset)
+                    self._admit(call, newcomers, there, federation, require)
                 there = {i: site for i, site in there.items() if i in here}
                 if len(there) >= federation.min_replies:
                     break
                 if time.monotonic() >= end:
                     raise FederationError(self._too_few_left(call, here, there, federation))
                 time.sleep(1.0)
-        finally:
-            call.close()
         for site in self.sites:
             if site.node_id not in there:
                 logger.warning("site %s is away", site.name)
@@ -655,7 +636,7 @@ class Members:
         newcomers: Sequence[int],
         there: dict[int, Site],
         federation: FederationSettings,
-        dataset: str,
+        require: Callable[[Site], object],
     ) -> None:
         """Add those newcomers to ``there`` that answer and belong; a site under a new node id replaces itself."""
         call.ask(newcomers, time.monotonic() + min(_JOINING, federation.round_deadline))
@@ -667,7 +648,7 @@ class Members:
                     raise NoAnswer(
                         "the SuperLink is too busy to say which nodes are there; it is asked again"
                     )
-                self.require_data_of(site, dataset)
+                require(site)
                 self._require_counted_on(site, federation.newcomers)
                 others = [s for s in there.values() if s.name != site.name or s.node_id in here]
                 expected_sites([*others, site])
@@ -689,11 +670,6 @@ class Members:
                 "federation.newcomers=any lets such a site join"
             )
 
-    def require_data_of(self, site: Site, dataset: str) -> None:
-        """Refuse a site that reads other data than those of the run, by a FederationError."""
-        name = site.name if site.name in self.data else ""
-        require_same_data(dataset, self.data, {name: site.data})
-
     def _too_few_left(
         self,
         call: RollCall,
@@ -704,8 +680,8 @@ class Members:
         silent = {*here} - there.keys() - self.refused
         names = (registered(call.grid) or {}) | {s.node_id: s.name for s in self.sites}
         return (
-            f"{len(there)} sites are left where federation.min_replies asks for {federation.min_replies}, and none "
-            f"came back within {federation.join_deadline:g} s"
+            f"{len(there)} sites are left where federation.min_replies asks for {federation.min_replies}, "
+            f"and none came back within {federation.join_deadline:g} s"
             f"{f' ({describe_silent(silent, names)})' if silent else ''}"
         )
 

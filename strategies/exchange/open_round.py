@@ -1,6 +1,6 @@
 """A round whose replies are awaited: what goes out, which of the replies are accepted, and whether they are enough.
 
-It knows messages, sites and rules, and no method: what a reply means is asked of the strategy (`ScreeningHooks`).
+It knows messages, sites and rules, and no method: what a reply means is asked of the strategy.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import islice, starmap
 from logging import getLogger
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import (
     ArrayRecord,
@@ -23,7 +23,7 @@ from flwr.app import (
 from common.errors import ConfigError, DivergedError, FederationError
 from common.privacy.ledger import LEDGER_TIP, tip_to_text
 from common.sites import Site
-from common.specs.updates import TAKEN, as_updates, in_part, sends_updates
+from common.specs.updates import TAKEN, as_updates, sends_updates
 from common.wire.coders import is_finite
 from common.wire.npy import unchecked_record
 from common.wire.weights import Weights
@@ -37,9 +37,11 @@ from strategies.exchange.rules import part_without_rule
 from strategies.exchange.screening import (
     TOGETHER,
     Screen,
-    ScreeningHooks,
     group_sizes,
 )
+
+if TYPE_CHECKING:
+    from strategies.federated import Federated
 
 logger = getLogger("flwr")
 
@@ -55,7 +57,7 @@ class OpenRound:
         What the round begins with.
     """
 
-    def __init__(self, strategy: ScreeningHooks, number: int, weights: Weights) -> None:
+    def __init__(self, strategy: Federated, number: int, weights: Weights) -> None:
         self._strategy, self._config = strategy, strategy.run.config
         self._members = strategy.members
         self.number, self.weights = number, weights
@@ -79,8 +81,6 @@ class OpenRound:
         serialiser = Serialiser(list(arrays.values()))
         for site in (site for site in sites if site.name in plan):
             instruction = plan[site.name]
-            if site.reviewed:
-                instruction = replace(instruction, expects=in_part(instruction.expects))
             fields = {**config, TAKEN: self._members.last_accepted_round.get(site.name, 0)}
             self.ask(site, instruction, serialiser, fields)
         return self.messages

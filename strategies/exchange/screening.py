@@ -9,18 +9,16 @@ round is never too long: where half of the sites have learned all they can, the 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import repeat
 from logging import getLogger
-from typing import ClassVar
+from typing import TYPE_CHECKING
 
 import torch
 from flwr.app import Message
 from torch import Tensor
-from torch.func import functional_call
 
 from common.code.imports import is_import_path
 from common.draws.seeding import generator
@@ -28,11 +26,8 @@ from common.errors import PayloadError
 from common.learning.compute import return_if_large
 from common.learning.run import Run
 from common.models import Classifier
-from common.privacy.ledger import RECORD
 from common.sites import Site
-from common.wire.bundle import Bundle
 from common.wire.coders import is_finite
-from common.wire.form import Payload
 from common.wire.weights import Weights
 from strategies.exchange.instructions import Instruction
 from strategies.exchange.lengths import (
@@ -43,17 +38,18 @@ from strategies.exchange.lengths import (
     upper_median,
     weights_length,
 )
-from strategies.exchange.membership import Members, listed
+from strategies.exchange.membership import listed
 from strategies.exchange.replies import Upload, note_failure, read_upload, require_records
 from strategies.exchange.rules import (
-    GLOBAL,
     STATISTICS,
     CandidateModel,
     Clipping,
-    Rule,
     compared_parts,
     require_valid,
 )
+
+if TYPE_CHECKING:
+    from strategies.federated import Federated
 
 logger = getLogger("flwr")
 
@@ -62,82 +58,6 @@ TOGETHER, _HELD = 16, 2**26
 
 #: inputs that a model is tried on
 _TRIED = 4
-
-#: the part of a bundle that is a model
-_WEIGHTS = "weights"
-
-
-class ScreeningHooks(ABC):
-    """What a strategy says of replies: which it accepts, how they are judged, and how many are enough."""
-
-    run: Run
-    record_id: str
-    members: Members
-    trials: FiniteChecks
-
-    #: the records that a reply may hold; None for any
-    records: ClassVar[Collection[str] | None] = frozenset({"arrays", "metrics", "about", RECORD})
-    #: whether an update that is longer than the others' is shortened (``federation.robust``)
-    clips: ClassVar[bool] = True
-
-    @abstractmethod
-    def validation_rules(self) -> Mapping[str, Rule]:
-        """Return the rule for each part that the sites send, by the part's name; the empty name if there is one part.
-
-        A name covers all parts of a bundle of that name. A run whose sites would send a part without a rule is refused.
-        """
-
-    def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
-        """Return a validated upload as ``update`` gets it.
-
-        Raises
-        ------
-        PayloadError
-            If it cannot be used although it is well-formed; the reply is rejected for this reason.
-        """
-        return upload
-
-    def resulting_model(self, weights: Weights, upload: Upload) -> Weights | None:
-        """Return the model that would result from this prepared upload alone; None if it does not make a model.
-
-        The model must give finite outputs, and its distance from the round's weights is compared with the others'
-        (``federation.max_update``). A method whose sites send weights or updates overrides this.
-        """
-        return None
-
-    def clipped(self, upload: Upload, clipping: Clipping) -> Upload:
-        """Return a prepared upload, shortened as ``clipping`` says.
-
-        The default serves payloads that are weights, alone or as the part ``weights`` of a bundle.
-
-        Raises
-        ------
-        PayloadError
-            If the payload is neither; the reply is then rejected.
-        """
-        payload = upload.payload
-        name = _WEIGHTS if clipping.part in ("", STATISTICS) else clipping.part
-        long = payload.parts.get(name) if isinstance(payload, Bundle) else payload
-        if not isinstance(long, Weights):
-            raise PayloadError(
-                f"it is longer than federation.clip allows, and {type(self).__name__}.clipped does not shorten it"
-            )
-        shorter: Payload = clipping.of(long)
-        if isinstance(payload, Bundle):
-            shorter = Bundle({**payload.parts, name: shorter})
-        return replace(upload, payload=shorter)
-
-    def initial_model(self, weights: Weights, site: Site) -> tuple[Weights, str]:
-        """Return the weights that a site's model began the round with, and its architecture for `Run.with_model`.
-
-        Uploads are compared within one architecture.
-        """
-        return weights, GLOBAL
-
-    def quorum(self, asked: int) -> int:
-        """Return how many replies must be accepted, of so many sites ``asked``, or the run stops."""
-        return min(self.run.config.federation.min_replies, asked)
-
 
 # ---- whether a model gives numbers ---------------------------------------------------------------
 
@@ -149,9 +69,9 @@ class FiniteCheck:
         # What is the sites' own is here as it began, and of its statistics the batch's normalise.
         model: Classifier = run.build_model().train(run.config.model.stays_in_part)
         self._run, self._model = run, model.requires_grad_(False)
-        for name, own in model.named_parameters():
-            if name in run.spec.names:  # others take its place
-                own.data = own.new_empty(0)
+        places = model.state_dict(keep_vars=True)
+        self._places = {name: places[name] for name in run.spec.names}
+        self._let_go(name for name, _ in model.named_parameters() if name in self._places)
 
     @cached_property
     def _inputs(self) -> Tensor:
@@ -167,9 +87,15 @@ class FiniteCheck:
         """Return whether every output is finite."""
         # Lent where it can be: none of Nectar's models writes to its state when it is called, a user's may.
         own, device = is_import_path(self._run.config.model.name), self._run.device
-        lent = {name: t.to(device, copy=own) for name, t in weights.read_only.items()}
-        outputs = functional_call(self._model, lent, (self._inputs,), tie_weights=False)
-        return is_finite(outputs)
+        for name, tensor in weights.read_only.items():
+            self._places[name].data = tensor.to(device, copy=own)
+        found = is_finite(self._model(self._inputs))
+        self._let_go(weights.read_only)
+        return found
+
+    def _let_go(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._places[name].data = self._places[name].new_empty(0)
 
 
 class FiniteChecks:
@@ -245,7 +171,7 @@ class Screen:
 
     Parameters
     ----------
-    strategy : ScreeningHooks
+    strategy : Federated
         What an upload means.
     number : int
         The round's.
@@ -253,7 +179,7 @@ class Screen:
         What the round began with.
     """
 
-    def __init__(self, strategy: ScreeningHooks, number: int, weights: Weights) -> None:
+    def __init__(self, strategy: Federated, number: int, weights: Weights) -> None:
         self._strategy, self._members = strategy, strategy.members
         self._config, self._number, self._weights = strategy.run.config, number, weights
         self._rules = strategy.validation_rules()

@@ -50,10 +50,6 @@ class Latents:
         """Return latents with the same rates that hold ``tensors``, such as those after a step."""
         return replace(self, tensors=tuple(tensors))
 
-    def leaves(self) -> Latents:
-        """Return a copy whose tensors ask for gradients, to be optimised in place."""
-        return self.holding([t.detach().clone().requires_grad_() for t in self.tensors])
-
 
 class ImageGenerator(Protocol):
     """G: any class-conditional generator whose images are differentiable in its latents.

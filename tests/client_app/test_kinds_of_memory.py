@@ -10,8 +10,9 @@ from federation import numbers, same_end
 from named_site import equal, served, versions
 from small import Small
 
-from client_app.state import KEPT, state_kind_of
+from client_app.state import state_kind_of
 from common.config.loading import load
+from common.specs.updates import VERSIONS_KEPT
 from nectar.records.outputs import with_recorded
 from server_app.record import Record
 
@@ -181,7 +182,7 @@ def test_a_run_that_is_resumed_again_and_again_keeps_a_few_versions(
     for rounds in range(3, 9):
         record = resumed(record, rounds, 10 + rounds, tmp_path / "state")
     assert same_end(record, whole)
-    assert len(versions(tmp_path / "state")) <= 2 * (KEPT + 1)
+    assert len(versions(tmp_path / "state")) <= 2 * (VERSIONS_KEPT + 1)
 
 
 @pytest.mark.extended

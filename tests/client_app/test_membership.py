@@ -133,4 +133,4 @@ def test_each_of_many_simulated_sites_is_read_once(monkeypatch: pytest.MonkeyPat
             node = {"partition-id": index, "num-partitions": sites, "simulated": True}
             site_samples(division, f"partition-{index}", Context(1, 1, node, RecordDict(), {}))
     assert len(read) == len(set(read)) == sites
-    assert len(site._PARTITIONS[division]) == sites
+    assert len(site._SAMPLES[division]) == sites

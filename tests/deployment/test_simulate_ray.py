@@ -1,111 +1,58 @@
-"""The launching of `nectar simulate` against Flower and Ray themselves, with a tiny app."""
+"""`nectar simulate` on Ray itself: how it ends, by itself, by a signal, by a kill, and what it leaves."""
+
+from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
-from nectar.engines.simulation.workspace import marked_processes
+from federation import numbers
+from small import Small
+from waiting import until
 
-from nectar.engines.flower.app import SOURCE
+from nectar.engines.processes import living
+from nectar.engines.simulation import own_folder
+from server_app.record import Record
 
-PROJECT = """
-[project]
-name = "tiny"
-version = "0.1.0"
-description = "a test's app"
-license = "Apache-2.0"
-requires-python = ">=3.11"
-dependencies = ["flwr"]
-[tool.flwr.app]
-publisher = "nectar"
-fab-include = ["**/*.py"]
-[tool.flwr.app.components]
-serverapp = "server_app.app:app"
-clientapp = "client_app.app:app"
-[tool.flwr.app.config]
-mode = ""
+RAISING = """
+import torch
+from torch import nn
+
+
+class Raising(nn.Sequential):
+    def __init__(self, shape, classes):
+        super().__init__(nn.Flatten(), nn.Linear(64, classes))
+
+    def forward(self, images):
+        if self.training and torch.is_grad_enabled():
+            raise RuntimeError("the site has had enough")
+        return super().forward(images)
 """
 
-# The names are those of Nectar's packages: the app that is submitted must be the one that runs.
-SERVER = """
-import logging, time
-import numpy as np
-from flwr.app import ArrayRecord
-from flwr.serverapp import ServerApp
-from flwr.serverapp.strategy import FedAvg
-
-app = ServerApp()
-
-@app.main()
-def main(grid, context):
-    log = logging.getLogger("flwr").info
-    log("the test's server")
-    if context.run_config["mode"] == "raise":
-        raise RuntimeError("the server has had enough")
-    while len(list(grid.get_node_ids())) < 4:
-        time.sleep(0.1)
-    result = FedAvg(fraction_evaluate=0.0, min_train_nodes=4).start(
-        grid=grid, initial_arrays=ArrayRecord([np.zeros(3)]), num_rounds=2
-    )
-    log("arrays %s", result.arrays.to_numpy_ndarrays()[0].tolist())
-    while context.run_config["mode"] == "wait":
-        time.sleep(0.1)
-"""
-
-CLIENT = """
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-
-app = ClientApp()
-
-@app.train()
-def train(message, context):
-    arrays = [x + 1 for x in message.content["arrays"].to_numpy_ndarrays()]
-    content = {"arrays": ArrayRecord(arrays), "metrics": MetricRecord({"num-examples": 1})}
-    return Message(RecordDict(content), reply_to=message)
-"""
-
-WRAPPER = """
-import sys
-from pathlib import Path
-from nectar.engines.flower.client import Job, Resources
-from nectar.engines.simulation.simulate import simulate
-resources = Resources(supernodes=4, client_cores=1, client_gpus=0.0, workers=2)
-sys.exit(simulate(Job(Path(sys.argv[1]), {"mode": sys.argv[2]}, resources)))
-"""
-
-
-@pytest.fixture
-def app(tmp_path: Path) -> Path:
-    """A Flower app in which four devices add one, twice."""
-    root = tmp_path / "the app"
-    for package, source in (("server_app", SERVER), ("client_app", CLIENT)):
-        (root / package).mkdir(parents=True)
-        (root / package / "__init__.py").touch()
-        (root / package / "app.py").write_text(source)
-    (root / "pyproject.toml").write_text(PROJECT)
-    return root
+QUICK = ("fedavg", "federation.sites=4", "fedavg.epochs=1", "data.images=200")
 
 
 @contextlib.contextmanager
-def wrapper(app: Path, mode: str, home: Path) -> "Iterator[subprocess.Popen[str]]":
-    """Start the launching in a process of its own, its log in ``home/log``."""
-    home.mkdir(exist_ok=True)
-    with (home.parent / "log").open("w") as log:
+def simulation(place: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Start the command in a process of its own, its log in ``place/log``."""
+    place.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "nectar", "simulate", *QUICK, *words]
+    with (place / "log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-c", WRAPPER, str(app), mode],
-            cwd=SOURCE,
-            env={**os.environ, "HOME": str(home)},
+            [*command, f"output-dir={place / 'runs'}"],
+            cwd=place,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
             stdout=log,
             stderr=subprocess.STDOUT,
-            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         try:
             yield process
@@ -114,73 +61,84 @@ def wrapper(app: Path, mode: str, home: Path) -> "Iterator[subprocess.Popen[str]
             process.wait()
 
 
-def wait_for(log: Path, text: str, seconds: float = 400.0) -> None:
-    deadline = time.monotonic() + seconds
-    while text not in log.read_text():
-        assert time.monotonic() < deadline, f"{text!r} not in:\n{log.read_text()}"
-        time.sleep(0.1)
+def left_by(owner: int) -> list[str]:
+    """Name what a command left: Ray's processes, which name its folder or work there, and the folder."""
+    name = f"nectar-ray-{owner}"
+    found = []
+    for process in living():
+        with contextlib.suppress(psutil.Error):
+            found += [" ".join(process.cmdline())] * (name in " ".join(process.cmdline()))
+    bases = {Path(tempfile.gettempdir()), Path("/tmp")}
+    return found + [str(base / name) for base in bases if (base / name).exists()]
 
 
-def leftovers(owner: int) -> list[str]:
-    """Name what a wrapper left: processes by their mark, Ray's by their command, directories."""
-    name = f"nectar-simulation-{owner}-"
-    found = [mark for mark in marked_processes().values() if name in mark]
-    for directory in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if directory.name.isdigit() and int(directory.name) != owner:
-                texts = [(directory / "cmdline").read_text(), str((directory / "cwd").readlink())]
-                found += [text for text in texts if name in text]
-    found += [str(path) for path in Path(tempfile.gettempdir()).glob(f"{name}*")]
-    return found + [str(path) for path in Path("/tmp").glob(f"{name}*")]
+def outcome(place: Path) -> str:
+    (provenance,) = (place / "runs").glob("[!.]*/provenance.json")
+    return str(json.loads(provenance.read_text())["outcome"])
 
 
-@pytest.mark.extended
-def test_a_completed_run_exits_with_0_and_leaves_nothing(app: Path, tmp_path: Path) -> None:
-    with wrapper(app, "ok", tmp_path / "home") as process:
-        assert process.wait(400) == 0, (tmp_path / "log").read_text()
-    message = (tmp_path / "log").read_text()
-    assert "the test's server" in message
-    assert "arrays [2.0, 2.0, 2.0]" in message
-    assert "Starting Flower Simulation" not in message
-    assert "FutureWarning" not in message
-    assert leftovers(process.pid) == []
-    assert list((tmp_path / "home").iterdir()) == []
-    # Nor may submitting the app change it.
-    assert not list(app.rglob("uv.lock"))
+def log(place: Path) -> str:
+    return (place / "log").read_text()
 
 
 @pytest.mark.extended
-def test_a_server_that_raises_is_a_failure_with_its_reason(app: Path, tmp_path: Path) -> None:
-    with wrapper(app, "raise", tmp_path / "home") as process:
-        assert process.wait(300) == 1
-    message = (tmp_path / "log").read_text()
-    assert "the server has had enough" in message
-    assert "The run did not complete (failed): " in message
-    assert leftovers(process.pid) == []
+def test_a_run_has_the_numbers_of_this_process_and_leaves_nothing(
+    small: Small, tmp_path: Path
+) -> None:
+    with simulation(tmp_path, "rounds=2") as process:
+        assert process.wait(400) == 0, log(tmp_path)
+    assert left_by(process.pid) == []
+    said = log(tmp_path)
+    assert "round 2/2: accuracy" in said
+    assert "draws it" in said
+    for idle in ("DEPRECATED", "FutureWarning", "Manually terminating", "ClientAppActor"):
+        assert idle not in said
+    here = tmp_path / "here"
+    words = [sys.executable, "-m", "nectar", "run", *QUICK, "rounds=2", f"output-dir={here}"]
+    subprocess.run(words, check=True, capture_output=True)
+    assert numbers(_only(tmp_path / "runs")) == numbers(_only(here))
+
+
+@pytest.mark.extended
+def test_a_run_that_stops_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "raising.py").write_text(RAISING)
+    with simulation(tmp_path, "model.name=raising:Raising", "rounds=2") as process:
+        assert process.wait(400) == 2, log(tmp_path)
+    assert "the device raised RuntimeError" in log(tmp_path)
+    assert outcome(tmp_path).startswith("failed: ")
+    assert left_by(process.pid) == []
 
 
 @pytest.mark.long
 @pytest.mark.extended
-def test_an_interrupted_run_exits_with_130_and_leaves_nothing(app: Path, tmp_path: Path) -> None:
-    with wrapper(app, "wait", tmp_path / "home") as process:
-        wait_for(tmp_path / "log", "arrays [2.0, 2.0, 2.0]")
-        assert leftovers(process.pid), "this test would not see what is left"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(300) == 130
-    assert leftovers(process.pid) == []
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_says_so_and_leaves_nothing(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with simulation(tmp_path, "rounds=1000") as process:
+        until(lambda: "round 1/" in log(tmp_path), 400)
+        assert left_by(process.pid), "this test would not see what is left"
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
+    assert outcome(tmp_path) == "interrupted"
+    assert f"Interrupted ({number.name})." in log(tmp_path)
+    assert left_by(process.pid) == []
 
 
 @pytest.mark.long
 @pytest.mark.extended
-def test_the_next_start_removes_what_a_killed_wrapper_left(app: Path, tmp_path: Path) -> None:
-    with wrapper(app, "wait", tmp_path / "home") as killed:
-        wait_for(tmp_path / "log", "arrays [2.0, 2.0, 2.0]")
-        killed.kill()
-        killed.wait()
-        assert leftovers(killed.pid)
-    with wrapper(app, "raise", tmp_path / "home") as process:
-        wait_for(tmp_path / "log", "Removed what an earlier, killed simulation had left behind.")
-        assert leftovers(killed.pid) == []
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(300) == 128 + signal.SIGTERM
-    assert leftovers(process.pid) == []
+def test_ray_ends_with_a_command_that_is_killed_and_its_folder_with_the_next(
+    tmp_path: Path,
+) -> None:
+    with simulation(tmp_path, "rounds=1000") as process:
+        until(lambda: "round 1/" in log(tmp_path), 400)
+        process.kill()
+        process.wait()
+    until(lambda: not [each for each in left_by(process.pid) if " " in each], 60)
+    own_folder().rmdir()
+    assert left_by(process.pid) == []
+
+
+def _only(place: Path) -> Record:
+    (metrics,) = place.glob("[!.]*/metrics.jsonl")
+    return Record(metrics.parent)

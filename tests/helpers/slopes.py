@@ -14,7 +14,7 @@ def require_slopes(
     space: ImageGenerator, drawn: Latents, target: Tensor, *, step: float, seed: int, per: int
 ) -> None:
     """Require that a gradient reaches all of every latent, by their first ``per`` dimensions, and is the difference."""
-    latents = drawn.holding([t.double() for t in drawn.tensors]).leaves()
+    latents = drawn.holding([t.detach().double().clone().requires_grad_() for t in drawn.tensors])
 
     def loss(tensors: list[Tensor]) -> Tensor:
         return (space.images(latents.holding(tensors)) - target).square().sum()

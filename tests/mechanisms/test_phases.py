@@ -43,7 +43,7 @@ class OneAfterTheOther:
 @pytest.fixture
 def old_order(monkeypatch: pytest.MonkeyPatch) -> None:
     def rows(self: Draws, purpose: str, pool: Any = None) -> Callable[..., Any]:
-        generator = torch.Generator().manual_seed(self.seeds(purpose).initial_seed())
+        generator = torch.Generator().manual_seed(self.client.generator(purpose).initial_seed())
         return lambda step, at: OneAfterTheOther(len(at), generator)
 
     monkeypatch.setattr(Draws, "rows", rows)

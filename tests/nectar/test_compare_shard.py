@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-from pathlib import Path
 
 import pytest
-import yaml
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from common.errors import ConfigError, NectarError
+from common.errors import ConfigError
 from nectar import cli
 from nectar.comparison.comparison import Comparison, commands, parse_shard, shard
-from nectar.comparison.ray_start import RayStarter, _name_home
 from nectar.comparison.request import CompareOptions, parse
 
 
@@ -58,22 +54,3 @@ def test_a_shard_is_read_or_refused_in_a_sentence(text: str) -> None:
     else:
         with pytest.raises(ConfigError, match="write K/N"):
             parse_shard(text)
-
-
-@pytest.mark.extended
-def test_where_no_cluster_answers_it_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(NectarError, match="No Ray cluster answers at "):
-        RayStarter("127.0.0.1:1", tmp_path)
-
-
-def test_a_record_of_another_node_names_the_folder_in_which_it_comes_to_lie(tmp_path: Path) -> None:
-    output, home = tmp_path / "nectar-run-x/runs", '/srv/"runs": ä'
-    (output / "one").mkdir(parents=True)
-    (output / "one/config.yaml").write_text(yaml.safe_dump({"output-dir": str(output), "seed": 1}))
-    told = {"run-config": {"output-dir": str(output)}, "said": f"in {output}/one"}
-    (output / "one/provenance.json").write_text(json.dumps(told))
-    _name_home(output, home)
-    settings = yaml.safe_load((output / "one/config.yaml").read_text(encoding="utf-8"))
-    assert settings == {"output-dir": home, "seed": 1}
-    found = json.loads((output / "one/provenance.json").read_text(encoding="utf-8"))
-    assert found == {"run-config": {"output-dir": home}, "said": f"in {home}/one"}

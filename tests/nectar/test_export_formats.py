@@ -164,7 +164,7 @@ def test_a_format_without_its_packages_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(formats, "find_spec", lambda _: None)
     assert main(["export", str(past.directory), "--format", "onnx"]) == 2
-    assert "pip install 'nectar-fl[onnx]'" in capsys.readouterr().err
+    assert "`.uv/bin/uv pip install -e '.[onnx]'`" in capsys.readouterr().err
     assert formats.read_formats("pt2") == ("pt2",)
     with pytest.raises(ConfigError, match="names 'onx': give pt2, onnx or both"):
         formats.read_formats("pt2,onx")

@@ -11,8 +11,8 @@ import torch
 
 from common.config.loading import load
 from common.learning.compute import gpu_alone, gpus
-from nectar.comparison import run_process
-from nectar.comparison.run_process import LocalStarter
+from nectar.comparison.run_process import RunStarter, runs_at_a_time
+from nectar.engines import processes
 from nectar.engines.pool import grid
 from nectar.engines.pool.grid import most_processes
 
@@ -54,17 +54,18 @@ def test_a_comparisons_run_goes_where_least_is_done(
 
     given, started = list[str](), list[Process]()
 
-    def start_process(*_: Any, variables: Mapping[str, str], **__: Any) -> Process:
-        given.append(variables.get("CUDA_VISIBLE_DEVICES", ""))
+    def start(*_: Any, environment: Mapping[str, str], **__: Any) -> Process:
+        given.append(environment.get("CUDA_VISIBLE_DEVICES", ""))
         started.append(Process())
         return started[-1]
 
-    monkeypatch.setattr(run_process, "start_process", start_process)
-    with LocalStarter() as starter:
-        assert starter.jobs(1, gpu=True) == 3
-        for ends in (None, None, None, 1, 0):
-            if ends is not None:
-                started[ends].code = 0
-            starter.start([], tmp_path, threads=1, cores=1, gpu=True)
-        starter.start([], tmp_path, threads=1, cores=1, gpu=False)
+    monkeypatch.setattr(processes, "start", start)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert runs_at_a_time(1, gpu=True) == 3
+    starter, log = RunStarter(), tmp_path / "log"
+    for ends in (None, None, None, 1, 0):
+        if ends is not None:
+            started[ends].code = 0
+        starter.start([], log, threads=1, cores=1, gpu=True)
+    starter.start([], log, threads=1, cores=1, gpu=False)
     assert given == ["0", "1", "2", "1", "0", ""]

@@ -5,22 +5,20 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from flwr.common.config import parse_config_args
-from nectar.engines.simulation.superlink import run_environment
 
 from common.config.loading import load
+from common.settings.sections import ComputeSettings
 from nectar import cli
 from nectar.commands import simulate
-from nectar.commands.simulate import available_cores, job_of, resources
-from nectar.engines import processes
+from nectar.commands.simulate import available_cores, resources
+from nectar.engines import simulation
 from nectar.engines.flower.app import SOURCE, require_app
-from nectar.engines.flower.client import Job, LaunchError, NoiseFilter, Resources
+from nectar.engines.flower.client import LaunchError, NoiseFilter, Resources, plain_command
 from nectar.engines.processes import Interrupted, Interrupts
-from nectar.engines.simulation import workspace
 
 TINY = Resources(supernodes=4, client_cores=1, client_gpus=0.0, workers=2)
 
@@ -29,9 +27,7 @@ TINY = Resources(supernodes=4, client_cores=1, client_gpus=0.0, workers=2)
 
 
 def test_the_plain_command_holds_everything_flower_needs() -> None:
-    command = Job(
-        Path("/some where/app"), {"set": "a.b=1 c='x'", "rounds": 3}, TINY
-    ).plain_command()
+    command = plain_command(Path("/some where/app"), {"set": "a.b=1 c='x'", "rounds": 3}, TINY)
     words = shlex.split(command)
     start = words.index("flwr")
     assert words[0] == "env"
@@ -66,20 +62,6 @@ def test_workers_follow_the_cores_unless_stated() -> None:
     assert available_cores() >= 1
 
 
-def test_paths_of_this_environment_are_stated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NECTAR_DATA", str(tmp_path / "data"))
-    monkeypatch.setenv("NECTAR_RUNS", str(tmp_path / "runs"))
-    config = load({"method": "fedavg", "rounds": 2, "set": "federation.sites=5"})
-    job = job_of(config)
-    assert job.app == SOURCE
-    assert job.run_config == {k: v for k, v in config.to_run_config().items() if v != ""}
-    assert job.run_config["data-dir"] == str(tmp_path / "data")
-    assert job.run_config["output-dir"] == str(tmp_path / "runs")
-    assert job.resources.supernodes == 5
-
-
 def test_an_installation_without_source_is_named(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match=r"no pyproject\.toml.*install Nectar again"):
         require_app(tmp_path)
@@ -87,30 +69,6 @@ def test_an_installation_without_source_is_named(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="no Flower app"):
         require_app(tmp_path)
     require_app(SOURCE)
-
-
-# -- the environment ----------------------------------------------------------------------------
-
-
-def test_the_environment_is_the_runs_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["here", "/abs"]))
-    monkeypatch.setenv("RAY_ADDRESS", "elsewhere:1")
-    monkeypatch.setenv("NO_PROXY", "intranet")
-    monkeypatch.setenv("FLWR_HOME", "/the/users")
-    monkeypatch.setenv("NECTAR_DATA", "/data")
-    found = run_environment(tmp_path)
-    # or, below `uv run`, Ray packs what it writes itself
-    assert found["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] == "0"
-    assert found["PYTHONPATH"].split(os.pathsep) == [str(tmp_path / "here"), "/abs"]
-    assert "RAY_ADDRESS" not in found
-    assert set(found["NO_PROXY"].split(",")) == {"intranet", "127.0.0.1", "localhost"}
-    assert Path(found["FLWR_HOME"]).is_relative_to(tmp_path)
-    assert found["NECTAR_DATA"] == "/data"
-    first, second, *_ = map(Path, found["PATH"].split(os.pathsep))
-    assert first == tmp_path / "bin"
-    assert (second / "flower-superlink").exists()
-    assert found[workspace.MARK] == str(tmp_path)
 
 
 # -- the log ------------------------------------------------------------------------------------
@@ -166,140 +124,42 @@ def test_a_cut_warning_takes_its_source_line_with_it() -> None:
     assert [noise.shows(line) for line in lines] == [False, False, True]
 
 
-# -- marks, owners, signals ---------------------------------------------------------------------
+# -- Ray's folder, signals ----------------------------------------------------------------------
 
 
-def test_a_directory_is_its_owners_alone_and_leaves_room_for_ray() -> None:
-    place = workspace.Workspace()
-    try:
-        assert place.directory.stat().st_mode & 0o777 == 0o700
-        socket = "ray/session_2025-01-01_00-00-00_000000_4194304/sockets/plasma_store"
-        assert len(os.fsencode(place.directory / socket)) <= 107
-        workspace.sweep()
-        assert place.directory.exists(), "its owner lives"
-    finally:
-        place.remove()
-    assert not place.directory.exists()
-
-
-def test_another_directory_of_such_a_name_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(workspace, "_bases", lambda: [tmp_path])
-    for name in ("nectar-data", "nectar-1-2", "nectar-simulation-1-2.new", "nectar-simulation-1-2"):
-        (tmp_path / name).mkdir()
-    assert workspace.sweep() >= 1
-    left = sorted(path.name for path in tmp_path.iterdir())
-    assert left == ["nectar-1-2", "nectar-data", "nectar-simulation-1-2.new"]
-
-
-def test_a_long_temporary_directory_is_left_for_a_short_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def bases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let temporary files lie below ``tmp_path``, whose name is too long for Ray's sockets."""
     long = tmp_path / ("x" * 80)
     long.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(long))
-    place = workspace.Workspace()
-    place.remove()
-    assert place.directory.parent != long
+    return long
 
 
-def _sleeper(
-    directory: Path, code: str = "import time; time.sleep(600)"
-) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", f"print(flush=True); {code}"],
-        env={**os.environ, workspace.MARK: str(directory)},
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    process.stdout.readline()
-    return process
-
-
-STUBBORN = (
-    "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); "
-    "signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
-)
-
-
-def _lives(pid: int) -> bool:
-    return pid in {process.pid for process in processes.living()}
-
-
-def _patient(monkeypatch: pytest.MonkeyPatch, *numbers: signal.Signals) -> None:
-    """Let these signals be waited for as long as a busy machine may take, and the others hardly at all."""
-    steps = tuple((number, 120.0 if number in numbers else 0.3) for number, _ in workspace._STEPS)
-    monkeypatch.setattr(workspace, "_STEPS", steps)
-
-
-def test_only_marked_processes_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = _sleeper(tmp_path / "mine")
-    stubborn = _sleeper(tmp_path / "stubborn", STUBBORN)
-    assert stubborn.stdout is not None
-    stubborn.stdout.readline()
-    other = _sleeper(tmp_path / "other")
+def test_rays_folder_is_its_owners_alone_and_leaves_room_for_its_sockets(bases: Path) -> None:
+    place = simulation.own_folder()
     try:
-        _patient(monkeypatch, signal.SIGINT)
-        assert workspace.stop(str(tmp_path / "mine")) == []
-        assert mine.wait(60) == -signal.SIGINT
-        assert stubborn.poll() is None
-        _patient(monkeypatch, signal.SIGKILL)
-        assert workspace.stop(str(tmp_path / "stubborn")) == []
-        assert stubborn.wait(60) == -signal.SIGKILL
-        assert other.poll() is None
+        assert place.parent != bases
+        assert place.stat().st_mode & 0o777 == 0o700
+        socket = "session_2025-01-01_00-00-00_000000_4194304/sockets/plasma_store"
+        assert len(os.fsencode(place / socket)) <= 107
     finally:
-        for process in (mine, stubborn, other):
-            process.kill()
-            process.wait()
+        place.rmdir()
 
 
-def test_a_process_that_lost_its_mark_is_known_by_its_session(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _patient(monkeypatch, signal.SIGINT, signal.SIGKILL)
-    # As Ray's workers do, the grandchild shows no mark: here it starts with an empty environment.
-    code = (
-        "import subprocess, sys, time; child = subprocess.Popen([sys.executable, '-c', "
-        "'import time; time.sleep(600)'], env={}); print(child.pid, flush=True); time.sleep(600)"
-    )
-    leader = _sleeper(tmp_path, code)
-    assert leader.stdout is not None
-    grandchild = int(leader.stdout.readline())
-    assert grandchild not in workspace.marked_processes()
-    assert workspace.stop(str(tmp_path)) == []
-    leader.wait()
-    deadline = time.monotonic() + 120
-    while _lives(grandchild) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not _lives(grandchild)
+def test_what_a_killed_simulation_left_goes_and_nothing_else(bases: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    names = [f"nectar-ray-{number}" for number in (ended.pid, os.getppid(), "data")]
+    for name in names:
+        (bases / name).mkdir()
+    simulation.own_folder().rmdir()
+    assert sorted(path.name for path in bases.iterdir()) == sorted(names[1:])
 
 
-def test_the_remains_of_a_killed_wrapper_are_swept_and_nobody_elses() -> None:
-    create_and_print = (
-        "from nectar.engines.simulation import workspace; import time; "
-        "here = workspace.Workspace(); print(here.directory, flush=True); time.sleep(600)"
-    )
-    wrapper = subprocess.Popen(
-        [sys.executable, "-c", create_and_print], stdout=subprocess.PIPE, text=True, cwd=SOURCE
-    )
-    assert wrapper.stdout is not None
-    directory = Path(wrapper.stdout.readline().strip())
-    orphan = _sleeper(directory)
-    try:
-        workspace.sweep()
-        assert orphan.poll() is None, "its wrapper is alive"
-        assert directory.exists()
-        wrapper.kill()
-        wrapper.wait()
-        assert workspace.sweep() >= 1
-        assert orphan.wait(60) != 0
-        assert not directory.exists()
-    finally:
-        for process in (wrapper, orphan):
-            process.kill()
-            process.wait()
+def test_a_cluster_that_is_not_there_is_said_at_once() -> None:
+    with pytest.raises(LaunchError, match=r"No Ray cluster answers at 127\.0\.0\.1:1 \(.*refused"):
+        simulation.require_cluster("127.0.0.1:1")
 
 
 def test_the_first_signal_interrupts_and_later_ones_are_ignored() -> None:
@@ -327,18 +187,21 @@ def test_what_the_caller_ignores_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_print_only_prints(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_print_only_prints_and_states_the_paths_of_this_environment(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(subprocess, "Popen", None)
+    monkeypatch.setenv("NECTAR_DATA", str(tmp_path / "data"))
     assert (
         cli.main(["simulate", "--print", "method=fedavg", "federation.sites=3", "output-dir=/runs"])
         == 0
     )
     words = shlex.split(capsys.readouterr().out)
+    assert words[words.index("run") + 1] == str(SOURCE)
     config = parse_config_args([words[words.index("--run-config") + 1]])
     asked = load({"method": "fedavg", "set": "federation.sites=3", "output-dir": "/runs"})
     assert load(config) == asked
+    assert config["data-dir"] == str(tmp_path / "data")
     assert "typed" not in config  # who types that line types another
     assert "num-supernodes=3" in words[words.index("--federation-config") + 1]
 
@@ -350,16 +213,19 @@ def test_clients_share_the_gpus_where_there_are_some(
     monkeypatch.setattr(simulate, "_may_have_gpu", lambda: True)
     monkeypatch.setattr("common.learning.compute.gpus", lambda: ("0", "1") * found)
     monkeypatch.setattr(simulate, "available_cores", lambda: 5)
-    job = job_of(load({"set": "federation.sites=9"}))
-    assert load(job.run_config).compute.device == "auto"
-    assert (job.resources.workers, job.resources.client_gpus) == (5, 1 / 3 if found else 0)
+
+    def compute_of(text: str, cluster: str = "") -> ComputeSettings:
+        return simulate.with_gpu_shares(load({"set": text}), cluster).compute
+
+    shared = compute_of("federation.sites=9")
+    assert (shared.device, shared.client_gpus) == ("auto", 1 / 3 if found else 0)
     said = "5 clients at a time, each on 0.33 of a GPU (compute.client_gpus)"
     assert (said in capsys.readouterr().err) == found
-    assert job_of(load({"set": "compute.client_gpus=0.5"})).resources.client_gpus == 0.5
-    cluster = load(job_of(load({}), "there:1").run_config).compute
-    assert (cluster.device, cluster.client_gpus) == ("cpu" if found else "auto", 0)
+    assert compute_of("compute.client_gpus=0.5").client_gpus == 0.5
+    on_cluster = compute_of("", "there:1")
+    assert (on_cluster.device, on_cluster.client_gpus) == ("cpu" if found else "auto", 0)
     monkeypatch.setattr(simulate, "_may_have_gpu", lambda: False)
-    assert load(job_of(load({})).run_config).compute.device == "auto"
+    assert compute_of("").device == "auto"
 
 
 def test_without_ray_a_sentence_says_how_to_get_it_and_nothing_starts(

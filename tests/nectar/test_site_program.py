@@ -6,6 +6,7 @@ That process ends when no message came for a while, and is started again by the 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -88,10 +89,10 @@ class Site:
         return "".join(line for line in lines if not line.startswith("nectar site: "))
 
     def number(self, name: str) -> int:
-        """Wait for the line ``name: NUMBER`` and return the number."""
+        """Wait for ``name: NUMBER`` and return the number, behind which another process's line may begin."""
         until(lambda: f"{name}: " in self.said and self.said.endswith("\n"))
-        (line,) = (line for line in self.said.splitlines() if line.startswith(f"{name}: "))
-        return int(line.split()[1])
+        (number,) = re.findall(rf"^{name}: (\d+)", self.said, re.MULTILINE)
+        return int(number)
 
     def left(self) -> list[Path]:
         return list(self.temporary.iterdir())

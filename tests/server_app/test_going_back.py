@@ -11,7 +11,6 @@ import pytest
 from federation import numbers, run
 from small import Small
 
-from client_app.state import KEPT
 from common.config.loading import load
 from common.errors import ConfigError, FederationError
 from nectar.arguments import parse_arguments, resolved
@@ -20,7 +19,6 @@ from nectar.engines.remote.order import order_of, resumed
 from nectar.records.outputs import recorded_config, with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
-from server_app.resume import REMEMBERED
 
 
 def again(record: Record, told: str, **more: Any) -> Record:
@@ -80,7 +78,6 @@ def test_cut_short_it_can_be_asked_again(small: Small, monkeypatch: pytest.Monke
 
 @pytest.mark.extended
 def test_what_sites_have_forgotten_is_said(small: Small, caplog: pytest.LogCaptureFixture) -> None:
-    assert REMEMBERED == KEPT
     record = run(small(method="fedavg", rounds=4))
     with_best_at(record, run(small(method="fedavg", rounds=1)))
     again(record, "1")

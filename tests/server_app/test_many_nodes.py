@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from small import Small
 
-from client_app.state import KEPT
 from common.config.loading import load
 from common.division import Division
 from common.privacy.events import Event
 from common.privacy.ledger import PrivacyReport
 from common.sites import RAY, SUPERLINK, Site
+from common.specs.updates import VERSIONS_KEPT
 from nectar import cli
 from nectar.engines.local_run import run_here
 from nectar.records.record import RunRecord
@@ -78,7 +78,7 @@ def test_a_device_that_remembers_takes_a_folder_and_its_versions(
     taken = [site for line in record.metrics() for site in line["accepted"]]
     folders = [path for path in (record.directory / "state").iterdir() if path.is_dir()]
     assert {path.name for path in folders} == set(taken)
-    files = sum(min(KEPT, taken.count(site)) for site in set(taken))
+    files = sum(min(VERSIONS_KEPT, taken.count(site)) for site in set(taken))
     assert entries(record.directory / "state") == 1 + 3 * len(folders) + files
 
 

@@ -48,7 +48,7 @@ def federation(small: Small) -> tuple[Strategy, ChangingGrid]:
 
 
 def update(strategy: Strategy, grid: ChangingGrid, settings: FederationSettings = QUICK) -> None:
-    strategy.members.update(grid, strategy.question, settings, "digits")
+    strategy.members.update(grid, strategy.question, settings, lambda site: None)
 
 
 def names(strategy: Strategy) -> list[str]:

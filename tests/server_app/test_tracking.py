@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import yaml
 from comparing import options_of
 from federation import numbers, resumed, run
 from small import SMALL, Small
@@ -31,7 +33,9 @@ from nectar.comparison.request import parse
 from nectar.engines.local_grid import LocalGrid
 from server_app import tracking
 from server_app.app import serve
+from server_app.checkpoint import Checkpoint
 from server_app.record import Record
+from server_app.report import draw_report
 from server_app.tracking import (
     EVENTS,
     InBackground,
@@ -246,6 +250,9 @@ class MlflowClient:
     def log_image(self, run, picture, key, step):
         CALLS.append(("image", picture.size, key, step))
 
+    def log_artifact(self, run, path):
+        CALLS.append(("file", Path(path).name, Path(path).read_bytes()))
+
     def set_terminated(self, run, status):
         CALLS.append(("end", run, status))
 """,
@@ -270,6 +277,7 @@ def mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(folder.parent)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setattr(tracking, "draw_report", lambda *_, **__: None)
     yield importlib.import_module("mlflow")
     for name in ("mlflow", "mlflow.entities", "mlflow.exceptions"):
         sys.modules.pop(name, None)
@@ -309,6 +317,49 @@ def test_mlflow_is_told_figures_and_settings_and_knows_the_run_again(
     assert ("update", "r1", "RUNNING") in more
     assert not [call for call in more if call[0] == "run"]
     assert [{m.step for m in call[1]} for call in more if call[0] == "batch"] == [{2}]
+
+
+def files_of(mlflow: Any) -> dict[str, bytes]:
+    return {call[1]: call[2] for call in mlflow.CALLS if call[0] == "file"}
+
+
+def test_mlflow_is_given_settings_figures_and_weights_alone(small: Small, mlflow: Any) -> None:
+    """Neither a path of the server's nor what the sites sent: of ridge's checkpoint not the sites' sums."""
+    record = run(small(method="ridge", rounds=1, set="track.by=mlflow data.site_holdout=0.2"))
+    files = files_of(mlflow)
+    assert sorted(files) == ["best.safetensors", "config.yaml", "metrics.jsonl"]
+    assert yaml.safe_load(files["config.yaml"]) == settings_of(load_of(record))
+    assert str(record.directory.parent).encode() not in b"".join(files.values())
+    assert files["metrics.jsonl"] == record.metrics_path.read_bytes()
+    given = record.directory / "given.safetensors"
+    given.write_bytes(files["best.safetensors"])
+    whole, weights = Checkpoint.load(record.best), Checkpoint.load(given)
+    assert whole.strategy
+    assert not weights.strategy
+    assert weights.weights.keys() == whole.weights.keys()
+    for name, tensor in whole.weights.items():
+        torch.testing.assert_close(weights.weights[name], tensor, rtol=0, atol=0)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("images", [False, True])
+def test_the_report_shows_no_image_unless_images_are_tracked(
+    small: Small, tmp_path: Path, images: bool
+) -> None:
+    record = run(small(rounds=1))
+    draw_report(record.directory, tmp_path / "report.html", images=images)
+    page = (tmp_path / "report.html").read_text()
+    assert "</html>" in page
+    assert ("data:image" in page) == images
+
+
+def test_a_report_that_cannot_be_drawn_costs_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "flwr"):
+        draw_report(tmp_path, tmp_path / "report.html", images=True)
+    assert "the report was not drawn: nectar: " in caplog.text
+    assert list(tmp_path.iterdir()) == []
 
 
 def load_of(record: Record) -> Any:
@@ -394,12 +445,9 @@ def test_a_tracker_that_is_not_installed_is_refused_before_any_work(
     monkeypatch.setattr(tracking, "find_spec", lambda name: None)
     assert main(["run", "track=tensorboard", f"output-dir={tmp_path}"]) == 2
     message = capsys.readouterr().err
-    assert (
-        "track=tensorboard needs tensorboard, which is not installed here: `pip install" in message
-    )
-    assert (
-        "-e '.[tensorboard]'" in message
-    )  # by the extra: uv's pins let a bare mlflow be that of 2022
+    assert "track=tensorboard needs tensorboard, which is not installed here" in message
+    # by the extra: uv's pins let a bare mlflow be that of 2022
+    assert "`.uv/bin/uv pip install -e '.[tensorboard]'` in Nectar's clone" in message
     assert list(tmp_path.iterdir()) == []
 
 

@@ -18,9 +18,9 @@ from common.wire.bundle import Bundle
 from common.wire.weights import Weights
 from nectar.engines.local_grid import LocalGrid
 from strategies.base import Instruction
+from strategies.exchange.instructions import OneTimePayloads
 from strategies.exchange.replies import Outcome, Upload
 from strategies.fedavg import FedAvg
-from strategies.one_time_payloads import OneTimePayloads
 
 
 class Apart(FedAvg):

@@ -12,7 +12,6 @@ from small import Small
 from tampering import with_arrays
 from tiers import FEDAVG_VARIANTS, only_these_first
 
-from client_app.fedssyn import SOURCES as AT_SITES
 from client_app.fedssyn import FedssynClient
 from client_app.state import DirectoryState
 from common.config.loading import load
@@ -49,8 +48,8 @@ def pool_of(record: Record) -> tuple[torch.Tensor, torch.Tensor]:
     return pool["images"][""], pool["labels"][""]
 
 
-def test_a_source_is_told_of_at_the_sites_at_the_server_and_in_the_settings() -> None:
-    assert list(SOURCES) == list(AT_SITES) == list(AT_SERVER)
+def test_a_source_is_told_of_at_the_server_and_in_the_settings() -> None:
+    assert list(SOURCES) == list(AT_SERVER)
 
 
 # ---- round one --------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from common.learning.training import Local, train
 from common.samples.inputs import Samples
 from common.settings.fedavg import TrainingSettings
 from common.settings.sections import ImageTrainingSettings
-from strategies.surrogate import TailAverage, call_all, into_ball, rate, siamese, train_on_images
+from strategies.surrogate import after_steps, rate, siamese, train_on_images
 from synth import augmentation
 
 Small = Callable[..., dict[str, Any]]
@@ -79,40 +79,32 @@ def test_each_step_has_its_own_rate() -> None:
 # ---- the average, and the ball
 
 
+def ended(steps: int, radius: float, share: float) -> list[float]:
+    """Return the mean of the last steps of -1, or where the last one ended where none is asked for."""
+    model, samples = line()
+    after, mean = after_steps(model, steps, radius, share)
+    settings, draws = TrainingSettings(lr=1.0, batch=2), torch.Generator().manual_seed(0)
+    local = Local(objective=slope, after_step=after)
+    train(model, samples, settings, Classification(1), draws, local=local, steps=steps)
+    return [float(p) for p in (model if mean is None else mean).parameters()]
+
+
 @pytest.mark.parametrize(
     ("share", "value"),
     [(0.5, -3.5), (1.0, -2.5), (0.1, -4.0), (0.0, -4.0)],
 )
 def test_the_average_of_the_last_steps(share: float, value: float) -> None:
     """After four steps of -1 lie -1, -2, -3, -4: half of them are -3 and -4; a tenth is one, the last."""
-    model, samples = line()
-    average = TailAverage(model, 4, share)
-    settings, draws = TrainingSettings(lr=1.0, batch=2), torch.Generator().manual_seed(0)
-    local = Local(objective=slope, after_step=average if average.wanted else None)
-    train(model, samples, settings, Classification(1), draws, local=local, steps=4)
-    average.copy_to(model)
-    assert [float(p) for p in model.parameters()] == pytest.approx([value, value])
+    assert ended(4, 0.0, share) == pytest.approx([value, value])
 
 
 def test_what_is_averaged_was_in_the_ball() -> None:
     """Each of three steps of (-1, -1) ends on the ball of radius sqrt(2) / 2, at (-.5, -.5), and so does their mean."""
-    model, samples = line()
-    average = TailAverage(model, 3, 1.0)
-    local = Local(objective=slope, after_step=call_all(into_ball(model, 2**0.5 / 2), average))
-    settings, draws = TrainingSettings(lr=1.0, batch=2), torch.Generator().manual_seed(0)
-    train(model, samples, settings, Classification(1), draws, local=local, steps=3)
-    average.copy_to(model)
-    assert [float(p) for p in model.parameters()] == pytest.approx([-0.5, -0.5])
+    assert ended(3, 2**0.5 / 2, 1.0) == pytest.approx([-0.5, -0.5])
 
 
-def test_without_a_radius_there_is_no_ball() -> None:
-    model, _ = line()
-    assert into_ball(model, 0.0) is None
-    assert call_all(None, None) is None
-    assert descend(Local(objective=slope, after_step=call_all(into_ball(model, 0.0))), 3) == [
-        -3,
-        -3,
-    ]
+def test_without_ball_and_average_nothing_follows_a_step() -> None:
+    assert after_steps(line()[0], 4, 0.0, 0.0) == (None, None)
 
 
 # ---- what a step does to its images

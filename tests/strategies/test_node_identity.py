@@ -57,6 +57,26 @@ def test_nodes_without_registered_names_are_as_before(
     assert len(sites_of(tmp_path)["sites"]) == 3
 
 
+def test_a_node_is_believed_no_name_until_the_superlink_has_told_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was away at that look counted as registered without a name, and could bear any."""
+    looks: list[int] = []
+
+    def get_nodes(grid: LocalGrid) -> Iterator[NodeInfo]:
+        first, second, third = sorted(grid.get_node_ids())
+        looks.append(second)
+        yield NodeInfo(node_id=first, name="partition-0")
+        yield NodeInfo(node_id=third, name="partition-2")
+        if len(looks) > 1:
+            yield NodeInfo(node_id=second, name="north")
+
+    monkeypatch.setattr(LocalGrid, "get_nodes", get_nodes)
+    told = sites_of(tmp_path, **{"federation.min_replies": 2})
+    assert list(told["sites"]) == ["partition-0", "partition-2"]
+    assert "its key is registered as 'north'" in json.dumps(told)
+
+
 def test_no_run_begins_where_all_names_are_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,8 +89,11 @@ def test_a_server_keeps_the_last_rounds_sets(small: Small, keep: int, held: int)
 @pytest.mark.sweep
 @pytest.mark.parametrize("method", ["feddm", "real", "fedavg"])
 def test_under_flowers_own_start_the_numbers_are_the_same(small: Small, method: str) -> None:
-    """Flower's start knows nothing of Nectar's loop: the strategy makes its roll call itself."""
-    config = small(method=method)
+    """Flower's start knows nothing of Nectar's loop: the strategy makes its roll call itself.
+
+    It asks the sites for their figures in an exchange of its own, and no instruction asks for them again.
+    """
+    config = small(method=method, set="evaluation.on=both data.site_holdout=0.2")
     ours = run(config)
     made = Division(load(config)).run
     strategy = make_strategy(made)
@@ -102,6 +105,8 @@ def test_under_flowers_own_start_the_numbers_are_the_same(small: Small, method: 
     theirs = result.arrays.to_torch_state_dict()
     for name, tensor in Checkpoint.load(ours.last).weights.items():
         assert torch.equal(tensor, theirs[name])
+    figures = {r: m["accuracy"] for r, m in result.evaluate_metrics_clientapp.items()}
+    assert figures == {r: ours.metrics()[r]["sites"]["accuracy"] for r in (1, 2)}
 
 
 def test_flowers_fedavg_is_ours_but_for_the_order_of_sums(small: Small) -> None:

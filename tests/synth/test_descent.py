@@ -68,29 +68,6 @@ print(sorted(name for name in ("torch._dynamo", "sympy", "sklearn", "matplotlib"
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_a_descent_goes_on_from_its_momentum() -> None:
-    """The first layer has no gradient in the first three steps: it has no momentum yet where the state is taken."""
-    whole, broken = network(), network()
-    a, b = SGD(whole.parameters(), 0.1, momentum=0.9), SGD(broken.parameters(), 0.1, momentum=0.9)
-    for step, x in enumerate(torch.randn(6, 5, 7, generator=torch.Generator().manual_seed(1))):
-        if step == 3:
-            state = b.state()
-            b.step()  # a copy: what goes on moves neither it nor, below, what was loaded
-            with torch.no_grad():
-                for p, q in zip(broken.parameters(), whole.parameters(), strict=True):
-                    p.copy_(q)
-            b = SGD(broken.parameters(), 0.1, momentum=0.9)
-            b.load(state)
-            assert [bool(v.any()) for v in state] == [False, False, True, True]
-        for model, optimiser in ((whole, a), (broken, b)):
-            optimiser.zero_grad()
-            outputs = model(x) if step > 2 else model[2](model[1](model[0](x)).detach())
-            outputs.square().sum().backward()
-            optimiser.step()
-    for p, q in zip(whole.parameters(), broken.parameters(), strict=True):
-        assert torch.equal(p, q)
-
-
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.5, 0.999)])
 def test_adams_steps_are_torchs_to_the_bit(betas: tuple[float, float]) -> None:
     ours, theirs = network(), network()

@@ -414,27 +414,6 @@ def test_the_students_pass_is_sgd_with_momentum_over_the_whole_pool() -> None:
         np.testing.assert_allclose(student[1].weight.detach().numpy(), weight, rtol=1e-4, atol=1e-5)
 
 
-def test_a_distillation_that_was_restored_ends_with_the_bits_of_an_unbroken_one() -> None:
-    unbroken, restored = Spy(1), Spy(8)
-    whole = distillation(unbroken)
-    losses = [whole.run_iteration() for _ in range(4)]
-    first = distillation()
-    for _ in range(2):
-        first.run_iteration()
-    state = first.state()
-    first.run_iteration()  # what goes on moves no state that was taken
-    second = distillation(restored)
-    second.restore(state)
-    assert second.iteration == 2
-    assert [second.run_iteration() for _ in range(2)] == losses[2:]
-    for name, value in restored.state_dict().items():
-        assert torch.equal(value, unbroken.state_dict()[name])
-    assert torch.equal(torch.cat(second.pool), torch.cat(whole.pool))
-    assert torch.equal(torch.cat(second.labels), torch.cat(whole.labels))
-    assert len(second.pool) == 4
-    assert not torch.equal(unbroken.linear.weight, Spy(1).linear.weight)
-
-
 def test_a_lone_image_behind_full_batches_is_no_batch() -> None:
     student = Spy(1)
     distillation(student, plan=replace(SMALL, batch=5)).run_iteration()

@@ -27,7 +27,7 @@ def read_hub(dataset: str, data_dir: Path, size: int, bounds: Bounds = ANYWHERE)
         from flwr_datasets import FederatedDataset
     except ImportError:
         raise DataError(
-            f"dataset={dataset} needs the package flwr-datasets: pip install 'nectar-fl[hf]'"
+            f"dataset={dataset} needs the package flwr-datasets: `.uv/bin/uv pip install -e '.[hf]'` in Nectar's clone"
         ) from None
     source = FederatedDataset(
         dataset=dataset.partition(":")[2],
