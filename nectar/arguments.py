@@ -52,7 +52,7 @@ def next_step(record: Path) -> str:
 
 
 def submitter() -> RunConfig:
-    """Return what a run config holds of who submits it, for the server's journal: a user and a machine, as they say."""
+    """Return what a run config holds of who submits it: a user and a machine, as they say."""
     with suppress(OSError, KeyError):
         return {BY: f"{getpass.getuser()}@{socket.gethostname()}"[:100]}
     return {}
@@ -281,28 +281,6 @@ AllowImports = Annotated[
         "MODULES",
         "a method, model or data set of somebody's own is imported only from modules named here",
         name="--allow-imports",
-    ),
-]
-
-Without = Annotated[
-    str,
-    option(
-        "A,B",
-        "leave these of the record there, such as samples,checkpoint/best.safetensors",
-        name="--without",
-    ),
-]
-
-Replace = Annotated[
-    bool, flag("--replace", "let the files of a completed run's copy on this machine go")
-]
-
-RecordsHere = Annotated[
-    str | None,
-    option(
-        "DIR",
-        "the directory of records on this machine (default: as `nectar run` has its records)",
-        name="--output",
     ),
 ]
 

@@ -57,14 +57,10 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Run a federation across machines": {
         "site": "run a site: a SuperNode whose ClientApps start at once",
-        "submit": "run a federation at a SuperLink and bring its record home",
+        "submit": "run a federation at a SuperLink, and watch it",
         "status": "say which sites are online, and how far runs are",
-        "fetch": "bring a run's record from the server to this machine",
         "doctor": "check this machine, its keys and its connection before a run",
         "keys": "make a federation's keys and certificates, register its sites",
-        "journal": "say who submitted runs, and which sites were registered",
-        "backup": "write the SuperLink's database and the keys into one file",
-        "restore": "put a backup back; who was unregistered stays out",
     },
 }
 
@@ -93,6 +89,15 @@ _MEANT = {
 """Commands as people call them elsewhere."""
 
 
+_GONE = {
+    "fetch": "a record lies where the ServerApp runs, and docs/deployment.md says how it comes to you.",
+    "backup": "docs/operator.md has the lines that copy the SuperLink's database and the keys.",
+    "restore": "docs/operator.md has the lines; `nectar keys enforce` keeps out who was unregistered.",
+    "journal": "`flwr list` and `nectar status` name runs and sites.",
+}
+"""Commands of earlier releases, and what there is in their place."""
+
+
 _SEEDS = "`nectar compare METHOD --seeds N` runs it over seeds."
 _LATEST = "the newest is listed first, and `latest` names it, as in `nectar report latest`."
 _FLOWERS = (
@@ -101,6 +106,11 @@ _FLOWERS = (
 _NO_OPTIONS = {
     **dict.fromkeys(("--federation", "--federation-config", "--run-config", "--stream"), _FLOWERS),
     "--delete": "records are removed by `nectar runs --remove`.",
+    **dict.fromkeys(
+        ("--no-fetch", "--without"),
+        "the record stays where the ServerApp runs; docs/deployment.md says how it comes to you.",
+    ),
+    "--ray": "runs go to more machines as a job array: `--print` writes its lines, each with --only K/N.",
     "--latex": "every comparison writes table.tex beside table.md, so leave it out.",
     **dict.fromkeys(("--repeat", "--repeats", "--seeds", "--runs"), _SEEDS),
     **dict.fromkeys(("--last", "--latest"), _LATEST),
@@ -193,6 +203,10 @@ class Actions(TyperGroup):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command that the first word names."""
         names = self.list_commands(ctx)
+        if args[0] in _GONE and args[0] not in names:
+            raise click.UsageError(
+                f"there is no command {args[0]!r} any more: {_GONE[args[0]]}", ctx
+            )
         if args[0] not in names and not args[0].startswith("-"):
             from common.methods import METHODS
 

@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
-from common.config.keys import FETCH
+from common.config.keys import SETTINGS_OF
 from common.config.loading import load
 from common.config.resolved import Config
 from common.division import Division, unheld
@@ -37,11 +37,12 @@ from server_app.data_of_run import (
 )
 from server_app.dp_sgd_step import require_dp_sgd_step
 from server_app.loop import federate, server_evaluator
+from server_app.marked_lines import monitored, print_marked
 from server_app.record import Record
 from server_app.recorder import Recorder, load_ledger_tips, require_an_update, warn_no_progress
-from server_app.resume import ResumePoint, ancestor_of, resume_point_of
-from server_app.run_directory import COMPLETED, RunDirectory
-from server_app.sending import monitored, print_marked, send
+from server_app.report import draw_report
+from server_app.resume import ResumePoint, ancestor_of, recorded_settings, resume_point_of
+from server_app.run_directory import COMPLETED, REPORT, RunDirectory
 from server_app.tracking import Notifier, OnRound, refuse_own_pictures, require_tracker
 from strategies.base import strategy_class
 from strategies.exchange.membership import expected_sites
@@ -57,12 +58,14 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the configured method on the federation behind ``grid``, or send a record home if that is asked."""
+    """Run the configured method on the federation behind ``grid``, or say a record's settings if these are asked."""
     try:
-        if context.run_config.get(FETCH):
-            send(context.run_config)
+        if name := context.run_config.get(SETTINGS_OF):
+            output_dir = load({"output-dir": context.run_config.get("output-dir", "")}).output_dir
+            print_marked("settings", **recorded_settings(output_dir, str(name)))
             return
         record = serve(grid, load(context.run_config), MarkedLines())
+        draw_report(record.directory, record.directory / REPORT, images=True)
         print_marked("completed", directory=str(record.directory))
     except NectarError as error:
         logger.error("the run stopped: %s", error)

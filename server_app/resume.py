@@ -21,13 +21,38 @@ from common.storage.files import collect_leftovers, write_atomically
 from server_app.checkpoint import Checkpoint, Checksum
 from server_app.data_of_run import recorded_data
 from server_app.record import LinesChecksum, Record
-from server_app.run_directory import Line
+from server_app.run_directory import LATEST, Line, RunDirectory
 from strategies.exchange.replies import Outcome
 from strategies.federated import Federated
 
 logger = getLogger("flwr")
 
 _MEND = "put back a whole copy of the record, or begin a new run; nothing of it was changed"
+
+
+def recorded_settings(output_dir: Path, name: str) -> dict[str, Any]:
+    """Return where the record of that id lies, and what its provenance states of the settings it was run with.
+
+    Raises
+    ------
+    FederationError
+        If there is none below ``output_dir``, or this release cannot read it.
+    """
+    below = sorted(path for path in output_dir.glob("[!.]*") if RunDirectory(path).is_there())
+    records = {path.name: path for path in below} | ({LATEST: below[-1]} if below else {})
+    found = records.get(name)
+    if found is None:
+        raise FederationError(
+            f"there is no record {name:.80} below {output_dir} on the server: give the id that the run's log states, "
+            "or the server's output-dir as output-dir=/abs/path"
+        )
+    stated = RunDirectory(found).stated()
+    if stated is None:
+        raise FederationError(
+            f"the record {found.name} on the server {RunDirectory(found).why_not()}"
+        )
+    told = {"directory": str(found), "run-config": stated["run-config"]}
+    return told | {"continued": stated.get("continued", [])}
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from common.errors import ConfigError, fold, near, nearest
 from common.settings.sections import SECTIONS, RunSettings
 
 PATH_KEYS = ("output-dir", "data-dir", "resume")
-FETCH = "fetch"
-"""The key of a run that trains nothing: its ServerApp sends a record home."""
+SETTINGS_OF = "settings-of"
+"""The key of a run that trains nothing: its ServerApp says which settings the record of that id was run with."""
 
 CONFIG = "config"
 """The key that names a file of settings of the user's own; it is read where it was typed, and never travels."""
@@ -31,7 +31,7 @@ TYPED = "typed"
 BY = "by"
 """The key that says who submitted a run, as they say; the SuperLink's database keeps it, and no record does."""
 
-INTERNAL_KEYS = (FETCH, RESOLVED, TYPED, BY)
+INTERNAL_KEYS = (SETTINGS_OF, RESOLVED, TYPED, BY)
 """What programs say to each other."""
 
 RUN_KEYS = (

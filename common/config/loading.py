@@ -14,11 +14,11 @@ from common.config.keys import (
     BEST,
     COMMAND_LINE,
     CONFIG,
-    FETCH,
     PATH_KEYS,
     RESOLVED,
     RESUME_CODE,
     ROUND,
+    SETTINGS_OF,
     STRATEGY,
     TYPED,
     YES,
@@ -144,9 +144,9 @@ def _privacy(
 
 def _check_internal_keys(given: Mapping[str, Any], policy: ImportPolicy | None) -> None:
     """Refuse keys that say what is to be done with a run config, where they do not belong."""
-    if FETCH in given:
+    if SETTINGS_OF in given:
         raise ConfigError(
-            f"{FETCH} trains nothing: `nectar fetch CONNECTION RECORD` brings a record home."
+            f"{SETTINGS_OF} only asks for a record's settings: leave it out of a run."
         )
     if CONFIG in given and policy is not None:
         # What is wrong with a file is told by quoting it, and a site's files are none of the server's business.

@@ -91,7 +91,7 @@ def main(
         bool,
         flag(
             "--dry-run",
-            "say which runs are there and, by timing a step a row, how long the others take; run nothing",
+            "say which runs are there, and how many rounds and how much room the others take; run nothing",
         ),
     ] = False,
     only: Annotated[

@@ -160,6 +160,26 @@ def unregister(
     return 0
 
 
+def enforce(
+    listed: Annotated[
+        str,
+        argument("REVOKED.txt|none", "who was unregistered, by the list in the directory of keys"),
+    ],
+    database: Annotated[str, option("DB", "what flower-superlink is given as --database")],
+    replaced: Annotated[
+        str | None, option("DB", "the database that was there before: who left it stays out too")
+    ] = None,
+) -> int:
+    """Keep who was unregistered out of a database that was put back, before a SuperLink opens it."""
+    from nectar.operate.keys.enforce import enforce as enforce_in
+
+    known = None if listed == "none" else here(listed)
+    before = None if replaced is None else here(replaced)
+    for line in enforce_in(here(database), known, before):
+        print(line)
+    return 0
+
+
 def _warn(directory: Path, certificate: Certificate | None = None, days: int = 0) -> int:
     """Name what is to be mended, of the directory and of the certificate's end.
 
@@ -180,4 +200,6 @@ def _warn(directory: Path, certificate: Certificate | None = None, days: int = 0
     return 0
 
 
-ACTIONS = {each.__name__: each for each in (ca, server, node, kit, show, register, unregister)}
+ACTIONS = {
+    each.__name__: each for each in (ca, server, node, kit, show, register, unregister, enforce)
+}

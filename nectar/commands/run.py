@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 HELP = """\
 Runs the apps and the messages of a federation without its processes, and gives the same numbers. Where the devices of
-a run are much work, several of them work side by side (compute.workers). How long it will take is estimated before
-round 1 by timing a step, and then told from what was measured, once a minute where there is no terminal.
+a run are much work, several of them work side by side (compute.workers). How long it will take is told from the first
+site's first steps on, once a minute where there is no terminal.
 
 \b
 nectar run                             FedDM on digits, 10 sites
@@ -39,11 +39,6 @@ nectar run compute.workers=4           four devices at a time; 1: one
 nectar run resume=latest               go on after its last checkpoint
 nectar run resume=latest round=best    begin again after its best one
 """
-
-NO_ESTIMATE = (
-    "no estimate: no step of this run could be timed; of one that goes on, or has a method or a model of your own, "
-    "none is"
-)
 
 
 def main(
@@ -56,9 +51,7 @@ def main(
             "FILE", "write the record's directory into FILE as soon as there is one, for a script"
         ),
     ] = None,
-    dry_run: Annotated[
-        bool, flag("--dry-run", "print the settings and the estimate, run nothing")
-    ] = False,
+    dry_run: Annotated[bool, flag("--dry-run", "print the settings, run nothing")] = False,
 ) -> int:
     """Run what the words say; return 0."""
     asked_for = typed_command(ctx.obj) | parse_arguments(words or [], file=config_file)
@@ -66,19 +59,14 @@ def main(
     from nectar.engines.local_run import run_here
     from nectar.engines.pool.grid import devices_asked
     from nectar.engines.preflight import check
-    from nectar.engines.progress import Progress, progress_shown, rehearse
+    from nectar.engines.progress import Progress, progress_shown
 
     log_plainly()
     config = with_fitting_sites(config)
     start = check(config, tell=not dry_run)
-    estimate = rehearse(config)
     if dry_run:
         print(config.dump_yaml(origins=True))
-        print(estimate.sentence() if estimate else NO_ESTIMATE)
         return 0
-    if estimate is not None:
-        getLogger("flwr").info("%s", estimate.sentence())
-    asked = devices_asked(config) if estimate is None else estimate.asked
 
     class Noted(Progress):
         def begun(self, record: RunDirectory, sites: Sequence[Site]) -> None:
@@ -86,7 +74,7 @@ def main(
             if note_record:
                 write_text(Path(note_record), f"{record.directory}\n")
 
-    progress = Noted(config.rounds, asked, estimate)
+    progress = Noted(config.rounds, devices_asked(config))
 
     with progress_shown(progress):
         record = run_here(config, progress, progress, start=start)

@@ -1,1 +1,1 @@
-"""What an operator does: keys, backup, and looking after a machine."""
+"""What an operator does: keys, and looking after a machine."""

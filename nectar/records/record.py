@@ -27,6 +27,7 @@ from server_app.run_directory import (
     ALONE,
     AUDIT,
     COMPLETED,
+    LATEST,
     PROVENANCE,
     RunDirectory,
     parse_line,
@@ -45,9 +46,6 @@ _NOT_SERVER = ("devices", "evaluate", "by_site")
 
 #: a device's figure in the rounds in which it makes images: `common.specs.fedssyn.DONE`, whose module imports torch
 MADE = "synthesis-done"
-
-LATEST = "latest"
-"""The record that was begun last."""
 
 SEARCH = "search "
 """How the rows begin that a comparison's search runs."""

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.errors import ConfigError, NectarError
-from nectar.records.record import LATEST, RunRecord, record_at
-from server_app.run_directory import PROVENANCE, RunDirectory
+from nectar.records.record import RunRecord, record_at
+from server_app.run_directory import LATEST, PROVENANCE, RunDirectory
 from server_app.run_directory import sweep as sweep_begun
 
 if TYPE_CHECKING:

@@ -132,6 +132,7 @@ def test_records_and_the_superlinks_database_outlive_their_container() -> None:
     assert there["results"] == ("/results", True)
     assert there["superlink-state"] == ("/state", True)
     assert "--database=/state/superlink.db" in SERVICES["superlink"]["command"]
+    assert volumes("operator")["results"] == ("/results", False), "the operator reads, and no more"
     named = set(compose()["volumes"])
     for service in SERVICES:
         assert set(volumes(service)) <= named

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from deployment import Secured, nectar
 from federation import numbers, run, run_unmasked, same_end
-from places import contents
 from small import SMALL, Small
 from waiting import until
 
 from server_app.record import Record
+from server_app.run_directory import REPORT
 
 pytestmark = pytest.mark.promise(
     "A federation in operation",
@@ -38,8 +38,7 @@ class Done:
 
     federation: Secured
     said: str
-    server: Record
-    home: Record
+    record: Record
 
     @property
     def ca(self) -> list[str]:
@@ -49,19 +48,18 @@ class Done:
 
 @pytest.fixture(scope="module")
 def done(lab: Secured, tmp_path_factory: pytest.TempPathFactory) -> Done:
-    """A run of two rounds that was submitted and brought home."""
+    """A run of two rounds that was submitted."""
     directory = tmp_path_factory.mktemp("tls")
     words = [
         *("submit", lab.address, "--ca", str(lab.keys / "ca.crt")),
-        *("--output", str(directory / "home"), f"output-dir={directory}/runs", "rounds=2"),
+        *(f"output-dir={directory}/runs", "rounds=2"),
     ]
     message = directory / "said"
     with message.open("w") as out:
         command = [*PYTHON, *words, *SMALL.split()]
         code = subprocess.run(command, stdout=out, stderr=out, timeout=6 * PATIENCE).returncode
     assert code == 0, message.read_text()
-    records = [the_record(directory / name) for name in ("runs", "home")]
-    return Done(lab, message.read_text(), *records)
+    return Done(lab, message.read_text(), the_record(directory / "runs"))
 
 
 def the_record(directory: Path) -> Record:
@@ -77,9 +75,9 @@ def the_record(directory: Path) -> Record:
 def test_the_numbers_are_those_of_this_process(done: Done, tmp_path: Path) -> None:
     """Test and validation figures, bytes each way by site, floats, devices: all but the seconds."""
     here = run({"output-dir": str(tmp_path), "rounds": 2, "set": SMALL})
-    assert numbers(done.home) == numbers(here)
-    assert same_end(done.home, here)
-    last = numbers(done.home)[-1]
+    assert numbers(done.record) == numbers(here)
+    assert same_end(done.record, here)
+    last = numbers(done.record)[-1]
     assert last["round"] == 2
     assert set(last["bytes"]["up"]) == set(done.federation.sites)
     assert all(count > 0 for way in ("up", "down") for count in last["bytes"][way].values())
@@ -101,24 +99,25 @@ def test_a_secret_sum_is_that_of_this_process_with_and_without_masks(
     assert same_end(records[0], records[2])
 
 
-def test_the_record_came_home_whole(done: Done) -> None:
-    at_home, at_the_server = contents(done.home.directory), contents(done.server.directory)
-    assert at_home == at_the_server
-    assert {"checkpoint/last.safetensors", "metrics.jsonl", "provenance.json"} <= set(at_home)
-    assert any(name.startswith("samples/round-002/") for name in at_home)
-    assert f"the record is here: {done.home.directory}" in done.said
+def test_the_server_has_drawn_the_report(done: Done) -> None:
+    report = done.record.directory / REPORT
+    assert "</html>" in report.read_text()
+    assert f"its report: {report}" in done.said
+
+
+@pytest.mark.extended
+def test_a_record_is_continued_by_its_id_alone(done: Done) -> None:
+    """The server says which settings it was run with: no file of it is on the submitting machine."""
+    record, lines = done.record, len(done.record.metrics())
+    words = [f"resume={record.id}", f"output-dir={record.directory.parent}", f"rounds={lines}"]
+    assert nectar("submit", done.federation.address, *done.ca, *words) == 0
+    assert len(record.metrics()) == lines + 1
 
 
 def test_the_log_was_shown_as_it_is_in_a_simulation(done: Done) -> None:
     assert "round 2/2: accuracy" in done.said
     assert "Starting logstream" not in done.said
     assert "\x1b[" not in done.said
-
-
-def test_nothing_of_the_archive_lies_in_the_superlinks_own_output(done: Done) -> None:
-    """Flower keeps what a ServerApp prints for the run's log, and lets it go nowhere else."""
-    assert done.said.count("the record is here") == 1
-    assert "nectar-fetch" not in done.federation.log("superlink")
 
 
 def test_doctor_finds_it_well(done: Done, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,17 +145,6 @@ def test_a_site_learns_whether_its_key_is_registered_and_its_node_stays(
     assert nectar(*status, "--json") in (0, 1)
     sites = {site["site"]: site for site in json.loads(capsys.readouterr().out)["sites"]}
     assert sites["partition-0"]["status"] == "online"
-
-
-@pytest.mark.long
-def test_a_record_that_is_not_there_is_named_by_the_server(
-    done: Done, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runs = done.server.directory.parent
-    words = ["fetch", done.federation.address, "nope", *done.ca, f"output-dir={runs}"]
-    assert nectar(*words, "--output", str(tmp_path)) == 2
-    assert f"there is no record nope below {runs} on the server" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_registered_key_is_not_registered_again(

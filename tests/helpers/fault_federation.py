@@ -107,7 +107,7 @@ class FaultFederation(Deployment):
         command = [sys.executable, "-m", "nectar.cli", "submit", "lab", "--insecure"]
         with (self.directory / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
-                [*command, "--no-fetch", *words],
+                [*command, *words],
                 cwd=ROOT,
                 env=self._environment("cli"),
                 stdout=log,

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import json
-import lzma
 import shutil
+import sqlite3
 import sys
+import tarfile
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -28,7 +29,6 @@ from common.privacy.ledger import Charge, Ledger  # noqa: E402
 from common.storage.files import write_json  # noqa: E402
 from nectar.cli import main  # noqa: E402
 from nectar.operate.keys.authority import make_authority, make_nodes, read_public  # noqa: E402
-from nectar.operate.keys.backup import write_backup  # noqa: E402
 
 SITES = ("north", "south")
 
@@ -96,9 +96,12 @@ def _backup(scratch: Path, to: Path) -> None:
     assert state._engine is not None
     state._engine.dispose()
     (keys / "ca.key").unlink()
-    plain = scratch / "backup.tar"
-    write_backup(database, keys, plain, authority=False)
-    to.write_bytes(lzma.compress(plain.read_bytes()))
+    whole = scratch / "whole.db"
+    with sqlite3.connect(database) as connection:
+        connection.execute("VACUUM INTO ?", [str(whole)])
+    with tarfile.open(to, "w:xz") as archive:
+        archive.add(whole, "superlink.db")
+        archive.add(keys, "keys")
     print(json.dumps(nodes))
 
 

@@ -18,7 +18,7 @@ from common.errors import NectarError
 from common.methods import METHODS
 from common.settings.sections import RunSettings
 from nectar import cli, command_line
-from nectar.commands.run import _log_plainly
+from nectar.commands.run import log_plainly
 
 
 def fake(monkeypatch: pytest.MonkeyPatch, main: Any, **more: Any) -> None:
@@ -72,7 +72,7 @@ def test_a_run_writes_its_lines_as_they_are(
     logger = logging.getLogger("flwr")
     for handler in [each for each in logger.handlers if hasattr(each, "colored")]:
         monkeypatch.setattr(handler, "stream", sys.stderr)
-    _log_plainly()
+    log_plainly()
     logger.info("round 1/2: accuracy 0.9")
     logger.warning("round 1: rejected a: it is late")
     assert capfd.readouterr().err == (

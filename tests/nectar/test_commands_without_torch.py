@@ -91,8 +91,7 @@ def test_a_place_that_takes_no_record_is_refused_before_any_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Root may write anywhere, but neither in /proc nor below a file."""
-    for module in ("progress.rehearse", "preflight.prepare"):
-        monkeypatch.setattr(f"nectar.engines.{module}", None)
+    monkeypatch.setattr("nectar.engines.preflight.prepare", None)
     file = tmp_path / "file"
     file.write_text("")
     for place in ("/proc/x", str(file), str(file / "below")):

@@ -18,18 +18,14 @@ from golden import assert_file
 from places import ROOT
 from small import SMALL, Small
 
-from common.config.loading import load
-from common.config.resolved import Config
-from nectar.arguments import format_duration
 from nectar.cli import main
-from nectar.comparison import dry_run
 from nectar.comparison import scheduler as scheduling
 from nectar.comparison.comparison import Comparison
 from nectar.comparison.paper_table import Number, PaperTable, Printed
 from nectar.comparison.request import Axis, Cell, CompareOptions, ComparisonRequest, Variant, parse
 from nectar.comparison.results import ComparisonResult, GridResult, TableResult
-from nectar.comparison.tables import Results, TextTable
-from nectar.engines.progress import Estimate
+from nectar.comparison.tables import Results, TextTable, size_text
+from nectar.records.record import RunRecord
 from server_app.record import Record
 
 GOLDEN = ROOT / "tests" / "golden"
@@ -254,72 +250,43 @@ def test_a_wide_pivot_comes_in_pieces_of_120_columns() -> None:
 
 
 @pytest.fixture
-def planned(
-    small: Small, monkeypatch: pytest.MonkeyPatch, _no_children: None
-) -> tuple[Record, list[str], list[str]]:
-    """Return a record, the words of comparisons that find it, and which methods' steps are timed for the rest.
-
-    One step is timed for all runs of a row: what comes of it is five seconds a run here.
-    """
-    timed: list[str] = []
-
-    def rehearse(config: Config) -> Estimate:
-        timed.append(config.method)
-        return Estimate(1.0, 2, 0.5, 1, 99)
-
-    monkeypatch.setattr(dry_run, "rehearse", rehearse)
+def planned(small: Small, _no_children: None) -> tuple[Record, list[str]]:
+    """Return a record, and the words of comparisons that find it."""
     record = run(small(method="fedavg", rounds=2, set="partition.min_size=5"))
     words = f"fedavg real output-dir={record.directory.parent} rounds=2 --seeds 2 --jobs 1 {SMALL}"
-    return record, words.split(), timed
+    return record, words.split()
 
 
-def test_a_dry_run_says_what_is_there_and_estimates_the_rest(
-    planned: tuple[Record, list[str], list[str]], capsys: pytest.CaptureFixture[str]
+def test_a_dry_run_says_what_is_there_and_counts_the_rest(
+    planned: tuple[Record, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record, words, timed = planned
-    spent = sum(
-        v for line in record.metrics()[1:] for v in line["seconds"].values() if isinstance(v, float)
-    )
+    record, words = planned
     before = {path: path.stat().st_mtime_ns for path in record.directory.parent.rglob("*")}
     assert main(["compare", *words, "--grid", "partition.min_size=5,6", "--dry-run"]) == 0
     message = capsys.readouterr().out
     for line in (
-        f"min_size=5: fedavg, seed 0: there ({record.id})",
-        f"min_size=6: fedavg, seed 1: to be run, about {format_duration(spent)}",
-        "min_size=5: real, seed 1: to be run, about 5.0 s",
-        "8 runs, 1 of them there already.",
-        f"About {format_duration(20 + 3 * spent)} of computing: 3 by records of such",
+        f"min_size=5: fedavg, seed 0: there ({record.id})\n",
+        "min_size=6: fedavg, seed 1: to be run\n",
+        "8 runs, 1 of them there already.\n7 runs to be made, of 14 rounds.\n",
+        f"The records of 3 take about {size_text(3 * RunRecord(record.directory).size)}, as others",
     ):
         assert line in message
-    assert timed == ["real"], "no step of what was measured, and one of four runs alike"
     after = {path: path.stat().st_mtime_ns for path in record.directory.parent.rglob("*")}
     assert after == before
 
 
 def test_a_dry_run_counts_what_a_search_tries_and_goes_on_with_no_other_division(
-    planned: tuple[Record, list[str], list[str]], capsys: pytest.CaptureFixture[str]
+    planned: tuple[Record, list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record, words, _ = planned
+    record, words = planned
     record.note(outcome="interrupted")
     assert main(["compare", *words, "--dry-run"]) == 0
     assert f"goes on ({record.id})" not in capsys.readouterr().out, "another division's"
     searched = ["--tune", "real.ipc=1,2,3", "--tune-seeds=1"]
     assert main(["compare", *words, *searched, "--dry-run"]) == 0
     message = capsys.readouterr().out
-    assert "search for real: 3 runs, 0 of them there, about 5.0 s each" in message
+    assert "search for real: 3 runs, 0 of them there\n" in message
     assert "7 runs, 0 of them there already." in message
-
-
-def test_runs_that_take_as_long_are_timed_once() -> None:
-    """How much noise there is makes no step longer, nor does the division; noise at all does, and so do epochs."""
-
-    def kind(settings: str) -> Any:
-        return dry_run._kind(load({"method": "fedavg", "set": settings}).to_run_config())
-
-    private = "privacy.counts=public privacy.noise_multiplier="
-    assert kind(f"{private}1") == kind(f"{private}3") != kind("privacy.counts=public")
-    assert kind("partition.alpha=3") == kind("")
-    assert len({kind(""), kind("fedavg.epochs=3"), kind("federation.sites=3")}) == 3
 
 
 def test_a_dry_run_without_a_data_set_says_what_it_would_have_been(

@@ -18,7 +18,7 @@ from nectar.operate.keys.registry import LIST, register, revoked, unregister
 
 pytestmark = pytest.mark.promise(
     "A federation in operation",
-    "A revoked site keeps no other down, and no restore brings it back",
+    "A revoked site keeps no other down, and stays out of a database that is put back by the recipe",
     also="`docker/rehearsal`",
 )
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
-import shlex
 import signal
 import sys
 import threading
@@ -35,9 +33,9 @@ from nectar.engines.flower.client import (
 from nectar.engines.flower.connection import Connection, connect
 from nectar.engines.processes import until_interrupted
 from nectar.engines.remote import order as following
-from nectar.engines.remote.order import described, follow, order_of, resumed
+from nectar.engines.remote.order import ask_settings, described, follow, order_of, resumed
 from nectar.engines.remote.watching import watch
-from server_app.sending import FetchRequest
+from server_app.run_directory import REPORT
 from strategies.exchange.replies import rejection_reason
 
 COMPLETED = CommandOutcome("finished:completed", "N/A")
@@ -313,7 +311,7 @@ def test_the_log_tells_where_the_record_lies(
     through(monkeypatch, FakeClient([lines], [COMPLETED]))
     out = io.StringIO()
     watched = watch(connection, "17", verbose=False, out=out)
-    assert (watched.record, watched.output_dir) == ("2026-feddm", "/srv/runs")
+    assert watched.record == "/srv/runs/2026-feddm"
     assert out.getvalue() == "the record is there\n"
 
 
@@ -336,7 +334,7 @@ def test_what_a_site_says_cannot_pass_for_the_servers_word(
     lines = [*before.splitlines(True), A_RECORD, *log.getvalue()[len(before) :].splitlines(True)]
     through(monkeypatch, FakeClient([lines], [COMPLETED]))
     watched = watch(connection, "17", verbose=False, out=out)
-    assert (watched.record, watched.output_dir) == ("2026-feddm", "/srv/runs")
+    assert watched.record == "/srv/runs/2026-feddm"
     assert len(out.getvalue().splitlines()) == 3
     assert not any(c in out.getvalue() for c in "\x1b\x07\r")
 
@@ -388,7 +386,7 @@ def test_the_exit_code_is_the_outcome(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     through(monkeypatch, FakeClient([["a\n"]], [outcome]))
-    assert nectar("submit", "lab", "--follow", "17", "--no-fetch") == code
+    assert nectar("submit", "lab", "--follow", "17") == code
     assert ("The run did not complete (failed): x" in capsys.readouterr().out) == bool(code)
 
 
@@ -401,7 +399,7 @@ def test_options_of_this_machine_do_not_travel(home: Path, monkeypatch: pytest.M
         raise ConfigError("enough")
 
     monkeypatch.setattr("nectar.engines.remote.order.order_of", note)
-    words = ["lab", "method=fedavg", "--ca", "/home/me/ca.crt", "rounds=2", "--no-fetch"]
+    words = ["lab", "method=fedavg", "--ca", "/home/me/ca.crt", "rounds=2"]
     assert nectar("submit", *words) == 2
     assert told == [{"typed": "nectar submit lab method=fedavg rounds=2"}]
 
@@ -417,7 +415,7 @@ def test_why_a_run_stopped_is_told_once(
         "FederationError: too few replies\n",
     ]
     failed = CommandOutcome("finished:failed", "FederationError: too few replies")
-    for words, times in ((["--no-fetch"], 1), (["--no-fetch", "--verbose"], 2)):
+    for words, times in (([], 1), (["--verbose"], 2)):
         through(monkeypatch, FakeClient([lines], [failed]))
         assert nectar("submit", "lab", "--follow", "17", *words) == 1
         message = capsys.readouterr().out
@@ -425,55 +423,49 @@ def test_why_a_run_stopped_is_told_once(
         assert message.endswith("The run did not complete.\n")
 
 
-def test_a_record_that_does_not_come_home_is_told_and_counts(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_where_the_record_lies_is_told(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(*args: Any, **options: Any) -> None:
-        raise ConfigError("no room")
+    """On another machine its directory alone; on this one its report, or how that is drawn."""
+    record = tmp_path / "runs" / "r1"
+    line = f'nectar-record {{"directory": "{record}"}}\n'
 
-    monkeypatch.setattr("nectar.commands.fetch.bring", fail)
-    through(
-        monkeypatch, FakeClient([['nectar-record {"directory": "/srv/runs/r1"}\n']], [COMPLETED])
-    )
-    assert nectar("submit", "lab", "--follow", "17") == 1
-    message = capsys.readouterr().out
-    assert "The record stays on the server (/srv/runs/r1): no room" in message
-    assert "`nectar fetch lab r1 output-dir=/srv/runs` tries again." in message
+    def told() -> str:
+        through(monkeypatch, FakeClient([[line]], [COMPLETED]))
+        assert nectar("submit", "lab", "--follow", "17") == 0
+        return capsys.readouterr().out
+
+    place = f"the record lies where the ServerApp runs: {record}\n"
+    assert told() == place
+    record.mkdir(parents=True)
+    (record / "provenance.json").write_text("{}")
+    assert told() == f"{place}`nectar report {record}` draws it.\n"
+    (record / REPORT).touch()
+    assert told() == f"{place}its report: {record / REPORT}\n"
 
 
-def test_the_line_that_tries_again_works_as_it_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_server_says_which_settings_a_record_was_run_with(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "the ca.crt").write_text("x")
-    monkeypatch.chdir(tmp_path)
+    """By a run that trains nothing; what went wrong there is told in the server's own words."""
+    asked: list[str] = []
 
-    def fail(*args: Any, **options: Any) -> None:
-        raise ConfigError("no room")
+    @dataclass
+    class Server(FakeClient):
+        def submit(self, app: Path, options: list[str]) -> str:
+            asked.append(options[1])
+            return "17"
 
-    monkeypatch.setattr("nectar.commands.fetch.bring", fail)
-    through(
-        monkeypatch, FakeClient([['nectar-record {"directory": "/srv/my runs/r1"}\n']], [COMPLETED])
-    )
-    words = ["127.0.0.1:9", "--ca", "the ca.crt", "--output", "here", "--without=samples"]
-    assert nectar("submit", *words, "--follow", "17") == 1
-    (line,) = re.findall("`(nectar fetch .*)` tries again", capsys.readouterr().out)
-    monkeypatch.setattr(Connection, "wait", lambda self, seconds: None)
-    brought: list[Any] = []
-    monkeypatch.setattr(
-        "nectar.commands.fetch.bring",
-        lambda connection, *rest, **options: brought.extend([connection.root_certificates, *rest]),
-    )
-    assert nectar(*shlex.split(line)[1:]) == 0
-    request = FetchRequest("r1", without=("samples",))
-    assert brought == [tmp_path / "the ca.crt", request, tmp_path / "here", "/srv/my runs"]
-
-
-def test_a_completed_run_that_named_no_record_is_no_success(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    through(monkeypatch, FakeClient([["a\n"]], [COMPLETED]))
-    assert nectar("submit", "lab", "--follow", "17") == 1
-    assert "named no record: `nectar fetch lab latest` brings" in capsys.readouterr().out
+    settings = {"method": "feddm", "rounds": 2, "set": "feddm.ipc=3"}
+    told = {"directory": "/srv/r1", "run-config": settings, "continued": [{"rounds": 4}]}
+    client = Server([["a\n", f"nectar-settings {json.dumps(told)}\n"]], [COMPLETED])
+    through(monkeypatch, client)
+    assert ask_settings(connection, "r1", "/srv") == ("/srv/r1", settings | {"rounds": 4})
+    assert asked[0].startswith('settings-of="r1" output-dir="/srv" ')
+    why = 'nectar-stopped {"reason": "there is no record r1 below /srv"}\n'
+    through(monkeypatch, Server([[why]], [CommandOutcome("finished:failed", "N/A")]))
+    with pytest.raises(LaunchError, match=r"^there is no record r1 below /srv$"):
+        ask_settings(connection, "r1", "/srv")
 
 
 def test_a_run_is_stopped_whatever_is_wrong_with_the_settings_here(

@@ -16,7 +16,7 @@ from nectar.operate.doctor.keys import _told
 
 pytestmark = pytest.mark.promise(
     "A federation in operation",
-    "A revoked site keeps no other down, and no restore brings it back",
+    "A revoked site keeps no other down, and stays out of a database that is put back by the recipe",
 )
 
 UNKNOWN, KNOWN, SILENT = False, True, None

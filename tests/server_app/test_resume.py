@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from federation import numbers, resumed, run
+from federation import numbers, resumed, run, server_context
 from small import Small
 
 from client_app.state import ContextState, DirectoryState
-from common.errors import FederationError
+from common.config.loading import load
+from common.errors import ConfigError, FederationError
+from nectar.engines.flower.marked_lines import marked_content
 from nectar.records.outputs import with_recorded
 
 pytestmark = pytest.mark.promise(
@@ -45,6 +48,31 @@ def test_other_settings_are_refused_by_name(small: Small) -> None:
     changed = with_recorded({"resume": str(record.directory), "set": "feddm.ipc=3"})
     with pytest.raises(FederationError, match=r"other settings \(feddm.ipc\)"):
         run(changed)
+
+
+def test_a_server_app_that_is_asked_says_a_records_settings_and_trains_nothing(
+    small: Small, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Through its own entry point, with a Grid that would fail at the first touch."""
+    from server_app.app import app
+
+    record = run(small(rounds=1))
+    output = str(record.directory.parent)
+    nobody: Any = None
+    for name in (record.id, "latest"):
+        app(nobody, server_context({"settings-of": name, "output-dir": output}))
+        told = marked_content(capsys.readouterr().out, "settings")
+        assert told["directory"] == str(record.directory)
+        assert told["run-config"] == (record.stated() or {})["run-config"]
+    for name in ("nope", "../x", f"{output}/{record.id}", "."):
+        with pytest.raises(FederationError, match=f"no record {name[:80]} below {output} on"):
+            app(nobody, server_context({"settings-of": name, "output-dir": output}))
+    stated = {"schema": 1, "run-config": {}}
+    (record.directory / "provenance.json").write_text(json.dumps(stated))
+    with pytest.raises(FederationError, match="its schema is 1, this one reads 2"):
+        app(nobody, server_context({"settings-of": "latest", "output-dir": output}))
+    with pytest.raises(ConfigError, match="settings-of only asks"):
+        load({"settings-of": "latest"})
 
 
 def test_deadlines_and_resources_may_change(small: Small) -> None:

@@ -1,4 +1,4 @@
-"""What a ServerApp tells this program in its log, read: the marked lines that `server_app.sending` prints."""
+"""What a ServerApp tells this program in its log, read: the marked lines that `server_app.marked_lines` prints."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import re
 from contextlib import suppress
 from typing import Any
 
-from server_app.sending import Kind
+from server_app.marked_lines import Kind
 
-_LINE = re.compile(r"nectar-(?P<kind>record|stopped|sites|round|completed) (?P<content>\{.*\})")
+_LINE = re.compile(
+    r"nectar-(?P<kind>record|stopped|sites|round|completed|settings) (?P<content>\{.*\})"
+)
 
 
 def marked_content(line: str, kind: Kind) -> dict[str, Any]:

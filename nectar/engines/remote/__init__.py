@@ -1,1 +1,1 @@
-"""A run at a SuperLink that somebody else started: submitted, watched, and its record brought home."""
+"""A run at a SuperLink that somebody else started: submitted and watched."""

@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from common.config.keys import (
     FILE_KEY,
     PATH_KEYS,
     RESUME_CODE,
     ROUND,
+    SETTINGS_OF,
     SITES_KEY,
     START_KEY,
     TABLES_KEY,
@@ -20,10 +22,19 @@ from common.config.keys import (
 from common.config.loading import load
 from common.config.resolved import Config
 from common.errors import ConfigError
-from nectar.arguments import RunConfig, parse_arguments, refuse_nothing, refuse_repeats
+from nectar.arguments import (
+    RunConfig,
+    parse_arguments,
+    refuse_nothing,
+    refuse_repeats,
+    submitter,
+    to_flwr,
+)
+from nectar.engines.flower.app import app_folder
 from nectar.engines.flower.client import CommandOutcome, LaunchError, follow_lines
 from nectar.engines.flower.connection import Connection
-from nectar.records.outputs import over_recorded
+from nectar.engines.flower.marked_lines import marked_content
+from nectar.records.outputs import over_recorded, recorded_config
 
 RESUME, OUTPUT, DATA = "resume", "output-dir", "data-dir"
 
@@ -144,6 +155,41 @@ def _server_path(key: str, value: str) -> str:
         + (", or the id of a record" if key == RESUME else "")
         + f"; here it would be {Path.cwd() / value}"
     )
+
+
+def ask_settings(
+    connection: Connection, record: str, output_dir: str
+) -> tuple[str, dict[str, str | int | float | bool]]:
+    """Let the server say where a record of its lies, and which settings that was run with.
+
+    Parameters
+    ----------
+    record : str
+        Its id, or ``latest``.
+    output_dir : str
+        The server's output directory; empty for the server's own default.
+
+    Raises
+    ------
+    LaunchError
+        With the server's reason if it has no such record.
+    """
+    told: dict[str, Any] = {}
+    reasons: list[str] = []
+
+    def see(line: str) -> None:
+        told.update(marked_content(line, "settings"))
+        if reason := marked_content(line, "stopped").get("reason"):
+            reasons.append(str(reason))
+
+    asked: RunConfig = {SETTINGS_OF: record, OUTPUT: output_dir, **submitter()}
+    run = connection.client().submit(app_folder(), ["--run-config", to_flwr(asked)])
+    outcome = follow(connection, run, see)
+    if not outcome.completed or not told:
+        raise LaunchError(
+            next(iter(reasons), "") or f"The settings of {record} were not told: {outcome.reason}"
+        )
+    return str(told["directory"]), recorded_config(told)
 
 
 # ---- following -----------------------------------------------------------------------------------

@@ -27,16 +27,13 @@ class Watched:
     outcome : Outcome or None
         The run's outcome; None if somebody stopped watching.
     record : str
-        The id of its record; empty if it had none.
-    output_dir : str
-        The server's directory in which the record lies.
+        The directory of its record, at the server; empty if it had none.
     signal : int
         The signal that ended the watching, 0 if none did.
     """
 
     outcome: CommandOutcome | None
     record: str
-    output_dir: str
     signal: int = 0
 
 
@@ -54,8 +51,7 @@ def watch(connection: Connection, run: str, *, verbose: bool, out: TextIO | None
         outcome, signal = until_interrupted(lambda: follow(connection, run, see))
     if outcome is not None and not outcome.completed:
         screen.say_failed(outcome)
-    output_dir, _, record = reading.record.rpartition("/")
-    return Watched(outcome, record, output_dir, signal.number if signal else 0)
+    return Watched(outcome, reading.record, signal.number if signal else 0)
 
 
 # ---- silence -------------------------------------------------------------------------------------

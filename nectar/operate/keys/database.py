@@ -1,4 +1,4 @@
-"""The SuperLink's database, read: Flower's SQLite file of runs and nodes.
+"""The SuperLink's database: Flower's SQLite file of runs and nodes.
 
 Flower keeps it in SQLite's WAL mode and does not checkpoint it at its end: all of it may lie in the file beside it that
 ends in `-wal`, and the file itself may have no tables.

@@ -182,7 +182,7 @@ _UNKNOWN = "-"
 
 _HEAD = """\
 # Keys that were unregistered: node, fingerprint, site, day (UTC). `nectar keys register` refuses them, and
-# `nectar restore` unregisters them again. Keep a copy elsewhere: a backup does not hold this list.
+# `nectar keys enforce` unregisters them again. Keep a copy elsewhere: a backup does not hold this list.
 """
 
 _LINE = re.compile(r"(?P<node>\d+|-) (?P<fingerprint>SHA256:\S+|-) (?P<site>\S+) (?P<day>[\d-]+)")
