@@ -41,9 +41,7 @@ def main(
             "--keys",
             metavar="DIR",
             envvar=_KEYS,
-            help="the directory of keys from which `nectar keys register` took the sites' public halves: it noted "
-            "beside them which node each one is. A run tells the names of its own sites. Certificates there that end "
-            "within 30 days are named",
+            help="a directory of keys: its certificates that end within 30 days are named",
         ),
     ] = None,
     as_json: Annotated[bool, flag("--json", "as JSON, for programs")] = False,
@@ -53,7 +51,6 @@ def main(
     """Show how the federation stands; return 0 if all its sites are online, else 1."""
     from nectar.engines.flower.connection import connect
     from nectar.engines.remote.federation_status import federation_status
-    from nectar.operate.keys.authority import noted_sites
     from nectar.operate.keys.inventory import certificate_days, certificate_problems
 
     if keys_in and not here(keys_in).is_dir():
@@ -61,9 +58,8 @@ def main(
     with connect(name, ca, insecure=insecure) as connection:
         connection.wait(0)
         keys = here(keys_in) if keys_in else None
-        names = noted_sites(keys) if keys else {}
         ending = certificate_problems(keys) if keys else []
-        found = federation_status(connection, names)
+        found = federation_status(connection)
         if as_json:
             days = certificate_days(keys) if keys else {}
             content = {"superlink": connection.address, **asdict(found), "certificates": ending}

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from nectar.engines.flower.client import CommandRefused
-from nectar.operate.keys.authority import fingerprint, note_of, read_public
+from nectar.engines.flower.superlink import Node
+from nectar.operate.keys.authority import read_public
 
 
 class Registry:
@@ -20,12 +20,16 @@ class Registry:
     ``nodes`` has number and status by a site's public half.
     """
 
-    name = "lab"
+    address = "127.0.0.1:9"
 
     def __init__(
         self, refused: dict[str, str], nodes: Mapping[Path, tuple[str, str]] | None = None
     ) -> None:
-        self.refused, self.known = refused, dict(nodes or {})
+        self.refused = refused
+        self.known = [
+            Node(number, public_key_to_bytes(read_public(path)), path.stem, status)
+            for path, (number, status) in (nodes or {}).items()
+        ]
         self.asked: list[str] = []
         self.unregistered: list[str] = []
         self.listed = self.registered = 0
@@ -33,29 +37,22 @@ class Registry:
     def wait(self, seconds: float) -> None:
         pass
 
-    def client(self) -> Registry:
-        return self
-
-    def control(self) -> AbstractContextManager[Registry]:
+    def superlink(self) -> AbstractContextManager[Registry]:
         return nullcontext(self)
 
-    def ask(self, words: list[str], seconds: float) -> dict[str, Any]:
-        assert words[1] == "unregister"
-        self.unregistered.append(words[2])
-        return {}
-
-    def nodes(self) -> dict[bytes, tuple[str, str]]:
+    def nodes(self) -> list[Node]:
         self.listed += 1
-        return {public_key_to_bytes(read_public(path)): node for path, node in self.known.items()}
+        return self.known
 
     def register(self, key: ec.EllipticCurvePublicKey, site: str) -> str:
         self.asked.append(site)
         if site in self.refused:
             raise CommandRefused(self.refused[site])
         self.registered += 1
-        return str(98 + self.registered)
+        self.known.append(
+            Node(str(98 + self.registered), public_key_to_bytes(key), site, "registered")
+        )
+        return self.known[-1].number
 
-
-def note(public: Path, node: str) -> None:
-    """Note that a key was registered, as `register` does."""
-    note_of(public).write_text(f"{node} {fingerprint(read_public(public))}\n")
+    def unregister(self, node: str) -> None:
+        self.unregistered.append(node)

@@ -10,16 +10,10 @@ from typing import Any
 
 import pytest
 from deployment import nectar
-from registry import Registry, note
+from registry import Registry
 
 from nectar.operate.keys import authority as files
-from nectar.operate.keys.authority import (
-    fingerprint,
-    make_nodes,
-    note_of,
-    noted_sites,
-    read_public,
-)
+from nectar.operate.keys.authority import fingerprint, make_nodes, read_public
 from nectar.operate.keys.registry import LIST, register, revoked, unregister
 
 pytestmark = pytest.mark.promise(
@@ -45,13 +39,11 @@ def test_one_site_that_cannot_be_registered_keeps_no_other_out(
     message = capsys.readouterr().out
     assert "south: registered as node 99 (SHA256:" in message
     assert "west: registered already as node 12, online" in message
-    assert note_of(public[2]).read_text() == f"99 {fingerprint(read_public(public[2]))}\n"
 
 
 def test_flower_is_asked_once_for_all_keys_that_it_knows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each question is a process of up to ten seconds."""
     public = make_nodes(tmp_path, ["east", "north", "south", "west"])
     statuses = ("online", "offline", "registered", "online")
     nodes = zip(map(str, range(4)), statuses, strict=True)
@@ -82,29 +74,19 @@ def test_a_folder_of_files_that_came_by_mail_is_a_directory_of_keys(
     superlink = Registry({}, {})
     register(superlink, [], 0, all_of=inbox)  # type: ignore[arg-type]
     assert superlink.asked == ["north"]
-    note(inbox / "north.pub", "8")
-    assert noted_sites(inbox) == {"8": "north"}
 
 
-@pytest.mark.parametrize("noted", ["7\n", "7 SHA256:another\n", "nonsense\n", ""])
-@pytest.mark.parametrize("another_left", [False, True])
-def test_the_superlinks_own_list_says_how_a_key_stands_whatever_is_noted_here(
-    tmp_path: Path,
-    noted: str,
-    another_left: bool,
-    capsys: pytest.CaptureFixture[str],
+def test_a_key_is_taken_whatever_releases_of_before_noted_of_it_here(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Registered from another machine, a note of an earlier release, a new pair under an old name; a site that left."""
+    """Nor does it count that another site left, and where this one was registered from."""
     public, south = make_nodes(tmp_path, ["north", "south"])
-    note_of(public).write_text(noted)
-    gone = {south: ("7", "unregistered")} if another_left else {}
-    superlink = Registry({}, {public: ("12", "online"), **gone})
-    register(superlink, [public], 0)  # type: ignore[arg-type]
+    public.with_name("north.pub.node-id").write_text("7 SHA256:another\n")
+    left = {south: ("7", "unregistered")}
+    register(Registry({}, left | {public: ("12", "online")}), [public], 0)  # type: ignore[arg-type]
     assert "north: registered already as node 12, online" in capsys.readouterr().out
-    assert noted_sites(tmp_path) == {"12": "north"}
-    register(Registry({}, gone), [public], 0)  # type: ignore[arg-type]
+    register(Registry({}, left), [public], 0)  # type: ignore[arg-type]
     assert "north: registered as node 99" in capsys.readouterr().out, "one that does not know it"
-    assert noted_sites(tmp_path) == {"99": "north"}
 
 
 @pytest.fixture
@@ -129,7 +111,7 @@ def test_a_revoked_site_keeps_none_of_a_directory_out(
     assert superlink.asked == ["east", "north", "south"]
     assert nectar("keys", "unregister", "lab", str(public["n"])) == 0
     capsys.readouterr()
-    # a SuperLink with an older database, or none, would take the key again
+    superlink.known.clear()  # an older database, or none, would take the key again
     assert nectar("keys", "register", "lab", str(tmp_path)) == 0
     message = capsys.readouterr().out
     assert (
@@ -138,7 +120,7 @@ def test_a_revoked_site_keeps_none_of_a_directory_out(
     assert superlink.asked == ["east", "north", "south", "east", "south"]
     assert nectar("keys", "register", "lab", str(public["n"]), str(public["s"])) == 2
     assert f"north: {public['n']} was unregistered" in capsys.readouterr().err
-    assert superlink.asked[5:] == ["south"]
+    assert superlink.asked[5:] == []
     (listed,) = revoked(tmp_path / LIST)
     assert [listed.node] == superlink.unregistered == ["100"]
     assert listed.site == "north"
@@ -147,33 +129,45 @@ def test_a_revoked_site_keeps_none_of_a_directory_out(
         path.unlink()
     make_nodes(tmp_path, ["north"])
     assert nectar("keys", "register", "lab", str(tmp_path)) == 0
-    assert "north" in superlink.asked[6:], "another key under its name is taken"
+    assert superlink.asked[5:] == ["north"], "another key under its name is taken"
 
 
 def test_a_site_that_flower_alone_unregistered_keeps_none_of_a_directory_out(
     superlink: Registry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (north, _) = make_nodes(tmp_path, ["north", "south"])
-    superlink.known = {north: ("7", "unregistered")}
+    superlink.known = Registry({}, {north: ("7", "unregistered")}).known
     assert nectar("keys", "register", "lab", str(tmp_path)) == 0
     assert "north: stays out" in capsys.readouterr().out
     assert superlink.asked == ["south"]
 
 
 def test_a_number_is_listed_with_the_key_that_it_is_of(superlink: Registry, tmp_path: Path) -> None:
-    (north,) = make_nodes(tmp_path, ["north"])
-    note(north, "7")
-    unregister(superlink, ["7", "8"], tmp_path)  # type: ignore[arg-type]
-    known, unknown = revoked(tmp_path / LIST)
-    assert (known.node, known.fingerprint) == ("7", fingerprint(read_public(north)))
-    assert (unknown.node, unknown.fingerprint) == ("8", "")
+    (north,) = make_nodes(tmp_path / "elsewhere", ["north"])
+    superlink.known = Registry({}, {north: ("7", "offline")}).known
+    unregister(superlink, ["7"], tmp_path)  # type: ignore[arg-type]
+    (listed,) = revoked(tmp_path / LIST)
+    assert (listed.node, listed.site) == ("7", "north")
+    assert listed.fingerprint == fingerprint(read_public(north))
+
+
+def test_who_is_not_there_is_named_before_any_is_unregistered(
+    superlink: Registry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    north, south = make_nodes(tmp_path, ["north", "south"])
+    superlink.known = Registry({}, {north: ("7", "online")}).known
+    assert nectar("keys", "unregister", "lab", "7", "8", "--keys", str(tmp_path)) == 2
+    assert "there is no node 8 at the SuperLink 127.0.0.1:9" in capsys.readouterr().err
+    assert nectar("keys", "unregister", "lab", str(north), str(south)) == 2
+    assert f"{south} is registered as no node at" in capsys.readouterr().err
+    assert superlink.unregistered == []
 
 
 def test_what_could_not_be_listed_is_not_unregistered(
     superlink: Registry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (north,) = make_nodes(tmp_path, ["north"])
-    note(north, "7")
+    superlink.known = Registry({}, {north: ("7", "online")}).known
     assert nectar("keys", "unregister", "lab", "7") == 2
     assert (
         "give the directory of keys whose list is to name it (--keys DIR)"

@@ -6,6 +6,8 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,11 +23,12 @@ from client_app.app import app as client_app
 from nectar.engines.flower.client import CommandOutcome, LaunchError
 from nectar.engines.flower.connection import Connection
 from nectar.engines.flower.marked_lines import marked_content
+from nectar.engines.flower.superlink import Node
 from nectar.engines.local_grid import LocalGrid
 from nectar.engines.remote import watching as silence
 from nectar.engines.remote.federation_status import RunStatus
 from nectar.engines.remote.watching import breaking_silence
-from nectar.operate.keys.authority import make_authority, make_nodes, make_server, note_of
+from nectar.operate.keys.authority import make_authority, make_server
 from server_app.app import MarkedLines
 from server_app.app import app as server_app
 from server_app.run_directory import RunDirectory
@@ -36,17 +39,12 @@ pytestmark = pytest.mark.promise(
 )
 
 
-def node(number: str, status: str, **times: str) -> dict[str, str]:
-    """Give an entry of Flower's list."""
-    return {"node-id": number, "status": status, "online-at": "N/A", "offline-at": "N/A", **times}
-
-
 SAID = ROOT / "tests" / "golden" / "status.txt"
 NODES = [
-    node("11", "online", **{"online-at": "2026-11-22 10:00:00Z"}),
-    node("12", "offline", **{"offline-at": "2026-11-22 11:00:00Z"}),
-    node("13", "registered"),
-    node("14", "unregistered", **{"offline-at": "2026-11-22 09:00:00Z"}),
+    Node("11", b"", "north", "online", "2026-11-22 10:00:00Z"),
+    Node("12", b"", "south", "offline", "2026-11-22 11:00:00Z"),
+    Node("13", b"", "east", "registered"),
+    Node("14", b"", "west", "unregistered", "2026-11-22 09:00:00Z"),
 ]
 
 LOG = """INFO :      the record is /srv/runs/r
@@ -63,15 +61,17 @@ WARNING :   round 3: rejected south: the node is unavailable, round 9/9: \x1b[31
 class Flower:
     """Answers as Flower's client does."""
 
-    def __init__(
-        self, nodes: list[dict[str, str]], runs: list[dict[str, Any]], log: str = ""
-    ) -> None:
-        self.nodes, self.runs, self.log = nodes, runs, log
+    def __init__(self, nodes: list[Node], runs: list[dict[str, Any]], log: str = "") -> None:
+        self.known, self.runs, self.log = nodes, runs, log
         self.asked: list[str] = []
+
+    def nodes(self) -> list[Node]:
+        self.asked.append("nodes")
+        return self.known
 
     def ask(self, words: list[str], seconds: float) -> dict[str, Any]:
         self.asked.append(" ".join(words[:2]))
-        return {"nodes": self.nodes} if words[0] == "supernode" else {"runs": self.runs}
+        return {"runs": self.runs}
 
     def log_so_far(self, run: str) -> str:
         self.asked.append(f"log {run}")
@@ -96,16 +96,10 @@ def flower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Flo
     def make(*given: Any) -> Flower:
         client = Flower(*given)
         monkeypatch.setattr(Connection, "client", lambda self: client)
+        monkeypatch.setattr(Connection, "superlink", lambda self: nullcontext(client))
         return client
 
     return make
-
-
-def registered(directory: Path) -> str:
-    """Make a directory of keys in which three sites are noted as nodes 11 to 13."""
-    for number, path in enumerate(make_nodes(directory, ["north", "south", "east"])):
-        note_of(path).write_text(f"{11 + number} SHA256:x\n")
-    return str(directory)
 
 
 RUNNING = {"run-id": "7", "status": "running", "elapsed": 130.0}
@@ -119,7 +113,7 @@ ABOUT_ANOTHER = (
 )
 #: of the list of nodes how many there are, the log, what is typed besides, and the exit code
 SCENES: dict[str, tuple[int, str, str, int]] = {
-    "sites by name and how far the run is": (4, LOG, "--keys {keys}", 1),
+    "sites by name and how far the run is": (4, LOG, "", 1),
     "for programs": (1, LOG, "--json", 0),
     # sites judge the last round's weights by one exchange more
     "after the last round": (1, LOG + 'nectar-round {"reached": 5, "of": 5}\n', "--json", 0),
@@ -184,8 +178,8 @@ def test_what_is_said_of_a_federation(
 ) -> None:
     nodes, log, words, code = SCENES[scene]
     over = {"run-id": "6", "status": "finished:completed", "elapsed": 1.0}
-    client = flower(NODES[:nodes], [over, RUNNING] if nodes else [], log)
-    words = words.format(keys=registered(tmp_path / "keys"))
+    listed = [node if "by name" in scene else replace(node, name="") for node in NODES[:nodes]]
+    client = flower(listed, [over, RUNNING] if nodes else [], log)
     assert nectar("status", "lab", "--insecure", *words.split()) == code
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert all(line.isprintable() for line in lines)

@@ -30,7 +30,7 @@ FLOWER_PUBLIC = (
 FLOWER_PRIVATE_AT = {
     "nectar/engines/local_grid.py",
     "nectar/engines/site/clientapp.py",
-    "nectar/engines/flower/control.py",
+    "nectar/engines/flower/superlink.py",
 }
 
 

@@ -23,7 +23,7 @@ from common.methods import METHODS
 from nectar.engines.flower.client import Client, LaunchError, scripts_directory
 
 if TYPE_CHECKING:
-    from nectar.engines.flower.control import Control
+    from nectar.engines.flower.superlink import SuperLink
 
 _PROBE_SECONDS, _FIRST_PROBE_SECONDS = 10.0, 30.0
 _POLL_SECONDS = 1.0
@@ -96,11 +96,11 @@ class Connection:
             lambda: f": is the SuperLink at {self.address} reachable?",
         )
 
-    def control(self) -> contextlib.AbstractContextManager[Control]:
+    def superlink(self) -> contextlib.AbstractContextManager[SuperLink]:
         """Return one connection for many questions to the Control API."""
-        from nectar.engines.flower.control import control  # seconds of imports
+        from nectar.engines.flower.superlink import superlink  # seconds of imports
 
-        return control(self)
+        return superlink(self)
 
     def tls(self) -> ssl.SSLContext | None:
         """Return what this connection trusts, None without TLS; LaunchError if the certificates cannot be read."""

@@ -7,12 +7,15 @@ import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nectar.engines.flower.client import Client, plain
 from nectar.engines.flower.connection import Connection
 from nectar.engines.flower.marked_lines import is_marked, marked_content
 from strategies.exchange.membership import SILENT
+
+if TYPE_CHECKING:
+    from nectar.engines.flower.superlink import Node
 
 _SECONDS = 120.0
 
@@ -104,7 +107,7 @@ class SiteStatus:
     Attributes
     ----------
     site : str
-        Its name; empty if nobody here knows it.
+        Its name; empty if it has none.
     node : str
         Its node's number.
     status : str
@@ -139,14 +142,10 @@ class FederationStatus:
         return bool(self.sites) and all(site.status == "online" for site in self.sites)
 
 
-def federation_status(connection: Connection, names: Mapping[str, str]) -> FederationStatus:
+def federation_status(connection: Connection) -> FederationStatus:
     """Ask a SuperLink for its nodes and runs, and read the logs of those that are not over.
 
-    Parameters
-    ----------
-    names : mapping
-        Sites' names by the number of their node, as they were noted when they were registered. A run tells the names
-        under which its sites answered, which stand over these.
+    A run tells the names under which its sites answered, which stand over those that they were registered under.
 
     Raises
     ------
@@ -156,7 +155,7 @@ def federation_status(connection: Connection, names: Mapping[str, str]) -> Feder
     client = connection.client()
     # Each question is a process of Flower's client, of some seconds.
     with ThreadPoolExecutor(_READ) as pool:
-        nodes = pool.submit(client.ask, ["supernode", "list", connection.name], _SECONDS)
+        nodes = pool.submit(_nodes, connection)
         listed = pool.submit(client.ask, ["list", connection.name], _SECONDS)
         going = [
             entry
@@ -164,7 +163,12 @@ def federation_status(connection: Connection, names: Mapping[str, str]) -> Feder
             if not str(entry.get("status", "")).startswith(_OVER)
         ]
         runs = list(pool.map(lambda entry: _progress(client, entry), going[:_READ]))
-        return FederationStatus(_members(nodes.result().get("nodes", []), runs, names), runs)
+        return FederationStatus(_members(nodes.result(), runs), runs)
+
+
+def _nodes(connection: Connection) -> list[Node]:
+    with connection.superlink() as superlink:
+        return superlink.nodes()
 
 
 def _progress(client: Client, entry: Mapping[str, Any]) -> RunStatus:
@@ -175,19 +179,15 @@ def _progress(client: Client, entry: Mapping[str, Any]) -> RunStatus:
     return run
 
 
-def _members(
-    nodes: list[Mapping[str, Any]], runs: list[RunStatus], names: Mapping[str, str]
-) -> list[SiteStatus]:
-    message = {node: site for run in runs for site, node in (run.nodes or {}).items()}
+def _members(nodes: list[Node], runs: list[RunStatus]) -> list[SiteStatus]:
+    site_by_node = {node: site for run in runs for site, node in (run.nodes or {}).items()}
     members = []
-    for entry in nodes:
-        node, status = str(entry["node-id"]), str(entry["status"])
-        if status == _GONE:
+    for node in nodes:
+        if node.status == _GONE:
             continue
-        since = str(entry.get("online-at" if status == "online" else "offline-at", "N/A"))
-        run, work = _work(node, runs)
-        site = message.get(node) or names.get(node, "")
-        members.append(SiteStatus(site, node, status, "" if since == "N/A" else since, run, work))
+        site = site_by_node.get(node.number, node.name)
+        run, work = _work(node.number, runs)
+        members.append(SiteStatus(site, node.number, node.status, node.since, run, work))
     return sorted(members, key=lambda member: (not member.site, member.site, member.node))
 
 

@@ -60,8 +60,6 @@ def watch(connection: Connection, run: str, *, verbose: bool, out: TextIO | None
 #: a minute, and some seconds in which the server's own sentence of that minute may arrive
 _SILENCE = 70.0
 
-_SECONDS = 120.0
-
 
 @contextmanager
 def breaking_silence(
@@ -117,8 +115,8 @@ def _sentence(connection: Connection, run: str, reading: RunStatus, seconds: flo
     status = client.outcome(run).status
     if status in ("pending", "starting"):
         return f"({seconds:.0f} s: run {run} is {status}, the server has not begun it yet)"
-    listed = client.ask(["supernode", "list", connection.name], _SECONDS).get("nodes", [])
-    online = {str(node["node-id"]) for node in listed if node["status"] == "online"}
+    with connection.superlink() as superlink:
+        online = {node.number for node in superlink.nodes() if node.status == "online"}
     if not reading.nodes:
         return f"({seconds:.0f} s: run {run} is {status} and waits for its sites; {len(online)} are online)"
     there = ", ".join(site for site, node in reading.nodes.items() if node in online)

@@ -6,7 +6,6 @@ import base64
 import ipaddress
 import json
 from datetime import UTC, datetime
-from pathlib import Path
 
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -17,11 +16,10 @@ from nectar.engines.flower.connection import Answer, Connection
 from nectar.operate.doctor.checks import Found, Patient
 from nectar.operate.doctor.link import PROTOBUF
 from nectar.operate.keys.authority import (
-    FOLDER,
     SUFFIX,
     KeysError,
     fingerprint,
-    is_note,
+    key_files,
     read_certificate,
     read_private,
 )
@@ -77,10 +75,7 @@ def names(patient: Patient) -> Found:
     if patient.keys is None:
         return
     whose, called = _called(patient)
-    files = {
-        path.name.removesuffix(SUFFIX) for path in (patient.keys / FOLDER).glob("[A-Za-z0-9]*")
-    }
-    known = {name for name in files if not is_note(Path(name))}
+    known = {path.name.removesuffix(SUFFIX) for path in key_files(patient.keys)}
     odd = sorted(name for name in called if known and not known & {name, site_slug(name)})
     if odd:
         yield (
@@ -114,8 +109,7 @@ def registration(patient: Patient, connection: Connection) -> Found:
     directory = patient.keys
     if directory is None or not patient.site:
         return
-    pairs = sorted((directory / FOLDER).glob("[A-Za-z0-9]*"))
-    private = [p for p in pairs if p.is_file() and not is_note(p) and not p.name.endswith(SUFFIX)]
+    private = [path for path in key_files(directory) if not path.name.endswith(SUFFIX)]
     own = directory / SITE_KEY
     for path in [own, *private] if own.exists() else private:
         try:

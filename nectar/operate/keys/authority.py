@@ -311,6 +311,7 @@ FOLDER = "nodes"
 
 SUFFIX = ".pub"
 
+#: the ending of what releases up to 0.2 noted beside a public half
 _NOTE = ".node-id"
 
 _CURVES = ("secp256r1", "secp384r1", "secp521r1")
@@ -391,32 +392,10 @@ def public_halves(directory: Path) -> list[Path]:
     return []
 
 
-def note_of(public_file: Path) -> Path:
-    """Return the file beside a public half in which its node id stands once it is registered."""
-    return public_file.with_name(public_file.name + _NOTE)
-
-
-def noted(public_file: Path) -> tuple[str, str]:
-    """Return what is in a public half's note: the node's number and the fingerprint of the key; empty if nothing.
-
-    Notes of earlier releases have the number alone.
-    """
-    try:
-        node, _, of = note_of(public_file).read_text(encoding="utf-8").strip().partition(" ")
-    except (OSError, UnicodeDecodeError):
-        return "", ""
-    return (node, of) if node.isdecimal() else ("", "")
-
-
-def noted_sites(directory: Path) -> dict[str, str]:
-    """Return the registered sites of a directory of keys: from the node's number to the site's name."""
-    found = ((noted(path)[0], path.name.removesuffix(SUFFIX)) for path in public_halves(directory))
-    return {node: site for node, site in found if node}
-
-
-def is_note(path: Path) -> bool:
-    """Return whether a file is such a note."""
-    return path.name.endswith(_NOTE)
+def key_files(directory: Path) -> list[Path]:
+    """Return the sites' files of a directory of keys, both halves."""
+    found = sorted((directory / FOLDER).glob("[A-Za-z0-9]*"))
+    return [path for path in found if path.is_file() and not path.name.endswith(_NOTE)]
 
 
 def _checked(site: str) -> str:

@@ -18,7 +18,7 @@ from nectar.operate.keys.authority import (
     SUFFIX,
     KeysError,
     fingerprint,
-    is_note,
+    key_files,
     read_certificate,
     read_private,
     read_private_key,
@@ -74,8 +74,8 @@ def inventory(directory: Path) -> list[Entry]:
     if (directory / SITE_KEY).exists():
         entries.append(_node_private(directory, directory / SITE_KEY))
     folder = directory / FOLDER
-    names = [p.name for p in folder.glob("[A-Za-z0-9]*") if p.is_file() and not is_note(p)]
-    for site in sorted({name.removesuffix(SUFFIX) for name in names}, key=site_order):
+    sites = {path.name.removesuffix(SUFFIX) for path in key_files(directory)}
+    for site in sorted(sites, key=site_order):
         if (folder / site).exists():
             entries.append(_node_private(directory, folder / site))
         if (folder / f"{site}{SUFFIX}").exists():
@@ -90,7 +90,7 @@ def certificate_problems(directory: Path) -> list[str]:
     try:
         entries = inventory(directory)
     except KeysError:
-        return []  # a directory with nothing but sites' notes is in order
+        return []
     ends = (".crt", ".pem")
     return [f"{e.name}: {e.problem}" for e in entries if e.problem and e.name.endswith(ends)]
 

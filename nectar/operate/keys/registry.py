@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_public_key,
+)
 
 from common.storage.files import write_text
 from nectar.engines.flower.client import CommandRefused
@@ -20,35 +24,22 @@ from nectar.operate.keys.authority import (
     SUFFIX,
     KeysError,
     fingerprint,
-    note_of,
-    noted,
     public_halves,
     read,
     read_public,
 )
 
 if TYPE_CHECKING:
-    from nectar.engines.flower.control import Control
+    from nectar.engines.flower.superlink import Node
 
-_SECONDS = 120.0
-
-#: Flower's own word for a node that is registered no longer
-_GONE = "unregistered"
-
-#: and for one that was registered and has not come
-_NEVER = "registered"
-
-
-class _Unregistered(KeysError):
-    """A key that was unregistered, and is never taken again."""
+#: Flower's own words for a node that may not come back, and for one that was registered and has not come
+UNREGISTERED, _NEVER = "unregistered", "registered"
 
 
 def register(
     connection: Connection, public_files: Sequence[Path], wait: float, *, all_of: Path | None = None
 ) -> None:
     """Register sites by their public halves; one that is registered already stays so, one that is refused stops none.
-
-    The node's number is noted beside the public half, for :func:`unregister`.
 
     Parameters
     ----------
@@ -70,37 +61,32 @@ def register(
     keys = {path: read_public(path) for path in files}
     gone = {path: revoked(list_for(path)) for path in files}
     connection.wait(wait)
-    with connection.control() as control:
-        problems = _register(control, keys, gone, skip_revoked=all_of is not None)
+    problems = []
+    with connection.superlink() as superlink:
+        nodes = {node.public_key: node for node in superlink.nodes()}
+        for path, key in keys.items():
+            site = path.name.removesuffix(SUFFIX)
+            node = nodes.get(_pem(key))
+            try:
+                if _is_revoked(key, node, gone[path]):
+                    if all_of is None:
+                        raise KeysError(
+                            f"{path} was unregistered, and Flower takes no key twice: let the site make a new pair"
+                        )
+                    standing = (
+                        "stays out, since it was unregistered; with a new pair it can come back"
+                    )
+                elif node is None:
+                    standing = f"registered as node {superlink.register(key, site)}"
+                else:
+                    now = "never online yet" if node.status == _NEVER else node.status
+                    standing = f"registered already as node {node.number}, {now}"
+            except (KeysError, CommandRefused) as problem:
+                problems.append(f"{site}: {problem}")
+            else:
+                print(f"{site}: {standing} ({fingerprint(key)})", flush=True)
     if problems:
         raise KeysError("\n".join(problems))
-
-
-def _register(
-    control: Control,
-    keys: Mapping[Path, ec.EllipticCurvePublicKey],
-    gone: Mapping[Path, Sequence[Revoked]],
-    *,
-    skip_revoked: bool,
-) -> list[str]:
-    """Register each key and say how it stands; return what is wrong, a sentence each."""
-    nodes, problems = control.nodes(), []
-    for path, key in keys.items():
-        site = path.name.removesuffix(SUFFIX)
-        try:
-            _refuse_revoked(path, key, gone[path])
-            known = nodes.get(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-            standing = _standing(path, key, *known) if known else _registered(control, path, key)
-        except _Unregistered as problem:
-            if not skip_revoked:
-                problems.append(f"{site}: {problem}")
-                continue
-            standing = "stays out, since it was unregistered; with a new pair it can come back"
-        except (KeysError, CommandRefused) as problem:
-            problems.append(f"{site}: {problem}")
-            continue
-        print(f"{site}: {standing} ({fingerprint(key)})", flush=True)
-    return problems
 
 
 def _required_halves(directory: Path) -> list[Path]:
@@ -113,34 +99,10 @@ def _required_halves(directory: Path) -> list[Path]:
     return found
 
 
-def _refuse_revoked(path: Path, key: ec.EllipticCurvePublicKey, gone: Sequence[Revoked]) -> None:
-    """Refuse a key that is on the list, whatever the SuperLink says: its database may be an older one."""
-    node, of = noted(path)
-    if find(gone, node if of == fingerprint(key) else "", fingerprint(key)):
-        raise _unregistered(path)
-
-
-def _unregistered(path: Path) -> _Unregistered:
-    return _Unregistered(
-        f"{path} was unregistered, and Flower takes no key twice: let the site make a new pair"
-    )
-
-
-def _standing(path: Path, key: ec.EllipticCurvePublicKey, node: str, status: str) -> str:
-    """Describe how a key stands that Flower knows; KeysError if it was unregistered."""
-    if status == _GONE:
-        raise _unregistered(path)
-    if noted(path) != (node, fingerprint(key)):
-        _note(path, node, key)  # registered from another machine, or by an earlier release
-    now = "never online yet" if status == _NEVER else status
-    return f"registered already as node {node}, {now}"
-
-
-def _registered(control: Control, path: Path, key: ec.EllipticCurvePublicKey) -> str:
-    """Register one site and say how it stands then."""
-    node = control.register(key, path.name.removesuffix(SUFFIX))
-    _note(path, node, key)
-    return f"registered as node {node}"
+def _is_revoked(key: ec.EllipticCurvePublicKey, node: Node | None, gone: Sequence[Revoked]) -> bool:
+    """Return whether a key was unregistered: at the SuperLink, whose database may be an older one, or by the list."""
+    unregistered = node is not None and node.status == UNREGISTERED
+    return unregistered or bool(find(gone, node.number if node else "", fingerprint(key)))
 
 
 def unregister(connection: Connection, which: Sequence[Path | str], directory: Path | None) -> None:
@@ -158,53 +120,56 @@ def unregister(connection: Connection, which: Sequence[Path | str], directory: P
     Raises
     ------
     KeysError
-        If the number of a public half is not noted beside it, or the list cannot be written.
+        If the SuperLink knows no such key or node, before any is unregistered, or the list cannot be written.
     LaunchError
-        If the SuperLink does not answer or knows no such node.
+        If the SuperLink does not answer.
     """
-    meant = [_by_number(e, directory) if isinstance(e, str) else _by_file(e) for e in which]
-    for path, _ in meant:
-        note_revoked(path, [])  # the list that cannot be written is not found out afterwards
-    client = connection.client()
-    for path, entry in meant:
-        client.ask(["supernode", "unregister", entry.node, connection.name], _SECONDS)
-        note_revoked(path, [entry])
-        print(f"node {entry.node}: unregistered, and listed in {path}", flush=True)
+    for entry in which:
+        note_revoked(
+            _list_of(entry, directory), []
+        )  # found out before a site is out and not listed
+    with connection.superlink() as superlink:
+        nodes = superlink.nodes()
+        meant = [(entry, _node_of(entry, nodes, connection.address)) for entry in which]
+        for entry, node in meant:
+            superlink.unregister(node.number)
+            path, of = _list_of(entry, directory), _fingerprint(node)
+            site = node.name if isinstance(entry, str) else entry.name.removesuffix(SUFFIX)
+            note_revoked(path, [Revoked(node.number, of, site)])
+            print(f"node {node.number}: unregistered, and listed in {path}", flush=True)
 
 
-def _by_file(path: Path) -> tuple[Path, Revoked]:
-    site = path.name.removesuffix(SUFFIX)
-    return list_for(path), Revoked(_noted(path), fingerprint(read_public(path)), site)
-
-
-def _by_number(node: str, directory: Path | None) -> tuple[Path, Revoked]:
+def _list_of(entry: Path | str, directory: Path | None) -> Path:
+    if isinstance(entry, Path):
+        return list_for(entry)
     if directory is None:
         raise KeysError(
-            f"node {node}: give the directory of keys whose list is to name it (--keys DIR), or the site's .pub file"
+            f"node {entry}: give the directory of keys whose list is to name it (--keys DIR), or the site's .pub file"
         )
-    for path in sorted((directory / FOLDER).glob(f"*{SUFFIX}")):
-        known, of = noted(path)
-        if known == node:
-            return directory / LIST, Revoked(node, of, path.name.removesuffix(SUFFIX))
-    return directory / LIST, Revoked(node, "")
+    return directory / LIST
 
 
-def _note(path: Path, node: str, key: ec.EllipticCurvePublicKey) -> None:
-    try:
-        # With the key's fingerprint: another key may come to lie there.
-        write_text(note_of(path), f"{node} {fingerprint(key)}\n")
-    except OSError as error:
-        print(f"  (not noted in {note_of(path)}: {error.strerror}; keep the number)", flush=True)
+def _node_of(entry: Path | str, nodes: Sequence[Node], address: str) -> Node:
+    if isinstance(entry, str):
+        found = [node for node in nodes if node.number == entry]
+        unknown = f"there is no node {entry} at the SuperLink {address}"
+    else:
+        key = _pem(read_public(entry))
+        found = [node for node in nodes if node.public_key == key]
+        unknown = f"{entry} is registered as no node at the SuperLink {address}"
+    if not found:
+        raise KeysError(f"{unknown}: `flwr supernode list` shows all")
+    return found[0]
 
 
-def _noted(path: Path) -> str:
-    node, _ = noted(path)
-    if not node:
-        raise KeysError(
-            f"{note_of(path)} does not say as which node the key was registered: give the node's number "
-            "(`flwr supernode list` shows them)"
-        )
-    return node
+def _pem(key: ec.EllipticCurvePublicKey) -> bytes:
+    """Return a public half as the SuperLink keeps it."""
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def _fingerprint(node: Node) -> str:
+    key = load_pem_public_key(node.public_key)
+    return fingerprint(key) if isinstance(key, ec.EllipticCurvePublicKey) else ""
 
 
 # ---- revoked -------------------------------------------------------------------------------------
