@@ -62,7 +62,7 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerPool]:
     monkeypatch.setattr(pools, "Worker", Player)
     made = WorkerPool(None, 2)  # type: ignore[arg-type]
     made.wait()
-    until(lambda: len(made._ready) == 2)
+    assert [start.result() for start in made._started] == [True, True]
     yield made
     made.close()
     assert all(player.ended for player in STAGE.players)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -124,7 +123,6 @@ class PoolGrid(LocalGrid):
         super().__init__(client_app, progress=progress, **of_run(config))
         self._config, self._processes = config, processes
         self._forecast = Forecast(config.rounds, devices_asked(config))
-        self._turn = threading.Lock()
         self._pool: WorkerPool | None = None
         self._may_start = True
         if config.compute.workers:
@@ -132,10 +130,9 @@ class PoolGrid(LocalGrid):
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Take ``messages``, and give them to workers where there are some; return their ids."""
-        with self._turn:
-            self._waiting.clear()
-            message_ids = super().push_messages(messages)
-            self._hand_over()
+        self._waiting.clear()
+        message_ids = super().push_messages(messages)
+        self._hand_over()
         return message_ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
@@ -149,21 +146,28 @@ class PoolGrid(LocalGrid):
             self._pool.close()
 
     def _reply_to(self, message_id: str) -> Message | None:
-        with self._turn:
-            if message_id in self._waiting:
-                self._hand_over()
-            message = self._waiting.pop(message_id, None)
-            if message is not None:
-                return self._worked(message)
+        if message_id in self._waiting:
+            self._hand_over()
+        message = self._waiting.pop(message_id, None)
+        if message is not None:
+            return self._worked(message)
         return None if self._pool is None else self._pool.take(message_id)
 
     def _hand_over(self) -> None:
-        """Give the workers what is left of the messages, if there are workers and it is work."""
+        """Give workers what is left of the messages, if it is work and there are some; wait if some were asked for."""
         if not self._waiting or not all(map(_is_work, self._waiting.values())):
             return
-        pool = self._pool_at_hand()
-        if pool is not None:
-            pool.put([*self._waiting.values()])
+        if self._pool is not None and self._config.compute.workers:
+            self._pool.wait()
+        if self._pool is not None and self._pool.problem:
+            logger.warning(
+                "no process of the pool could be started, so that this one carries out the devices: %s",
+                self._pool.problem,
+            )
+            self._pool.close()
+            self._pool = None
+        if self._pool is not None and self._pool.ready:
+            self._pool.put([*self._waiting.values()])
             self._waiting.clear()
 
     def _worked(self, message: Message) -> Message:
@@ -194,23 +198,6 @@ class PoolGrid(LocalGrid):
         )
         logger.info("%d processes carry out the devices", self._processes)
         self._pool = WorkerPool(setup, self._processes, self._tell_of_pool)
-
-    def _pool_at_hand(self) -> WorkerPool | None:
-        """Return the workers if they can be given something now; where they were asked for, they are waited for."""
-        pool = self._pool
-        if pool is None:
-            return None
-        if self._config.compute.workers:
-            pool.wait()
-        if pool.problem:
-            logger.warning(
-                "no process of the pool could be started, so that this one carries out the devices: %s",
-                pool.problem,
-            )
-            pool.close()
-            self._pool = None
-            return None
-        return pool if pool.ready else None
 
     def _tell_of_pool(self, done: int, of: int) -> None:
         if self._progress is not None:

@@ -1,8 +1,8 @@
 """The workers together: who carries out which message, and what comes of it where one of them dies.
 
-Why no executors of `concurrent.futures`, of one process each: multiprocessing's "spawn" runs the user's program again
-in every worker, where that is a script without a guard, and before Python 3.14 nothing public ends a worker that is at
-work. loky's end a worker whose memory grew, and with it the data of its sites.
+Why no executors of processes: multiprocessing's "spawn" runs the user's program again in every worker, where that is a
+script without a guard, and before Python 3.14 nothing public ends a worker that is at work. loky's end a worker whose
+memory grew, and with it the data of its sites.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from itertools import islice
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
 from logging import getLogger
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -46,13 +44,13 @@ _LOOKED_THROUGH = 64
 Progress = Callable[[int, int], None]
 
 
-@dataclass
+@dataclass(eq=False)
 class _Job:
-    """A message, which one it is of those put together, and the reply once there is one."""
+    """A message, which one it is of those put together, and its reply to be."""
 
     message: Message
     position: int
-    reply: Message | None = None
+    reply: Future[Message] = field(default_factory=Future)
 
     @property
     def node(self) -> int:
@@ -61,7 +59,7 @@ class _Job:
 
 
 class WorkerPool:
-    """Workers that carry out messages side by side.
+    """Workers that carry out messages side by side, each with a thread that starts it, feeds it and restarts it.
 
     A node goes to the worker that had it last, whose memory holds its data, and to another one where that has no time.
     Messages are begun in their order, in which their replies are best taken: where these are large, no more of them
@@ -75,27 +73,23 @@ class WorkerPool:
     """
 
     def __init__(self, setup: Setup, size: int, progress: Progress | None = None) -> None:
-        self._setup, self._progress, self._size = setup, progress, size
-        self._changed = threading.Condition()
+        self._setup, self._progress = setup, progress
+        self._lock = threading.RLock()  # of all that follows
         self._jobs: dict[str, _Job] = {}
-        self._waiting: deque[_Job] = deque()
+        self._waiting: list[_Job] = []
         self._home: dict[int, int] = {}
         self._busy: set[int] = set()
-        self._put = self._replied = self._taken = self._held = 0
+        self._replied = self._taken = self._held = 0
         self._workers: dict[int, Worker] = {}
-        self._ready: set[int] = set()
         self._problem, self._closing = "", False
-        self._serving = [
-            threading.Thread(target=self._serve, args=(i,), daemon=True) for i in range(size)
-        ]
-        self._living = size
-        for thread in self._serving:
-            thread.start()
+        self._threads = [ThreadPoolExecutor(1) for _ in range(size)]
+        self._living = {*range(size)}
+        self._started = [self._threads[i].submit(self._start, i) for i in range(size)]
 
     @property
     def ready(self) -> bool:
         """Whether there is a worker that can be given a message; others join it when they have started."""
-        return bool(self._ready)
+        return any(start.done() and start.result() for start in self._started) and not self.problem
 
     @property
     def problem(self) -> str:
@@ -104,144 +98,123 @@ class WorkerPool:
 
     def wait(self) -> None:
         """Wait until there is a worker, or nobody is left to become one."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.ready or not self._living)
+        any(start.result() for start in as_completed(self._started))
 
     def put(self, messages: Sequence[Message]) -> None:
         """Have ``messages`` carried out; those put earlier that nobody has begun are dropped."""
-        with self._changed:
+        with self._lock:
+            for dropped in self._waiting:
+                dropped.reply.cancel()
             jobs = [_Job(message, position) for position, message in enumerate(messages)]
             self._jobs = {job.message.metadata.message_id: job for job in jobs}
-            self._waiting.clear()
-            self._put, self._replied, self._taken, self._held = len(jobs), 0, 0, 0
+            self._replied = self._taken = self._held = 0
+            self._waiting = [job for job in jobs if job.node not in self._busy]
             for job in jobs:
                 if job.node in self._busy:
                     reason = "this device is still at work on what it was asked before"
                     self._settle(job, Error(code=_UNAVAILABLE, reason=reason))
-                elif not self._living:
-                    self._settle(job, Error(code=CRASHED, reason=self._problem))
-                else:
-                    self._waiting.append(job)
-            self._changed.notify_all()
+            self._go_on()
 
     def take(self, message_id: str) -> Message | None:
         """Wait for the reply to a message and return it, once; None for one that was not put, or was dropped."""
-        with self._changed:
-            job = self._jobs.get(message_id)
-            if job is None:
+        try:
+            reply = self._jobs[message_id].reply.result()
+        except (KeyError, CancelledError):
+            return None
+        with self._lock:
+            if self._jobs.pop(message_id, None) is None:
                 return None
-            self._changed.wait_for(
-                lambda: job.reply is not None or self._jobs.get(message_id) is not job
-            )
-            if self._jobs.get(message_id) is not job or job.reply is None:
-                return None
-            del self._jobs[message_id]
+            was_full = self._held >= _HELD
             self._taken += 1
-            self._held -= _size(job.reply)
-            self._changed.notify_all()
-            return job.reply
+            self._held -= _size(reply)
+            if was_full:
+                self._go_on()
+        return reply
 
     def close(self) -> None:
         """End all workers; returns when their processes are gone."""
-        with self._changed:
+        with self._lock:
             self._closing = True
-            workers = list(self._workers.values())
-            self._changed.notify_all()
-        with ThreadPoolExecutor(self._size) as side_by_side:
+            workers = [*self._workers.values()]
+        with ThreadPoolExecutor(len(self._threads)) as side_by_side:
             list(side_by_side.map(lambda worker: worker.end(), workers))
-        for thread in self._serving:
-            thread.join()
+        for thread in self._threads:
+            thread.shutdown()
+
+    def _go_on(self) -> None:
+        """Have each worker look at what waits; where none is left, answer for all of it."""
+        for index in self._living:
+            self._threads[index].submit(self._serve, index)
+        while self._waiting and not self._living:
+            self._settle(self._waiting.pop(0), Error(code=CRASHED, reason=self._problem))
 
     # ---- each worker's thread -------------------------------------------------------------------------
 
-    def _serve(self, index: int) -> None:
-        """Keep a worker at work, and start it again when it has died."""
-        try:
-            while self._work(index):
-                pass
-        finally:
-            with self._changed:
-                self._living -= 1
-                while not self._living and self._waiting:  # nobody is left to carry it out
-                    self._settle(self._waiting.popleft(), Error(code=CRASHED, reason=self._problem))
-                self._changed.notify_all()
-
-    def _work(self, index: int) -> bool:
-        """Start a worker and give it messages; return whether it has died and another one is worth a try."""
+    def _start(self, index: int) -> bool:
+        """Start a worker, and return whether it is ready; where it is not, its thread has nothing more to do."""
         worker: Worker | None = None
-        job: _Job | None = None
         try:
-            worker = self._start(index)
+            with self._lock:
+                if self._closing:
+                    raise RuntimeError("the run is over")
+                worker = self._workers[index] = Worker(self._setup, index)
             worker.greet()
-            self._enter(index)
-            while (job := self._next(index)) is not None:
-                self._done(job, worker.carry_out(job.message))
-            return False
         except Exception as error:
-            if job is None:
-                self._problem = str(error)
-                return False
-            if (
-                not self._closing
-            ):  # said before the reply: what waits for that may be all that is left of the run
-                logger.warning("a process of the pool died (%s): another one is started", error)
-            self._done(job, Error(code=CRASHED, reason=f"its process died: {error}"))
-            return not self._closing
-        finally:
-            self._ready.discard(index)
             if worker is not None:
                 worker.end()
+            with self._lock:
+                self._problem = str(error)
+                self._living.discard(index)
+                if not self._closing:
+                    self._go_on()
+            return False
+        return True
 
-    def _start(self, index: int) -> Worker:
-        with self._changed:
-            if self._closing:
-                raise RuntimeError("the run is over")
-            worker = self._workers[index] = Worker(self._setup, index)
-            return worker
-
-    def _enter(self, index: int) -> None:
-        with self._changed:
-            self._ready.add(index)
-            self._changed.notify_all()
+    def _serve(self, index: int) -> None:
+        """Give a worker messages until there is none for it, and start it again when it has died."""
+        while (job := self._next(index)) is not None:
+            worker = self._workers[index]
+            try:
+                self._done(job, worker.carry_out(job.message))
+            except Exception as error:
+                # said before the reply: what waits for that may be all that is left of the run
+                if not self._closing:
+                    logger.warning("a process of the pool died (%s): another one is started", error)
+                self._done(job, Error(code=CRASHED, reason=f"its process died: {error}"))
+                worker.end()
+                self._start(index)
 
     def _next(self, index: int) -> _Job | None:
-        """Wait for the next message for a worker; None at the end."""
-        with self._changed:
-            while not self._closing:
-                job = self._choose(index)
-                if job is not None:
-                    self._busy.add(job.node)
-                    self._home[job.node] = index
-                    return job
-                self._changed.wait()
-        return None
-
-    def _choose(self, index: int) -> _Job | None:
-        """Take from what waits the worker's own, else nobody's, else the first one; None if it is to wait."""
-        near = [*islice(self._waiting, _LOOKED_THROUGH)]
-        if self._held >= _HELD:
-            near = [job for job in near if job.position < self._taken + 2 * self._size]
-        homes = [self._home.get(job.node) for job in near]
-        at = next((homes.index(home) for home in (index, None) if home in homes), 0)
-        job = near[at] if near else None
-        if job is not None:
-            self._waiting.remove(job)
-        return job
+        """Take from what waits the worker's own, else nobody's, else the first one; None if it has to wait."""
+        with self._lock:
+            if self._closing or index not in self._living:
+                return None
+            near = self._waiting[:_LOOKED_THROUGH]
+            if self._held >= _HELD:
+                within = self._taken + 2 * len(self._threads)
+                near = [job for job in near if job.position < within]
+            if not near:
+                return None
+            homes = [self._home.get(job.node) for job in near]
+            at = next((homes.index(home) for home in (index, None) if home in homes), 0)
+            job = self._waiting.pop(at)
+            self._busy.add(job.node)
+            self._home[job.node] = index
+            return job
 
     def _done(self, job: _Job, answer: RecordDict | Error) -> None:
-        with self._changed:
+        with self._lock:
             self._busy.discard(job.node)
-            self._settle(job, answer)
-            self._changed.notify_all()
+            if self._jobs.get(job.message.metadata.message_id) is job:  # else nobody waits for it
+                self._settle(job, answer)
 
     def _settle(self, job: _Job, answer: RecordDict | Error) -> None:
-        if self._jobs.get(job.message.metadata.message_id) is not job:
-            return  # nobody waits for it any more
-        job.reply = Message(answer, reply_to=job.message)
-        self._held += _size(job.reply)
+        reply = Message(answer, reply_to=job.message)
+        self._held += _size(reply)
         self._replied += 1
+        job.reply.set_result(reply)
         if self._progress is not None:
-            self._progress(self._replied, self._put)
+            self._progress(self._replied, len(self._jobs) + self._taken)
 
 
 def _size(reply: Message) -> int:
