@@ -98,7 +98,7 @@ def main(
     if not verbose:
         log_plainly()
     try:
-        record = simulate(config, given, lambda: check(config), verbose=verbose)
+        record = simulate(config, given, check(config), verbose=verbose)
     except Interrupted as interrupted:
         print(f"Interrupted ({interrupted.name}).", flush=True)
         return 128 + interrupted.number

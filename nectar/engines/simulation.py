@@ -6,14 +6,12 @@ import ctypes
 import logging
 import os
 import shutil
-import signal
 import socket
 import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -54,7 +52,7 @@ _TO_END = 10.0
 def simulate(
     config: Config,
     resources: Resources,
-    prepare: Callable[[], Start],
+    start: Start | None = None,
     observer: Observer | None = None,
     *,
     verbose: bool = False,
@@ -63,8 +61,8 @@ def simulate(
 
     Parameters
     ----------
-    prepare : callable
-        Checks the run, while Ray starts, and returns what it begins with; what it raises ends Ray.
+    start : Start, optional
+        What the check made that the run begins with.
     verbose : bool
         Whether all that Flower and Ray log is shown.
 
@@ -79,26 +77,20 @@ def simulate(
         hide_idle_lines()
     from flwr.simulation import run_simulation  # imports Ray, for seconds
 
-    server, served = ServerApp(), _Served(config, observer or Observer())
+    server, served = ServerApp(), _Served(config, start, observer or Observer())
     server.main()(served)
     client = ConfiguredApp({k: v for k, v in config.to_run_config().items() if v != ""})
-    share: dict[str, Any] = {
-        "num_cpus": resources.client_cores,
-        "num_gpus": float(resources.client_gpus),
-    }
+    share = {"num_cpus": resources.client_cores, "num_gpus": float(resources.client_gpus)}
+    backend: dict[str, Any] = {"client_resources": share}
 
     def work() -> None:
-        with _ray(resources, verbose=verbose) as ready:
-            served.start = prepare()
-            ready()
-            try:
-                run_simulation(
-                    server, client, resources.supernodes, backend_config={"client_resources": share}
-                )
-            finally:
-                served.end()
+        try:
+            run_simulation(server, client, resources.supernodes, backend_config=backend)
+        finally:
+            served.end()
 
-    _, interrupted = until_interrupted(work)
+    with _ray(resources, verbose=verbose):
+        _, interrupted = until_interrupted(work)  # after Ray has taken the signals for itself
     if interrupted is not None:
         raise interrupted
     if served.error is not None:
@@ -110,17 +102,16 @@ def simulate(
 class _Served:
     """The ServerApp's main function, and what came of it in the thread that Flower runs it in."""
 
-    def __init__(self, config: Config, observer: Observer) -> None:
-        self._config, self._observer = config, observer
+    def __init__(self, config: Config, start: Start | None, observer: Observer) -> None:
+        self._config, self._start, self._observer = config, start, observer
         self._thread: threading.Thread | None = None
-        self.start: Start | None = None
         self.record: Record | None = None
         self.error: BaseException | None = None
 
     def __call__(self, grid: Grid, context: Context) -> None:
         self._thread = threading.current_thread()
         try:
-            self.record = serve(grid, self._config, self._observer, start=self.start)
+            self.record = serve(grid, self._config, self._observer, start=self._start)
         except BaseException as error:
             self.error = error
 
@@ -166,11 +157,8 @@ def hide_idle_lines() -> None:
 
 
 @contextmanager
-def _ray(resources: Resources, *, verbose: bool) -> Iterator[Callable[[], object]]:
-    """Begin to start Ray, or to join the cluster of ``resources``, and yield what waits for it; end it at the end.
-
-    Ray starts in programs of its own, for seconds in which this process does other things.
-    """
+def _ray(resources: Resources, *, verbose: bool) -> Iterator[None]:
+    """Start Ray, or join the cluster of ``resources``; end it, and delete its files, at the end."""
     os.environ |= _ENVIRONMENT | {"RAY_COLOR_PREFIX": str(int(sys.stderr.isatty()))}
     import ray
 
@@ -186,29 +174,16 @@ def _ray(resources: Resources, *, verbose: bool) -> Iterator[Callable[[], object
         folder = own_folder()
         cores = resources.workers * resources.client_cores
         given |= {"num_cpus": cores, "include_dashboard": False, "_temp_dir": str(folder)}
-
-    def begin() -> None:
+    try:
         try:
             ray.init(resources.cluster or "local", **given)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise no_cluster(resources.cluster, error) from None
-
-    def ready() -> None:
-        begun.result()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(
-                number, signal.getsignal(number)
-            )  # Ray's C++ has put its own in their place
-
-    with ThreadPoolExecutor(1) as other:
-        begun = other.submit(begin)
-        try:
-            yield ready
-        finally:
-            wait([begun])
-            ray.shutdown()
-            if folder is not None:
-                shutil.rmtree(folder, ignore_errors=True)
+        yield
+    finally:
+        ray.shutdown()
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def own_folder() -> Path:
