@@ -108,7 +108,7 @@ _NO_OPTIONS = {
     "--delete": "records are removed by `nectar runs --remove`.",
     **dict.fromkeys(
         ("--no-fetch", "--without"),
-        "the record stays where the ServerApp runs; docs/deployment.md says how it comes to you.",
+        "the record stays where the ServerApp runs; `docs/deployment.md` says how it comes to you.",
     ),
     "--ray": "runs go to more machines as a job array: `--print` writes its lines, each with --only K/N.",
     "--latex": "every comparison writes table.tex beside table.md, so leave it out.",
@@ -204,9 +204,7 @@ class Actions(TyperGroup):
         """Return the command that the first word names."""
         names = self.list_commands(ctx)
         if args[0] in _GONE and args[0] not in names:
-            raise click.UsageError(
-                f"there is no command {args[0]!r} any more: {_GONE[args[0]]}", ctx
-            )
+            raise click.UsageError(f"there is no command {args[0]!r} any more: {_GONE[args[0]]}")
         if args[0] not in names and not args[0].startswith("-"):
             from common.methods import METHODS
 

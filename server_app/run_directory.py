@@ -38,7 +38,7 @@ ALONE = "alone"
 COMPLETED = "completed"
 """The outcome of a run that went to its last round."""
 
-#: held by the process that writes the record; beside it stands who that is. Names with a dot never leave the machine
+#: held by the process that writes the record; beside it stands who that is
 LOCK, WRITER = ".writer.lock", ".writer.json"
 
 BEGUN = ".begun-"
