@@ -12,7 +12,6 @@ from pathlib import Path
 import psutil
 import pytest
 from federation import numbers
-from nectar.engines.simulation.workspace import MARK
 from waiting import until
 
 from server_app.record import Record
