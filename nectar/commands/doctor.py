@@ -164,8 +164,8 @@ def _looked(patient: Patient, table: Mapping[str, Callable[[Patient], Found]]) -
 
 def _connected(patient: Patient) -> Iterator[Check]:
     """Look at the keys, which must fit the server's name, and at the way to the server."""
-    from nectar.engines.flower.client import LaunchError
     from nectar.engines.flower.connection import connect
+    from nectar.engines.flower.errors import LaunchError
     from nectar.operate.doctor.keys import keys, registration
     from nectar.operate.doctor.link import link
 
@@ -173,9 +173,9 @@ def _connected(patient: Patient) -> Iterator[Check]:
         yield from _looked(patient, {"keys": keys})
         return
     try:
-        with connect(patient.server, patient.ca, insecure=patient.insecure) as connection:
-            yield from _looked(patient, {"keys": lambda seen: keys(seen, connection.host)})
-            yield from link(connection, site=patient.site)
-            yield from _looked(patient, {"key": lambda seen: registration(seen, connection)})
+        connection = connect(patient.server, patient.ca, insecure=patient.insecure)
+        yield from _looked(patient, {"keys": lambda seen: keys(seen, connection.host)})
+        yield from link(connection, site=patient.site)
+        yield from _looked(patient, {"key": lambda seen: registration(seen, connection)})
     except LaunchError as error:
         yield Check("connection", "fail", str(error))

@@ -132,8 +132,8 @@ def register(
     directory = paths[0] if paths[0].is_dir() else None
     if directory and len(paths) > 1:
         raise ConfigError("nectar keys register takes one directory of keys, or .pub files.")
-    with connect(name, ca) as connection:
-        register_at(connection, [] if directory else paths, float(wait), all_of=directory)
+    connection = connect(name, ca)
+    register_at(connection, [] if directory else paths, float(wait), all_of=directory)
     return 0
 
 
@@ -155,8 +155,7 @@ def unregister(
     from nectar.operate.keys.registry import unregister as unregister_at
 
     chosen = [word if word.isdigit() else here(word) for word in which]
-    with connect(name, ca) as connection:
-        unregister_at(connection, chosen, here(keys) if keys else None)
+    unregister_at(connect(name, ca), chosen, here(keys) if keys else None)
     return 0
 
 

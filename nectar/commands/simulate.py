@@ -25,7 +25,8 @@ from nectar.arguments import (
 )
 from nectar.engines.cores import available_cores
 from nectar.engines.flower.app import app_folder
-from nectar.engines.flower.client import LaunchError, Resources, plain_command
+from nectar.engines.flower.errors import LaunchError
+from nectar.engines.flower.plain_command import Resources, plain_command
 from nectar.engines.processes import Interrupted
 from nectar.records.outputs import with_recorded
 

@@ -55,18 +55,18 @@ def main(
 
     if keys_in and not here(keys_in).is_dir():
         raise ConfigError(f"there is no directory of keys {keys_in}: give another --keys, or none")
-    with connect(name, ca, insecure=insecure) as connection:
-        connection.wait(0)
-        keys = here(keys_in) if keys_in else None
-        ending = certificate_problems(keys) if keys else []
-        found = federation_status(connection)
-        if as_json:
-            days = certificate_days(keys) if keys else {}
-            content = {"superlink": connection.address, **asdict(found), "certificates": ending}
-            content["certificate_days"] = days
-            print(json.dumps(content, indent=2))
-        else:
-            print("\n".join([*_lines(connection.address, found), *ending]))
+    connection = connect(name, ca, insecure=insecure)
+    connection.wait(0)
+    keys = here(keys_in) if keys_in else None
+    ending = certificate_problems(keys) if keys else []
+    found = federation_status(connection)
+    if as_json:
+        days = certificate_days(keys) if keys else {}
+        content = {"superlink": connection.address, **asdict(found), "certificates": ending}
+        content["certificate_days"] = days
+        print(json.dumps(content, indent=2))
+    else:
+        print("\n".join([*_lines(connection.address, found), *ending]))
     return 0 if found.well else 1
 
 

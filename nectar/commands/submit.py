@@ -19,10 +19,9 @@ from nectar.arguments import (
     flag,
     next_step,
     submitter,
-    to_flwr,
     typed_command,
 )
-from nectar.engines.flower.app import app_folder
+from nectar.engines.flower.app import project
 from server_app.run_directory import REPORT, RunDirectory
 
 if TYPE_CHECKING:
@@ -71,23 +70,22 @@ def main(
     if settings and (follow is not None or stop is not None):
         raise ConfigError("--follow and --stop are of a run that was submitted: no settings.")
     if stop is not None:  # whatever is wrong with the settings that a run would have
-        with connect(name, ca, insecure=insecure) as connection:
-            return _stop(connection, str(stop))
+        return _stop(connect(name, ca, insecure=insecure), str(stop))
     # Options name files of this machine, and what is typed goes to every site.
     order = order_of(settings, config_file, typed_command(["submit", name, *settings]))
     if not order.resumes:
         check_kind(order.config)
-    app_folder()  # refused, if it is, before anything is asked
-    with connect(name, ca, insecure=insecure) as connection:
-        run = _submit(connection, order) if follow is None else str(follow)
-        options = [*(["--ca", ca] if ca else []), *["--insecure"] * insecure]
-        again = shlex.join(["nectar", "submit", name, *options])
-        watched = _watch(connection, run, again, verbose=verbose)
-        if watched.outcome is None:
-            return 128 + watched.signal
-        if watched.record:
-            _tell_record(Path(one_line(watched.record)))
-        return 0 if watched.outcome.completed else 1
+    project()  # refused, if it is, before anything is asked
+    connection = connect(name, ca, insecure=insecure)
+    run = _submit(connection, order) if follow is None else str(follow)
+    options = [*(["--ca", ca] if ca else []), *["--insecure"] * insecure]
+    again = shlex.join(["nectar", "submit", name, *options])
+    watched = _watch(connection, run, again, verbose=verbose)
+    if watched.outcome is None:
+        return 128 + watched.signal
+    if watched.record:
+        _tell_record(Path(one_line(watched.record)))
+    return 0 if watched.outcome.completed else 1
 
 
 def _tell_record(place: Path) -> None:
@@ -100,15 +98,15 @@ def _tell_record(place: Path) -> None:
 
 
 def _submit(connection: Link, order: Order) -> str:
+    from nectar.engines.flower.superlink import own_bundle
     from nectar.engines.remote.order import described
 
     connection.wait(0)
     if order.resumes:
         order = _resumed(connection, order)
     print(f"submitting to {connection.address}: {described(order)}", flush=True)
-    run = connection.client().submit(
-        app_folder(), ["--run-config", to_flwr(order.run_config | submitter())]
-    )
+    with connection.superlink() as superlink:
+        run = superlink.start(own_bundle(), order.run_config | submitter())
     print(f"run {run}", flush=True)
     return run
 
@@ -150,6 +148,7 @@ def _leave(connection: Link, run: str, again: str) -> None:
 
 
 def _stop(connection: Link, run: str) -> int:
-    connection.client().stop(run)
+    with connection.superlink() as superlink:
+        superlink.stop(run)
     print(f"run {run} was stopped.")
     return 0

@@ -26,7 +26,7 @@ from nectar.comparison.request import Cell, CompareOptions, Variant, file_name
 from nectar.comparison.run_process import RunStarter, command_lines, is_run, runs_at_a_time
 from nectar.engines import processes
 from nectar.engines.cores import available_cores
-from nectar.engines.flower.client import plain
+from nectar.engines.flower.log import plain
 from nectar.engines.preflight import check
 from nectar.records.identity import Identity
 from nectar.records.record import SEARCH, RunRecord

@@ -23,7 +23,8 @@ from flwr.serverapp import Grid, ServerApp
 
 from common.config.resolved import Config
 from nectar.engines.flower.app import client_app
-from nectar.engines.flower.client import LaunchError, Resources
+from nectar.engines.flower.errors import LaunchError
+from nectar.engines.flower.plain_command import Resources
 from nectar.engines.processes import import_path, until_interrupted
 from server_app.app import Observer, Start, serve
 from server_app.record import Record

@@ -11,9 +11,7 @@ import json
 import math
 import os
 import re
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -38,9 +36,6 @@ from nectar.engines.site.approval import (
     give,
     listed,
 )
-
-#: seconds within which Flower makes the bundle
-_BUILDING = 120.0
 
 #: characters of a line that an owner is shown
 _WIDEST = 400
@@ -90,25 +85,12 @@ def worked_out(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def own_bundle() -> str:
     """Return the SHA-256 of the bundle that Flower makes of the app installed here; empty if it makes none."""
-    from nectar.engines.flower.app import app_folder, copy_bundled
-    from nectar.engines.flower.client import scripts_directory
+    from nectar.engines.flower import superlink
 
-    with tempfile.TemporaryDirectory(prefix="nectar-bundle-") as place:
-        app, home = Path(place, "app"), Path(place, "home")
-        try:
-            copy_bundled(app_folder(), app)
-            subprocess.run(
-                [str(scripts_directory() / "flwr"), "build", "--app", str(app)],
-                cwd=place,
-                env=os.environ | {"FLWR_HOME": str(home), "FLWR_TELEMETRY_ENABLED": "0"},
-                capture_output=True,
-                timeout=_BUILDING,
-                check=True,
-            )
-            (bundle,) = Path(place).glob("*.fab")
-            return hashlib.sha256(bundle.read_bytes()).hexdigest()
-        except (OSError, subprocess.SubprocessError, ValueError, NectarError):
-            return ""
+    try:
+        return hashlib.sha256(superlink.own_bundle()).hexdigest()
+    except (OSError, NectarError):
+        return ""
 
 
 def _read(run_config: Mapping[str, Any], node: Mapping[str, Any]) -> tuple[Config, int]:

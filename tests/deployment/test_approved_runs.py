@@ -12,7 +12,7 @@ from small import Small
 from waiting import until
 
 from nectar.cli import main as nectar
-from nectar.engines.flower.app import SOURCE, copy_bundled
+from nectar.engines.flower.app import app_files
 from nectar.records.record import RunRecord
 
 pytestmark = pytest.mark.extended
@@ -33,7 +33,9 @@ def test_an_app_is_not_imported_before_its_run_is_approved_and_the_run_then_goes
     nodes[0] += " approve='ask'"
     place = tmp_path / "state" / "approvals"
     lying, mark = tmp_path / "lying", tmp_path / "imported"
-    copy_bundled(SOURCE, lying)
+    for name, content in app_files().items():
+        (lying / name).parent.mkdir(parents=True, exist_ok=True)
+        (lying / name).write_bytes(content)
     app = lying / "client_app" / "app.py"
     line = f"open({str(mark)!r}, 'a').write(os.environ['FLWR_HOME'])"
     app.write_text(f"{app.read_text()}\n{line}\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
-from nectar.engines.flower.client import CommandRefused
+from nectar.engines.flower.errors import CommandRefused
 from nectar.engines.flower.superlink import Node
 from nectar.operate.keys.authority import read_public
 

@@ -287,7 +287,7 @@ def test_what_speaks_something_else(doctor: Doctor, site: list[str]) -> None:
         code, message = doctor(address, "--insecure", *site)
         assert code == 1
         assert "fail server no answer (it speaks no HTTP, BadStatusLine)" in message
-        found = Connection("x", address, None, True, Path())
+        found = Connection(address, None, True)
         assert found.health() == "it speaks no HTTP, BadStatusLine"
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from deployment import nectar
@@ -94,11 +91,7 @@ def superlink(monkeypatch: pytest.MonkeyPatch) -> Registry:
     """A SuperLink that `nectar keys` meets under any name."""
     found = Registry({}, {})
 
-    @contextlib.contextmanager
-    def connect(*words: Any, **options: Any) -> Iterator[Registry]:
-        yield found
-
-    monkeypatch.setattr("nectar.engines.flower.connection.connect", connect)
+    monkeypatch.setattr("nectar.engines.flower.connection.connect", lambda *_, **__: found)
     return found
 
 

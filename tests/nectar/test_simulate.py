@@ -17,7 +17,8 @@ from nectar.commands import simulate
 from nectar.commands.simulate import available_cores, resources
 from nectar.engines import simulation
 from nectar.engines.flower.app import SOURCE, require_app
-from nectar.engines.flower.client import LaunchError, NoiseFilter, Resources, plain_command
+from nectar.engines.flower.errors import LaunchError
+from nectar.engines.flower.plain_command import Resources, plain_command
 from nectar.engines.processes import Interrupted, Interrupts
 
 TINY = Resources(supernodes=4, client_cores=1, client_gpus=0.0, workers=2)
@@ -69,59 +70,6 @@ def test_an_installation_without_source_is_named(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="no Flower app"):
         require_app(tmp_path)
     require_app(SOURCE)
-
-
-# -- the log ------------------------------------------------------------------------------------
-
-RAY_TIP = (
-    "/x/ray/_private/worker.py:2051: FutureWarning: Tip: In future versions of Ray, Ray will no "
-    "longer override accelerator visible devices env var if num_gpus=0 or num_gpus=None (default)."
-)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "\x1b[92mINFO \x1b[0m:      \n",
-        "\x1b[92mINFO \x1b[0m:      \t\n",
-        "\x1b[92mINFO \x1b[0m:      Starting Flower Simulation\n",
-        "INFO :      Starting logstream for run_id `17`\n",
-        "\x1b[93mWARNING \x1b[0m:   "
-        "Since flwr 1.32, default simulated SuperNodes changed from 10 to 2.\n",
-        "INFO :      \tflwr federation simulation-config @none/default <x> --num-supernodes <N>",
-        "Using SuperLink: nectar (127.0.0.1:1)\n",
-        "\x1b[36m(ClientAppActor pid=8)\x1b[0m \x1b[93mWARNING \x1b[0m:   "
-        "Manually terminating ClientAppActor\n",
-        "(pid=6676) [mutex.cc : 452] RAW: Lock blocking 0x55bfb4503630   @ 0x7f5771398752",
-        RAY_TIP,
-    ],
-)
-def test_idle_lines_are_cut(line: str) -> None:
-    assert not NoiseFilter().shows(line)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "\x1b[92mINFO \x1b[0m:      round 1: accuracy 0.93\n",
-        "\x1b[91mERROR \x1b[0m:     \n",
-        "\x1b[91mERROR \x1b[0m:     Starting Flower Simulation failed\n",
-        "INFO :      Starting Flower Simulation of my own\n",
-        "Traceback (most recent call last):",
-        "  warnings.warn(",
-        "(ClientAppActor pid=8) ValueError: no such class",
-        "(raylet) A worker died: out of memory",
-        "",
-    ],
-)
-def test_everything_else_is_shown(line: str) -> None:
-    assert NoiseFilter().shows(line)
-
-
-def test_a_cut_warning_takes_its_source_line_with_it() -> None:
-    noise = NoiseFilter()
-    lines = [RAY_TIP, "  warnings.warn(", "  warnings.warn("]
-    assert [noise.shows(line) for line in lines] == [False, False, True]
 
 
 # -- Ray's folder, signals ----------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +20,10 @@ from places import ROOT
 from small import SMALL
 
 from client_app.app import app as client_app
-from nectar.engines.flower.client import CommandOutcome, LaunchError
 from nectar.engines.flower.connection import Connection
+from nectar.engines.flower.errors import LaunchError
 from nectar.engines.flower.marked_lines import marked_content
-from nectar.engines.flower.superlink import Node
+from nectar.engines.flower.superlink import Node, Run
 from nectar.engines.local_grid import LocalGrid
 from nectar.engines.remote import watching as silence
 from nectar.engines.remote.federation_status import RunStatus
@@ -59,26 +59,28 @@ WARNING :   round 3: rejected south: the node is unavailable, round 9/9: \x1b[31
 
 
 class Flower:
-    """Answers as Flower's client does."""
+    """Answers as a SuperLink does."""
 
-    def __init__(self, nodes: list[Node], runs: list[dict[str, Any]], log: str = "") -> None:
-        self.known, self.runs, self.log = nodes, runs, log
+    def __init__(self, nodes: list[Node], runs: list[Run], log: str = "") -> None:
+        self.known, self.listed, self.logged = nodes, runs, log
         self.asked: list[str] = []
 
     def nodes(self) -> list[Node]:
         self.asked.append("nodes")
         return self.known
 
-    def ask(self, words: list[str], seconds: float) -> dict[str, Any]:
-        self.asked.append(" ".join(words[:2]))
-        return {"runs": self.runs}
+    def runs(self) -> list[Run]:
+        self.asked.append("runs")
+        return self.listed
 
-    def log_so_far(self, run: str) -> str:
+    def log(self, run: str) -> Iterator[tuple[float, str]]:
         self.asked.append(f"log {run}")
-        return self.log
+        if self.logged:
+            yield 1.0, self.logged
+        pytest.fail("more was asked of the log than is there now")
 
-    def outcome(self, run: str) -> CommandOutcome:
-        return CommandOutcome(str(self.runs[0]["status"]), "N/A")
+    def run(self, number: str) -> Run:
+        return self.listed[0]
 
 
 @pytest.fixture
@@ -95,14 +97,13 @@ def flower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Flo
 
     def make(*given: Any) -> Flower:
         client = Flower(*given)
-        monkeypatch.setattr(Connection, "client", lambda self: client)
         monkeypatch.setattr(Connection, "superlink", lambda self: nullcontext(client))
         return client
 
     return make
 
 
-RUNNING = {"run-id": "7", "status": "running", "elapsed": 130.0}
+RUNNING = Run("7", "running", seconds=130.0)
 
 
 WAITS = "is not approved yet: its owner is asked until 2026-11-28 20:00 UTC"
@@ -177,13 +178,13 @@ def test_what_is_said_of_a_federation(
     pytestconfig: pytest.Config,
 ) -> None:
     nodes, log, words, code = SCENES[scene]
-    over = {"run-id": "6", "status": "finished:completed", "elapsed": 1.0}
+    over = Run("6", "finished:completed", seconds=1.0)
     listed = [node if "by name" in scene else replace(node, name="") for node in NODES[:nodes]]
     client = flower(listed, [over, RUNNING] if nodes else [], log)
     assert nectar("status", "lab", "--insecure", *words.split()) == code
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert all(line.isprintable() for line in lines)
-    assert len(client.asked) == 2 + bool(nodes), "a process each"
+    assert client.asked == ["nodes", "runs"] + ["log 7"] * bool(nodes)
     if scene.startswith("one that says of another"):
         assert not any("waits for approval" in line for line in lines)
     said = "\n".join(lines).rstrip().replace(str(tmp_path), "{tmp}")
@@ -249,14 +250,14 @@ def sentence(flower: Flower, reading: RunStatus) -> str:
         message.append(text)
         there.set()
 
-    connection = Connection("lab", "127.0.0.1:9", None, True, Path())
+    connection = Connection("127.0.0.1:9", None, True)
     with breaking_silence(connection, "7", reading, say, every=0.1):
         assert there.wait(300)
     return message[0]
 
 
 def test_submit_says_for_whom_a_silent_run_waits(flower: Callable[..., Flower]) -> None:
-    assert sentence(flower([], [{"status": "starting"}]), RunStatus()).endswith(
+    assert sentence(flower([], [Run("7", "starting")]), RunStatus()).endswith(
         "run 7 is starting, the server has not begun it yet)"
     )
     client = flower(NODES, [RUNNING])
@@ -272,7 +273,7 @@ def test_submit_says_for_whom_a_silent_run_waits(flower: Callable[..., Flower]) 
 def test_a_log_that_speaks_is_told_once_a_while_until_when(flower: Callable[..., Flower]) -> None:
     reading, message, there = RunStatus(), list[str](), threading.Event()
     reading.see('nectar-round {"reached": 2, "of": 5, "left": 200.0}')
-    connection = Connection("lab", "127.0.0.1:9", None, True, Path())
+    connection = Connection("127.0.0.1:9", None, True)
 
     def say(text: str) -> None:
         message.append(text)
@@ -314,7 +315,7 @@ def test_a_log_that_speaks_is_not_interrupted(
     monkeypatch.setattr(silence, "time", SimpleNamespace(monotonic=lambda: now[0]))
     message: list[str] = []
     client = flower(NODES, [RUNNING])
-    connection = Connection("lab", "127.0.0.1:9", None, True, Path())
+    connection = Connection("127.0.0.1:9", None, True)
     with breaking_silence(connection, "7", RunStatus(), message.append, every=0.5) as heard:
         for _ in range(16):
             time.sleep(0.05)

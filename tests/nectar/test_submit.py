@@ -6,8 +6,8 @@ import io
 import json
 import signal
 import sys
-import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from logging import getLogger
 from pathlib import Path
@@ -23,22 +23,18 @@ from common.config.keys import PATH_KEYS
 from common.config.loading import load
 from common.errors import ConfigError, PayloadError
 from nectar.arguments import typed_command
-from nectar.engines.flower.client import (
-    Client,
-    CommandOutcome,
-    CommandRefused,
-    LaunchError,
-    LogBroken,
-)
 from nectar.engines.flower.connection import Connection, connect
+from nectar.engines.flower.errors import CommandRefused, LaunchError
+from nectar.engines.flower.superlink import Run
 from nectar.engines.processes import until_interrupted
-from nectar.engines.remote import order as following
-from nectar.engines.remote.order import ask_settings, described, follow, order_of, resumed
-from nectar.engines.remote.watching import watch
+from nectar.engines.remote import watching
+from nectar.engines.remote.order import ask_settings, described, order_of, resumed
+from nectar.engines.remote.watching import follow, watch
 from server_app.run_directory import REPORT
 from strategies.exchange.replies import rejection_reason
 
-COMPLETED = CommandOutcome("finished:completed", "N/A")
+COMPLETED, RUNNING = Run("17", "finished:completed"), Run("17", "running")
+FAILED = Run("17", "finished:failed", "x")
 
 
 @pytest.fixture
@@ -72,34 +68,25 @@ address = ":local:"
 
 
 def test_a_named_connection_is_flowers_own(home: Path, tmp_path: Path) -> None:
-    with connect("lab") as found:
-        assert found == Connection("lab", "192.0.2.7:8000", tmp_path / "ca.crt", False, home)
-        assert (found.host, found.port) == ("192.0.2.7", 8000)
-        assert found.url == "https://192.0.2.7:8000"
+    found = connect("lab")
+    assert found == Connection("192.0.2.7:8000", tmp_path / "ca.crt")
+    assert (found.host, found.port) == ("192.0.2.7", 8000)
+    assert found.url == "https://192.0.2.7:8000"
 
 
-def test_an_address_and_a_ca_make_a_home_for_the_time(tmp_path: Path) -> None:
-    import tomllib
-
-    from flwr.cli.flower_config import parse_superlink_connection
-
+def test_an_address_and_a_ca_are_a_connection(tmp_path: Path) -> None:
     ca = tmp_path / "the ca.crt"
     ca.write_text("x")
-    with connect("[::1]:8000", str(ca)) as found:
-        content = tomllib.loads((found.home / "config.toml").read_text())["superlink"]
-        flowers = parse_superlink_connection(content[found.name], found.name)
-        assert (flowers.address, flowers.root_certificates) == ("[::1]:8000", str(ca))
-        assert not flowers.insecure
-        assert (found.host, found.port) == ("::1", 8000)
-        assert found.client().environment["FLWR_HOME"] == str(found.home)
-    assert not found.home.exists()
+    found = connect("[::1]:8000", str(ca))
+    assert found == Connection("[::1]:8000", ca)
+    assert (found.host, found.port) == ("::1", 8000)
+    with pytest.raises(LaunchError, match=r"the ca\.crt cannot be used"), found.superlink():
+        pass
 
 
 def test_without_tls_only_when_it_is_said(home: Path) -> None:
-    with connect("open", insecure=True) as found:
-        assert found.url == "http://127.0.0.1:8000"
-    with connect("127.0.0.1:8000", insecure=True) as found:
-        assert "insecure = true" in (found.home / "config.toml").read_text()
+    assert connect("open", insecure=True).url == "http://127.0.0.1:8000"
+    assert connect("127.0.0.1:8000", insecure=True) == Connection("127.0.0.1:8000", None, True)
 
 
 # -- what is submitted --------------------------------------------------------------------------
@@ -148,80 +135,29 @@ def test_what_is_resumed_is_the_servers_record() -> None:
     assert there.settings.ipc == 3  # type: ignore[attr-defined]
 
 
-# -- Flower's client ----------------------------------------------------------------------------
-
-
-def client_saying(directory: Path, script: str) -> Client:
-    program = directory / "flwr"
-    program.write_text(f"#!{sys.executable}\nimport sys, time\n{script}\n")
-    program.chmod(0o755)
-    return Client(program, "lab", {"PATH": "/usr/bin:/bin"}, directory)
-
-
-def test_a_refusal_is_told_without_flowers_notes(tmp_path: Path) -> None:
-    answer = {"success": False, "error-message": "A note.\nUsing SuperLink: x\n[code: 23] Known."}
-    client = client_saying(tmp_path, f"print('hm'); print({json.dumps(answer)!r})")
-    with pytest.raises(CommandRefused, match=r"^\[code: 23\] Known\.$"):
-        client.ask(["supernode", "register"], 60)
-    with pytest.raises(LaunchError, match=r"^Flower did not start the run: \[code: 23\] Known\.$"):
-        client.submit(tmp_path, [])
-
-
-@pytest.mark.parametrize("status", ["finished:failed", "finished:stopped"])
-def test_the_outcome_is_the_runs_own(tmp_path: Path, status: str) -> None:
-    entry = {"runs": [{"status": status, "status-details": "No heartbeat"}]}
-    outcome = client_saying(tmp_path, f"print({json.dumps(entry)!r})").outcome("17")
-    assert outcome.finished
-    assert not outcome.completed
-    assert outcome.reason == f"The run did not complete ({status[9:]}): No heartbeat"
-
-
-def test_a_run_is_ended_by_flowers_own_command(tmp_path: Path) -> None:
-    client_saying(tmp_path, "open('words', 'w').write(' '.join(sys.argv[1:])); print('{}')").stop(
-        "17"
-    )
-    assert (tmp_path / "words").read_text() == "stop 17 lab --format json"
-
-
-def test_a_silent_log_ends_when_its_superlink_is_gone(tmp_path: Path) -> None:
-    client = client_saying(tmp_path, "print('at work', flush=True); time.sleep(600)")
-    gone = threading.Event()
-    lines = client.log_lines("17", gone.wait)
-    assert next(lines) == "at work\n"
-    gone.set()
-    with pytest.raises(LogBroken):
-        next(lines)
-
-
-def test_flowers_own_words_about_a_broken_connection_are_no_log(tmp_path: Path) -> None:
-    script = "print('a\\nhalf', end='', flush=True); sys.exit('Error: unavailable')"
-    lines = client_saying(tmp_path, script).log_lines("17", threading.Event().wait)
-    assert (next(lines), next(lines)) == ("a\n", "half")
-    with pytest.raises(LogBroken, match="log of run 17 broke off"):
-        next(lines)
-    whole = client_saying(tmp_path, "print('a')").log_lines("17", threading.Event().wait)
-    assert list(whole) == ["a\n"]
-
-
 # -- a run that is watched ----------------------------------------------------------------------
 
 
 @dataclass
-class FakeClient:
-    """A SuperLink whose log breaks off: each reading gives the log from its beginning, and may end with an error."""
+class FakeSuperLink:
+    """A SuperLink whose log breaks off: each reading goes on behind the one before, and may end with an error."""
 
-    readings: list[list[str | LogBroken]]
-    outcomes: list[CommandOutcome | LaunchError]
+    readings: list[list[str | LaunchError]]
+    states: list[Run | LaunchError]
     stopped: list[str] = field(default_factory=list)
+    after: list[float] = field(default_factory=list)
+    given: int = 0
 
-    def log_lines(self, run: str, watch: Any) -> Iterator[str]:
-        for line in self.readings.pop(0):
-            if isinstance(line, LogBroken):
-                raise line
-            yield line
+    def log(self, run: str, after: float) -> Iterator[tuple[float, str]]:
+        self.after.append(after)
+        for piece in self.readings.pop(0) if self.readings else []:
+            if isinstance(piece, LaunchError):
+                raise piece
+            self.given += 1
+            yield float(self.given), piece
 
-    def outcome(self, run: str) -> CommandOutcome:
-        found = self.outcomes.pop(0)
+    def run(self, number: str) -> Run:
+        found = self.states.pop(0)
         if isinstance(found, LaunchError):
             raise found
         return found
@@ -231,70 +167,60 @@ class FakeClient:
 
 
 @pytest.fixture
-def connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Connection:
-    monkeypatch.setattr("nectar.engines.flower.client._RETRY_SECONDS", 0.0)
-    monkeypatch.setattr(following, "_RETRY_SECONDS", 0.0)
-    return Connection("lab", "127.0.0.1:9", None, True, tmp_path)
+def connection(monkeypatch: pytest.MonkeyPatch) -> Connection:
+    monkeypatch.setattr(watching, "_RETRY_SECONDS", 0.0)
+    return Connection("127.0.0.1:9", None, True)
 
 
-def through(monkeypatch: pytest.MonkeyPatch, client: object) -> None:
-    monkeypatch.setattr(Connection, "client", lambda self: client)
+def through(monkeypatch: pytest.MonkeyPatch, superlink: object) -> None:
+    monkeypatch.setattr(Connection, "superlink", lambda self: nullcontext(superlink))
 
 
-def test_a_broken_log_is_taken_up_without_a_line_twice(
+def test_a_broken_log_is_taken_up_where_it_broke(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running, cut = CommandOutcome("running", ""), LogBroken("cut")
-    client = FakeClient(
-        [["a\n", "b", cut], ["a\n", cut], ["a\n", "b\n", "c\n", "end"]],
-        [running, LaunchError("away"), running, COMPLETED],
+    """A piece of it may end within a line; that of a silent one ends without an error."""
+    cut = LaunchError("cut")
+    superlink = FakeSuperLink(
+        [["a\nb", cut], [cut], ["b\nc\n"], ["d\n", "end"]],
+        [RUNNING, LaunchError("away"), RUNNING, RUNNING, COMPLETED],
     )
-    through(monkeypatch, client)
+    through(monkeypatch, superlink)
     seen: list[str] = []
     assert follow(connection, "17", seen.append) == COMPLETED
-    assert seen == ["a\n", "b\n", "c\n", "end"]
+    assert seen == ["a\n", "bb\n", "c\n", "d\n", "end"]
+    assert superlink.after == [0.0, 1.0, 1.0, 2.0]
 
 
 def test_a_log_that_breaks_as_the_run_ends_is_read_to_its_end(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cut = LogBroken("cut")
-    through(monkeypatch, FakeClient([["a\n", cut], ["a\n", "b\n"]], [COMPLETED, COMPLETED]))
+    cut = LaunchError("cut")
+    superlink = FakeSuperLink([["a\n"], [cut], ["b\n"]], [RUNNING, COMPLETED, COMPLETED])
+    through(monkeypatch, superlink)
     seen: list[str] = []
     assert follow(connection, "17", seen.append) == COMPLETED
     assert seen == ["a\n", "b\n"]
-    through(monkeypatch, FakeClient([["a\n", cut]] * 3, [COMPLETED] * 3))
+    through(monkeypatch, FakeSuperLink([["a\n", cut]] * 3, [COMPLETED] * 3))
     assert follow(connection, "17", seen.append) == COMPLETED
 
 
 def test_a_superlink_that_stays_away_is_given_up(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "_GONE_SECONDS", 0.0)
-    through(monkeypatch, FakeClient([["a\n"]], [LaunchError("no route")]))
+    monkeypatch.setattr(watching, "_GONE_SECONDS", 0.0)
+    through(monkeypatch, FakeSuperLink([], [LaunchError("no route")]))
     with pytest.raises(LaunchError, match=r"127\.0\.0\.1:9 does not answer any more.*no route"):
         follow(connection, "17", lambda line: None)
 
 
-def test_a_superlink_is_looked_at_until_it_is_gone(
+def test_a_run_that_a_superlink_does_not_know_is_not_waited_for(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three looks in a row must fail, and one that does not counts the others for nothing."""
-    health = iter(["away", "away", "", "away", "away", "away"])
-    monkeypatch.setattr(following, "_LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(Connection, "health", lambda self: next(health))
-    following._watch(connection, threading.Event())
-    assert list(health) == []
-
-
-def test_a_superlink_is_looked_at_until_nobody_asks(
-    connection: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    over, looks = threading.Event(), iter(range(5))
-    monkeypatch.setattr(following, "_LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(Connection, "health", lambda self: over.set() if next(looks) else "")
-    following._watch(connection, over)
-    assert next(looks) == 2
+    """So it is with one that lost its database."""
+    through(monkeypatch, FakeSuperLink([["a\n"]], [RUNNING, CommandRefused("[code: 5] None.")]))
+    with pytest.raises(LaunchError, match=r"127\.0\.0\.1:9 knows no run 17: \[code: 5\] None\."):
+        follow(connection, "17", lambda line: None)
 
 
 def test_a_port_at_which_nobody_listens(connection: Connection) -> None:
@@ -308,7 +234,7 @@ def test_the_log_tells_where_the_record_lies(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = ["\x1b[92mINFO \x1b[0m:      the record is there\n", A_RECORD, "INFO :      \n"]
-    through(monkeypatch, FakeClient([lines], [COMPLETED]))
+    through(monkeypatch, FakeSuperLink([lines], [COMPLETED]))
     out = io.StringIO()
     watched = watch(connection, "17", verbose=False, out=out)
     assert watched.record == "/srv/runs/2026-feddm"
@@ -332,60 +258,58 @@ def test_what_a_site_says_cannot_pass_for_the_servers_word(
     before = log.getvalue()
     logger.warning("round 1: rejected north: %s", rejection_reason(reply))
     lines = [*before.splitlines(True), A_RECORD, *log.getvalue()[len(before) :].splitlines(True)]
-    through(monkeypatch, FakeClient([lines], [COMPLETED]))
+    through(monkeypatch, FakeSuperLink([lines], [COMPLETED]))
     watched = watch(connection, "17", verbose=False, out=out)
     assert watched.record == "/srv/runs/2026-feddm"
     assert len(out.getvalue().splitlines()) == 3
     assert not any(c in out.getvalue() for c in "\x1b\x07\r")
 
 
-class Interrupting(FakeClient):
+class Interrupting(FakeSuperLink):
     """A log in which Ctrl-C is pressed."""
 
-    def log_lines(self, run: str, watch: Any) -> Iterator[str]:
+    def log(self, run: str, after: float) -> Iterator[tuple[float, str]]:
         """Press it behind the first line."""
-        yield "a\n"
+        yield 1.0, "a\n"
         signal.raise_signal(signal.SIGINT)
-        yield "b\n"
+        yield 2.0, "b\n"
 
 
 def test_ctrl_c_ends_the_watching_and_says_how_to_end_the_run(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    client = Interrupting([], [])
-    through(monkeypatch, client)
+    superlink = Interrupting([], [RUNNING])
+    through(monkeypatch, superlink)
     assert nectar("submit", "lab", "--follow", "17") == 130
     message = capsys.readouterr().out
     assert "run 17 goes on at 192.0.2.7:8000." in message
     assert "nectar submit lab --follow 17" in message
     assert "nectar submit lab --stop 17" in message
-    assert client.stopped == []
+    assert superlink.stopped == []
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_terminal_is_asked_whether_the_run_is_to_end(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    client = Interrupting([], [])
-    through(monkeypatch, client)
+    superlink = Interrupting([], [RUNNING])
+    through(monkeypatch, superlink)
     monkeypatch.setattr("builtins.input", lambda prompt: "y")
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert nectar("submit", "lab", "--follow", "17") == 130
-    assert client.stopped == ["17"]
+    assert superlink.stopped == ["17"]
 
 
-@pytest.mark.parametrize(
-    ("outcome", "code"), [(COMPLETED, 0), (CommandOutcome("finished:failed", "x"), 1)]
-)
+@pytest.mark.parametrize(("outcome", "code"), [(COMPLETED, 0), (FAILED, 1)])
 def test_the_exit_code_is_the_outcome(
     home: Path,
     monkeypatch: pytest.MonkeyPatch,
-    outcome: CommandOutcome,
+    outcome: Run,
     code: int,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    through(monkeypatch, FakeClient([["a\n"]], [outcome]))
+    through(monkeypatch, FakeSuperLink([["a\n"]], [outcome]))
     assert nectar("submit", "lab", "--follow", "17") == code
     assert ("The run did not complete (failed): x" in capsys.readouterr().out) == bool(code)
 
@@ -414,9 +338,9 @@ def test_why_a_run_stopped_is_told_once(
         "ERROR :     Traceback (most recent call last):\n",
         "FederationError: too few replies\n",
     ]
-    failed = CommandOutcome("finished:failed", "FederationError: too few replies")
+    failed = replace(FAILED, details="FederationError: too few replies")
     for words, times in (([], 1), (["--verbose"], 2)):
-        through(monkeypatch, FakeClient([lines], [failed]))
+        through(monkeypatch, FakeSuperLink([lines], [failed]))
         assert nectar("submit", "lab", "--follow", "17", *words) == 1
         message = capsys.readouterr().out
         assert message.count("too few replies") == times
@@ -431,7 +355,7 @@ def test_where_the_record_lies_is_told(
     line = f'nectar-record {{"directory": "{record}"}}\n'
 
     def told() -> str:
-        through(monkeypatch, FakeClient([[line]], [COMPLETED]))
+        through(monkeypatch, FakeSuperLink([[line]], [COMPLETED]))
         assert nectar("submit", "lab", "--follow", "17") == 0
         return capsys.readouterr().out
 
@@ -448,22 +372,22 @@ def test_the_server_says_which_settings_a_record_was_run_with(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a run that trains nothing; what went wrong there is told in the server's own words."""
-    asked: list[str] = []
+    asked: list[dict[str, Any]] = []
 
     @dataclass
-    class Server(FakeClient):
-        def submit(self, app: Path, options: list[str]) -> str:
-            asked.append(options[1])
+    class Server(FakeSuperLink):
+        def start(self, bundle: bytes, config: dict[str, Any]) -> str:
+            asked.append(config)
             return "17"
 
     settings = {"method": "feddm", "rounds": 2, "set": "feddm.ipc=3"}
     told = {"directory": "/srv/r1", "run-config": settings, "continued": [{"rounds": 4}]}
-    client = Server([["a\n", f"nectar-settings {json.dumps(told)}\n"]], [COMPLETED])
-    through(monkeypatch, client)
+    superlink = Server([["a\n", f"nectar-settings {json.dumps(told)}\n"]], [COMPLETED])
+    through(monkeypatch, superlink)
     assert ask_settings(connection, "r1", "/srv") == ("/srv/r1", settings | {"rounds": 4})
-    assert asked[0].startswith('settings-of="r1" output-dir="/srv" ')
+    assert asked[0].items() >= {"settings-of": "r1", "output-dir": "/srv"}.items()
     why = 'nectar-stopped {"reason": "there is no record r1 below /srv"}\n'
-    through(monkeypatch, Server([[why]], [CommandOutcome("finished:failed", "N/A")]))
+    through(monkeypatch, Server([[why]], [FAILED]))
     with pytest.raises(LaunchError, match=r"^there is no record r1 below /srv$"):
         ask_settings(connection, "r1", "/srv")
 
@@ -472,10 +396,10 @@ def test_a_run_is_stopped_whatever_is_wrong_with_the_settings_here(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nectar.engines.remote.order.order_of", lambda *_, **__: 1 / 0)
-    client = FakeClient([], [])
-    through(monkeypatch, client)
+    superlink = FakeSuperLink([], [])
+    through(monkeypatch, superlink)
     assert nectar("submit", "lab", "--stop", "17") == 0
-    assert client.stopped == ["17"]
+    assert superlink.stopped == ["17"]
     assert nectar("submit", "lab", "--stop", "seventeen") == 2
     assert nectar("submit", "lab", "--stop", "17", "method=fedavg") == 2
 

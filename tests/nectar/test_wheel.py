@@ -11,7 +11,7 @@ from small import SMALL
 from wheels import Installed, build
 
 from nectar.engines.flower import app
-from nectar.engines.flower.client import LaunchError
+from nectar.engines.flower.errors import LaunchError
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from places import ROOT
 
 from common.methods import METHODS, resolve
 from common.models.registry import MODELS
-from nectar.engines.flower.app import copy_bundled
-from nectar.engines.flower.client import scripts_directory
+from nectar.engines.flower.plain_command import scripts_directory
+from nectar.engines.flower.superlink import own_bundle
 
 APPS = ("server_app.app", "client_app.app")
 MOST_BYTES = 2_300_000
@@ -74,12 +74,9 @@ def test_every_file_that_the_apps_import_travels() -> None:
 
 
 @pytest.mark.extended
-def test_a_copy_of_what_it_takes_gives_the_same_bundle(tmp_path: Path) -> None:
-    """`nectar simulate` submits such a copy, and a site that pins the app knows one checksum."""
-    copy_bundled(ROOT, tmp_path / "copy")
-    (copy, clone) = (build(app, tmp_path / app.name) for app in (tmp_path / "copy", ROOT))
-    assert copy.name == clone.name
-    assert copy.read_bytes() == clone.read_bytes()
+def test_what_is_submitted_is_the_bundle_that_flower_builds(tmp_path: Path) -> None:
+    """A site that pins the app knows one checksum."""
+    assert own_bundle() == build(ROOT, tmp_path).read_bytes()
 
 
 @pytest.mark.extended

@@ -7,12 +7,11 @@ import http.client
 import os
 import re
 import ssl
-import tempfile
 import time
 import tomllib
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from common.config.text import from_home
 from common.errors import nearest
 from common.methods import METHODS
-from nectar.engines.flower.client import Client, LaunchError, scripts_directory
+from nectar.engines.flower.errors import LaunchError
 
 if TYPE_CHECKING:
     from nectar.engines.flower.superlink import SuperLink
@@ -55,21 +54,15 @@ class Connection:
 
     Attributes
     ----------
-    name : str
-        Its name in Flower's configuration.
     address : str
         ``HOST:PORT``.
     root_certificates : Path or None
         The authority whose server certificates are trusted; None for the system's, or without TLS.
-    home : Path
-        Flower's home, in which the configuration lies.
     """
 
-    name: str
     address: str
     root_certificates: Path | None
-    insecure: bool
-    home: Path
+    insecure: bool = False
 
     @property
     def host(self) -> str:
@@ -85,16 +78,6 @@ class Connection:
     def url(self) -> str:
         """The address as a URL."""
         return f"{'http' if self.insecure else 'https'}://{self.address}"
-
-    def client(self) -> Client:
-        """Return Flower's client for this SuperLink."""
-        return Client(
-            scripts_directory() / "flwr",
-            self.name,
-            environment(self.home),
-            self.home,
-            lambda: f": is the SuperLink at {self.address} reachable?",
-        )
 
     def superlink(self) -> contextlib.AbstractContextManager[SuperLink]:
         """Return one connection for many questions to the Control API."""
@@ -168,30 +151,13 @@ class Connection:
             time.sleep(_POLL_SECONDS)
 
 
-def environment(home: Path) -> dict[str, str]:
-    """Return the variables for Flower's client: its home, and no proxy on the way to this machine itself."""
-    variables = dict(os.environ)
-    for name in ("NO_PROXY", "no_proxy"):
-        variables[name] = ",".join(filter(None, [variables.get(name), "127.0.0.1", "localhost"]))
-    return variables | {
-        "FLWR_HOME": str(home),
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "PYTHONUNBUFFERED": "1",
-    }
-
-
 # ---- connecting ----------------------------------------------------------------------------------
 # How one finds a SuperLink: by a name in Flower's configuration, or by HOST:PORT and a CA.
 
 _ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})")
 
-#: a name of our own, for connections that have none
-_UNNAMED = "nectar"
 
-
-@contextlib.contextmanager
-def connect(word: str, ca: str | None = None, *, insecure: bool = False) -> Iterator[Connection]:
+def connect(word: str, ca: str | None = None, *, insecure: bool = False) -> Connection:
     """Find the connection that ``word`` names.
 
     Parameters
@@ -199,7 +165,7 @@ def connect(word: str, ca: str | None = None, *, insecure: bool = False) -> Iter
     word : str
         A name of Flower's configuration, or HOST:PORT.
     ca : str, optional
-        The authority's certificates, for HOST:PORT. A Flower home for the time of the call is made then.
+        The authority's certificates, for HOST:PORT.
     insecure : bool
         Whether a connection without TLS is meant.
 
@@ -209,9 +175,7 @@ def connect(word: str, ca: str | None = None, *, insecure: bool = False) -> Iter
         There is no such connection, it is Flower's local simulation, or it has no TLS where that is not meant.
     """
     if is_address(word):
-        with tempfile.TemporaryDirectory(prefix="nectar-connection-") as home:
-            yield _unnamed(word, ca, insecure, Path(home))
-        return
+        return _unnamed(word, ca, insecure)
     if ":" in word:
         raise LaunchError(
             f"{word} is not HOST:PORT: no https:// stands before the host, and a port is a number from 1 to 65535."
@@ -220,7 +184,7 @@ def connect(word: str, ca: str | None = None, *, insecure: bool = False) -> Iter
         raise LaunchError(
             f"--ca goes with HOST:PORT; the connection {word!r} states its own root-certificates."
         )
-    yield _named(word, insecure)
+    return _named(word, insecure)
 
 
 def flower_home() -> Path:
@@ -234,7 +198,7 @@ def is_address(text: str) -> bool:
     return match is not None and int(match["port"]) < 2**16
 
 
-def _unnamed(address: str, ca: str | None, insecure: bool, home: Path) -> Connection:
+def _unnamed(address: str, ca: str | None, insecure: bool) -> Connection:
     if ca is not None and insecure:
         raise LaunchError("--ca and --insecure exclude each other.")
     if ca is None and not insecure:
@@ -244,19 +208,11 @@ def _unnamed(address: str, ca: str | None, insecure: bool, home: Path) -> Connec
     certificates = None if ca is None else Path.cwd() / from_home(ca)
     if certificates is not None and not certificates.is_file():
         raise LaunchError(f"There is no certificate {certificates}: give the authority's ca.crt.")
-    trust = (
-        "insecure = true" if certificates is None else f"root-certificates = {_toml(certificates)}"
-    )
-    (home / "config.toml").write_text(
-        f'[superlink]\ndefault = "{_UNNAMED}"\n\n[superlink.{_UNNAMED}]\naddress = "{address}"\n{trust}\n',
-        encoding="utf-8",
-    )
-    return Connection(_UNNAMED, address, certificates, insecure, home)
+    return Connection(address, certificates, insecure)
 
 
 def _named(name: str, insecure: bool) -> Connection:
-    home = flower_home()
-    file = home / "config.toml"
+    file = flower_home() / "config.toml"
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8")).get("superlink", {})
     except FileNotFoundError:
@@ -273,10 +229,11 @@ def _named(name: str, insecure: bool) -> Connection:
             f"There is no connection {name!r} in {file}: {hint}Add [superlink.{name}] with address and "
             "root-certificates there, or give HOST:PORT --ca ca.crt."
         )
-    return _checked(Connection(name, *_facts(name, file, content[name]), home), file, insecure)
+    return _read(name, file, content[name], insecure)
 
 
-def _facts(name: str, file: Path, entry: dict[str, Any]) -> tuple[str, Path | None, bool]:
+def _read(name: str, file: Path, entry: dict[str, Any], insecure: bool) -> Connection:
+    """Return the connection of an entry of Flower's configuration; LaunchError if it is none, or not what is meant."""
     address = str(entry.get("address", ""))
     if not is_address(address):
         raise LaunchError(
@@ -285,25 +242,14 @@ def _facts(name: str, file: Path, entry: dict[str, Any]) -> tuple[str, Path | No
         )
     certificates = entry.get("root-certificates")
     path = None if certificates is None else Path(str(certificates))
-    return address, path, entry.get("insecure") is True
-
-
-def _checked(connection: Connection, file: Path, insecure: bool) -> Connection:
-    if connection.insecure and not insecure:
+    is_insecure = entry.get("insecure") is True
+    if is_insecure and not insecure:
         raise LaunchError(
-            f"The connection {connection.name!r} in {file} has no TLS (insecure = true), and it carries code for every "
+            f"The connection {name!r} in {file} has no TLS (insecure = true), and it carries code for every "
             "site: give it root-certificates, or say --insecure if that is meant."
         )
-    if insecure and not connection.insecure:
-        raise LaunchError(
-            f"The connection {connection.name!r} in {file} has TLS: leave --insecure out."
-        )
-    if connection.root_certificates is not None and not connection.root_certificates.is_file():
-        raise LaunchError(
-            f"The connection {connection.name!r} in {file} names {connection.root_certificates}, which is not there."
-        )
-    return connection
-
-
-def _toml(path: Path) -> str:
-    return '"' + str(path).replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if insecure and not is_insecure:
+        raise LaunchError(f"The connection {name!r} in {file} has TLS: leave --insecure out.")
+    if path is not None and not path.is_file():
+        raise LaunchError(f"The connection {name!r} in {file} names {path}, which is not there.")
+    return Connection(address, path, is_insecure)

@@ -1,4 +1,4 @@
-"""A SuperLink's Control API over one connection: its nodes, and who is registered.
+"""A SuperLink's Control API over one connection: runs, their logs, nodes, and who is registered.
 
 One of the three modules that touch Flower's private parts: each call of its command line is a process of three seconds.
 """
@@ -6,23 +6,70 @@ One of the three modules that touch Flower's private parts: each call of its com
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
-from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, UnregisterNodeRequest
+from flwr.common.serde import user_config_to_proto
+from flwr.proto import control_pb2 as api
+from flwr.proto.fab_pb2 import Fab
+from flwr.proto.run_pb2 import Run as FlowerRun
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
-from nectar.engines.flower.client import CommandRefused, LaunchError
+from nectar.engines.flower.app import app_files
 from nectar.engines.flower.connection import Connection
+from nectar.engines.flower.errors import CommandRefused, LaunchError
 
 _THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
+
+#: seconds for which an answer is waited, and the next lines of a log before it is asked for anew
+_ANSWER, _SILENCE = 120.0, 30.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as the SuperLink lists it.
+
+    Attributes
+    ----------
+    number : str
+        Its run id.
+    status : str
+        Flower's: pending, starting, running, or finished: with completed, failed or stopped behind the colon.
+    details : str
+        Why it failed; empty if Flower does not say.
+    seconds : float
+        For which it is or was running.
+    """
+
+    number: str
+    status: str
+    details: str = ""
+    seconds: float = 0.0
+
+    @property
+    def finished(self) -> bool:
+        """Tell whether it is over."""
+        return self.status.startswith("finished:")
+
+    @property
+    def completed(self) -> bool:
+        """Tell whether it is over and went well."""
+        return self.status == "finished:completed"
+
+    @property
+    def reason(self) -> str:
+        """What is said of a run that did not complete."""
+        why = self.details or "Flower gives no reason"
+        return f"The run did not complete ({self.status.partition(':')[2]}): {why}"
 
 
 @dataclass(frozen=True)
@@ -59,28 +106,75 @@ class SuperLink:
     def __init__(self, client: ControlHttpClient, address: str) -> None:
         self._client, self._address = client, address
 
+    def start(self, bundle: bytes, config: Mapping[str, str | int | float | bool]) -> str:
+        """Hand an app to the SuperLink, and return the run's number; LaunchError with Flower's reason if refused."""
+        stated = {key: value for key, value in config.items() if value != ""}
+        request = api.StartRunRequest(
+            fab=Fab(hash_str=hashlib.sha256(bundle).hexdigest(), content=bundle),
+            override_config=user_config_to_proto(stated),
+        )
+        try:
+            with self._answering():
+                answer = self._client.StartRun(request)
+        except CommandRefused as refusal:
+            raise LaunchError(f"Flower did not start the run: {refusal}") from None
+        if not answer.HasField("run_id"):
+            raise LaunchError(
+                f"Flower did not start the run: {answer.note or 'it gives no reason'}"
+            )
+        return str(answer.run_id)
+
+    def run(self, number: str) -> Run:
+        """Return how a run stands."""
+        return self._runs(api.ListRunsRequest(run_id=int(number)))[0]
+
+    def runs(self) -> list[Run]:
+        """Return the newest runs, the last one first."""
+        return self._runs(api.ListRunsRequest())
+
+    def stop(self, run: str) -> None:
+        """End a run."""
+        with self._answering():
+            self._client.StopRun(api.StopRunRequest(run_id=int(run)))
+
+    def log(self, run: str, after: float = 0.0) -> Iterator[tuple[float, str]]:
+        """Yield what a run logs, line ends and all, each piece with what is given as ``after`` to go on behind it.
+
+        It ends with the run, or when nothing has come for long: where a network is cut nothing ever comes.
+        """
+        request = api.StreamLogsRequest(run_id=int(run), after_timestamp=after)
+        with self._answering(), contextlib.suppress(httpx.ReadTimeout):
+            for piece in self._client.StreamLogs(request):
+                yield piece.latest_timestamp, piece.log_output
+
     def nodes(self) -> list[Node]:
         """Return every node that Flower knows."""
         with self._answering():
-            listed = self._client.ListNodes(ListNodesRequest()).nodes_info
+            listed = self._client.ListNodes(api.ListNodesRequest()).nodes_info
         found = []
         for node in listed:
             online = node.status == "online"
-            since = _utc(node.last_activated_at if online else node.last_deactivated_at)
+            since = _time(node.last_activated_at if online else node.last_deactivated_at)
             about = str(node.node_id), node.public_key, node.name, node.status
-            found.append(Node(*about, since))
+            found.append(Node(*about, f"{since:%Y-%m-%d %H:%M:%SZ}" if since else ""))
         return found
 
     def register(self, key: ec.EllipticCurvePublicKey, name: str) -> str:
         """Register a site's public half, and return the number of its node."""
-        request = RegisterNodeRequest(public_key=public_key_to_bytes(key), name=name)
+        request = api.RegisterNodeRequest(public_key=public_key_to_bytes(key), name=name)
         with self._answering():
             return str(self._client.RegisterNode(request).node_id)
 
     def unregister(self, node: str) -> None:
         """Take a node's registration back; a running SuperNode ends by it."""
         with self._answering():
-            self._client.UnregisterNode(UnregisterNodeRequest(node_id=int(node)))
+            self._client.UnregisterNode(api.UnregisterNodeRequest(node_id=int(node)))
+
+    def _runs(self, request: api.ListRunsRequest) -> list[Run]:
+        with self._answering():
+            answer = self._client.ListRuns(request)
+        newest = sorted(answer.run_dict.values(), key=lambda run: run.pending_at, reverse=True)
+        return [_run(run, answer.now) for run in newest]
 
     @contextlib.contextmanager
     def _answering(self) -> Iterator[None]:
@@ -88,7 +182,7 @@ class SuperLink:
             yield
         except httpx.HTTPStatusError as error:
             raise _refusal(error.response, self._address) from None
-        except (httpx.HTTPError, ValueError) as error:
+        except (httpx.HTTPError, ValueError) as error:  # or what it answers is none of Flower's
             raise LaunchError(
                 f"The SuperLink at {self._address} gives no answer ({error}): is it reachable?"
             ) from None
@@ -106,12 +200,34 @@ def superlink(connection: Connection) -> Iterator[SuperLink]:
         connection.address,
         connection.insecure,
         None if certificates is None else str(certificates),
-        interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+        interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI"), Patience()],
     )
     try:
         yield SuperLink(client, connection.address)
     finally:
         client.close()
+
+
+class Patience:
+    """How long is waited: Flower's client has half a minute for every answer, and all time for a log's next line."""
+
+    def intercept(self, context: Any, call_next: Callable[[Any], httpx.Response]) -> httpx.Response:
+        """Pass a request on."""
+        seconds = context.request.extensions["timeout"]
+        seconds["read"] = _ANSWER
+        response = call_next(context)
+        seconds["read"] = _SILENCE
+        return response
+
+
+def own_bundle() -> bytes:
+    """Return the bundle of the app installed here, as ``flwr build`` makes it to the byte; LaunchError if none."""
+    from flwr.cli.build import build_fab_from_files
+
+    try:
+        return build_fab_from_files(app_files())[0]
+    except ValueError as error:
+        raise LaunchError(f"Flower makes no bundle of the app installed here: {error}") from None
 
 
 def _refusal(response: httpx.Response, address: str) -> LaunchError:
@@ -123,5 +239,12 @@ def _refusal(response: httpx.Response, address: str) -> LaunchError:
         return LaunchError(f"The SuperLink at {address} answers {response.status_code}")
 
 
-def _utc(time: str) -> str:
-    return f"{datetime.fromisoformat(time).astimezone(UTC):%Y-%m-%d %H:%M:%SZ}" if time else ""
+def _run(run: FlowerRun, now: str) -> Run:
+    begun, until = _time(run.running_at), _time(run.finished_at or now)
+    seconds = (until - begun).total_seconds() if begun and until else 0.0
+    status = ":".join(filter(None, [run.status.status, run.status.sub_status]))
+    return Run(str(run.run_id), status, run.status.details, seconds)
+
+
+def _time(text: str) -> datetime | None:
+    return datetime.fromisoformat(text).astimezone(UTC) if text else None

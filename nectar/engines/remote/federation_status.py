@@ -5,22 +5,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from nectar.engines.flower.client import Client, plain
 from nectar.engines.flower.connection import Connection
+from nectar.engines.flower.log import plain
 from nectar.engines.flower.marked_lines import is_marked, marked_content
 from strategies.exchange.membership import SILENT
 
 if TYPE_CHECKING:
-    from nectar.engines.flower.superlink import Node
+    from nectar.engines.flower.superlink import Node, Run, SuperLink
 
-_SECONDS = 120.0
-
-#: Flower's word for a node that may not come back, and its beginning of those for a run that is over
-_GONE, _OVER = "unregistered", "finished"
+#: Flower's word for a node that may not come back
+_GONE = "unregistered"
 
 #: the server's line about a site whose owner has not approved a run: at its beginning, which no site writes
 _WAITS = re.compile(
@@ -31,7 +28,7 @@ _WAITS = re.compile(
 #: characters of what a site says that are shown
 _SAID = 200
 
-#: runs whose logs are read at most; each is a process
+#: runs whose logs are read at most
 _READ = 4
 
 
@@ -46,7 +43,7 @@ class RunStatus:
     status : str
         Flower's: pending, starting or running.
     seconds : float
-        Since it was submitted.
+        For which it is running.
     reached, rounds : int
         The last round that ended, and how many there are to be; -1 and 0 before the first line of a round.
     left : float
@@ -152,29 +149,18 @@ def federation_status(connection: Connection) -> FederationStatus:
     LaunchError
         The SuperLink does not answer.
     """
-    client = connection.client()
-    # Each question is a process of Flower's client, of some seconds.
-    with ThreadPoolExecutor(_READ) as pool:
-        nodes = pool.submit(_nodes, connection)
-        listed = pool.submit(client.ask, ["list", connection.name], _SECONDS)
-        going = [
-            entry
-            for entry in listed.result().get("runs", [])
-            if not str(entry.get("status", "")).startswith(_OVER)
-        ]
-        runs = list(pool.map(lambda entry: _progress(client, entry), going[:_READ]))
-        return FederationStatus(_members(nodes.result(), runs), runs)
-
-
-def _nodes(connection: Connection) -> list[Node]:
     with connection.superlink() as superlink:
-        return superlink.nodes()
+        nodes = superlink.nodes()
+        going = [run for run in superlink.runs() if not run.finished]
+        runs = [_progress(superlink, run) for run in going[:_READ]]
+    return FederationStatus(_members(nodes, runs), runs)
 
 
-def _progress(client: Client, entry: Mapping[str, Any]) -> RunStatus:
-    run = RunStatus(str(entry["run-id"]), str(entry["status"]), float(entry.get("elapsed", 0)))
+def _progress(superlink: SuperLink, listed: Run) -> RunStatus:
+    run = RunStatus(listed.number, listed.status, listed.seconds)
     if run.status == "running":
-        for line in client.log_so_far(run.run).splitlines():
+        _, log = next(superlink.log(run.run), (0.0, ""))  # all that it has logged until now
+        for line in log.splitlines():
             run.see(line)
     return run
 

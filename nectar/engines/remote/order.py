@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -28,12 +26,11 @@ from nectar.arguments import (
     refuse_nothing,
     refuse_repeats,
     submitter,
-    to_flwr,
 )
-from nectar.engines.flower.app import app_folder
-from nectar.engines.flower.client import CommandOutcome, LaunchError, follow_lines
 from nectar.engines.flower.connection import Connection
+from nectar.engines.flower.errors import LaunchError
 from nectar.engines.flower.marked_lines import marked_content
+from nectar.engines.remote.watching import follow
 from nectar.records.outputs import over_recorded, recorded_config
 
 RESUME, OUTPUT, DATA = "resume", "output-dir", "data-dir"
@@ -174,6 +171,8 @@ def ask_settings(
     LaunchError
         With the server's reason if it has no such record.
     """
+    from nectar.engines.flower.superlink import own_bundle
+
     told: dict[str, Any] = {}
     reasons: list[str] = []
 
@@ -183,68 +182,11 @@ def ask_settings(
             reasons.append(str(reason))
 
     asked: RunConfig = {SETTINGS_OF: record, OUTPUT: output_dir, **submitter()}
-    run = connection.client().submit(app_folder(), ["--run-config", to_flwr(asked)])
-    outcome = follow(connection, run, see)
-    if not outcome.completed or not told:
+    with connection.superlink() as superlink:
+        run = superlink.start(own_bundle(), asked)
+    ended = follow(connection, run, see)
+    if not ended.completed or not told:
         raise LaunchError(
-            next(iter(reasons), "") or f"The settings of {record} were not told: {outcome.reason}"
+            next(iter(reasons), "") or f"The settings of {record} were not told: {ended.reason}"
         )
     return str(told["directory"]), recorded_config(told)
-
-
-# ---- following -----------------------------------------------------------------------------------
-# A run at a SuperLink that is not ours: its log to the end, however often the connection breaks, and its outcome.
-
-#: a SuperLink is looked at so often, and taken for gone after so many failures in a row
-_LOOK_SECONDS, _FAILURES = 5.0, 3
-
-#: and waited for so long before its run is given up on
-_GONE_SECONDS = 45.0
-
-_RETRY_SECONDS = 2.0
-
-
-def follow(connection: Connection, run: str, see: Callable[[str], object]) -> CommandOutcome:
-    """Show every line of a run's log once, until the run is over, and return its outcome.
-
-    Parameters
-    ----------
-    see : callable
-        Called with each line, its line end included.
-
-    Raises
-    ------
-    LaunchError
-        The SuperLink has gone and did not come back; the run's outcome is not known.
-    """
-    client = connection.client()
-
-    def lines() -> Iterator[str]:
-        over = threading.Event()
-        try:
-            yield from client.log_lines(run, lambda: _watch(connection, over))
-        finally:
-            over.set()
-
-    return follow_lines(lines, lambda: _outcome(connection, run), see)
-
-
-def _watch(connection: Connection, over: threading.Event) -> None:
-    """Return when the SuperLink is gone, or nobody asks any more."""
-    failures = 0
-    while failures < _FAILURES and not over.wait(_LOOK_SECONDS):
-        failures = failures + 1 if connection.health() else 0
-
-
-def _outcome(connection: Connection, run: str) -> CommandOutcome:
-    deadline = time.monotonic() + _GONE_SECONDS
-    while True:
-        try:
-            return connection.client().outcome(run)
-        except LaunchError as error:
-            if time.monotonic() >= deadline:
-                raise LaunchError(
-                    f"The SuperLink at {connection.address} does not answer any more, so the outcome of run {run} is "
-                    f"not known ({error})"
-                ) from None
-            time.sleep(_RETRY_SECONDS)

@@ -8,14 +8,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from nectar.arguments import format_duration
-from nectar.engines.flower.client import CommandOutcome, LaunchError, Screen
 from nectar.engines.flower.connection import Connection
+from nectar.engines.flower.errors import CommandRefused, LaunchError
+from nectar.engines.flower.log import Screen
 from nectar.engines.processes import until_interrupted
 from nectar.engines.remote.federation_status import RunStatus
-from nectar.engines.remote.order import follow
+
+if TYPE_CHECKING:
+    from nectar.engines.flower.superlink import Run, SuperLink
 
 
 @dataclass(frozen=True)
@@ -24,15 +27,15 @@ class Watched:
 
     Attributes
     ----------
-    outcome : Outcome or None
-        The run's outcome; None if somebody stopped watching.
+    outcome : Run or None
+        The run once it was over; None if somebody stopped watching.
     record : str
         The directory of its record, at the server; empty if it had none.
     signal : int
         The signal that ended the watching, 0 if none did.
     """
 
-    outcome: CommandOutcome | None
+    outcome: Run | None
     record: str
     signal: int = 0
 
@@ -50,8 +53,70 @@ def watch(connection: Connection, run: str, *, verbose: bool, out: TextIO | None
 
         outcome, signal = until_interrupted(lambda: follow(connection, run, see))
     if outcome is not None and not outcome.completed:
-        screen.say_failed(outcome)
+        screen.say_failed(outcome.reason)
     return Watched(outcome, reading.record, signal.number if signal else 0)
+
+
+# ---- following -----------------------------------------------------------------------------------
+# A run's log to the end, however often the connection breaks, and its outcome.
+
+#: a SuperLink that does not answer is waited for so long before its run is given up on
+_GONE_SECONDS = 45.0
+
+_RETRY_SECONDS = 2.0
+
+#: the log of a run that is over is read so often, until a reading does not break off
+_READINGS = 3
+
+
+def follow(connection: Connection, run: str, see: Callable[[str], object]) -> Run:
+    """Show every line of a run's log once, until the run is over, and return how it ended.
+
+    Parameters
+    ----------
+    see : callable
+        Called with each line, its line end included; the log's very last one may have none.
+
+    Raises
+    ------
+    LaunchError
+        The SuperLink has gone and did not come back, or knows no such run; the run's outcome is not known.
+    """
+    after, half, readings = 0.0, "", 0
+    with connection.superlink() as superlink:
+        while True:
+            found = _outcome(superlink, run, connection.address)
+            try:
+                for place, text in superlink.log(run, after):
+                    after = place
+                    *lines, half = (half + text).split("\n")
+                    for line in lines:
+                        see(f"{line}\n")
+            except LaunchError:
+                readings += found.finished
+                time.sleep(_RETRY_SECONDS)
+                if readings < _READINGS:
+                    continue
+            if found.finished:  # before its log was read to the end
+                if half:
+                    see(half)
+                return found
+
+
+def _outcome(superlink: SuperLink, run: str, address: str) -> Run:
+    deadline = time.monotonic() + _GONE_SECONDS
+    while True:
+        try:
+            return superlink.run(run)
+        except CommandRefused as refusal:
+            raise LaunchError(f"The SuperLink at {address} knows no run {run}: {refusal}") from None
+        except LaunchError as error:
+            if time.monotonic() >= deadline:
+                raise LaunchError(
+                    f"The SuperLink at {address} does not answer any more, so the outcome of run {run} is not known "
+                    f"({error})"
+                ) from None
+            time.sleep(_RETRY_SECONDS)
 
 
 # ---- silence -------------------------------------------------------------------------------------
@@ -111,11 +176,10 @@ def breaking_silence(
 
 
 def _sentence(connection: Connection, run: str, reading: RunStatus, seconds: float) -> str:
-    client = connection.client()
-    status = client.outcome(run).status
-    if status in ("pending", "starting"):
-        return f"({seconds:.0f} s: run {run} is {status}, the server has not begun it yet)"
     with connection.superlink() as superlink:
+        status = superlink.run(run).status
+        if status in ("pending", "starting"):
+            return f"({seconds:.0f} s: run {run} is {status}, the server has not begun it yet)"
         online = {node.number for node in superlink.nodes() if node.status == "online"}
     if not reading.nodes:
         return f"({seconds:.0f} s: run {run} is {status} and waits for its sites; {len(online)} are online)"

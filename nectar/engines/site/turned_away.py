@@ -44,7 +44,7 @@ def exit_code(
         Whether the server knows the key; None if that cannot be told.
     """
     certificates = Path(fleet.certificates) if fleet.certificates else None
-    server = Connection("", fleet.address, certificates, insecure=False, home=folder)
+    server = Connection(fleet.address, certificates)
     if ask(server, fleet.key) is not False:
         return code
     (folder / MARK).touch()

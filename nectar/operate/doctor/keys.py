@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from common.sites import SUPERLINK, site_slug
-from nectar.engines.flower.client import LaunchError
 from nectar.engines.flower.connection import Answer, Connection
+from nectar.engines.flower.errors import LaunchError
 from nectar.operate.doctor.checks import Found, Patient
 from nectar.operate.doctor.link import PROTOBUF
 from nectar.operate.keys.authority import (

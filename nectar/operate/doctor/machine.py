@@ -34,7 +34,7 @@ from nectar.dataset.account import own
 from nectar.dataset.class_folders import class_folders
 from nectar.engines.cores import available_cores
 from nectar.engines.flower.app import project
-from nectar.engines.flower.client import LaunchError
+from nectar.engines.flower.errors import LaunchError
 from nectar.operate.doctor.checks import Found, Level, Patient
 from nectar.report.text import plural
 

@@ -10,15 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
-    load_pem_public_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from common.storage.files import write_text
-from nectar.engines.flower.client import CommandRefused
 from nectar.engines.flower.connection import Connection
+from nectar.engines.flower.errors import CommandRefused
 from nectar.operate.keys.authority import (
     FOLDER,
     SUFFIX,
@@ -28,6 +24,7 @@ from nectar.operate.keys.authority import (
     read,
     read_public,
 )
+from nectar.operate.keys.database import key_fingerprint
 
 if TYPE_CHECKING:
     from nectar.engines.flower.superlink import Node
@@ -133,7 +130,7 @@ def unregister(connection: Connection, which: Sequence[Path | str], directory: P
         meant = [(entry, _node_of(entry, nodes, connection.address)) for entry in which]
         for entry, node in meant:
             superlink.unregister(node.number)
-            path, of = _list_of(entry, directory), _fingerprint(node)
+            path, of = _list_of(entry, directory), key_fingerprint(node.public_key)
             site = node.name if isinstance(entry, str) else entry.name.removesuffix(SUFFIX)
             note_revoked(path, [Revoked(node.number, of, site)])
             print(f"node {node.number}: unregistered, and listed in {path}", flush=True)
@@ -165,11 +162,6 @@ def _node_of(entry: Path | str, nodes: Sequence[Node], address: str) -> Node:
 def _pem(key: ec.EllipticCurvePublicKey) -> bytes:
     """Return a public half as the SuperLink keeps it."""
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-
-
-def _fingerprint(node: Node) -> str:
-    key = load_pem_public_key(node.public_key)
-    return fingerprint(key) if isinstance(key, ec.EllipticCurvePublicKey) else ""
 
 
 # ---- revoked -------------------------------------------------------------------------------------
