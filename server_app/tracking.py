@@ -239,7 +239,7 @@ class MLflow:
     """Writes a run of an experiment, at the server that MLFLOW_TRACKING_URI names or in a store beside the records.
 
     By a client of its own: MLflow's functions would change the server and the experiment of a notebook that calls us.
-    At its end the run gets files, for whoever has no other way to the record: ``config.yaml``, its settings by
+    At the end a server gets files, for whoever has no other way to the record: ``config.yaml``, the settings by
     ``settings_of``; ``metrics.jsonl``; ``report.html``; the weights of the best checkpoint, else the last.
     """
 
@@ -252,6 +252,7 @@ class MLflow:
         self._config, self._record = config, record
         output, group = record.directory.parent, config.track.group or "nectar"
         named = os.environ.get("MLFLOW_TRACKING_URI", "")
+        self._gets_files = bool(named)
         store = named or f"sqlite:///{output / 'mlflow.db'}"
         place = None if named else (output / "mlflow-artifacts").as_uri()
         # The runs of a comparison begin side by side, and a store is made by one of them: by the client, when it is.
@@ -296,7 +297,8 @@ class MLflow:
         """Upload the run's files, and describe how it ended."""
         states = {COMPLETED: "FINISHED", "interrupted": "KILLED"}
         try:
-            self._upload()
+            if self._gets_files:
+                self._upload()
         finally:
             self._client.set_terminated(self._id, status=states.get(outcome, "FAILED"))
 

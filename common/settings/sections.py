@@ -489,7 +489,7 @@ class TrackSettings(Section):
     by: Literal["none", "tensorboard", "mlflow"] = _operational(
         "none",
         "the tracker, also typed as track=; tensorboard: event files in the record; mlflow: the server that "
-        "MLFLOW_TRACKING_URI names, else a store in the output directory; it gets report and weights too",
+        "MLFLOW_TRACKING_URI names, which gets report and weights too, else a store in the output directory",
     )
     images: Switch = _operational(
         False,

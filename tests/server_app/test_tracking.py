@@ -309,6 +309,7 @@ def test_mlflow_is_told_figures_and_settings_and_knows_the_run_again(
         (f"partition-{i}", 1) for i in range(3)
     ]
     assert calls[-1] == ("end", "r1", "FINISHED")
+    assert not files_of(mlflow), "the store lies beside the record, which has them"
     assert mlflow.ALONE == [
         True
     ]  # the real client makes the store's tables, which two at once cannot
@@ -323,8 +324,11 @@ def files_of(mlflow: Any) -> dict[str, bytes]:
     return {call[1]: call[2] for call in mlflow.CALLS if call[0] == "file"}
 
 
-def test_mlflow_is_given_settings_figures_and_weights_alone(small: Small, mlflow: Any) -> None:
+def test_a_server_of_mlflows_is_given_settings_figures_and_weights_alone(
+    small: Small, mlflow: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither a path of the server's nor what the sites sent: of ridge's checkpoint not the sites' sums."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:1")
     record = run(small(method="ridge", rounds=1, set="track.by=mlflow data.site_holdout=0.2"))
     files = files_of(mlflow)
     assert sorted(files) == ["best.safetensors", "config.yaml", "metrics.jsonl"]
