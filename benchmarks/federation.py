@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from nectar.arguments import to_flwr
-from nectar.engines.flower.client import scripts_directory
+from nectar.engines.flower.plain_command import scripts_directory
 from nectar.operate.keys.authority import make_authority, make_nodes, make_server
 
 ROOT = Path(__file__).resolve().parent.parent
