@@ -11,7 +11,7 @@ import pytest
 import yaml
 from places import ROOT
 
-from nectar.engines.site import place, turned_away
+from nectar.engines.site import supernode, turned_away
 
 FILES = ["docker-compose.yml", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docker/*.yml"))]
 
@@ -257,7 +257,7 @@ def test_one_site_that_was_unregistered_keeps_no_other_down() -> None:
         "/keys/public",
     ]
     healthy = (SCRIPTS / "nectar-healthy").read_text()
-    assert f'glob("{place._PREFIX}*/{turned_away.MARK}")' in healthy
+    assert f'glob("{supernode.PREFIX}*/{turned_away.MARK}")' in healthy
 
 
 @pytest.mark.parametrize("missing", ["key", "ca.crt"])

@@ -39,7 +39,14 @@ MOST_GROWTH = 1.03
 MOST_IDLE = 230
 
 #: what stays for more than a round beside a site's own program; what that starts for each message does not
-PROGRAMS = ("flower-superlink", "flower-superexec", "flwr-serverapp", "flower-supernode")
+PROGRAMS = (
+    "flower-superlink",
+    "flower-superexec",
+    "nectar.engines.site.superexec",
+    "flwr-serverapp",
+    "flower-supernode",
+)
+ZYGOTE = "nectar.engines.site.zygote"
 
 #: kilobytes of RSS and PSS
 Memory = tuple[float, float]
@@ -69,15 +76,16 @@ class Looks:
         for site in self._federation.configs:
             parent = psutil.Process(self._federation.running[site].pid)
             yield f"{site}: nectar site", parent.pid
-            for child in parent.children():
-                if "nectar.engines.site" in child.cmdline():
+            zygotes = [c for c in parent.children(recursive=True) if ZYGOTE in c.cmdline()]
+            for child in zygotes:
+                if child.ppid() not in [zygote.pid for zygote in zygotes]:
                     yield f"{site}: what ClientApps are forks of", child.pid
         for pid in [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]:
             with contextlib.suppress(OSError):
                 own = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
                 places = [line.removeprefix(home).decode() for line in own if line.startswith(home)]
-                names = [Path(word).name for word in words[:3]]
+                names = [Path(word).name for word in words[:4]]
                 for program in (each for each in PROGRAMS if places and each in names):
                     yield f"{places[0]}: {program}", pid
 

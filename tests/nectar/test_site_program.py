@@ -1,19 +1,20 @@
-"""`nectar site`: what a SuperNode starts for each message is a fork of a process that has imported everything.
+"""`nectar site`: what a SuperNode has started for each message is a fork of a process that has imported everything.
 
 That process ends when no message came for a while, and is started again by the next.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,62 +23,79 @@ from typing import Any
 import httpx
 import pytest
 from deployment import ROOT, signal_session
+from places import HELPERS
 from waiting import until
 
 from nectar.cli import main as nectar
-from nectar.engines.site.place import Place
+from nectar.engines.site import supernode
+from nectar.engines.site.__main__ import _environment
 
 pytestmark = pytest.mark.promise(
     "A federation in operation",
     "A site's program leaves nothing when killed, and ends its work within seconds of `flwr stop`",
 )
 
-#: the site's program around a SuperNode that is a shell script, and a ClientApp and imports that are pieces of Python
-DRIVER = """
+#: the site's program around a SuperNode that is a shell script, and imports that are a piece of Python
+PARENT = """
 import os, sys
-from nectar.engines.site import warm
-from nectar.engines.site.parent import Parent
-from nectar.engines.site.place import place
+from nectar.engines.site.supernode import SuperNode, private_folder
 
-supernode, app, imports, idle = sys.argv[1:]
+script, imports = sys.argv[1:]
+with private_folder() as folder:
+    variables = {**os.environ, "HERE": str(folder)}
+    node = SuperNode(["/bin/sh", "-c", script], [sys.executable, "-c", imports], variables)
+    code = node.wait()
+sys.exit(code)
+"""
+
+#: a zygote whose imports and ClientApp are pieces of Python
+ZYGOTE = """
+import os, signal, sys, time
+from nectar.engines import processes
+from nectar.engines.site.zygote import serve
+
+imports, app, parent = sys.argv[1:]
+processes.end_with(int(parent), signal.SIGTERM)
 
 def prepare():
     exec(imports)
-    return lambda: exec(app)
+    return lambda: exec(app, {**globals()})
 
-with place() as here:
-    variables = os.environ | here.environment("", ["/usr/bin", "/bin"]) | {"HERE": str(here.folder)}
-    parent = Parent(here.listener, ["/bin/sh", "-c", supernode], variables)
-    outcome = parent.serve()
-    if outcome is None:
-        warm.serve(here.listener, parent.group, prepare, float(idle))
-sys.exit(outcome)
+serve(prepare)
 """
 
-#: a ClientApp that says whose fork it is, and a SuperNode's wait until that process is gone
-WHOSE = "open(os.environ['HERE'] + '/parent', 'w').write(str(os.getppid())); print(f'of: {os.getppid()}', flush=True)"
-ENDED = "while kill -0 $(cat $HERE/parent) 2>/dev/null; do sleep .02; done"
+#: a SuperExec that starts such a one
+SUPEREXEC = """
+import os, sys, time
+from nectar.engines.site.clientapp import ForkExecutor
+from test_site_program import spec_of
 
-AS_LONG_AS_IT_TAKES = 300.0
+command = [sys.executable, "-c", *sys.argv[1:], str(os.getpid())]
+ForkExecutor(command, only=True).launch(spec_of("1"))
+time.sleep(600)
+"""
+
+#: a ClientApp that says its number and that of the process whose fork it is, and works on
+WORKS = "print(f'of: {os.getppid()}\\nfork: {os.getpid()}', flush=True); time.sleep(600)"
+#: one that says whose fork it is, and ends
+WHOSE = "print(f'{sys.argv[4]} of {os.getppid()}', flush=True)"
+
+HERE = Path(__file__).parent
+
+SUPEREXECS = str(Path(supernode.__file__).parent / "bin")
 
 
-class Site:
-    """The program at work; `said` holds what came on its standard output and errors so far, but for its own lines."""
+class Program:
+    """A program at work; `said` holds what came on its standard output and errors so far, but for its own lines."""
 
-    def __init__(
-        self,
-        directory: Path,
-        supernode: str,
-        app: str = "",
-        imports: str = "",
-        idle: float = AS_LONG_AS_IT_TAKES,
-    ) -> None:
+    def __init__(self, directory: Path, program: str, *words: str) -> None:
         self.log = directory / "log"
-        self.temporary = Path(tempfile.mkdtemp(prefix="site-"))  # short: a socket lies in it
+        self.temporary = Path(tempfile.mkdtemp(prefix="site-"))
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-c", DRIVER, supernode, app, imports, str(idle)],
-                env=os.environ | {"TMPDIR": str(self.temporary)},
+                [sys.executable, "-P", "-c", program, *words],
+                env=os.environ
+                | {"TMPDIR": str(self.temporary), "PYTHONPATH": f"{HERE}:{HELPERS}:{ROOT}"},
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -98,19 +116,73 @@ class Site:
         return list(self.temporary.iterdir())
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Callable[..., Site]]:
-    started: list[Site] = []
+Start = Callable[..., Program]
 
-    def start(*words: Any, **options: Any) -> Site:
-        started.append(Site(tmp_path, *words, **options))
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    started: list[Program] = []
+
+    def one(*words: str) -> Program:
+        started.append(Program(tmp_path, *words))
         return started[-1]
 
-    yield start
-    for one in started:
-        signal_session(one.process.pid, signal.SIGKILL)
-        one.process.wait()
-        shutil.rmtree(one.temporary)
+    yield one
+    for each in started:
+        signal_session(each.process.pid, signal.SIGKILL)
+        each.process.wait()
+        shutil.rmtree(each.temporary)
+
+
+def site(start: Start, supernode: str, imports: str = "") -> Program:
+    return start(PARENT, supernode, imports)
+
+
+def spec_of(token: str, task: str = "flwr-clientapp") -> Any:
+    from flwr.supercore.constant import TaskType
+    from flwr.supercore.superexec.executor.types import ExecutionSpec
+
+    return ExecutionSpec(TaskType(task), "there:1", token, True, None, False, 5, False, 1)
+
+
+class Forks:
+    """An executor of this process's, and what its ClientApps have said."""
+
+    def __init__(self, directory: Path) -> None:
+        self.log, self.flag = directory / "log", directory / "flag"
+
+    def begin(self, app: str = WHOSE, imports: str = "", idle: float = 300.0) -> None:
+        from nectar.engines.site.clientapp import ForkExecutor
+
+        words = [sys.executable, "-P", "-c", ZYGOTE, imports, app, str(os.getpid())]
+        logged = ["/bin/sh", "-c", f'exec "$@" >> {self.log} 2>&1', "sh", *words]
+        self.executor = ForkExecutor(logged, only=True, idle=idle)
+
+    def launch(self, token: str, task: str = "flwr-clientapp") -> str:
+        return str(self.executor.launch(spec_of(token, task)).status)
+
+    @property
+    def said(self) -> list[str]:
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+    def wait_for(self, *starts: str) -> None:
+        until(lambda: all(any(line.startswith(s) for line in self.said) for s in starts))
+
+    @property
+    def zygote(self) -> subprocess.Popen[bytes]:
+        assert self.executor._zygote is not None
+        return self.executor._zygote
+
+
+@pytest.fixture
+def forks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Forks]:
+    made = Forks(tmp_path)
+    monkeypatch.setenv("FLAG", str(made.flag))
+    yield made
+    made.flag.touch()
+    made.executor.close()
+    for zygote in made.executor._ending:
+        zygote.wait(300)
 
 
 def alive(pid: int) -> bool:
@@ -121,64 +193,119 @@ def alive(pid: int) -> bool:
     return state not in "ZX"
 
 
-def test_a_fork_is_what_was_called_and_its_exit_code_comes_back(site: Callable[..., Site]) -> None:
-    app = (
-        "print(sys.argv, os.getcwd(), os.environ['A'], 'HERE' in os.environ, flush=True); "
-        "print(sys.stdin.read(), file=sys.stderr, flush=True); os._exit(7)"
-    )
-    one = site(
-        "cd /usr; unset HERE; echo asked | A=1 flwr-clientapp --token 'a b' ''; echo $?", app
-    )
-    assert one.process.wait(300) == 0
-    assert one.said == "['flwr-clientapp', '--token', 'a b', ''] /usr 1 False\nasked\n\n7\n"
+# ---- ClientApps ---------------------------------------------------------------------------------------
 
 
-def test_a_fork_that_a_signal_ends_says_so_and_the_next_one_works(
-    site: Callable[..., Site],
-) -> None:
-    one = site(
-        "flwr-clientapp 9; echo $?; flwr-clientapp 0; echo $?",
-        "os.kill(os.getpid(), int(sys.argv[1]))",
-    )
-    assert one.process.wait(300) == 0
-    assert one.said == "137\n0\n"
+def test_a_fork_is_what_flower_would_have_started_and_no_other_program_is(forks: Forks) -> None:
+    forks.begin("print(sys.argv, sys.stdin.read() == '', flush=True)")
+    assert forks.launch("a b") == "accepted"
+    assert forks.launch("c", "flwr-agentapp") == "failed"
+    words = ["--runtime-api-address", "there:1", "--token", "a b", "--insecure", "--parent-pid"]
+    forks.wait_for(f"{['flwr-clientapp', *words, '5']} True")
 
 
-def test_no_other_user_reads_the_words_or_reaches_the_socket(site: Callable[..., Site]) -> None:
-    supernode = (
-        "ls -ld $HERE $HERE/socket; flwr-clientapp --token $((41 * 271)) & echo stub: $!; wait"
+def test_no_other_user_reads_a_token(forks: Forks) -> None:
+    forks.begin(
+        "print('fork', os.getpid(), flush=True)\nwhile not os.path.exists(os.environ['FLAG']): time.sleep(.01)"
     )
-    app = "print(f'fork: {os.getpid()}', flush=True); __import__('time').sleep(600)"
-    one = site(supernode, app)
-    for name in ("fork", "stub"):
-        words = Path(f"/proc/{one.number(name)}/cmdline").read_bytes()
+    forks.launch("a token")
+    forks.wait_for("fork ")
+    fork = int(forks.said[-1].split()[1])
+    for pid in (forks.zygote.pid, fork):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
         assert words
-        assert b"11111" not in words
-    folder, socket_, *_ = one.said.splitlines()
-    assert folder.startswith("drwx------")
-    assert socket_.startswith("srw-------")
+        assert b"a token" not in words
 
 
-def test_a_fork_ends_with_its_stub(site: Callable[..., Site]) -> None:
-    app = "print(f'fork: {os.getpid()}', flush=True); __import__('time').sleep(600)"
-    one = site("flwr-clientapp & echo stub: $!; sleep 600", app)
-    fork = one.number("fork")
-    os.kill(one.number("stub"), signal.SIGKILL)
+def test_messages_are_forks_of_one_process_which_ends_after_a_while_and_starts_again(
+    forks: Forks,
+) -> None:
+    """It ends when its forks have: the first is still at work when the third is started, of another process."""
+    wait = "while sys.argv[4] == '1' and not os.path.exists(os.environ['FLAG']): time.sleep(.01)"
+    forks.begin(f"{WHOSE}\n{wait}\nprint(sys.argv[4], 'ends', flush=True)")
+    forks.launch("1")
+    forks.launch("2")
+    forks.wait_for("1 of", "2 ends")
+    forks.executor.reconcile()
+    first = forks.zygote
+    forks.executor._end_at = 0.0  # much later
+    forks.executor.reconcile()
+    forks.launch("3")
+    forks.wait_for("3 ends")
+    whose = {line.split()[0]: int(line.split()[2]) for line in forks.said if " of " in line[:5]}
+    assert whose == {"1": first.pid, "2": first.pid, "3": forks.zygote.pid}
+    assert first.poll() is None
+    forks.flag.touch()
+    forks.wait_for("1 ends")
+    assert first.wait(300) == 0
+
+
+def test_no_message_is_lost_that_comes_while_it_ends(forks: Forks) -> None:
+    forks.begin(idle=-1.0)
+    tokens = [f"{k}{x}" for k in range(8) for x in "ab"]
+    for i, token in enumerate(tokens):
+        forks.launch(token)
+        if i % 2:
+            forks.executor.reconcile()
+    forks.wait_for(*(f"{token} of" for token in tokens))
+
+
+def test_when_it_is_killed_its_forks_end_and_the_next_message_works(forks: Forks) -> None:
+    forks.begin(
+        "print(f'fork{sys.argv[4]} {os.getpid()}', flush=True)\nif sys.argv[4] == '1': time.sleep(600)"
+    )
+    forks.launch("1")
+    forks.wait_for("fork1")
+    fork = int(forks.said[-1].split()[1])
+    forks.zygote.kill()
+    forks.zygote.wait()
+    assert forks.launch("2") == "accepted"
+    forks.wait_for("fork2")
     until(lambda: not alive(fork))
-    assert one.process.poll() is None
+
+
+def test_imports_that_fail_later_cost_the_message_that_waits_and_no_other(forks: Forks) -> None:
+    forks.begin(imports="assert not os.path.exists(os.environ['FLAG'])")
+    forks.flag.touch()
+    forks.launch("1")
+    assert forks.zygote.wait(300) == 1
+    forks.flag.unlink()
+    forks.launch("2")
+    forks.wait_for("2 of", "AssertionError")
+    assert not [line for line in forks.said if line.startswith("1 of")]
+
+
+@pytest.mark.extended
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
+def test_when_superexec_is_killed_its_forks_end(start: Start) -> None:
+    one = start(SUPEREXEC, ZYGOTE, "", WORKS)
+    others = [one.number("of"), one.number("fork")]
+    one.process.kill()
+    until(lambda: not any(map(alive, others)))
+
+
+# ---- the program --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_is_passed_on_once_and_nothing_is_left(
-    site: Callable[..., Site], number: signal.Signals
+    start: Start, number: signal.Signals
 ) -> None:
-    supernode = "trap 'echo heard; exit 3' TERM INT; sleep 600 & echo child: $!; flwr-clientapp & wait; wait"
-    app = "print(f'fork: {os.getpid()}', flush=True); __import__('time').sleep(600)"
-    one = site(supernode, app)
-    others = [one.number("child"), one.number("fork")]
+    """Also while it imports."""
+    supernode = (
+        "trap 'echo heard; exit 3' TERM INT; ls -ld $HERE; sleep 600 & echo child: $!; wait; wait"
+    )
+    one = site(
+        start,
+        supernode,
+        "import os, time; print(f'imports: {os.getpid()}', flush=True); time.sleep(600)",
+    )
+    others = [one.number("child"), one.number("imports")]
     os.killpg(one.process.pid, number)  # as a terminal does
     assert one.process.wait(300) == 3
     assert one.said.count("heard") == 1
+    assert one.said.count("drwx------") == 1
+    assert "Traceback" not in one.said
     assert not [pid for pid in others if alive(pid)]
     assert one.left() == []
 
@@ -199,147 +326,63 @@ def test_before_it_has_a_supernode_ctrl_c_ends_it_without_a_traceback(tmp_path: 
     assert (process.returncode, message) == (-signal.SIGINT, b"")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_while_it_imports_ends_it_with_its_supernode(
-    site: Callable[..., Site], number: signal.Signals
-) -> None:
-    supernode = "trap 'echo heard; exit 3' TERM INT; echo listens; sleep 600 & wait"
-    one = site(
-        supernode,
-        imports="print(f'imports: {os.getpid()}', flush=True); import time; time.sleep(600)",
-    )
-    importing = one.number("imports")
-    until(lambda: "listens" in one.said)
-    os.killpg(one.process.pid, number)  # as a terminal does
-    assert one.process.wait(300) == 3
-    assert one.said.count("heard") == 1
-    assert not alive(importing)
-    assert "Traceback" not in one.said
-    assert one.left() == []
-
-
-def test_what_cannot_be_imported_ends_it_before_any_message(site: Callable[..., Site]) -> None:
-    one = site("echo node: $$; sleep 600", imports="import no_such_module")
-    node = one.number("node") if "node: " in one.said else 0
+def test_what_cannot_be_imported_ends_it_before_any_message(start: Start) -> None:
+    one = site(start, "echo node: $$; sleep 600", "import no_such_module")
     assert one.process.wait(300) == 1
     assert "ModuleNotFoundError: No module named 'no_such_module'" in one.said
-    assert not (node and alive(node))
+    assert not ("node: " in one.said and alive(one.number("node")))
     assert one.left() == []
 
 
-def test_rounds_are_forks_of_one_process_which_ends_after_a_while_and_starts_again(
-    site: Callable[..., Site],
-) -> None:
-    one = site("flwr-clientapp; flwr-clientapp; echo $?", WHOSE)
-    assert one.process.wait(300) == 0
-    first, second, code = one.said.splitlines()
-    assert (first, code) == (second, "0")
-    one = site(f"flwr-clientapp; {ENDED}; flwr-clientapp; echo $?", WHOSE, idle=0.2)
-    assert one.process.wait(300) == 0
-    first, second, code = one.said.splitlines()
-    assert (first != second, code) == (True, "0")
-    assert not alive(int(second.split()[1]))
-
-
-def test_who_looks_whether_it_lives_has_nothing_wait(site: Callable[..., Site]) -> None:
-    one = site("sleep 600")
-    for times in (1, 2):
-        until(lambda n=times: one.log.read_text().count("ends, as no message waits") == n)
-        (place,) = one.temporary.rglob("socket")
-        with socket.socket(socket.AF_UNIX) as looking:
-            looking.connect(str(place))
-
-
-def test_no_message_is_lost_that_comes_while_it_ends(site: Callable[..., Site]) -> None:
-    calls = (
-        "for i in 1 2 3 4 5 6 7 8; do flwr-clientapp & flwr-clientapp && wait $! && echo fine; done"
-    )
-    one = site(calls, WHOSE, idle=0.0)
-    assert one.process.wait(300) == 0
-    lines = one.said.splitlines()
-    assert lines.count("fine") == 8
-    assert len({line for line in lines if line.startswith("of: ")}) > 1, "it did end"
-
-
-def test_when_it_is_killed_its_forks_end_and_the_next_message_works(
-    site: Callable[..., Site],
-) -> None:
-    app = (
-        "print(f'fork{sys.argv[1]}: {os.getpid()}', flush=True)\n"
-        "if sys.argv[1] == '1': os.kill(os.getppid(), 9); __import__('time').sleep(600)"
-    )
-    one = site("flwr-clientapp 1; echo $?; flwr-clientapp 2; echo $?", app)
-    assert one.process.wait(300) == 0
-    assert [line for line in one.said.splitlines() if ":" not in line] == ["1", "0"]
-    assert not alive(one.number("fork1"))
-
-
-def test_imports_that_fail_later_cost_the_message_that_waits_and_no_other(
-    site: Callable[..., Site],
-) -> None:
-    calls = [
-        "flwr-clientapp; echo $?",
-        f"{ENDED}; touch $HERE/bad; flwr-clientapp; echo $?",
-        "rm $HERE/bad; flwr-clientapp; echo $?",
-    ]
-    imports = (
-        "import pathlib, tempfile; assert not [*pathlib.Path(tempfile.gettempdir()).glob('*/bad')]"
-    )
-    one = site("; ".join(calls), WHOSE, imports, 0.0)
-    assert one.process.wait(300) == 0
-    assert [line for line in one.said.splitlines() if line.isdigit()] == ["0", "1", "0"]
-    assert "AssertionError" in one.said
-
-
-def test_when_the_supernode_is_killed_everything_ends(site: Callable[..., Site]) -> None:
-    app = "print(f'fork: {os.getpid()}', flush=True); __import__('time').sleep(600)"
-    one = site("echo node: $$; sleep 600 & echo child: $!; flwr-clientapp", app)
-    others = [one.number("child"), one.number("fork")]
+def test_when_the_supernode_is_killed_everything_ends(start: Start) -> None:
+    one = site(start, "echo node: $$; sleep 600 & echo child: $!; wait")
+    child = one.number("child")
     os.kill(one.number("node"), signal.SIGKILL)
     assert one.process.wait(300) == 128 + signal.SIGKILL
-    assert not [pid for pid in others if alive(pid)]
+    assert not alive(child)
     assert one.left() == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
-def test_when_the_program_is_killed_its_supernode_ends(
-    site: Callable[..., Site], tmp_path: Path
-) -> None:
-    one = site("echo node: $$; sleep 600 & wait")
+def test_when_the_program_is_killed_its_supernode_ends(start: Start) -> None:
+    one = site(start, "echo node: $$; sleep 600 & wait")
     node = one.number("node")
-    one.process.kill()
-    until(lambda: not alive(node))
-    left = one.left()
-    assert len(left) == 1
-    again = subprocess.run(
-        [sys.executable, "-c", DRIVER, "exit 4", "", "", "0"],
+    beside = subprocess.Popen(
+        [sys.executable, "-c", PARENT, "exit 4", ""],
         env=os.environ | {"TMPDIR": str(one.temporary)},
     )
+    assert beside.wait(300) == 4
+    assert len(one.left()) == 1, "who lives keeps its folder"
+    one.process.kill()
+    until(lambda: not alive(node))
+    assert len(one.left()) == 1
+    again = subprocess.run(beside.args, env=os.environ | {"TMPDIR": str(one.temporary)})
     assert again.returncode == 4
     assert one.left() == [], "what a killed program left goes at the next start"
 
 
-def test_without_its_parent_the_stub_starts_the_real_program_or_where_pinned_nothing(
-    tmp_path: Path,
+def test_a_supernode_finds_our_superexec_first_and_where_pinned_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = tmp_path / "real program"
-    real.write_text('#!/bin/sh\necho "real:" "$@"\nexit 6\n')
-    real.chmod(0o700)
-    with socket.socket(socket.AF_UNIX) as gone:
-        gone.bind(str(tmp_path / "socket"))
-        here = Place(tmp_path, gone)
-    pinned = here.alone(real)
-    for variables, code, message in (
-        (here.environment(str(real), []), 6, "real: --token a b\n"),
-        (pinned, 1, ""),
+    monkeypatch.setenv("PATH", "/usr/bin")
+    for pin, approves, path in (
+        (None, False, [SUPEREXECS, "/programs", "/usr/bin"]),
+        (Path("x.fab"), False, [SUPEREXECS]),
+        (None, True, [SUPEREXECS]),
     ):
-        program = shutil.which("flwr-clientapp", path=variables["PATH"])
-        done = subprocess.run(
-            [str(program), "--token", "a b"], env=variables, capture_output=True, text=True
-        )
-        assert (done.returncode, done.stdout) == (code, message)
-    assert sorted(p.name for p in Path(pinned["PATH"]).iterdir()) == ["flwr-clientapp", real.name]
-    assert "nectar site: its program is gone" in done.stderr
+        words = Namespace(pin=pin, approves=approves, programs=Path("/programs"), options=[])
+        variables = _environment(words, Path("/folder"))
+        assert variables["PATH"].split(":") == path
+        assert json.loads(variables["NECTAR_SITE"])["only"] is (len(path) == 1)
+    assert [p.name for p in Path(SUPEREXECS).iterdir()] == ["flower-superexec"]
+    found = {**variables, "NECTAR_SITE_PYTHON": "/bin/echo"}
+    done = subprocess.run(
+        [shutil.which("flower-superexec", path=SUPEREXECS) or "", "--x", "a b"],
+        env=found,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "-P -m nectar.engines.site.superexec --x a b\n"
 
 
 #: prints what a fork has of the app and of CUDA, and what the app's own modules still bring in from others

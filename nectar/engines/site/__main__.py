@@ -8,21 +8,23 @@ bundle; and without the working directory on its path, as Flower's own `flwr-cli
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
-from argparse import ArgumentParser
-from collections.abc import Sequence
-from functools import partial
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 # Until there is a SuperNode to pass it on to, a Ctrl-C ends this process without a traceback of what it imports.
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-from nectar.engines.site import warm
-from nectar.engines.site.parent import Parent
-from nectar.engines.site.place import Place, place
+from nectar.engines.site import zygote
+from nectar.engines.site.supernode import SuperNode, private_folder
+
+#: The folder of the `flower-superexec` that a SuperNode finds first: part of the package, since a temporary folder may
+#: be one from which nothing can be started, as in the containers.
+_SUPEREXEC = Path(__file__).parent / "bin"
 
 #: The SuperNode's SuperExec looks for a task this often: Flower's default of a second is for what starts slowly. A look
 #: costs the two of them four milliseconds: an idle site takes 4 % of a core with ten a second, 2.5 % with five.
@@ -33,48 +35,44 @@ _ENDS = (0, 1)
 
 
 def main() -> int:
-    """Start the SuperNode, and what ClientApps are forks of when there is one to start; return the exit code."""
+    """Start the SuperNode, and return its exit code when it has ended."""
     parser = ArgumentParser()
     parser.add_argument("--pin", type=Path)
     parser.add_argument("--approves", action="store_true")
     parser.add_argument("programs", type=Path)
     parser.add_argument("options", nargs="*")
     words = parser.parse_args()
-    with place() as here:
-        bundle = words.pin.read_bytes() if words.pin else None
-        supernode = [str(words.programs / "flower-supernode"), *words.options]
-        only = bundle is not None or words.approves
-        environment = dict([_POLL]) | os.environ | _variables(here, words.programs, only)
-        parent = Parent(here.listener, supernode, environment)
-        outcome = parent.serve()
-        if outcome is None:
-            warm.serve(
-                here.listener, parent.group, lambda: _client_app(bundle, here, words.options)
-            )
-        if parent.told_to_end or outcome not in _ENDS:
-            return outcome
-        parent.leave_signals()
-        # imported only now: it takes memory, and modules of the app, which a fork has to get from its bundle
+    with private_folder() as folder:
+        if words.pin is not None:
+            (folder / zygote.BUNDLE).write_bytes(words.pin.read_bytes())
+        command = [str(words.programs / "flower-supernode"), *words.options]
+        supernode = SuperNode(command, zygote.command(), _environment(words, folder))
+        code = supernode.wait()
+        if supernode.told_to_end or code not in _ENDS:
+            return code
+        supernode.leave_signals()
+        # imported only now, as it takes memory
         from nectar.engines.site import clientapp, turned_away
 
         fleet = clientapp.fleet_of(words.options)
-        return outcome if fleet is None else turned_away.exit_code(outcome, fleet, here.folder)
+        return code if fleet is None else turned_away.exit_code(code, fleet, folder)
 
 
-def _client_app(bundle: bytes | None, here: Place, options: Sequence[str]) -> warm.ClientApp:
-    from nectar.engines.site import clientapp  # by the process whose memory is given back
-
-    pin = None if bundle is None else clientapp.pinned(bundle, here.folder)
-    clientapp.preload(pin)
-    return partial(clientapp.run, pin, clientapp.fleet_of(options))
-
-
-def _variables(here: Place, programs: Path, only: bool) -> dict[str, str]:
-    if only:  # Flower's own flwr-clientapp and flwr-agentapp would run what is sent: they are not to be found
-        return here.alone(programs / "flower-superexec")
-    return here.environment(
-        str(programs / "flwr-clientapp"), [programs, os.environ.get("PATH", "")]
-    )
+def _environment(words: Namespace, folder: Path) -> dict[str, str]:
+    """Return the SuperNode's variables: what it finds first, and what its SuperExec and the zygote read."""
+    pin, path = words.pin is not None, [str(_SUPEREXEC)]
+    only = pin or words.approves
+    if not only:  # Flower's own programs would run what is sent: they are not to be found
+        path += [str(words.programs), os.environ.get("PATH", "")]
+    site = {"folder": str(folder), "pin": pin, "only": only, "options": words.options}
+    return {
+        **dict([_POLL]),
+        **os.environ,
+        "PATH": os.pathsep.join(path),
+        "NECTAR_SITE_PYTHON": sys.executable,
+        "NECTAR_SITE_ISOLATION": zygote.isolation(),
+        zygote.SITE: json.dumps(site),
+    }
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """What a fork does: Flower's own `flwr-clientapp`, with the run's end seen and, where a site pins, its app alone.
 
-One of the two modules that touch Flower's private parts: what `flwr-clientapp` calls is not public.
+And what asks for a fork: Flower's own `flower-superexec`, with an executor that starts no program for a ClientApp.
+
+One of the modules that touch Flower's private parts: what these programs call is not public.
 """
 
 from __future__ import annotations
@@ -8,9 +10,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
+import json
 import os
+import subprocess
 import sys
 import threading
+import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +25,7 @@ from types import ModuleType
 from typing import Any
 
 import flwr.clientapp.utils as loading
+import flwr.supercore.superexec.run_superexec as superexec_loop
 import flwr.supernode.runtime.run_clientapp as process
 import httpx
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -30,12 +36,16 @@ from flwr.cli.install import install_from_fab
 from flwr.common.constant import SubStatus
 from flwr.proto.node_pb2 import Node
 from flwr.proto.run_pb2 import GetRunRequest
+from flwr.supercore.cli import flower_superexec
+from flwr.supercore.constant import TaskType
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExecutor
+from flwr.supercore.superexec.executor.types import ExecutionSpec, LaunchResult
 from flwr.supernode.cli import flwr_clientapp
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from nectar.engines.site import approval
+from nectar.engines.site import approval, zygote
 
 logger = getLogger("flwr")
 
@@ -253,3 +263,85 @@ def give_up(
         process.push_task_output(client, None, SubStatus.STOPPED, sentence)
     finally:
         os._exit(0)
+
+
+# ---- SuperExec -----------------------------------------------------------------------------------
+
+#: seconds after the last ClientApp was started until the zygote's end. The next begins with three seconds of imports,
+#: a hundredth of such a pause; most rounds follow sooner
+IDLE = 300.0
+
+
+def superexec() -> None:
+    """Be `flower-superexec`, with an executor that Flower's chooser does not know."""
+    only = json.loads(os.environ[zygote.SITE])["only"]
+    executor = ForkExecutor(zygote.command(), only=only)
+    _replace(superexec_loop, "get_executor", lambda *_, **__: executor)
+    flower_superexec()
+
+
+class ForkExecutor(SubprocessExecutor):
+    """Starts ClientApps as forks of a zygote, which is started when there is none.
+
+    Parameters
+    ----------
+    command : sequence of str
+        The zygote's.
+    only : bool
+        Whether nothing but ClientApps is started.
+    idle : float
+        Seconds after the last ClientApp was started until the zygote is to end.
+    """
+
+    def __init__(self, command: Sequence[str], *, only: bool, idle: float = IDLE) -> None:
+        self._command, self._only, self._idle = command, only, idle
+        self._zygote: subprocess.Popen[bytes] | None = None
+        self._ending: list[subprocess.Popen[bytes]] = []
+        self._end_at = 0.0
+
+    def launch(self, spec: ExecutionSpec) -> LaunchResult:
+        """Write the words of a ClientApp to the zygote."""
+        if spec.task_type != TaskType.CLIENT_APP:
+            if self._only:
+                return LaunchResult.failed("this site starts ClientApps and nothing else")
+            return super().launch(spec)
+        line = json.dumps(_words(spec)).encode() + b"\n"
+        try:
+            self._write(line)
+        except BrokenPipeError:  # it was killed
+            self.close()
+            self._write(line)
+        return LaunchResult.accepted()
+
+    def reconcile(self) -> None:
+        """Let the zygote end after a while without a new ClientApp."""
+        self._ending = [process for process in self._ending if process.poll() is None]
+        if time.monotonic() > self._end_at:
+            self.close()
+
+    def close(self) -> None:
+        """Let the zygote end, once its forks have."""
+        if self._zygote is not None:
+            self._zygote.stdin.close()  # type: ignore[union-attr]
+            self._ending.append(self._zygote)
+            self._zygote = None
+
+    def _write(self, line: bytes) -> None:
+        if self._zygote is None:
+            self._zygote = subprocess.Popen(self._command, stdin=subprocess.PIPE, bufsize=0)
+        self._zygote.stdin.write(line)  # type: ignore[union-attr]
+        self._end_at = time.monotonic() + self._idle
+
+
+def _words(spec: ExecutionSpec) -> list[str]:
+    """Return the options of `flwr-clientapp`; a zygote's input shows them to no other user, as a command line would."""
+    words = ["--runtime-api-address", spec.runtime_api_address, "--token", spec.token]
+    if spec.insecure:
+        words.append("--insecure")
+    elif spec.root_certificates_path is not None:
+        words += ["--root-certificates", spec.root_certificates_path]
+    if spec.parent_pid is not None:
+        words += ["--parent-pid", str(spec.parent_pid)]
+    if spec.runtime_dependency_install:
+        words.append("--allow-runtime-dependency-installation")
+    return words

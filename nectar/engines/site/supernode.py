@@ -1,0 +1,120 @@
+"""A site's first process: it starts the SuperNode, passes signals on to it, and ends what that has left.
+
+It imports neither Flower nor torch, and ends when the SuperNode has ended. That leads a process group, which its
+SuperExec, the zygote and the ClientApps share: a terminal's Ctrl-C reaches this process alone, which passes it on once,
+and what is left of the group at the end is found and ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import FrameType
+
+from nectar.engines import processes
+
+PREFIX = "nectar-supernode-"
+"""With what the name of a program's private folder begins."""
+
+#: seconds that what the SuperNode has left, and the SuperNode itself, have to end before they are killed
+_GRACE, _SUPERNODE_GRACE = 5.0, 30
+
+#: what is passed on: a SuperNode does not listen to SIGHUP, and only SIGTERM ends one that still imports without a
+#: traceback; once it listens, SIGINT and SIGTERM mean the same to it
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def private_folder() -> Iterator[Path]:
+    """Make a folder that is readable for its owner alone; it is locked while its program lives, and goes with it."""
+    _clear_leftovers()
+    new = Path(tempfile.mkdtemp(prefix=f".{PREFIX}"))
+    with _locked(new):
+        folder = new.rename(new.with_name(new.name[1:]))  # locked before another program finds it
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock a folder; OSError if its program lives."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _clear_leftovers() -> None:
+    """Remove the folders of this user's programs that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if folder.stat().st_uid == os.getuid():
+                with _locked(folder):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+class SuperNode:
+    """A SuperNode, which ends with this process, and a first zygote, to see that it can import what it needs.
+
+    Attributes
+    ----------
+    told_to_end : bool
+        Whether a signal was passed on to the SuperNode.
+    """
+
+    def __init__(
+        self, command: Sequence[str], zygote: Sequence[str], environment: Mapping[str, str]
+    ) -> None:
+        self.told_to_end = False
+        try:
+            self._process = subprocess.Popen(
+                command,
+                env=environment,
+                process_group=0,
+                preexec_fn=partial(processes.end_with, os.getpid(), signal.SIGTERM),
+            )
+        except OSError as error:
+            sys.exit(f"nectar site: {command[0]} cannot be started: {error}")
+        self._heard = [n for n in _PASSED_ON if signal.getsignal(n) is not signal.SIG_IGN]
+        for number in self._heard:  # what the caller had ignored (nohup) stays ignored
+            signal.signal(number, self._pass_on)
+        self._trial = subprocess.Popen(
+            zygote, env=environment, process_group=self._process.pid, stdin=subprocess.DEVNULL
+        )
+
+    def wait(self) -> int:
+        """Return the SuperNode's exit code, 128 + n if signal n ended it; end it with 1 if the imports fail."""
+        while self._process.poll() is None and (self._trial.poll() or 0) <= 0:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        code = self._process.poll()
+        steps = ((signal.SIGTERM, _GRACE), (signal.SIGKILL, _GRACE))
+        group = self._process.pid
+        processes.end(lambda: processes.living(lambda pid: os.getpgid(pid) == group), steps)
+        if code is None:
+            return 1
+        return code if code >= 0 else 128 - code
+
+    def leave_signals(self) -> None:
+        """Let a signal end this process, now that there is no SuperNode to pass it on to."""
+        for number in self._heard:
+            signal.signal(number, lambda number, frame: sys.exit(128 + number))
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        if not self.told_to_end:
+            signal.signal(signal.SIGALRM, lambda number, frame: self._process.kill())
+            signal.alarm(_SUPERNODE_GRACE)
+        self.told_to_end = True
+        self._process.send_signal(signal.SIGTERM)
