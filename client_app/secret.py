@@ -35,7 +35,7 @@ from client_app.site import (
 from client_app.state import payload_line
 from common.errors import FederationError, PayloadError
 from common.learning.run import Run
-from common.secret import cohort
+from common.secret import cohort, messages
 from common.secret.cohort import RECORD, digest_of, shares_of, threshold_of
 from common.secret.crypto import (
     SHARE_BYTES,
@@ -227,7 +227,7 @@ class SecretSite:
         live = self._live(state, "roll")
         roll = live["roll"]
         self._require_unmasked(live)
-        senders, sealed, asked = self._read(cohort.SHARES_FOR_SITE).values()
+        senders, sealed, asked = self._read(messages.SHARES_FOR_SITE).values()
         if asked != roll[cohort.ASKED]:
             raise FederationError("the instruction is of another number of sites than the roll")
         if senders != [n for n in roll[cohort.NAMES] if n in senders and n != self._site]:
@@ -268,7 +268,7 @@ class SecretSite:
         """
         state = self._vault.read()
         live = self._live(state, "masked")
-        (survivors,), roll = self._read(cohort.SURVIVORS).values(), live["roll"]
+        (survivors,), roll = self._read(messages.SURVIVORS).values(), live["roll"]
         senders = [n for n in roll[cohort.NAMES] if n == self._site or n in live["received"]]
         if not {self._site} <= {*survivors} <= {*senders}:
             raise FederationError(
@@ -310,7 +310,7 @@ class SecretSite:
 
     def _roll(self, live: State) -> State:
         """Return the roll that came: names in order, with their keys; FederationError if it is not one of this run."""
-        roll = self._read(cohort.ROLL)
+        roll = self._read(messages.ROLL)
         names, seal_keys, mask_keys, asked, most = roll.values()
         if self._site not in names:
             raise FederationError("this site is not in the roll of this round")
@@ -364,10 +364,10 @@ class SecretSite:
             return unseal(private, public, self._place, name, self._site, sealed)
         return b""
 
-    def _read(self, fields: cohort.Fields) -> dict[str, Any]:
+    def _read(self, fields: messages.Fields) -> dict[str, Any]:
         """Return what the instruction says of the sum; FederationError for anything else."""
         try:
-            return cohort.read(self._config, fields)
+            return messages.read(self._config, fields)
         except PayloadError as error:
             raise FederationError(f"the instruction cannot be used: {error}") from None
 

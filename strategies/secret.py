@@ -443,20 +443,20 @@ class SecretSum:
             "server-round": now.place.round,
             cohort.ATTEMPT: now.place.attempt,
         }
-        messages = []
+        asked = []
         for site in sites:
             content = RecordDict({"config": unchecked_record(ConfigRecord(), {**about, **fields})})
             number = str(now.place.round)
-            messages.append(Message(content, site.node_id, f"query.{query}", group_id=number))
-        for site, reply in zip(sites, self.exchanged(messages), strict=True):
+            asked.append(Message(content, site.node_id, f"query.{query}", group_id=number))
+        for site, reply in zip(sites, self.exchanged(asked), strict=True):
             try:
                 if reply.has_error():
                     raise PayloadError(rejection_reason(reply))
                 require_records(reply, _RECORDS)
                 record = reply.content.config_records[RECORD]
-                found = cohort.read(record, cohort.ANSWERS[query], count)
+                found = messages.read(record, messages.ANSWERS[query], count)
                 if query == cohort.OPENING and cohort.SEAL_KEY in record:
-                    found |= cohort.read(record, cohort.ANSWERS[cohort.KEYS])
+                    found |= messages.read(record, messages.ANSWERS[cohort.KEYS])
             except PayloadError as error:
                 reason = f"{query.replace('_', ' ')}: {error}"
                 if query != cohort.OPENING:  # by then it is in the total
