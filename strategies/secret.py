@@ -31,7 +31,7 @@ from common.config.secret import switched_off
 from common.errors import FederationError, PayloadError
 from common.learning.run import Run
 from common.privacy.accounting import epsilon
-from common.secret import cohort
+from common.secret import cohort, messages
 from common.secret.cohort import (
     RECORD,
     colluders_of,
