@@ -202,7 +202,7 @@ def test_a_comparison_tells_a_run_its_threads_and_its_share_of_the_cores(
     monkeypatch.setattr(
         run_process.processes, "start", lambda words, environment, **_: told.update(environment)
     )
-    run_process.start_process([], tmp_path / "log", threads=2, cores=4)
+    run_process.RunStarter().start([], tmp_path / "log", threads=2, cores=4)
     assert (told["OMP_NUM_THREADS"], told["NECTAR_CORES"]) == ("2", "4")
 
 
