@@ -14,7 +14,6 @@ from small import Small
 from common.config.loading import load
 from common.errors import ConfigError, FederationError
 from nectar.arguments import parse_arguments, resolved
-from nectar.commands.simulate import job_of
 from nectar.engines.remote.order import order_of, resumed
 from nectar.records.outputs import recorded_config, with_recorded
 from server_app.checkpoint import Checkpoint
@@ -101,7 +100,7 @@ def test_without_a_record_it_is_refused_in_every_command(small: Small) -> None:
 def test_every_command_hands_it_on(small: Small) -> None:
     record = run(small(method="fedavg", rounds=1))
     words = with_recorded({"resume": str(record.directory), "round": "best"})
-    stated = job_of(resolved(words)).run_config
+    stated = resolved(words).to_run_config()
     assert (stated["round"], load(stated).round) == ("best", "best")
     provenance = json.loads((record.directory / "provenance.json").read_text())
     order = resumed(
