@@ -478,7 +478,7 @@ def test_a_set_of_the_hub_that_cannot_be_used(
 ) -> None:
     division = Division(resolve(tmp_path, "hf:mnist"))
     monkeypatch.setitem(sys.modules, "flwr_datasets", None)
-    with pytest.raises(DataError, match=r"pip install 'nectar-fl\[hf\]'"):
+    with pytest.raises(DataError, match=r"pip install -e '\.\[hf\]'"):
         division.run  # noqa: B018
     hub(monkeypatch, train=Hub({"a": ("ClassLabel", [0]), "b": ("ClassLabel", [0])}))
     with pytest.raises(DataError, match="has 0 columns of the type Image"):
