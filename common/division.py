@@ -147,6 +147,11 @@ class Division:
         return None if owners is None else owners[positions]
 
     @property
+    def learned(self) -> Indices:
+        """Positions in the training split that the sites share out among them."""
+        return self._cut[0]
+
+    @property
     def validation(self) -> Indices:
         """Positions in the training split that the server holds back for tuning; none where the sites do."""
         return self._cut[1]

@@ -48,8 +48,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "serve": "show the records in a browser on this machine, and follow runs",
         "report": "write what runs did as one HTML file",
         "export": "write a run's model and synthetic images for use without Nectar",
-        "score": "judge an exported model on labelled images, rows or a test set",
-        "predict": "write the class that an exported model gives each picture or row",
+        "score": "score an exported model on labelled data, or predict classes",
     },
     "Account for privacy": {
         "privacy": "say what a site's privacy has cost, and plan noise or rounds",

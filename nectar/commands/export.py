@@ -55,7 +55,7 @@ def main(
         str,
         option(
             "NAME",
-            "the model of a simulated site's own, as it judged it last; a real site's is there: nectar site export",
+            "a simulated site's own model, as last evaluated there; at a real site: nectar site export",
         ),
     ] = "",
     forms: Annotated[
@@ -75,7 +75,8 @@ def main(
     from nectar.export.formats import read_formats
 
     formats = () if forms is None else read_formats(forms)
-    from nectar.export.bundle import export, export_of_site, nature_of_images, who_made_images
+    from nectar.export.bundle import export, export_of_site
+    from nectar.export.readme import nature_of_images, who_made_images
     from nectar.records.record import RunRecord
     from nectar.report.text import share
 
@@ -99,8 +100,8 @@ def main(
         print(f"{done.images} images that {who}: {done.folder / 'synthetic'}\n{nature}")
     else:
         print("the method sends no images, so there is no synthetic set")
-    if done.lacks:
-        print(f"there is no model.pt2, so only Nectar reads the model: {done.lacks}")
+    if done.no_pt2:
+        print(f"there is no model.pt2, so only Nectar reads the model: {done.no_pt2}")
     _end(done, past.config)
     return 0
 
@@ -120,15 +121,15 @@ def kept_model(record: Path, site: str) -> Path:
 
 def _end(done: Export, config: Config) -> None:
     """Describe how the check went, and what to do next."""
-    apart = ", ".join(f"{kind} {distance:.1e}" for kind, distance in done.apart.items())
-    print(f"read again, it gives the logits of the run's model; largest difference: {apart}")
+    apart = ", ".join(f"{kind} {distance:.1e}" for kind, distance in done.differences.items())
+    print(f"verified: same outputs as the run's model (largest difference: {apart})")
     score = f"nectar score {shlex.quote(str(done.folder))} {_unseen(config)}"
     print(f"done: {done.folder}; next: {score}")
 
 
 def _unseen(config: Config) -> str:
     """Return the word that has `nectar score` judge a model on what its run held out."""
-    from nectar.export.split import is_folder
+    from nectar.export.model import is_folder
 
     if config.data.file:
         words = [f"{FILE_KEY}={config.data.file}"]

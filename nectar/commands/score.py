@@ -1,26 +1,38 @@
-"""`nectar score`: the figures of an exported model on labelled images or rows."""
+"""`nectar score`: an exported model's figures on labelled images or rows, or its classes for unlabelled ones."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from common.config.keys import FILE_KEY
 from common.errors import ConfigError
-from nectar.arguments import AllowImports, argument, is_place, option, parse_arguments
+from nectar.arguments import AllowImports, argument, flag, is_place, option, parse_arguments
 from nectar.records.record_imports import import_policy_of
 
+if TYPE_CHECKING:
+    from common.config.resolved import Config
+    from common.samples.dataset import Skipped
+    from nectar.export.model import ExportedModel
+
 HELP = """\
-Prints accuracy, loss, each class's images, recall and precision, and what was taken for what. EXPORT is a folder that
-`nectar export` made. FOLDER holds a folder a class, named as in its model.json (an index in front, as in 00-airplane,
-is welcome), with pictures in any common format; they are brought to the model's size. For a model of rows a CSV stands
-there, whose column data.label=NAME has the classes. With dataset=NAME or data.file=FILE in its place, the test images
-or rows of a data set count; seed, classes and test share are the run's.
+Prints accuracy, loss, recall and precision by class, and the confusions. EXPORT is a folder that `nectar export` made.
+FOLDER holds a folder for each class, named as in model.json (with or without an index, as in 00-airplane), with
+pictures in any common format; they are brought to the model's size. For a model of rows, give a CSV and
+data.label=NAME, the column of the classes. With dataset=NAME or data.file=FILE instead, the data set's test images or
+rows are scored, with the seed, classes and test share of the run.
+
+With --predict no labels are needed: a CSV line for each input gives its class and that class's score, its share of the
+softmax (not a calibrated probability). Give a picture, a folder of pictures at any depth, or a CSV whose first line
+names the model's columns in any order. An input that cannot be read is listed with the problem.
 
 \b
 nectar score digits-model ~/pictures/test
 nectar score digits-model dataset=digits compute.device=cpu
 nectar score churn-model rows.csv data.label=churned
+nectar score churn-model new.csv --predict --output churn.csv
 """
 
 
@@ -38,74 +50,134 @@ def main(
     ],
     figures_to: Annotated[
         str | None,
-        option(
-            "FILE",
-            "write the figures, and the files that could not be read, to FILE too",
-            name="--json",
-        ),
+        option("FILE", "also write the figures and the unreadable files to FILE", name="--json"),
+    ] = None,
+    predict: Annotated[
+        bool, flag("--predict", "print a class and its score for each unlabelled input")
+    ] = False,
+    output: Annotated[
+        str | None, option("FILE", "write the predictions to FILE, which must not exist")
     ] = None,
     allow_imports: AllowImports = "",
 ) -> int:
-    """Score what the words say; return 0."""
-    places = [word for word in words if is_place(word)]
+    """Score or predict what the words say; return 0, or 1 if no input could be read."""
+    places = [Path(word).expanduser() for word in words if is_place(word)]
     label = ""
-    if places and places[0].lower().endswith(".csv"):  # a file's column, where no data set is named
-        label = next((w[len(_LABEL) :] for w in words if w.startswith(_LABEL)), label)
+    if places and places[0].suffix.lower() == ".csv":  # a column of this file, not of a data set
+        label = next((word[len(_LABEL) :] for word in words if word.startswith(_LABEL)), label)
         words = [word for word in words if not word.startswith(_LABEL)]
     settings = parse_arguments(word for word in words if not is_place(word))
     of_dataset = "dataset" in settings or any(word.startswith(f"{FILE_KEY}=") for word in words)
-    if len(places) != (0 if of_dataset else 1):
+    if len(places) != (0 if of_dataset and not predict else 1):
+        instead = "" if predict else ", or dataset=NAME in its place"
         raise ConfigError(
-            "nectar score takes an exported model and a folder of images, a CSV of rows, or dataset=NAME in its place."
+            f"nectar score takes an exported model and one folder of images or CSV of rows{instead}."
         )
-    to = Path(figures_to).expanduser() if figures_to else None
-    if to and not to.parent.is_dir():
-        raise ConfigError(f"--json={to}: there is no folder {to.parent}.")
+    to_json = _new_file("--json", figures_to, fresh=False)
+    to_csv = _new_file("--output", output, fresh=True)
+    if (to_json and predict) or (to_csv and not predict):
+        wrong, right = ("--json", "without") if predict else ("--output", "with")
+        raise ConfigError(f"{wrong} goes {right} --predict.")
     from common.config.loading import load
-    from common.data.folders.folder import skipped_summary
-    from common.learning.compute import torch_device, use_threads
-    from common.storage.files import write_json
-    from nectar.export.scoring import (
-        UNKNOWN,
-        ExportedModel,
-        PictureFolder,
-        as_dict,
-        as_text,
-        row_batches,
-        score,
-        score_by_part,
-        split_batches,
-        text_of,
-        with_runs_own,
-    )
+    from common.learning.compute import use_threads
+    from nectar.export.inputs import with_runs_own
+    from nectar.export.model import ExportedModel
 
-    policy = import_policy_of(allow_imports)
-    exported = ExportedModel.open(Path(export).expanduser(), policy)
+    exported = ExportedModel.open(Path(export).expanduser(), import_policy_of(allow_imports))
     config = load(with_runs_own(settings, exported) if of_dataset else settings)
     use_threads(config.compute.server_cores)
-    device, size = torch_device(config.compute.device), config.evaluation.batch
-    precision = config.compute.precision
-    place = None if of_dataset else Path(places[0]).expanduser()
-    pictures = PictureFolder(place, exported) if place and exported.kind == "images" else None
-    parts = exported.split.parts(pictures.folder) if pictures and exported.split else None
-    if pictures and parts:
-        scores = score_by_part(exported, pictures, parts, device, batch=size, precision=precision)
-        content, text = as_dict(scores), text_of(scores)
-    else:
-        if pictures:
-            batches = pictures.batches(size)
-        elif place:
-            batches = row_batches(place, label, exported, size)
-        else:
-            batches = split_batches(config, exported, size)
-        figures = score(exported, batches, device, precision)
-        content, text = figures.to_dict(), as_text(figures)
-        text += f"\n\n{UNKNOWN}" if pictures and exported.split else ""
+    if predict:
+        return _predict(exported, places[0], config, to_csv)
+    return _score(exported, places[0] if places else None, label, config, to_json)
+
+
+def _new_file(option: str, typed: str | None, *, fresh: bool) -> Path | None:
+    """Return the file to write; ConfigError if its folder is missing, or a ``fresh`` one is there."""
+    if not typed:
+        return None
+    path = Path(typed).expanduser()
+    if not path.parent.is_dir():
+        raise ConfigError(f"{option}={path}: there is no folder {path.parent}.")
+    if fresh and path.exists():
+        raise ConfigError(f"{option}={path} is there already: name another file.")
+    return path
+
+
+def _score(
+    exported: ExportedModel, place: Path | None, label: str, config: Config, to: Path | None
+) -> int:
+    from common.data.folders.folder import skipped_summary
+    from common.storage.files import write_json
+
+    text, figures, skipped = _figures(exported, place, label, config)
     print(text)
-    skipped = pictures.skipped if pictures else []
     if skipped:
-        print(f"\n{len(skipped)} files were not used:", *skipped_summary(skipped), sep="\n")
+        print(f"\n{len(skipped)} inputs were not used:", *skipped_summary(skipped), sep="\n")
     if to:
         files = [{"path": one.path, "reason": one.reason} for one in skipped]
-        write_json(to, content | {"skipped": files})
+        write_json(to, {**figures, "skipped": files})
     return 0
+
+
+def _figures(
+    exported: ExportedModel, place: Path | None, label: str, config: Config
+) -> tuple[str, Mapping[str, Any], list[Skipped]]:
+    """Return the figures as text and as JSON can hold them, and the inputs that could not be read."""
+    from common.learning.compute import torch_device
+    from nectar.export.inputs import batches, labelled, own_pictures, split_batches, test_split
+    from nectar.export.scoring import (
+        UNKNOWN,
+        as_text,
+        parts_as_dict,
+        parts_as_text,
+        score,
+    )
+
+    device, size = torch_device(config.compute.device), config.evaluation.batch
+    precision = config.compute.precision
+    skipped: list[Skipped] = []
+    if place is None:
+        found = score(
+            exported, split_batches(test_split(config, exported), size), device, precision
+        )
+        return as_text(found), found.to_dict(), skipped
+    inputs = labelled(place, exported, label)
+    own = own_pictures(place, exported) if exported.kind == "images" else None
+    if own is not None:
+        scores = {
+            name: score(exported, split_batches(split, size), device, precision)
+            for name, split in own.parts.items()
+        }
+        return parts_as_text(scores), parts_as_dict(scores), [*own.skipped]
+    found = score(exported, batches(inputs, size, skipped), device, precision)
+    text = as_text(found)
+    if exported.split is not None and exported.split.folder:
+        text += f"\n\n{UNKNOWN}"
+    return text, found.to_dict(), skipped
+
+
+def _predict(exported: ExportedModel, place: Path, config: Config, to: Path | None) -> int:
+    from common.learning.compute import torch_device
+    from common.storage.files import csv_text, write_text
+    from nectar.export.inputs import unlabelled
+    from nectar.export.scoring import COLUMNS, predictions
+
+    found = list(
+        predictions(
+            exported,
+            iter(unlabelled(place, exported)),
+            torch_device(config.compute.device),
+            batch=config.evaluation.batch,
+            precision=config.compute.precision,
+        )
+    )
+    text = csv_text([*COLUMNS], found)
+    if to:
+        write_text(to, text)
+    else:
+        print(text, end="")
+    failed = sum(bool(problem) for *_, problem in found)
+    if failed or to:
+        what = f"; {failed} could not be read" if failed else ""
+        print(f"{len(found) - failed} of {len(found)} inputs have a class{what}", file=sys.stderr)
+    return 0 if failed < len(found) else 1

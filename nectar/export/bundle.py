@@ -21,22 +21,17 @@ from common.errors import ConfigError, FederationError
 from common.learning.run import Run
 from common.models import Classifier
 from common.samples.dataset import DatasetInfo
-from common.settings.base import Settings
-from common.sites import ALL_SITES, site_slug
+from common.sites import site_slug
 from common.storage import tensor_file
 from common.storage.files import write_json, write_text
 from common.storage.tensor_file import TensorFileError, unreadable_reason
-from common.wire.images import SyntheticImages
 from nectar.export.formats import FORMATS, PT2, SAFETENSORS, Graphs, check_weights, require_packages
-from nectar.export.scoring import MODEL_SCHEMA
-from nectar.export.split import split_settings
+from nectar.export.model import MODEL_SCHEMA, RunSplit
+from nectar.export.readme import readme, sent_images
 from nectar.export.synthetic import require_fit, write_synthetic
 from nectar.records.record import RunRecord
 from nectar.records.synthetic_sets import contrast_of
-from nectar.report.facts import facts_of, unknown_method
-from nectar.report.text import plural, share
 from server_app.checkpoint import Checkpoint
-from server_app.pictures import hard
 
 
 @dataclass(frozen=True)
@@ -49,17 +44,17 @@ class Export:
         The content of its model.json.
     images : int
         How many images that the sites sent are in it.
-    apart : dict of str to float
-        How far each format's logits are from those of the run's model, as `check` states it.
-    lacks : str
+    differences : dict of str to float
+        By format, the largest difference of its logits from those of the run's model, as `check` returns it.
+    no_pt2 : str
         Why there is no graph of torch.export, empty if there is one.
     """
 
     folder: Path
     about: dict[str, Any]
     images: int
-    apart: dict[str, float]
-    lacks: str
+    differences: dict[str, float]
+    no_pt2: str
 
 
 def export(
@@ -95,7 +90,7 @@ def export(
     server_round, sets = past.synthetic(best=best)
     kept = past.best_sets if best else past.last_sets
     require_fit(sets, run.info, kept)
-    sent = _summary(sets, server_round, run.info)
+    sent = sent_images(sets, server_round, run.info, past.config)
     about = about_model(past, run, checkpoint)
     contrast = contrast_of(kept) if sets else "pixels"
     more = lambda to: write_synthetic(sets, run.info, to, contrast) if sets else None  # noqa: E731
@@ -152,14 +147,14 @@ def _written(
         weights = {key: value.contiguous() for key, value in network.state_dict().items()}
         save_file(weights, temporary / FORMATS[SAFETENSORS].file)
         write_json(temporary / "model.json", about)
-        apart = {SAFETENSORS: check_weights(network, run.info, temporary)}
-        graphs, lacks = _write_graphs(network, run.info, formats, temporary)
-        apart |= graphs
+        differences = {SAFETENSORS: check_weights(network, run.info, temporary)}
+        graphs, no_pt2 = _write_graphs(network, run.info, formats, temporary)
+        differences |= graphs
         about["formats"] = {
-            name: {"file": FORMATS[name].file, "input": FORMATS[name].takes} for name in apart
+            name: {"file": FORMATS[name].file, "input": FORMATS[name].takes} for name in differences
         }
         write_json(temporary / "model.json", about)
-        write_text(temporary / "README.md", readme(about, run.config, sent, lacks))
+        write_text(temporary / "README.md", readme(about, sent, no_pt2))
         if more is not None:
             more(temporary / "synthetic")
         temporary.rename(folder)
@@ -169,7 +164,7 @@ def _written(
         ) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return Export(folder, about, sent["count"] if sent else 0, apart, lacks)
+    return Export(folder, about, sent["count"] if sent else 0, differences, no_pt2)
 
 
 def about_model(past: RunRecord, run: Run, checkpoint: Checkpoint) -> dict[str, Any]:
@@ -214,7 +209,7 @@ def _about(run: Run, figures: dict[str, Any], origin: Mapping[str, Any]) -> dict
             "seed": config.seed,
             "rounds": config.rounds,
             **origin,
-            "split": split_settings(config),
+            "split": RunSplit.of(config),
         },
     }
 
@@ -246,33 +241,19 @@ def _free(output: Path) -> Path:
 def _write_graphs(
     network: Classifier, info: DatasetInfo, asked: Sequence[str], folder: Path
 ) -> tuple[dict[str, float], str]:
-    """Write pt2 and what is asked for; return how far each is off, and why there is no pt2 if nobody asked for it."""
-    graphs, apart, lacks = Graphs(network, info), dict[str, float](), ""
+    """Write pt2 and what is asked for; return the differences, and why there is no pt2 that nobody asked for."""
+    graphs, differences, no_pt2 = Graphs(network, info), dict[str, float](), ""
     for name in (name for name in FORMATS if name == PT2 or name in asked):
         try:
-            apart[name] = graphs.write(name, folder)
+            differences[name] = graphs.write(name, folder)
         except ConfigError as error:
             if name in asked:
                 raise ConfigError(
                     f"{error}: leave --format {name} out, or rewrite what this names"
                 ) from None
-            lacks = str(error)
+            no_pt2 = str(error)
             (folder / FORMATS[name].file).unlink(missing_ok=True)
-    return apart, lacks
-
-
-def _summary(
-    sets: Mapping[str, SyntheticImages], server_round: int, info: DatasetInfo
-) -> dict[str, Any] | None:
-    if not sets:
-        return None
-    present = {label for sent in sets.values() for label in hard(sent.labels).tolist()}
-    return {
-        "count": sum(len(sent.labels) for sent in sets.values()),
-        "sites": list(sets),
-        "round": server_round,
-        "missing": [name for label, name in enumerate(info.classes) if label not in present],
-    }
+    return differences, no_pt2
 
 
 # ---- learned -------------------------------------------------------------------------------------
@@ -341,213 +322,3 @@ def network_of(run: Run, checkpoint: Checkpoint, name: str = "") -> Classifier:
             "release that ran it"
         ) from None
     return network.eval()
-
-
-# ---- readme --------------------------------------------------------------------------------------
-# The README of an exported folder.
-
-_WEIGHTS = "`model.safetensors` holds the weights of `{name}`, which `nectar score` and `predict` read by model.json.\n"
-
-_PICTURE = """\
-The files below need nothing of Nectar; they take pixel values from 0 to 1, any number of images. Of a picture, with
-Pillow and NumPy:
-
-```python
-import numpy as np
-from PIL import Image, ImageOps
-
-picture = ImageOps.exif_transpose(Image.open("picture.png")).convert("{mode}")
-picture = ImageOps.fit(picture, ({side}, {side}), Image.Resampling.BICUBIC)
-pixels = np.asarray(picture, np.float32).reshape(1, {side}, {side}, {channels}).transpose(0, 3, 1, 2) / 255
-```
-"""
-
-_ROW = """\
-The files below need nothing of Nectar; they take raw values [n, {shape}], any number of {unit}, in the order of
-model.json's `columns`. Of a CSV with columns of these names, with pandas:
-
-```python
-import json
-import numpy as np
-import pandas
-
-columns = json.load(open("model.json"))["input"]["columns"]
-pixels = pandas.read_csv("rows.csv")[columns].to_numpy(np.float32).reshape(-1, {shape})
-```
-"""
-
-_SERIES = """\
-The files below need nothing of Nectar; they take raw values `pixels`, float32 [n, {shape}], any number of {unit}, with
-the channels in the order of model.json's `columns`.
-"""
-
-_USES = {
-    PT2: """\
-`model.pt2` is a program of `torch.export`, which needs torch and no code of the network:
-
-```python
-import torch
-
-logits = torch.export.load("model.pt2").module()(torch.from_numpy(pixels))
-print(logits.softmax(1))  # classes in the order of model.json
-```
-""",
-    "onnx": """\
-`model.onnx` is for ONNX runtimes, here onnxruntime:
-
-```python
-import onnxruntime
-
-session = onnxruntime.InferenceSession("model.onnx")
-[logits] = session.run(["logits"], {"pixels": pixels})
-```
-""",
-}
-
-_SYNTHETIC = """\
-## What {who}
-
-`synthetic/` holds {count} images of round {round}{of}. {nature}
-
-- `synthetic/synthetic.npz`: `images` float32 [n, C, H, W] as the model takes them (normalised), `labels` int64 [n],
-  `sites` [n]. This is what the server had, to the bit: `numpy.load("synthetic/synthetic.npz")`.
-{files}
-"""
-
-_FILES = """\
-- `synthetic/images/<class>/<site>-<index>.png`: the same to look at and for any other trainer, in pixel space,
-  rounded to bytes, and clipped to what a picture can show or, for a method whose images lie elsewhere, each stretched
-  to its own extremes. `torchvision.datasets.ImageFolder` sorts folders by name
-  and numbers them in that order; the number in front of each name makes that order the labels' own.{missing}
-"""
-
-
-_ROWS_FILE = "- `synthetic/rows.csv`: the same in raw values, with the class's name first.\n"
-
-
-def readme(
-    about: dict[str, Any], config: Config, sent: dict[str, Any] | None, lacks: str = ""
-) -> str:
-    """Return the README's text.
-
-    Parameters
-    ----------
-    about : dict
-        model.json's content.
-    sent : dict, optional
-        ``count``, ``sites``, ``round`` and ``missing`` (classes without an image) of the synthetic set.
-    lacks : str
-        Why there is no model.pt2, if there is none.
-    """
-    run = about["run"]
-    lines = [
-        f"# {run['dataset']}, {run['method']}, round {run['round']}",
-        "",
-        f"{_whose(run)} after round {run['round']} of {run['rounds']}. "
-        f"{_progress(run)}{_accuracy(about)}",
-        "",
-        _WEIGHTS.format(name=about["model"]["name"]),
-        _taken(about["input"]),
-        *(_USES[name] for name in about["formats"] if name in _USES),
-    ]
-    if lacks:
-        lines += [f"There is no model.pt2: {lacks}.", ""]
-    if sent:
-        pictures = about["input"]["kind"] == "images"
-        files = _FILES.format(**_phrases(config, sent)) if pictures else _ROWS_FILE
-        lines.append(_SYNTHETIC.format(files=files.rstrip(), **(sent | _phrases(config, sent))))
-    return "\n".join(lines)
-
-
-def _taken(given: Mapping[str, Any]) -> str:
-    """Return how what the graphs take is made."""
-    channels, side, _ = given["shape"]
-    if given["kind"] == "images":
-        return _PICTURE.format(mode="L" if channels == 1 else "RGB", side=side, channels=channels)
-    shape, unit = (
-        ", ".join(map(str, given["shape"])),
-        "rows" if given["kind"] == "table" else "series",
-    )
-    return (_ROW if given["kind"] == "table" else _SERIES).format(shape=shape, unit=unit)
-
-
-def _whose(run: dict[str, Any]) -> str:
-    if "site" in run:
-        return f"The model of the site `{run['site']}`'s own, as it judged it last,"
-    return f"The global model of the Nectar run `{run['id']}`"
-
-
-def _progress(run: dict[str, Any]) -> str:
-    if run["outcome"] == "completed":
-        return ""
-    return f"THE RUN IS NOT COMPLETE ({run['outcome'] or 'no outcome is recorded'}). "
-
-
-def _accuracy(about: dict[str, Any]) -> str:
-    figures = about["figures"]
-    message = [
-        f"{name} accuracy {share(part['accuracy'])}, loss {share(part['loss'])}"
-        for name, part in figures.items()
-        if part
-    ]
-    return "; ".join(message).capitalize() + "." if message else "The server did not evaluate it."
-
-
-def who_made_images(config: Config) -> str:
-    """Return whose the images are, in words that follow "what" or "images that"."""
-    disclosed = config.settings.disclosure()
-    facts = None
-    if disclosed is not None:
-        facts = facts_of(config.method, disclosed, config.settings.model_dump().get)
-    return "the server made" if facts is not None and facts.carries else "the sites sent"
-
-
-def _sender(config: Config) -> tuple[str, Settings]:
-    """Return the method whose sites send images, the run's own or one inside it; the run's own where none does."""
-    for name, settings in config.methods.items():
-        sent = settings.disclosure()
-        if sent is not None and sent.images:
-            return config.method if name == config.section else name, settings
-    return config.method, config.settings
-
-
-def nature_of_images(config: Config) -> str:
-    """Return in a sentence or two what the images are with regard to the sites' real ones."""
-    method, settings = _sender(config)
-    disclosed = settings.disclosure()
-    if disclosed is None:
-        return unknown_method(method)
-    if disclosed.images and disclosed.unchanged:
-        return "THESE ARE REAL IMAGES of the sites' own data, sent as they are: treat them as that data."
-    if not disclosed.images or not disclosed.began_as:
-        facts = facts_of(method, disclosed, settings.model_dump().get)
-        return unknown_method(method) if facts is None else " ".join(facts.sent)
-    if disclosed.began_as == "real examples":
-        start = getattr(settings, "start", "real")
-        what = "REAL IMAGES" if start == "real" else "MEANS OF A FEW REAL IMAGES"
-        return (
-            f"THEY BEGAN AS {what} of the sites' own data (start={start}) and may look like them: do not treat them "
-            "as private."
-        )
-    if disclosed.began_as == "class means":
-        return (
-            "They began as means of each site's classes with noise upon them, and were distilled; none is a real "
-            "image. They are functions of private data all the same, and nothing about them is differentially private."
-        )
-    return (
-        "They began as noise and were distilled; none is a real image. They are functions of private data all the "
-        "same, and nothing about them is differentially private."
-    )
-
-
-def _phrases(config: Config, sent: dict[str, Any]) -> dict[str, str]:
-    missing, sites = sent["missing"], sent["sites"]
-    message = (
-        f" There is none of {', '.join(missing)}; for these ImageFolder needs `allow_empty=True`."
-    )
-    return {
-        "who": who_made_images(config),
-        "of": "" if ALL_SITES in sites else f", by {plural(len(sites), 'site')}",
-        "nature": nature_of_images(config),
-        "missing": message if missing else "",
-    }

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from common.errors import ConfigError
 from common.models import Classifier
 from common.samples.dataset import DatasetInfo
-from nectar.export.scoring import ExportedModel
+from nectar.export.model import ExportedModel
 
 SAFETENSORS, PT2 = "safetensors", "pt2"
 """The weights and the program of torch.export: in every folder, the latter where torch can follow the network."""

@@ -284,7 +284,9 @@ def test_a_sites_own_model_is_exported_as_it_was_judged(
     (record.directory / "state").rename(tmp_path / "state-dir" / "record")
     there = ["site", "export", str(tmp_path / "state-dir"), "--output", str(tmp_path / "home")]
     assert nectar(there) == 0
-    assert (tmp_path / "home" / "README.md").read_text().count("'s own, as it judged it last") == 1
+    assert (tmp_path / "home" / "README.md").read_text().count(
+        "'s own, as last evaluated there"
+    ) == 1
 
 
 def test_a_site_without_a_model_of_its_own_says_why(

@@ -35,7 +35,7 @@ from common.samples.dataset import Split
 from common.storage.tensor_file import FOLDER
 from common.wire.images import SyntheticImages
 from nectar.cli import main
-from nectar.export.scoring import ExportedModel
+from nectar.export.model import ExportedModel
 from nectar.records.record import RunRecord
 from nectar.records.synthetic_sets import load_sets
 from server_app.checkpoint import Checkpoint

@@ -29,7 +29,8 @@ from common.wire.weights import Weights
 from nectar.engines.local_grid import LocalGrid
 from nectar.engines.local_run import run_here
 from nectar.export.bundle import export
-from nectar.export.scoring import ExportedModel, score
+from nectar.export.model import ExportedModel
+from nectar.export.scoring import score
 from nectar.records.record import RunRecord
 from nectar.report.page import page
 from nectar.report.view import View

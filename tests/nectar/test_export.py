@@ -24,7 +24,7 @@ from common.errors import ConfigError, NectarError
 from common.wire.images import SyntheticImages
 from nectar.cli import main
 from nectar.export.bundle import export
-from nectar.export.scoring import ExportedModel
+from nectar.export.model import ExportedModel
 from nectar.export.synthetic import folder_names, labels_by_folder, write_synthetic
 from nectar.recorded_run import RecordedRun
 from nectar.records.record import RunRecord

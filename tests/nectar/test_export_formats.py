@@ -22,7 +22,7 @@ from common.samples.dataset import DatasetInfo
 from nectar.cli import main
 from nectar.export import bundle, formats
 from nectar.export.bundle import Export, export, network_of
-from nectar.export.scoring import ExportedModel
+from nectar.export.model import ExportedModel
 from nectar.records.record import RunRecord
 
 #: a network of somebody's own, which normalises by batch, so that modes matter
@@ -64,7 +64,7 @@ def exported(past: RunRecord, tmp_path_factory: pytest.TempPathFactory) -> Expor
 def test_every_format_gives_the_runs_logits(past: RunRecord, exported: Export) -> None:
     import onnxruntime
 
-    assert {*exported.apart} == {"safetensors", "pt2", "onnx"}
+    assert {*exported.differences} == {"safetensors", "pt2", "onnx"}
     model = network_of(Division(past.config).run, past.checkpoint())
     program = torch.export.load(exported.folder / "model.pt2").module()
     session = onnxruntime.InferenceSession(str(exported.folder / "model.onnx"))
@@ -134,10 +134,10 @@ def test_a_network_that_cannot_be_traced_keeps_weights_and_a_sentence(
     past = recorded(tmp_path, "model.name=branching_networks:tiny")
     monkeypatch.setattr(formats, "check", lambda *_: 0.0)  # its logits depend on the batch
     done = export(past, tmp_path / "out")
-    assert "the model cannot be written as pt2 (" in done.lacks
+    assert "the model cannot be written as pt2 (" in done.no_pt2
     there = {path.name for path in done.folder.iterdir()}
     assert there == {"README.md", "model.json", "model.safetensors"}
-    assert f"There is no model.pt2: {done.lacks}" in (done.folder / "README.md").read_text()
+    assert f"There is no model.pt2: {done.no_pt2}" in (done.folder / "README.md").read_text()
     with pytest.raises(ConfigError, match=r"cannot be written as pt2 .*: leave --format pt2 out"):
         export(past, tmp_path / "asked", formats=("pt2",))
     assert not (tmp_path / "asked").exists()

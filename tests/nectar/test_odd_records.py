@@ -22,7 +22,7 @@ from common.wire.images import SyntheticImages
 from nectar.audit.images import examining as outcome
 from nectar.audit.images.at_record import audit_record
 from nectar.export import bundle
-from nectar.export.bundle import readme
+from nectar.export.readme import readme
 from nectar.records.record import RunRecord
 from nectar.report.page import Charts, page
 from nectar.report.pictures import Images
@@ -82,7 +82,7 @@ def survives(record: Path, what: str, *, exports: bool = True) -> None:
     def export() -> None:
         past = RunRecord.open(record)
         about = bundle.about_model(past, Division(past.config).run, past.checkpoint())
-        readme(about | {"formats": {}}, past.config, None)
+        readme(about | {"formats": {}}, None)
 
     for read in (report, export) if exports else (report,):
         try:

@@ -1,4 +1,4 @@
-"""`nectar predict`, and export and score of a model of rows: pictures and lines that have no class, some broken."""
+"""Predictions of an exported model, and export and score of a model of rows: inputs without a class, some broken."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from PIL import Image
 from common.data.loading import load
 from nectar.cli import main
 from nectar.export.bundle import export
-from nectar.export.scoring import ExportedModel
+from nectar.export.model import ExportedModel
 from nectar.records.record import RunRecord
 
 HEAD = ["input", "class", "score", "problem"]
@@ -77,7 +77,9 @@ def test_every_picture_below_a_folder_has_a_class_and_two_broken_ones_a_problem(
     (tmp_path / "ward" / "cut.png").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "notes.txt").write_text("no picture")
     (tmp_path / "ward" / ".cache" / "thumb.png").write_bytes(whole)
-    assert main(["predict", str(pictures_model), str(tmp_path), "evaluation.batch=7"]) == 0
+    assert (
+        main(["score", "--predict", str(pictures_model), str(tmp_path), "evaluation.batch=7"]) == 0
+    )
     told = capsys.readouterr()
     found = {line["input"]: line for line in table(told.out)}
     assert len(found) == 50
@@ -110,7 +112,17 @@ def test_columns_are_found_by_name_and_a_line_without_a_number_is_named(
     (tmp_path / "new.csv").write_text("\n".join(lines))
     output = tmp_path / "found.csv"
     assert (
-        main(["predict", str(rows_model), str(tmp_path / "new.csv"), "--output", str(output)]) == 0
+        main(
+            [
+                "score",
+                "--predict",
+                str(rows_model),
+                str(tmp_path / "new.csv"),
+                "--output",
+                str(output),
+            ]
+        )
+        == 0
     )
     assert "3 of 5 inputs have a class" in capsys.readouterr().err
     found = table(output.read_text("utf-8"))
@@ -125,7 +137,17 @@ def test_columns_are_found_by_name_and_a_line_without_a_number_is_named(
             float(exported.network(exported.inputs(raw)).softmax(1).max()), abs=1e-5
         )
     assert (
-        main(["predict", str(rows_model), str(tmp_path / "new.csv"), "--output", str(output)]) == 2
+        main(
+            [
+                "score",
+                "--predict",
+                str(rows_model),
+                str(tmp_path / "new.csv"),
+                "--output",
+                str(output),
+            ]
+        )
+        == 2
     )
     assert "is there already" in capsys.readouterr().err
 
@@ -148,7 +170,7 @@ def test_a_model_of_rows_is_scored_on_a_csv_as_its_run_scored_it(
     assert json.loads(figures.read_text())["accuracy"] > 0.8
     capsys.readouterr()
     assert main(["score", str(rows_model), str(other), "data.label=smoker"]) == 2
-    assert "not a finite number" in capsys.readouterr().err
+    assert "is none of the model's classes" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -156,13 +178,13 @@ def test_a_model_of_rows_is_scored_on_a_csv_as_its_run_scored_it(
     [
         (["nowhere"], "there is no"),
         ([], "Missing argument"),
-        (["a", "b"], "one folder or file"),
+        (["a", "b"], "one folder of images or CSV"),
     ],
 )
 def test_what_is_missing_is_said(
     words: list[str], told: str, pictures_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["predict", str(pictures_model), *words]) == 2
+    assert main(["score", "--predict", str(pictures_model), *words]) == 2
     assert told in capsys.readouterr().err
 
 
@@ -171,7 +193,7 @@ def test_a_csv_without_the_models_columns_or_lines_is_refused(
 ) -> None:
     for text, told in (("age,smoker\n1,1\n", "'income'"), (",".join(NAMES) + "\n", "no row")):
         (tmp_path / "new.csv").write_text(text)
-        assert main(["predict", str(rows_model), str(tmp_path / "new.csv")]) == 2
+        assert main(["score", "--predict", str(rows_model), str(tmp_path / "new.csv")]) == 2
         assert told in capsys.readouterr().err
 
 
@@ -182,5 +204,5 @@ def test_a_description_whose_bounds_do_not_fit_its_columns_is_refused(
     about["input"]["low"] = [0.0]
     (tmp_path / "model.json").write_text(json.dumps(about))
     (tmp_path / "model.safetensors").write_bytes((rows_model / "model.safetensors").read_bytes())
-    assert main(["predict", str(tmp_path), "x.csv"]) == 2
+    assert main(["score", "--predict", str(tmp_path), "x.csv"]) == 2
     assert "is not an exported model that can be read" in capsys.readouterr().err

@@ -17,7 +17,9 @@ from PIL import Image
 from common.data.loading import load
 from nectar.cli import main
 from nectar.export.bundle import export
-from nectar.export.scoring import ExportedModel, PictureFolder, Score, as_text, score
+from nectar.export.inputs import batches, labelled
+from nectar.export.model import ExportedModel
+from nectar.export.scoring import Score, as_text, score
 from nectar.records.record import RunRecord
 
 
@@ -94,18 +96,20 @@ def test_pictures_are_put_on_the_data_s_own_steps(folder: Path, tmp_path: Path) 
     raw = np.arange(64).reshape(8, 8) % 17
     (tmp_path / "0").mkdir()
     Image.fromarray(np.rint(raw * 255 / 16).astype(np.uint8)).save(tmp_path / "0" / "x.png")
-    [(images, _)] = PictureFolder(tmp_path, ExportedModel.open(folder)).batches(8)
-    assert torch.equal(images[0, 0], torch.from_numpy(raw).float())
+    [given] = labelled(tmp_path, ExportedModel.open(folder), "")
+    assert given.values is not None
+    assert torch.equal(given.values[0], torch.from_numpy(raw).float())
 
 
 def test_figures_are_what_they_are_called() -> None:
     """By hand: of 4 a's 3 are right and one is taken for b; of 2 b's one is right; c has no images."""
     made = Score(("a", "b", "c"), 4 / 6, 0.5, ((3, 1, 0), (0, 1, 1), (0, 0, 0)))
     assert made.images == 6
-    assert [made.of_class(i) for i in range(3)] == [4, 2, 0]
-    assert [made.taken_for(i) for i in range(3)] == [3, 2, 1]
-    assert [made.recall(i) for i in range(3)] == [0.75, 0.5, None]
-    assert [made.precision(i) for i in range(3)] == [1.0, 0.5, 0.0]
+    rows = made.to_dict()["classes"]
+    assert [row["images"] for row in rows] == [4, 2, 0]
+    assert [row["taken-for"] for row in rows] == [3, 2, 1]
+    assert [row["recall"] for row in rows] == [0.75, 0.5, None]
+    assert [row["precision"] for row in rows] == [1.0, 0.5, 0.0]
     lines = as_text(made).splitlines()
     assert lines[0] == "accuracy 0.6667, loss 0.5000, 6 images"
     assert "a           4  0.7500     1.0000" in lines
@@ -119,7 +123,7 @@ def test_many_classes_show_their_commonest_confusions() -> None:
     names = tuple(f"kind-{i}" for i in range(30))
     text = as_text(Score(names, 0.9, 0.1, tuple(map(tuple, confusion))))
     assert text.splitlines()[-3:] == [
-        "the commonest confusions:",
+        "most frequent confusions:",
         "4 of 9 kind-9 taken for kind-1",
         "2 of 7 kind-3 taken for kind-7",
     ]
@@ -150,7 +154,7 @@ def test_files_that_cannot_be_read_are_named_and_counted(
     message = capsys.readouterr().out
     scored = json.loads((tmp_path / "s.json").read_text())
     assert scored["images"] == 360
-    assert "3 files were not used" in message
+    assert "3 inputs were not used" in message
     for name in ("3/cut.png", "4/empty.png", "4/notes.txt"):
         assert name in message
         assert name in {one["path"] for one in scored["skipped"]}
@@ -161,7 +165,8 @@ def test_pictures_of_another_size_colour_and_depth_are_read(folder: Path, tmp_pa
     (tmp_path / "0").mkdir()
     Image.new("RGB", (40, 30), (128, 128, 128)).save(tmp_path / "0" / "a.jpg")
     Image.fromarray(np.full((30, 20), 32768, np.uint16)).save(tmp_path / "0" / "b.png")
-    [(images, _)] = PictureFolder(tmp_path, ExportedModel.open(folder)).batches(8)
+    found = labelled(tmp_path, ExportedModel.open(folder), "")
+    [(images, _)] = batches(found, 8, [])
     assert torch.equal(images, torch.full((2, 1, 8, 8), 8.0))
 
 

@@ -23,7 +23,7 @@ from common.settings.fedavg import OWN_MODELS
 from common.settings.fedssyn import SOURCES
 from common.storage import tensor_file
 from common.wire.weights import Weights
-from nectar.export.bundle import nature_of_images
+from nectar.export.readme import nature_of_images
 from nectar.report.facts import facts_of
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record

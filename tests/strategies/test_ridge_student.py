@@ -17,7 +17,7 @@ from common.division import Division
 from common.samples.inputs import Samples, samples
 from common.specs.ridge import joint_spec
 from nectar.export.bundle import export
-from nectar.export.scoring import ExportedModel
+from nectar.export.model import ExportedModel
 from nectar.recorded_run import RecordedRun
 from strategies import taught
 
