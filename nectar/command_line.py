@@ -45,7 +45,6 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Look at what it did": {
         "runs": "list the records of runs, newest first, or remove some",
-        "serve": "show the records in a browser on this machine, and follow runs",
         "report": "write what runs did as one HTML file",
         "export": "write a run's model and synthetic images for use without Nectar",
         "score": "score an exported model on labelled data, or predict classes",
@@ -92,6 +91,7 @@ _GONE = {
     "fetch": "a record lies where the ServerApp runs, and docs/deployment.md says how it comes to you.",
     "backup": "docs/operator.md has the lines that copy the SuperLink's database and the keys.",
     "restore": "docs/operator.md has the lines; `nectar keys enforce` keeps out who was unregistered.",
+    "serve": "`nectar report latest --follow` follows a run, and `nectar runs` lists the records.",
     "journal": "`flwr list` and `nectar status` name runs and sites.",
 }
 """Commands of earlier releases, and what there is in their place."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +21,7 @@ nearest to the synthetic ones.
 
 \b
 nectar report latest
-nectar report latest --follow   in a browser, while the run goes on
+nectar report latest --follow   rewritten after each round; the browser reloads it
 nectar report runs/*feddm* runs/*fedavg* --output comparison.html
 """
 
@@ -36,18 +37,14 @@ def main(
         ),
     ] = None,
     follow: Annotated[
-        bool,
-        flag(
-            "--follow",
-            "show it in a browser instead, on this machine alone, and follow a run that goes on",
-        ),
+        bool, flag("--follow", "rewrite the page after each round until the runs have ended")
     ] = False,
     no_images: Annotated[
         bool, flag("--no-images", "leave out what the sites sent and what it is compared with")
     ] = False,
     allow_imports: AllowImports = "",
 ) -> int:
-    """Write the report and print its path, or serve it until Ctrl-C.
+    """Write the report and print its path; with ``follow`` again after each round.
 
     Raises
     ------
@@ -59,20 +56,16 @@ def main(
     if twice:
         raise ConfigError(f"{twice[0]} is named twice: name each run once.")
     policy = import_policy_of(allow_imports)
-    if follow:
-        if len(directories) > 1 or output is not None or no_images:
-            raise ConfigError(
-                "--follow shows one record, whole, and writes nothing: name one, without --output and --no-images."
-            )
-        from nectar.report.live import show
-
-        show(directories[0].parent, 0, policy, directories[0].name)
-        return 0
     to = _output(output, directories)
-    runs = [RunRecord.open(directory, policy) for directory in directories]
-    from nectar.report.page import write
+    from nectar.report import page
 
-    write(runs, to, "--output", images=not no_images)
+    if follow:
+        print(f"{to.absolute().as_uri()}\n(open it in a browser; Ctrl-C ends this)", flush=True)
+        with suppress(KeyboardInterrupt):
+            page.follow(directories, policy, to, images=not no_images)
+        return 0
+    runs = [RunRecord.open(directory, policy) for directory in directories]
+    page.write(runs, to, "--output", images=not no_images)
     print(to)
     return 0
 

@@ -7,30 +7,31 @@ charts of our own alone.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from statistics import mean, stdev
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from common.config.user_parts import ImportPolicy
 from common.errors import ConfigError
 from common.settings.sections import MEASURES
 from common.storage.files import write_text
 from nectar.charts import UNIT, Series, inline_svg, lines
-from nectar.records.record import over_classes
+from nectar.records.record import RunRecord, over_classes
 from nectar.report.tables import Cell, ReportTable
 from nectar.report.text import MISSING, capital, is_number, number, plural, share, size, total
 from nectar.report.view import View, groups, judged_by
 
-if TYPE_CHECKING:
-    from nectar.records.record import RunRecord
-
-
 #: bytes of pictures that all runs of a page may take
 PICTURES = 8_000_000
+
+REFRESH = 10
+"""Seconds after which a browser loads the page of a run that is going on again."""
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 """What a browser lets the page do: show pictures that are in it."""
@@ -41,9 +42,31 @@ COLOURS = (_TEMPLATES / "colours.css").read_text(encoding="utf-8")
 """Colours by role, of a page or of a drawing that stands alone."""
 
 
-def write(runs: Sequence[RunRecord], to: Path, named: str, *, images: bool = True) -> None:
+def follow(
+    directories: Sequence[Path], policy: ImportPolicy, to: Path, *, images: bool = True
+) -> None:
+    """Write the report on the runs in ``directories`` to ``to``, anew whenever one has changed, until all have ended.
+
+    A browser loads the page again by itself as long as a run is going on.
+    """
+    known = None
+    while True:
+        runs = [RunRecord.open(directory, policy) for directory in directories]
+        going = any(run.outcome == "running" for run in runs)
+        state = [(run.outcome, len(run.rounds)) for run in runs]
+        if state != known:
+            write(runs, to, "--output", images=images, refresh=REFRESH if going else 0)
+            known = state
+        if not going:
+            return
+        time.sleep(REFRESH / 2)
+
+
+def write(
+    runs: Sequence[RunRecord], to: Path, named: str, *, images: bool = True, refresh: int = 0
+) -> None:
     """Write the report on ``runs`` to ``to``; ConfigError if it cannot be written there."""
-    text = page_of(runs, images=images)
+    text = page_of(runs, images=images, refresh=refresh)
     try:
         write_text(to, text)
     except OSError as error:
@@ -52,37 +75,34 @@ def write(runs: Sequence[RunRecord], to: Path, named: str, *, images: bool = Tru
         ) from None
 
 
-def page_of(runs: Sequence[RunRecord], *, images: bool = True) -> str:
-    """Return the report on ``runs``, with ``images`` or without.
+def page_of(runs: Sequence[RunRecord], *, images: bool = True, refresh: int = 0) -> str:
+    """Return the report on ``runs``, with ``images`` or without; a browser loads it again after ``refresh`` seconds.
 
     Raises
     ------
     ConfigError
         Before any work, if a record names what may not be imported.
     """
-    from nectar.report.view import View
-
     views = [View(run) for run in runs]
     for view in views:
         _ = view.method, view.config
-    return page(views, images=images)
+    return page(views, images=images, refresh=refresh)
 
 
-def page(views: Sequence[View], *, images: bool = True) -> str:
-    """Return the report on one or several runs as a whole HTML document that loads nothing."""
-    from nectar.report import page as curves
-
+def page(views: Sequence[View], *, images: bool = True, refresh: int = 0) -> str:
+    """Return the report on one or several runs as an HTML document that loads nothing."""
     picture_bytes = PICTURES // len(views) if images else None
     runs = [page_values(view, picture_bytes) for view in views]
     if len(views) == 1:
-        return render("page.html", title=views[0].title, runs=runs)
+        return render("page.html", title=views[0].title, runs=runs, refresh=refresh)
     return render(
         "page.html",
         title=f"{len(views)} runs side by side",
         runs=runs,
-        together=curves.side_by_side(views),
-        charts=curves.of_groups(views),
-        by_class=curves.classes_side_by_side(views),
+        refresh=refresh,
+        together=side_by_side(views),
+        charts=of_groups(views),
+        by_class=classes_side_by_side(views),
     )
 
 
@@ -90,7 +110,6 @@ def page_values(view: View, picture_bytes: int | None) -> dict[str, Any]:
     """Return what the page shows of one run, by the names that its template has for it; None: no pictures."""
     from common.wire.images import Copies
     from nectar.audit.images import examining as outcome
-    from nectar.report import page as curves
     from nectar.report import pictures, privacy, tables
 
     return {
@@ -98,7 +117,7 @@ def page_values(view: View, picture_bytes: int | None) -> dict[str, Any]:
         "tables": tables,
         "privacy": privacy,
         "copies": Copies.recorded(view.rounds),
-        "charts": curves.of_run(view),
+        "charts": of_run(view),
         "images": pictures.Images("The images were left out of this page.")
         if picture_bytes is None
         else pictures.of_run(view, pictures.Budget(picture_bytes)),

@@ -21,6 +21,7 @@ from common.wire.images import SyntheticImages
 from nectar.cli import main as nectar
 from nectar.records.real_images import Nearest, RealImages, real_images
 from nectar.records.record import RunRecord
+from nectar.records.record_imports import import_policy_of
 from nectar.report import page as pages
 from nectar.report import pictures
 from nectar.report.privacy import exposed
@@ -226,3 +227,32 @@ def test_the_line_that_a_report_gives_makes_the_numbers_again(
     assert nectar([*shlex.split(found[1]), f"output-dir={tmp_path / 'again'}"]) == 0
     (again,) = (tmp_path / "again").glob("[!.]*")
     assert numbers(Record(again)) == numbers(record)
+
+
+def test_a_run_that_is_going_on_is_followed_to_its_end(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page reloads itself while the run is going on, is written once for each change, and stays as the last one."""
+    record = run(small(rounds=2))
+    lines = record.metrics_path.read_bytes().splitlines(keepends=True)
+    writer = Record(record.directory)
+    writer.begin_writing()
+    record.note(outcome="running")
+    record.metrics_path.write_bytes(b"".join(lines[:2]))
+    to, seen = tmp_path / "page.html", list[str]()
+
+    def waits(_: float) -> None:
+        seen.append(to.read_text())
+        if len(seen) == 2:
+            record.metrics_path.write_bytes(b"".join(lines))
+        elif len(seen) == 3:
+            record.note(outcome="completed")
+            writer.close()
+
+    monkeypatch.setattr("nectar.report.page.time.sleep", waits)
+    pages.follow([record.directory], import_policy_of(""), to)
+    refresh = '<meta http-equiv="refresh" content="10">'
+    assert [refresh in each for each in seen] == [True] * 3
+    assert seen[0] == seen[1] != seen[2]
+    assert refresh not in to.read_text()
+    assert "Completed: 2 of 2 rounds" in to.read_text()

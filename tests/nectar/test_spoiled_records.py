@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,25 +118,6 @@ def test_nothing_ends_in_a_traceback_or_hangs(
         message = capfd.readouterr().err
         assert str(record / "metrics.jsonl") in message
         assert message.count("\n") == 1
-
-
-@pytest.mark.extended
-def test_the_list_in_a_browser_shows_the_others(record: Path) -> None:
-    whole = shutil.copytree(record, record.with_name("20260101-000000-another"))
-    piped = shutil.copytree(record, record.with_name("20260101-000000-third"))
-    accuracy(10**400)(record)
-    pipe("metrics.jsonl")(piped)
-    words = [sys.executable, "-m", "nectar", "serve", str(record.parent)]
-    serving = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    try:
-        assert serving.stdout is not None
-        address = serving.stdout.readline().strip()
-        with urllib.request.urlopen(address, timeout=20) as answer:
-            page = answer.read().decode()
-        assert all(one.name in page for one in (record, whole, piped))
-    finally:
-        serving.terminate()
-        serving.wait()
 
 
 # ---- edited figures --------------------------------------------------------------------------------------
