@@ -21,7 +21,7 @@ nearest to the synthetic ones.
 
 \b
 nectar report latest
-nectar report latest --follow   rewritten after each round; the browser reloads it
+nectar report latest --follow   again after each round; the browser reloads
 nectar report runs/*feddm* runs/*fedavg* --output comparison.html
 """
 

@@ -34,14 +34,25 @@ def commands(text: str) -> Iterator[list[str]]:
         known = {"PWD": "/abs", "HOME": "/abs"}
         for name, value in _ASSIGNED.findall(block):
             known[name] = Template(value.strip("\"'")).safe_substitute(known)
+        text = ""
         for line in block.replace("\\\n", " ").splitlines():
-            yield from _of_line(Template(line).safe_substitute(known))
+            text += Template(line).safe_substitute(known) + "\n"
+            try:
+                words = _words(text)
+            except ValueError:  # a quotation that a later line closes
+                continue
+            text = ""
+            yield from _of_line(words)
+        assert not text, f"no closing quotation: {text}"
 
 
-def _of_line(line: str) -> Iterator[list[str]]:
-    reader = shlex.shlex(line, posix=True, punctuation_chars="|&;>")
+def _words(text: str) -> list[str]:
+    reader = shlex.shlex(text, posix=True, punctuation_chars="|&;>")
     reader.whitespace_split, reader.commenters = True, "#"
-    words = list(reader)
+    return list(reader)
+
+
+def _of_line(words: list[str]) -> Iterator[list[str]]:
     for at, word in enumerate(words):
         if Path(word).name == "nectar" and not any("=" not in w for w in _before(words, at)):
             end = next((i for i in range(at, len(words)) if words[i] in _ENDS), len(words))
