@@ -47,9 +47,6 @@ class Method:
         A ``client_app.device.DeviceClient``.
     settings : str or type
         A ``common.settings.base.Settings``.
-    facts : str or function
-        For a method of the user's own, what words a report's sentences of it, as the functions of
-        nectar.report.facts do; empty if there is none, and for the methods below, whose facts are there.
     private : bool
         Whether all that its devices send is covered by noise where ``privacy.noise_multiplier`` is above 0, but for
         what its settings say is ``unprotected``. This and what follows is no claim that a method can inherit.
@@ -79,7 +76,6 @@ class Method:
     strategy: Any
     client: Any
     settings: Any
-    facts: Any = ""
     _: KW_ONLY
     private: bool = False
     averages: bool = False
@@ -94,7 +90,7 @@ class Method:
 
     def __post_init__(self) -> None:
         """Take a class for its path."""
-        given = {name: vars(self)[name] for name in ("strategy", "client", "settings", "facts")}
+        given = {name: vars(self)[name] for name in ("strategy", "client", "settings")}
         vars(self).update({k: v if isinstance(v, str) else path_of(v) for k, v in given.items()})
 
 
@@ -238,9 +234,7 @@ def resolve(name: str) -> Method:
         return METHODS[name]
     served = METHODS[FOREIGN_CLIENT]
     client = "client_app.fedavg:ForeignClient"
-    foreign = Method(
-        served.name, name, client, served.settings, served.facts, private=served.private
-    )
+    foreign = Method(served.name, name, client, served.settings, private=served.private)
     return user_method(name) or foreign
 
 

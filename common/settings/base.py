@@ -29,6 +29,9 @@ class Settings(Section):
         """Whether the method's server trains on images as ``image_training`` says: else that section is not in use."""
         return False
 
+    comment: ClassVar[str] = ""
+    """What a report adds to the sentences made of ``disclosure``, where no setting decides it."""
+
     distils: ClassVar[bool] = False
     """Whether models are distilled on public images as ``distil`` says: else that section is not in use."""
 
@@ -67,6 +70,10 @@ class Settings(Section):
         A method that inherits another's settings and sends something else states its own.
         """
         return None
+
+    def remark(self) -> str:
+        """Return what a report adds to the sentences made of ``disclosure``; by default the comment."""
+        return self.comment
 
     def noises(self) -> tuple[float, ...] | None:
         """Return the noise multipliers that sites charge beside the run's ``privacy``; None if nobody else knows."""

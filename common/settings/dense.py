@@ -13,6 +13,8 @@ _of_readme = partial(setting, source="the README of the released code")
 class DENSESettings(FedAvgSettings):
     """Sites train as under FedAvg; the server distils their ensemble into one model, on images that it generates."""
 
+    comment = "The server generated images that these models assign to each class; they show what the weights reveal."
+
     epochs: int = _of_readme(
         400, "passes over the site's images a round", symbol="E", ge=1, amount="epochs"
     )

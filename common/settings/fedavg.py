@@ -85,6 +85,9 @@ class TrainingSettings(Settings):
         return self.lr * self.lr_decay ** ((server_round - 1) // self.lr_decay_every)
 
 
+OWN_LAYERS = "The layers in model.personal never left their site."
+
+
 # McMahan et al., 2017
 class FedAvgSettings(TrainingSettings):
     """Sites train the model by SGD; the server averages what comes back."""
@@ -124,11 +127,15 @@ class FedAvgSettings(TrainingSettings):
 class CentralSettings(FedAvgSettings):
     """The server trains on the union of the sites' shares, as many steps a round as they would take together."""
 
+    comment = "This is not federated learning: the server trains on the union of all sites' data, as an upper bound."
+
     sends = Disclosure("nothing", update=False)
 
 
 class LocalSettings(FedAvgSettings):
     """Every site trains a model of its own; the server judges them all and averages nothing."""
+
+    comment = "The server evaluates each site's model and passes it on to no other site."
 
     trains_alone: ClassVar[bool] = True
 
@@ -227,6 +234,10 @@ class FedMixSettings(FedAvgSettings):
         """Refuse what no noise covers: means of a few images each."""
         return f"each site sends means of {self.mean_of} of its images, which no noise is put on"
 
+    def remark(self) -> str:
+        """Return that the means are unprotected."""
+        return f"Every site received the others' means of {self.mean_of} images, which nothing protects."
+
 
 # Karimireddy et al., 2020
 class ScaffoldSettings(FedAvgSettings):
@@ -294,6 +305,8 @@ def _in_layer(name: str, layer: str) -> bool:
 class FedPerSettings(FedAvgSettings):
     """Sites train the model; its last layer is each site's own and never travels (model.personal)."""
 
+    comment = OWN_LAYERS
+
     trains_alone: ClassVar[bool] = True
 
     @classmethod
@@ -305,6 +318,8 @@ class FedPerSettings(FedAvgSettings):
 # Collins et al., 2021
 class FedRepSettings(FedAvgSettings):
     """Sites train their own last layer, then the layers that are everybody's (model.personal)."""
+
+    comment = OWN_LAYERS
 
     head_epochs: int = setting(
         10,
@@ -325,6 +340,8 @@ class FedRepSettings(FedAvgSettings):
 class FedBNSettings(FedAvgSettings):
     """Sites train the model; its normalising layers are each site's own and never travel (model.personal)."""
 
+    comment = OWN_LAYERS
+
     trains_alone: ClassVar[bool] = True
 
     @classmethod
@@ -336,6 +353,8 @@ class FedBNSettings(FedAvgSettings):
 # Li et al., 2021
 class DittoSettings(FedAvgSettings):
     """Sites train as under FedAvg, and a model of their own beside it that is pulled to the shared one."""
+
+    comment = "The model that a site trains for itself never left it."
 
     trains_alone: ClassVar[bool] = True
 
@@ -359,6 +378,8 @@ class DittoSettings(FedAvgSettings):
 class FinetuneSettings(FedAvgSettings):
     """Sites train as under FedAvg; each judges the shared model after it has trained it further on its own images."""
 
+    comment = "The model that a site trains for itself never left it."
+
     trains_alone: ClassVar[bool] = True
 
     tuning_epochs: int = setting(
@@ -381,6 +402,8 @@ class FedDFSettings(FedAvgSettings):
     The images are ``distil``'s. The server trains by ``image_training``; the paper takes Adam and stops by validation.
     """
 
+    comment = "The server distilled the sites' models into one on public images."
+
     distils: ClassVar[bool] = True
     trains_alone: ClassVar[bool] = True
 
@@ -396,6 +419,8 @@ class FedMDSettings(FedAvgSettings):
 
     With ``distil.aggregation=entropy`` it is DS-FL. No weights leave a site, which keeps a model of its own.
     """
+
+    comment = "Whoever has these logits can train a model that answers alike."
 
     distils: ClassVar[bool] = True
     trains_alone: ClassVar[bool] = True

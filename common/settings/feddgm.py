@@ -25,6 +25,10 @@ class FedDGMSettings(GlobalModelsSettings, FedAvgSettings):
     What is learned are the global models, whatever their architecture; the surrogate is judged beside them.
     """
 
+    comment = (
+        "The server distilled images from each site's weights; they show what the weights reveal."
+    )
+
     epochs: int = setting(
         20, "passes over the site's images a round", symbol="T_l", ge=1, amount="epochs"
     )

@@ -125,6 +125,18 @@ class FedDMSettings(SurrogateServerSettings):
             differentially_private=self.mechanism != "none",
         )
 
+    def remark(self) -> str:
+        """Return what a mechanism bounds, what mixtures show, and what a small class that is left out tells."""
+        if self.mechanism != "none":
+            return (
+                "Each real image gave the sums that the images are made of no more than the clip."
+            )
+        if not self.mix_of:
+            return self.comment
+        shows = f"Each began as the mean of {self.mix_of} real images and shows what these have in common."
+        told = f"Classes with fewer images than {self.mix_of} were left out: a label says that there are as many."
+        return f"{shows} {told}" if self.small_class == "leave_out" else shows
+
     def noises(self) -> tuple[float, ...]:
         """Return that of the classes' counts."""
         return (self.counts_noise,) if self.counts_noise else ()
@@ -166,6 +178,8 @@ class FedAFSettings(FedDMSettings):
 
     Start, steps and images are FedDM's, and what files say of ``feddm`` holds here too.
     """
+
+    comment = "Each site also sent the mean logits of two models by class: of a class with one image, that image's own."
 
     rho: float = setting(5.0, "FedDM's; gamma takes its place here", symbol="rho", gt=0)
     mechanism: Literal["none"] = setting("none", "FedDM's; here nothing has noise")

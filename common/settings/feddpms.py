@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 class FedVAESettings(FedAvgSettings):
     """Sites train a VAE that classifies, then its encoder and classifier alone; its decoder never leaves them."""
 
+    comment = "No decoder was sent, only encoders and classifiers."
+
     epochs: int = setting(
         5, "passes over the site's images a round", symbol="E", ge=1, amount="epochs"
     )
@@ -108,6 +110,24 @@ class FedDPMSSettings(FedVAESettings):
     def copies_around(self) -> float:
         """Return the standard deviation of the copies that a receiver draws."""
         return self.spread or self.sigma / self.copies**0.5
+
+    def remark(self) -> str:
+        """Return what noise the means carry and what it does not cover."""
+        chosen = self.mechanism == "paper"
+        drawn = f"for each of up to {self.copies} copies" if chosen else "once"
+        sentences = [
+            f"The means of a site's largest classes carry normal noise of standard deviation {self.sigma:g}, drawn "
+            f"{drawn}; which classes are its largest and smallest is not protected."
+        ]
+        if chosen:
+            sentences.append(
+                "Which copies were kept was decided by weights just trained on the images: no epsilon covers that."
+            )
+        if self.latents == "trained":
+            sentences.append(
+                "The encoder had just been trained on the very images, which the noise does not cover."
+            )
+        return " ".join(sentences)
 
     def noises(self) -> tuple[float, ...] | None:
         """Return none without noise; else they follow the sites' numbers of images."""

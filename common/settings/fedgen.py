@@ -17,6 +17,8 @@ _of_code = partial(setting, source="the released code")
 class FedGENSettings(FedAvgSettings):
     """Sites train with latents drawn by a generator that the server trains on their classifiers."""
 
+    comment = "Every site received a generator of latents that the server learned from the weights and counts."
+
     sends = Disclosure("weights", class_counts=True, update=True)
 
     hidden: int = _of_code(256, "hidden units of the generator", ge=1, le=65_536)

@@ -214,6 +214,22 @@ class FedssynSettings(GenerationSettings):
         by_method = self.made_by is not None and self.made_by.by_method
         return tuple(dict.fromkeys((self.inner, *([self.distilled_by] if by_method else []))))
 
+    def remark(self) -> str:
+        """Return what a generator may repeat, and what the mixing hides."""
+        if self.made_by is None or not self.shared:
+            return "No image was shared."
+        sentences = []
+        if self.noise_multiplier:
+            sentences.append("The generators were trained with noise, which an epsilon covers.")
+        elif not self.made_by.by_method and not self.made_by.disclosure.unchanged:
+            sentences.append("A generator trained on few images can reproduce some of them.")
+        if not self.central:
+            sentences.append(
+                "Other sites received the images mixed, without their origin; whoever has the run's seed and all that "
+                "was sent can undo the mixing."
+            )
+        return " ".join(sentences)
+
     def noises(self) -> tuple[float, ...]:
         """Return the generators'."""
         return (self.noise_multiplier,) if self.noise_multiplier and self.made_by else ()

@@ -101,6 +101,13 @@ class FedSynthSettings(FedAvgSettings):
             )
         return super().unprotected(privacy)
 
+    def remark(self) -> str:
+        """Return what the batches stand for, and whose the labels are."""
+        update = "Whoever has the batches and the round's weights has the site's update."
+        if self.labels == "fixed" and self.start != "shared":
+            return f"{update} The labels follow the site's class frequencies; of text they are words that it holds."
+        return update
+
     def disclosure(self) -> Disclosure:
         """State what leaves a device: batches that stand for its update, with labels that follow its classes."""
         return Disclosure(

@@ -172,6 +172,15 @@ class RidgeSettings(Settings):
             return "{section}.keep=sites is for sums that can be taken out again, and noisy ones cannot: leave it out"
         return super().unprotected(privacy)
 
+    def remark(self) -> str:
+        """Return what sums reveal."""
+        if self.alone:
+            return ""
+        return (
+            "Without noise, the sums reveal how many examples of each class a site has, and whether a given example is "
+            "among them."
+        )
+
     def disclosure(self) -> Disclosure:
         """State what leaves a device; the classes' counts are the sums of the constant."""
         if self.alone:

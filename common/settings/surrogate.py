@@ -104,6 +104,8 @@ class RealSettings(SurrogateServerSettings):
 class ServerSettings(Settings):
     """The server trains on its validation images, as image_training says, and no site is asked for anything."""
 
+    comment = "This is not federated learning: the server trained on its own labelled images and asked no site."
+
     @property
     def trains_on_images(self) -> bool:
         """It does."""

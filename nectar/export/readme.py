@@ -67,7 +67,7 @@ def who_made_images(config: Config) -> str:
     disclosed = config.settings.disclosure()
     facts = None
     if disclosed is not None:
-        facts = facts_of(config.method, disclosed, config.settings.model_dump().get)
+        facts = facts_of(config.method, disclosed, config.settings)
     return "the server made" if facts is not None and facts.carries else "the sites sent"
 
 
@@ -91,7 +91,7 @@ def nature_of_images(config: Config) -> str:
             "THESE ARE REAL IMAGES of the sites' own data, sent unchanged: treat them as that data."
         )
     if not disclosed.images or not disclosed.began_as:
-        facts = facts_of(method, disclosed, settings.model_dump().get)
+        facts = facts_of(method, disclosed, settings)
         return unknown_method(method) if facts is None else " ".join(facts.sent)
     if disclosed.began_as == "real examples":
         start = getattr(settings, "start", "real")

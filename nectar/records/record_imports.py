@@ -77,7 +77,7 @@ def note_parts(config: Config) -> None:
     ]
     for one in (config.method, *config.inner):
         method = resolve(one)
-        named += [method.strategy, method.client, method.settings, method.facts]
+        named += [method.strategy, method.client, method.settings]
     own = {path: place for path in named if (place := _place(path))}
     if not own:
         return

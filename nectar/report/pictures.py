@@ -140,7 +140,9 @@ def _nothing(view: View) -> str:
     if not view.rounds:
         return "No round was finished, so no images were sent."
     if view.facts is not None and view.facts.carries:
-        return f"{view.spoken} sends {view.facts.carries}, no images: there is nothing to show."
+        return (
+            f"{view.display_name} sends {view.facts.carries}, no images: there is nothing to show."
+        )
     if view.info is not None and not view.info.has_values:
         return (
             "The data are text: what was sent in its place is not a picture, and nothing was drawn."

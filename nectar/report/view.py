@@ -16,7 +16,7 @@ from common.config.text import dotted
 from common.data.published.catalogue import describe
 from common.division import Division
 from common.errors import NectarError
-from common.methods import FOREIGN_CLIENT, METHODS, is_foreign
+from common.methods import METHODS, is_foreign
 from common.methods import section as section_of
 from common.samples.dataset import DatasetInfo
 from common.settings.base import Disclosure
@@ -95,23 +95,21 @@ class View:
 
     @cached_property
     def facts(self) -> Facts | None:
-        """What is known of the method; None for one that this release does not know, or that states nothing."""
+        """The method's facts; None for one that this release does not know, or that states nothing."""
         disclosed = Disclosure.read(self.record.provenance.get("privacy"))
-        found = facts_of(self.method, disclosed, self.setting) if disclosed is not None else None
+        if disclosed is None:
+            return None
+        settings = self.config.settings if self.config is not None else None
+        found = facts_of(self.method, disclosed, settings)
         if found is None:
             return None
         inner = self.config.inner if self.config is not None else {}
-        told = [
-            facts_of(name, disclosed, own.model_dump().get)
+        facts = [
+            facts_of(name, disclosed, own)
             for name, own in inner.items()
             if (disclosed := own.disclosure()) is not None
         ]
-        return found.around([facts for facts in told if facts is not None])
-
-    def setting(self, name: str) -> Any:
-        """Return one of the method's own settings, or None."""
-        place = section_of(self.method) if self._known else FOREIGN_CLIENT
-        return self.settings.get(f"{place}.{name}")
+        return found.including([one for one in facts if one is not None])
 
     @property
     def measure(self) -> str:
@@ -128,11 +126,11 @@ class View:
         return [line for line in self.rounds if losses[line["round"]] > losses.get(0, math.inf)]
 
     @property
-    def spoken(self) -> str:
+    def display_name(self) -> str:
         """The method as a heading names it."""
         if self.facts is None or self.foreign:
             return self.method.rpartition(":")[2]
-        return self.facts.spoken
+        return self.facts.display_name
 
     @property
     def done(self) -> str:
@@ -143,7 +141,7 @@ class View:
     def title(self) -> str:
         """What was run."""
         dataset = self.settings.get("dataset", "unknown data")
-        return f"{self.spoken} on {dataset}, seed {self.settings.get('seed', 'unknown')}"
+        return f"{self.display_name} on {dataset}, seed {self.settings.get('seed', 'unknown')}"
 
     @property
     def lines(self) -> list[dict[str, Any]]:
@@ -275,4 +273,4 @@ def _name(view: View, all_views: Sequence[View]) -> str:
     shown = [f"{key}={own[key]}" for key in differing[:_MAX_NAMED]]
     if len(differing) > _MAX_NAMED:
         shown.append("...")
-    return f"{view.spoken}, {', '.join(shown)}" if shown else view.spoken
+    return f"{view.display_name}, {', '.join(shown)}" if shown else view.display_name

@@ -117,7 +117,7 @@ def test_what_a_record_says_the_report_goes_by(records: dict[str, Path]) -> None
     stated["privacy"]["began_as"] = "real examples"
     path.write_text(json.dumps(stated))
     assert (
-        "do not call that private"
+        "do not treat them as private"
         in Document(pages.page([View(RunRecord.open(records["feddm"]))])).text
     )
     path = records["private"] / "metrics.jsonl"
@@ -129,4 +129,4 @@ def test_what_a_record_says_the_report_goes_by(records: dict[str, Path]) -> None
         path.write_text(path.read_text().replace("fedavg", "fedzzz"))
     view = View(RunRecord.open(records["fedavg"]))
     assert view.facts is None
-    assert "The report knows no facts about fedzzz" in Document(pages.page([view])).text
+    assert "The report knows nothing about fedzzz" in Document(pages.page([view])).text

@@ -10,10 +10,9 @@ from golden import assert_sentence
 from places import ROOT
 
 from common.config.loading import load
-from common.errors import ConfigError
 from common.methods import METHODS, Method
 from common.settings.base import Disclosure
-from nectar.report.facts import Facts, Given, facts_of
+from nectar.report.facts import facts_of
 
 GOLDEN = ROOT / "tests" / "golden" / "facts.txt"
 ADAM = "flwr.serverapp.strategy:FedAdam"
@@ -27,14 +26,6 @@ def disclosed(**keys: Any) -> Disclosure:
     found = load(keys).settings.disclosure()
     assert found is not None
     return found
-
-
-def own_facts(stated: Disclosure, given: Given) -> Facts:
-    return Facts("Mine", sent=(f"My {stated.payload} were sent.",))
-
-
-def no_facts(stated: Disclosure, given: Given) -> str:
-    return "weights"
 
 
 #: methods, and settings that change what leaves a device
@@ -61,14 +52,13 @@ def test_what_a_report_says_that_leaves_a_device(typed: str, pytestconfig: pytes
     """As a whole: what the settings disclose, the method's name, what is protected and what is sent."""
     method, _, chosen = typed.partition(" ")
     stated = disclosed(method=method, set=chosen)
-    given = load({"method": method, "set": chosen}).settings.model_dump()
-    facts = facts_of(method, stated, given.get)
+    facts = facts_of(method, stated, load({"method": method, "set": chosen}).settings)
     assert facts is not None
     sentences = [*facts.protected, *facts.sent]
     assert all(sentence.endswith(".") for sentence in sentences)
     assert bool(facts.carries) != (stated.images or stated.payload == "synthetic batches")
     fields = " ".join(f"{name}={value}" for name, value in asdict(stated).items() if value)
-    text = "\n".join([f"{facts.spoken} ({fields})", *sentences])
+    text = "\n".join([f"{facts.display_name} ({fields})", *sentences])
     assert_sentence(pytestconfig, GOLDEN, typed.replace(":", "-"), text)
 
 
@@ -91,25 +81,20 @@ def test_what_is_not_understood_in_a_record_is_not_taken_for_a_statement(recorde
 def test_a_flower_strategy_s_devices_are_fedavg_s() -> None:
     weights = disclosed(method=ADAM)
     assert weights == Disclosure("weights", update=True)
-    assert facts_of(ADAM, weights, nothing) == facts_of("fedavg", weights, nothing)
+    adam, fedavg = (facts_of(method, weights, None) for method in (ADAM, "fedavg"))
+    assert adam is not None
+    assert fedavg is not None
+    assert (adam.display_name, fedavg.display_name) == ("FedAdam", "FedAvg")
+    assert replace(adam, display_name="FedAvg") == fedavg
 
 
-def test_a_method_of_one_s_own_names_its_facts_or_has_its_class_and_its_settings_words(
+def test_a_method_of_one_s_own_has_its_name_and_its_settings_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     own = Method("mine", "mine:Strategy", "mine:Client", "mine:Settings")
     monkeypatch.setattr("nectar.report.facts.resolve", lambda name: own)
-    stated = Disclosure("weights", update=True)
-    plain = facts_of("mine:METHOD", stated, nothing)
+    monkeypatch.setattr("nectar.report.facts.is_foreign", lambda name: False)
+    plain = facts_of("mine:METHOD", Disclosure("weights", update=True), None)
     assert plain is not None
-    assert (plain.spoken, plain.carries) == ("Strategy", "weights")
-    assert plain.sent[0].startswith("Sites sent weights, a function of private data")
-
-    own = replace(own, facts=f"{__name__}:own_facts")
-    monkeypatch.setattr("nectar.report.facts.load", {f"{__name__}:own_facts": own_facts}.get)
-    assert facts_of("mine:METHOD", stated, nothing) == Facts(
-        "Mine", sent=("My weights were sent.",)
-    )
-    monkeypatch.setattr("nectar.report.facts.load", lambda path: no_facts)
-    with pytest.raises(ConfigError, match=r"own_facts must return nectar\.report\.facts\.Facts"):
-        facts_of("mine:METHOD", stated, nothing)
+    assert (plain.display_name, plain.carries) == ("mine", "weights")
+    assert plain.sent == ("What sites sent (weights) is a function of private data.",)

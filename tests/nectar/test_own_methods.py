@@ -35,6 +35,9 @@ class DampedSettings(FedAvgSettings):
 
     part: float = setting(0.5, "the part of the way that is sent", gt=0, le=1)
 
+    def remark(self):
+        return f"Each site went {self.part:g} of the way."
+
 
 class DampedClient(DeviceClient):
     @phase("damped")
@@ -51,18 +54,11 @@ class Damped(FedAvg):
         return {site.name: instruction for site in sites}
 
 
-METHOD = Method("damped", Damped, DampedClient, DampedSettings, "damping_facts:facts")
+METHOD = Method("damped", Damped, DampedClient, DampedSettings)
 SPELT = Method("spelt", "damping:Damped", "damping:DampedClient", "damping:DampedSettings")
 NO_STRATEGY = Method("without", DampedSettings, DampedClient, DampedSettings)
 NO_CLIENT = Method("without", Damped, Damped, DampedSettings)
 '''
-
-# A file of its own: a site has no nectar.
-FACTS = """
-from nectar.report.facts import Facts
-def facts(disclosed, given):
-    return Facts("Damped averaging", carries="weights")
-"""
 
 NET = """
 from torch import nn
@@ -77,7 +73,6 @@ def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "damping.py").write_text(METHOD)
-    (folder / "damping_facts.py").write_text(FACTS)
     (folder / "mymodels.py").write_text(NET)
     return folder
 
@@ -86,7 +81,7 @@ def folder(tmp_path: Path) -> Path:
 def _here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(folder))
     yield
-    for name in ("damping", "damping_facts", "mymodels"):
+    for name in ("damping", "mymodels"):
         sys.modules.pop(name, None)
 
 
@@ -108,7 +103,9 @@ def test_it_runs_with_settings_of_its_own_and_what_it_takes_over(small: Small) -
     assert run(small(method="damping:SPELT", set="spelt.part=0.25 fedavg.lr=0.2")).metrics()
 
     view = View(RunRecord.open(part.directory))
-    assert (view.spoken, view.foreign, view.setting("part")) == ("Damped averaging", False, 0.25)
+    assert (view.display_name, view.foreign) == ("damped", False)
+    assert view.facts is not None
+    assert view.facts.sent[-1] == "Each site went 0.25 of the way."
 
 
 @pytest.mark.usefixtures("_here")
@@ -117,7 +114,7 @@ def test_a_report_of_it_can_be_had_where_it_is_not(small: Small, monkeypatch: An
     sys.modules.pop("damping")
     monkeypatch.setattr(sys, "path", [p for p in sys.path if not p.endswith("mine")])
     view = View(RunRecord.open(record.directory))
-    assert (view.facts, view.spoken, len(view.rounds)) == (None, "METHOD", 1)
+    assert (view.facts, view.display_name, len(view.rounds)) == (None, "METHOD", 1)
 
 
 @pytest.mark.usefixtures("_here")
@@ -126,7 +123,6 @@ def test_its_parts_are_import_paths_however_they_were_given() -> None:
     for name in ("METHOD", "SPELT"):
         method = resolve(f"damping:{name}")
         assert (method.strategy, method.client, method.settings) == paths
-    assert resolve("damping:METHOD").facts == "damping_facts:facts"
     assert is_foreign("damping:Damped")
     assert not is_foreign("damping:METHOD")
     assert resolve("damping:Damped") == Method(

@@ -69,7 +69,7 @@ def test_the_page_says_what_left_by_each_mechanism(small: Small, name: str) -> N
 def test_the_page_says_what_the_server_saw_of_a_sum(small: Small, secret: str) -> None:
     _, page = page_of(small, "fedavg", f"federation.sites=4 federation.secret={secret}")
     said = {
-        "off": "trained weights of every device were sent",
+        "off": "What sites sent (weights) is a function of private data",
         "on": "holds of the total of many alone",
     }
     assert said[secret] in page

@@ -228,9 +228,9 @@ def test_a_private_makers_round_and_the_inner_methods_are_charged_together(small
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("feddm.start=real", "began as real ones"),
-        ("feddm.start=mix:4", "mean of a few real ones"),
-        ("fedssyn.distilled_by=real", "Real images were sent, as they are"),
+        ("feddm.start=real", "started from real examples"),
+        ("feddm.start=mix:4", "mean of 4 real images"),
+        ("fedssyn.distilled_by=real", "Real images were sent unchanged"),
     ],
 )
 def test_report_and_export_say_what_the_maker_discloses(words: str, said: str) -> None:
@@ -239,11 +239,11 @@ def test_report_and_export_say_what_the_maker_discloses(words: str, said: str) -
     for name, settings in config.methods.items():
         disclosed = settings.disclosure()
         assert disclosed is not None
-        facts = facts_of(name, disclosed, settings.model_dump().get)
+        facts = facts_of(name, disclosed, settings)
         assert facts is not None
         told += facts.sent
     assert any(said in sentence for sentence in told)
-    assert any("Other devices got the images mixed" in sentence for sentence in told)
+    assert any("Other sites received the images mixed" in sentence for sentence in told)
     assert "REAL IMAGES" in nature_of_images(config)
 
 
