@@ -23,6 +23,7 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,6 @@ from nectar.comparison.paper_table import read_paper_table
 from nectar.records.record import RunRecord
 from nectar.report.page import COLOURS
 from nectar.report.privacy import guarantee
-from nectar.report.tables import FILE, curve_of, worth
 from nectar.report.view import View
 
 BEGIN, END = "<!-- standings: written by benchmarks/standings.py -->", "<!-- /standings -->"
@@ -473,6 +473,47 @@ def main() -> int:
     write_text(asked.csv.with_suffix(".md"), text)
     draw(runs, asked.csv.parent.parent / "images", asked.csv.stem)
     return 0
+
+
+# ---- worth ---------------------------------------------------------------------------------------
+# How many labelled images at the server reach an accuracy alone, as ``method=server`` has measured: ``worth.csv`` has
+# the curve of each data set and model, a line for each number of images and seed.
+
+FILE = Path(__file__).with_name("worth.csv")
+
+Curve = Mapping[int, float]
+"""Mean accuracy by the number of labelled images, ascending."""
+
+
+@cache
+def curve_of(dataset: str) -> Curve:
+    """Return what a server that asks nobody reaches, by labelled images; empty if it was not measured."""
+    found: dict[int, list[float]] = {}
+    with FILE.open(newline="", encoding="utf-8") as file:
+        for line in csv.DictReader(file):
+            if line["dataset"] == dataset:
+                found.setdefault(int(line["images"]), []).append(float(line["accuracy"]))
+    return {images: statistics.fmean(found[images]) for images in sorted(found)}
+
+
+def worth(accuracy: float, curve: Curve) -> str:
+    """Return the number of labelled images at which the curve reaches an accuracy, to two digits; empty without one.
+
+    Between two points the accuracy goes with the logarithm of the number.
+    """
+    points = list(curve.items())
+    if not points or math.isnan(accuracy):
+        return ""
+    before, low = points[0]
+    if accuracy < low:
+        return f"< {before:,}"
+    for images, reached in points:
+        if accuracy <= reached:
+            way = (accuracy - low) / (reached - low) if reached > low else 1.0
+            exact = math.exp(math.log(before) + way * math.log(images / before))
+            return f"{round(exact, 1 - math.floor(math.log10(exact))):,.0f}"
+        before, low = images, max(low, reached)
+    return f"> {before:,}"
 
 
 if __name__ == "__main__":

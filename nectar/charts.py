@@ -230,6 +230,7 @@ def inline_svg(figure: Figure, *, label: str) -> str:
     buffer = io.BytesIO()
     _render(figure, "svg", buffer)
     root = ElementTree.fromstring(buffer.getvalue())
+    _name_points(figure, root)
     prefix = "c" + hashlib.sha256(label.encode()).hexdigest()[:8] + "-"
     for element in list(root.iter()):
         for child in list(element):
@@ -248,6 +249,21 @@ def inline_svg(figure: Figure, *, label: str) -> str:
     heading.text = label
     root.insert(0, heading)
     return ElementTree.tostring(root, encoding="unicode")
+
+
+def _name_points(figure: Figure, root: ElementTree.Element) -> None:
+    """Give each marker of a line a title with its name and values, which a browser shows where one points."""
+    groups = {element.get("id"): element for element in root.iter(f"{_SVG}g")}
+    for line in (line for axes in figure.axes for line in axes.get_lines() if line.get_gid()):
+        markers = list(groups[line.get_gid()].iter(f"{_SVG}use"))
+        every: Any = line.get_markevery() or 1
+        drawn = np.asarray(line.get_xydata())[::every]
+        points = drawn[np.isfinite(drawn).all(1)].tolist()
+        if len(points) != len(markers):  # some lie outside the axes
+            continue
+        for marker, (x, y) in zip(markers, points, strict=True):
+            title = ElementTree.SubElement(marker, "title")
+            title.text = f"{line.get_label()}: {y:.4g} at {x:.4g}"
 
 
 def _draw(axes: Axes, index: int, series: Series) -> Any:
@@ -272,6 +288,8 @@ def _draw(axes: Axes, index: int, series: Series) -> Any:
         markersize=5,
         linewidth=1.6,
         markevery=max(1, -(-len(x) // _MAX_MARKERS)),
+        label=_printable(series.name),
+        gid=f"series-{index}",
     )
     return line
 

@@ -49,6 +49,14 @@ class Picture(NamedTuple):
     n: int = 1
 
 
+class Strip(NamedTuple):
+    """Images side by side: what they are, and the captions below them."""
+
+    label: str
+    picture: Picture
+    captions: Sequence[str] = ()
+
+
 @dataclass
 class Budget:
     """How many more bytes of pictures the page may take."""
@@ -76,7 +84,7 @@ class SiteImages:
     count: str
     judgement: str = ""
     caption: str = ""
-    rows: list[tuple[str, list[tuple[Picture, list[str]]]]] = field(default_factory=list)
+    rows: list[tuple[str, list[Strip]]] = field(default_factory=list)
     table: ReportTable | None = None
     chart: str = ""
 
@@ -222,11 +230,12 @@ def _site(
         of = f"{site}, class {name}"
         alt = f"{of}: {plural(len(members), 'image')} {view.done}"
         sent_here = _drawn(images[members], alt, budget)
-        strips: list[tuple[Picture, list[str]]] = [(sent_here, [])]
+        strips = [Strip(view.done, sent_here)]
         for owner, one in compared.items():
-            alt = f"{of}: the {which} real image of each{'' if owner == site else f' at {owner}'}"
+            label = which if owner == site else f"{which} at {owner}"
+            alt = f"{of}: the real image that is {label} for each"
             found_there = _drawn(one.images[part], alt, budget)
-            strips.append((found_there, one.captions[part]))
+            strips.append(Strip(label, found_there, one.captions[part]))
         rows.append((name, strips))
     message = counted = (
         f"{plural(len(labels), 'image')} of {plural(len(present), 'class', 'classes')}"
@@ -234,10 +243,7 @@ def _site(
     if len(every) < len(labels):
         message = f"{counted}; here {plural(len(every), 'image')} of {plural(len(rows), 'class', 'classes')}"
     if compared:
-        how = "distance" if contrast == "pixels" else "their correlation"
-        line = f"the {which} real one and {'its ' if contrast == 'pixels' else ''}{how}"
-        whose = [line if o == site else f"{line} at {o}, which it helped" for o in compared]
-        message += f"; above: {view.done}, below: {'; '.join(whose)}"
+        message += f"; below each row its {'distance' if contrast == 'pixels' else 'correlation'}"
     judged = _judgement(site, compared[site]) if site in compared else ""
     return SiteImages(site, plural(len(labels), "image"), judged, f"{site}: {message}", rows)
 

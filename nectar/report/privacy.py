@@ -58,11 +58,10 @@ def guarantee(view: View) -> Guarantee | None:
     return Guarantee(max(float(each["epsilon"]) for each in told), float(told[0]["delta"]))
 
 
-def epsilon_figure(view: View) -> str:
-    """Return the epsilon that is guaranteed, or in a word why no number is there."""
-    if (holds := guarantee(view)) is not None:
-        return f"{holds.epsilon:.3g}"
-    return "not stated" if _shortfall(view) == _UNSTATED else "none"
+def epsilon_card(view: View) -> list[tuple[str, str]]:
+    """Return the epsilon that is guaranteed and its name; empty without one, which the verdict says."""
+    holds = guarantee(view)
+    return [] if holds is None else [(f"{holds.epsilon:.3g}", "epsilon")]
 
 
 def verdict(view: View) -> tuple[str, str, str]:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
 from common.settings.sections import MEASURES
 from common.sites import IN_PROCESS, RAY
 from nectar.audit.images import examining as outcome
 from nectar.records.record import over_classes
-from nectar.report.text import MISSING, is_number, number, seconds, share, size, total
+from nectar.report.text import MISSING, is_number, seconds, share, size, total
 from nectar.report.view import View, accuracy, judged_by
 
 Cell = str | tuple[str, str]
@@ -65,16 +60,14 @@ def typed(view: View) -> str:
 
 
 def again(view: View) -> str:
-    """Return the line that makes the run's numbers again; none for one whose data are at its sites."""
+    """Return the command that reproduces a simulation from its record's directory; empty for another run."""
     if view.engine not in (IN_PROCESS, RAY):
         return ""
-    record = view.record.directory
-    line = ["nectar", "run", "--config", str(record / "config.yaml"), f"output-dir={record.parent}"]
-    return shlex.join(line)
+    return "nectar run --config config.yaml"
 
 
 def summary_lines(view: View) -> list[tuple[str, str]]:
-    """Return what the opening's figures leave out: the best round, what the accuracy is worth, bytes."""
+    """Return what the opening's figures leave out: sites, the best round, bytes."""
     sites = len(view.sites) or view.unlisted.get("sites", 0)
     pairs = [("sites", str(sites) if sites else MISSING)]
     by = view.measure
@@ -85,11 +78,6 @@ def summary_lines(view: View) -> list[tuple[str, str]]:
         what = "" if by == "accuracy" else f"{MEASURES[by]} on "
         message = f"round {best['round']}: {what}validation {there}, test {on_test}"
         pairs.append(("best on validation", message))
-    last = accuracy(view.lines[-1]) if view.lines else None
-    if view.config is not None and is_number(last):
-        images = worth(number(last), curve_of(view.config.dataset))
-        message = f"{images} labelled images at a server that asks no site"
-        pairs += [("worth", message)] if images else []
     up, down = (size(total(by_site(view, way))) for way in ("up", "down"))
     return [*pairs, ("sent", f"{up} up, {down} down")]
 
@@ -349,45 +337,3 @@ def _flattened(key: str, value: Any) -> Iterator[tuple[str, str]]:
         yield key, shlex.join(map(str, value)) or MISSING
     else:
         yield key, (value if isinstance(value, str) else json.dumps(value)) or MISSING
-
-
-# ---- worth ---------------------------------------------------------------------------------------
-# What an accuracy is worth: how many labelled images at the server reach it alone, as ``method=server`` has measured.
-#
-# ``worth.csv`` has the curve of each data set and model, a line for each number of images and seed.
-
-FILE = Path(__file__).with_name("worth.csv")
-
-Curve = Mapping[int, float]
-"""Mean accuracy by the number of labelled images, ascending."""
-
-
-@cache
-def curve_of(dataset: str) -> Curve:
-    """Return what a server that asks nobody reaches, by labelled images; empty if it was not measured."""
-    found: dict[int, list[float]] = {}
-    with FILE.open(newline="", encoding="utf-8") as file:
-        for line in csv.DictReader(file):
-            if line["dataset"] == dataset:
-                found.setdefault(int(line["images"]), []).append(float(line["accuracy"]))
-    return {images: fmean(found[images]) for images in sorted(found)}
-
-
-def worth(accuracy: float, curve: Curve) -> str:
-    """Return the number of labelled images at which the curve reaches an accuracy, to two digits; empty without one.
-
-    Between two points the accuracy goes with the logarithm of the number.
-    """
-    points = list(curve.items())
-    if not points or math.isnan(accuracy):
-        return ""
-    before, low = points[0]
-    if accuracy < low:
-        return f"< {before:,}"
-    for images, reached in points:
-        if accuracy <= reached:
-            way = (accuracy - low) / (reached - low) if reached > low else 1.0
-            exact = math.exp(math.log(before) + way * math.log(images / before))
-            return f"{round(exact, 1 - math.floor(math.log10(exact))):,.0f}"
-        before, low = images, max(low, reached)
-    return f"> {before:,}"

@@ -14,7 +14,7 @@ from nectar.report import page as pages
 from nectar.report.view import View
 from server_app.record import Record
 
-_VOID = {"img", "meta", "br", "path", "use", "rect", "circle"}
+_VOID = {"img", "meta", "br", "path", "rect", "circle"}
 
 
 class Document(HTMLParser):

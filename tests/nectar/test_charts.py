@@ -155,3 +155,11 @@ def test_bytes_are_drawn_in_the_unit_that_they_come_to(
     (axes,) = lines(both, title="", x_label=f"{UNIT} sent", y_label="").axes
     assert axes.get_xlabel() == label
     assert max(float(line.get_xdata()[-1]) for line in axes.lines) == pytest.approx(last)
+
+
+def test_a_marker_has_a_title_with_its_line_and_values() -> None:
+    """What is missing has no marker, and so no title."""
+    series = [Series("a_b", [0, 1, 2], [0.5, math.nan, 0.75]), Series("c", [0, 1], [1, 2])]
+    text = inline_svg(lines(series, title="t", x_label="round", y_label="y"), label="chart")
+    titles = re.findall(r"<use[^>]*><title>([^<]*)</title></use>", text)
+    assert titles == ["a_b: 0.5 at 0", "a_b: 0.75 at 2", "c: 1 at 0", "c: 2 at 1"]

@@ -92,7 +92,7 @@ def test_the_report_of_a_private_run_prints_nothing_that_nobody_knew(tmp_path: P
     metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
     page = report_of(record)
     assert "Noise covers what was sent" in page
-    assert "<strong>not stated</strong><span>epsilon</span>" in page
+    assert "<span>epsilon</span>" not in page
     assert "<strong>not judged</strong><span>accuracy (evaluation.on=none)</span>" in page
     assert "The sites told no numbers of images (privacy.counts=one)" in page
     assert "only their numbers of images" not in page

@@ -16,9 +16,11 @@ from benchmarks.named_points import Point, chart
 from benchmarks.standings import (
     BEGIN,
     END,
+    FILE,
     Run,
     as_csv,
     curve_csv,
+    curve_of,
     draw,
     merged,
     page,
@@ -26,12 +28,12 @@ from benchmarks.standings import (
     sends_real,
     taken_up,
     use_of,
+    worth,
 )
 from common.config.loading import load
 from common.errors import ConfigError
 from nectar.arguments import parse_arguments
 from nectar.records.record import RunRecord
-from nectar.report.tables import FILE, curve_of, worth
 
 of_cifar10 = partial(worth, curve=curve_of("cifar10"))
 
