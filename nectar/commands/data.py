@@ -117,7 +117,7 @@ def _run(config: Config) -> tuple[Dataset, Holdings, DataError | None]:
         holdings = held_by_sites(division)
         print(describe_sites(division, holdings), flush=True)
         if config.images.folder:
-            _tell_same(division)
+            _print_same(division)
         return some_of_each_site(division), holdings, None
     print(describe_dataset(division.dataset), flush=True)
     if division.dataset.info.kind in ("table", "series"):
@@ -131,14 +131,14 @@ def _run(config: Config) -> tuple[Dataset, Holdings, DataError | None]:
         refused, holdings = error, own("all", division.dataset)
         print(f"\ntraining {holdings.unit} by class:\n{describe_own(division.dataset)}", flush=True)
     if config.images.folder:
-        _tell_same(division)
+        _print_same(division)
     return division.dataset, holdings, refused
 
 
-def _tell_same(division: Division) -> None:
+def _print_same(division: Division) -> None:
     from nectar.dataset.account import same_pictures
 
-    for line in same_pictures(division).lines:
+    for line in same_pictures(division):
         print(line)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from common.config.keys import FILE_KEY
-from common.errors import ConfigError
+from common.errors import ConfigError, DataError
 from nectar.arguments import AllowImports, argument, flag, is_place, option, parse_arguments
 from nectar.records.record_imports import import_policy_of
 
@@ -123,6 +123,7 @@ def _figures(
     exported: ExportedModel, place: Path | None, label: str, config: Config
 ) -> tuple[str, Mapping[str, Any], list[Skipped]]:
     """Return the figures as text and as JSON can hold them, and the inputs that could not be read."""
+    from common.data.folders.folder import skipped_summary
     from common.learning.compute import torch_device
     from nectar.export.inputs import batches, labelled, own_pictures, split_batches, test_split
     from nectar.export.scoring import (
@@ -149,7 +150,13 @@ def _figures(
             for name, split in own.parts.items()
         }
         return parts_as_text(scores), parts_as_dict(scores), [*own.skipped]
-    found = score(exported, batches(inputs, size, skipped), device, precision)
+    try:
+        found = score(exported, batches(inputs, size, skipped), device, precision)
+    except DataError:
+        if not skipped:
+            raise
+        reasons = "; ".join(skipped_summary(skipped))
+        raise DataError(f"none of the inputs in {place} can be read ({reasons})") from None
     text = as_text(found)
     if exported.split is not None and exported.split.folder:
         text += f"\n\n{UNKNOWN}"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +13,6 @@ from PIL import Image, ImageDraw, ImageFont
 
 from common.data.division.partitions import class_counts, report
 from common.data.division.stratify import group_ids
-from common.data.folders.decode import Unreadable, most_pixels, read_image
 from common.data.folders.folder import (
     Holdout,
     ImageFile,
@@ -376,49 +373,33 @@ def _font() -> ImageFont.FreeTypeFont:
 
 
 # ---- same pictures -------------------------------------------------------------------------------
-# Pictures of a folder that are the same, or nearly, in training and in test.
+# Files of a folder that are in training and in test.
 
-_SIDE, _APART, _SECONDS, _SAME_PICTURES_NAMED = 32, 2, 60.0, 10
-#: a picture with less between its darkest and its brightest value is like any other as flat
-_FLAT = 16
+_SAME_PICTURES_NAMED = 10
 
 
-@dataclass(frozen=True)
-class SamePictures:
-    """Pairs of a test and a training picture's places, and how many files nobody had the time to look at."""
-
-    pairs: tuple[tuple[str, str], ...]
-    unseen: int
-
-    @property
-    def lines(self) -> list[str]:
-        """What a person is told; nothing where all were looked at and none is there twice."""
-        told = [f"  {test} is {train}" for test, train in self.pairs[:_SAME_PICTURES_NAMED]]
-        if self.pairs[_SAME_PICTURES_NAMED:]:
-            told.append(f"  and {len(self.pairs) - _SAME_PICTURES_NAMED:,} more")
-        if self.pairs:
-            told.insert(
-                0,
-                f"{len(self.pairs):,} test pictures are in training too, the same or within {_APART} of 255 at "
-                f"{_SIDE}x{_SIDE} grey: the test accuracy counts what was learned by heart; remove them, or keep "
-                "pictures together by images.group",
-            )
-        if self.unseen:
-            told.append(
-                f"{self.unseen:,} pictures were not looked at for being in training and in test: the {_SECONDS:g} "
-                "seconds for it were over"
-            )
-        return told
+def same_pictures(division: Division) -> list[str]:
+    """Return as lines which test files of a run's folder equal one that its sites learn from; empty if none does."""
+    train, test = _parts(division)
+    known = {_digest(path): path for path in reversed(train)}
+    pairs = sorted(
+        (str(path), str(known[digest])) for path in test if (digest := _digest(path)) in known
+    )
+    if not pairs:
+        return []
+    lines = [
+        f"{len(pairs):,} test pictures are in training too, so the test accuracy counts what was memorised: remove "
+        "them, or keep pictures together by images.group",
+        *(f"  {one} is {other}" for one, other in pairs[:_SAME_PICTURES_NAMED]),
+    ]
+    if pairs[_SAME_PICTURES_NAMED:]:
+        lines.append(f"  and {len(pairs) - _SAME_PICTURES_NAMED:,} more")
+    return lines
 
 
-def same_pictures(division: Division) -> SamePictures:
-    """Return which test pictures of a run's folder are among those that its sites learn from, too."""
-    looked = _Looks(division.config.images, time.monotonic() + _SECONDS)
-    train, test = (looked.at(files) for files in _parts(division))
-    pairs = _nearly(test, train, looked)
-    pairs |= {p: train.digests[d] for d, p in test.digests.items() if d in train.digests}
-    whole = sorted((str(one), str(other)) for one, other in pairs.items())
-    return SamePictures(tuple(whole), looked.unseen)
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _parts(division: Division) -> list[list[Path]]:
@@ -451,58 +432,3 @@ def _used(
     skipped = {one.path for one in dataset.skipped}
     files = list_split(folder, split, images.names, images.group).files
     return [(folder / file.path, file) for file in files if printable(file.path) not in skipped]
-
-
-@dataclass
-class _Looked:
-    """Pictures that were looked at: by their files' contents, and small and grey, uint8 [n, 1024]."""
-
-    digests: dict[str, Path]
-    places: list[Path]
-    small: NDArray[np.uint8]
-
-
-@dataclass
-class _Looks:
-    images: ImagesSettings
-    ends: float
-    unseen: int = 0
-
-    def at(self, files: list[Path]) -> _Looked:
-        digests, places, small = dict[str, Path](), list[Path](), [np.empty(0, np.uint8)]
-        form = self.images.model_copy(update={"size": _SIDE, "channels": 1, "bits": 8})
-        for number, path in enumerate(files):
-            if time.monotonic() > self.ends:
-                self.unseen += len(files) - number
-                break
-            with suppress(Unreadable, OSError):  # one may be gone by now
-                with path.open("rb") as file:
-                    digests.setdefault(hashlib.file_digest(file, "sha256").hexdigest(), path)
-                values = read_image(path, form, most_pixels()).ravel()
-                if np.ptp(values) >= _FLAT:
-                    places.append(path)
-                    small.append(values.astype(np.uint8))
-        return _Looked(digests, places, np.concatenate(small).reshape(-1, _SIDE**2))
-
-
-def _nearly(test: _Looked, train: _Looked, looked: _Looks) -> dict[Path, Path]:
-    """Return the training picture that a test picture nearly is, by place: of those of nearly its mean.
-
-    Those that there is no time for count as not looked at.
-    """
-    means = train.small.mean(1)
-    order = np.argsort(means)
-    firsts = np.searchsorted(means[order], test.small.mean(1) - _APART, "left")
-    lasts = np.searchsorted(means[order], test.small.mean(1) + _APART, "right")
-    pairs = {}
-    for place, values, first, last in zip(test.places, test.small, firsts, lasts, strict=True):
-        if time.monotonic() > looked.ends:
-            looked.unseen += 1
-            continue
-        near = order[first:last]
-        for some in (slice(None, None, _SIDE + 1), slice(None)):  # the diagonal first
-            apart = np.abs(train.small[near, some].astype(np.int16) - values[some])
-            near = near[(apart <= _APART).all(1)]
-        if len(near):
-            pairs[place] = train.places[near[0]]
-    return pairs
