@@ -6,7 +6,6 @@ pages to it. What the code knows in prose alone has no page here.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import itertools
 import re
@@ -156,16 +155,17 @@ def commands() -> str:
 
 
 def _command(name: str) -> Iterator[str]:
-    module = importlib.import_module(f"nectar.commands.{name.replace('-', '_')}")
     with click.Context(COMMANDS, info_name="nectar") as root:
-        command = COMMANDS.get_command(root, name)  # type: ignore[attr-defined]
+        command = COMMANDS.get_command(root, name)
+    assert command is not None
     yield f"### nectar {name}"
     yield f"{SUMMARIES[name][0].upper()}{SUMMARIES[name][1:]}."
-    yield from _help(module.HELP)
-    actions: dict[str, Callable[..., int]] = getattr(module, "ACTIONS", {})
-    for action, function in (actions or {"": module.main}).items():
-        own = command.commands[action] if actions else command
-        what = prose((inspect.getdoc(function) or "").partition("\n")[0]) if actions else ""
+    yield from _help(command.help or "")
+    actions = command.commands if isinstance(command, click.Group) else {"": command}
+    for action, own in actions.items():
+        function = own.callback
+        assert function is not None
+        what = prose((inspect.getdoc(function) or "").partition("\n")[0]) if action else ""
         words = [p.metavar or p.name for p in own.params if isinstance(p, click.Argument)]
         line = " ".join(["nectar", name, *([action] if action else []), "[OPTIONS]", *words])
         yield f"`{line}`" + (f": {what}" if what else "")

@@ -14,9 +14,6 @@ from contextlib import suppress
 from functools import partial
 from logging import getLogger
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
 
 from common.code.imports import is_import_path
 from common.config.keys import (
@@ -34,7 +31,6 @@ from common.config.keys import (
 )
 from common.config.loading import load
 from common.config.resolved import Config
-from common.config.tables import experiment_names
 from common.config.text import from_home, scalar
 from common.config.user_parts import ImportPolicy
 from common.errors import ConfigError, DataError
@@ -188,15 +184,6 @@ def meant_by(name: str, method: str = "") -> str:
     return nearest_key(name, [*TYPED_KEYS, *known_keys()], method or RunSettings().method)
 
 
-def completions(incomplete: str) -> list[str]:
-    """Return the words of settings that begin so: methods, experiments, and keys with their ``=``."""
-    from common.config.schema import known_keys
-
-    keys = [f"{key}=" for key in (*TYPED_KEYS, *known_keys())]
-    words = [*METHODS, *experiment_names(), *keys]
-    return [word for word in words if word.startswith(incomplete)]
-
-
 def to_flwr(run_config: Mapping[str, str | int | float | bool]) -> str:
     """Write a run config as the argument of ``flwr run -c``.
 
@@ -221,70 +208,7 @@ def _toml_character(character: str) -> str:
     return character
 
 
-# ---- options -------------------------------------------------------------------------------------
-# The words and options that several commands take.
-
-
-def flag(name: str, help: str) -> Any:
-    """Return an option without a value."""
-    return typer.Option(name, help=help)
-
-
-def option(metavar: str, help: str, *, name: str | None = None, **more: Any) -> Any:
-    """Return an option with a value, called as its parameter or ``name``; its default is not shown."""
-    names = () if name is None else (name,)
-    return typer.Option(*names, metavar=metavar, help=help, show_default=False, **more)
-
-
-def argument(metavar: str, help: str, **more: Any) -> Any:
-    """Return a word that stands without an option."""
-    return typer.Argument(metavar=metavar, help=help, show_default=False, **more)
-
-
-Words = Annotated[
-    list[str] | None,
-    argument(
-        "[EXPERIMENT | METHOD] [KEY=VALUE]...", "settings, as in Hydra", autocompletion=completions
-    ),
-]
-
-ConfigFile = Annotated[
-    str | None,
-    option(
-        "FILE",
-        "a YAML file of settings: written as an experiment is (base: NAME departs from one), or what "
-        "`nectar config` printed, or a record's config.yaml; words stand over it",
-        name="--config",
-    ),
-]
-
-_RECORD = "the directory that the run printed, the record's id, or latest"
-
-Record = Annotated[str, argument("RECORD", _RECORD)]
-
-Records = Annotated[list[str], argument("RECORD...", _RECORD)]
-
-Connection = Annotated[
-    str, argument("CONNECTION", "a name in Flower's config.toml, or HOST:PORT with --ca FILE")
-]
-
-CaFile = Annotated[
-    str | None,
-    option("FILE", "the authority's certificate, for a connection given as HOST:PORT", name="--ca"),
-]
-
-Insecure = Annotated[bool, flag("--insecure", "the SuperLink has no TLS, and that is meant")]
-
-AllowImports = Annotated[
-    str,
-    option(
-        "MODULES",
-        "a method, model or data set of somebody's own is imported only from modules named here",
-        name="--allow-imports",
-    ),
-]
-
-Delta = Annotated[float, typer.Option(help="the delta at which an epsilon is meant")]
+# ---- paths ---------------------------------------------------------------------------------------
 
 
 def is_place(word: str) -> bool:

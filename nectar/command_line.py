@@ -1,16 +1,12 @@
-"""The commands by what they are for, and how a function with typed options becomes one of them."""
+"""The commands by what they are for; each is a click command in a module of its name, imported when it is called."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from types import ModuleType
-from typing import Any, get_type_hints
+from typing import Any
 
 import click
-import typer
-from typer.core import TyperCommand, TyperGroup
-from typer.main import get_command
 
 from common.code.release import release
 from common.errors import ConfigError, fold, nearest
@@ -21,59 +17,43 @@ class Interrupted(Exception):
 
 
 class ReaderGone(Exception):
-    """Nobody reads on, as in ``nectar config | head``; click would end the process with a code of its own."""
-
-
-def error_text(error: click.ClickException) -> str:
-    """Return what an error of the library says, and where one reads what is taken."""
-    message, ctx = error.format_message(), getattr(error, "ctx", None)
-    if ctx is None or "`" in message or message.endswith("?"):
-        return message
-    return f"{message.rstrip('.')}: `{ctx.command_path} --help` says what it takes."
+    """The reader of the output has gone, as in ``nectar config | head``; click would choose another exit code."""
 
 
 GROUPS: dict[str, dict[str, str]] = {
-    "Run a federation here": {
-        "run": "run a federation inside this process",
+    "Run and compare": {
+        "run": "run a federation in this process",
         "simulate": "run a federation on Flower's simulation engine, Ray",
-        "compare": "run methods over seeds, what is not there yet, side by side",
+        "compare": "run methods over seeds, side by side; cached runs are reused",
         "config": "print the resolved configuration; explain methods and settings",
-        "methods": "list the methods: what sites send, and what data each takes",
-        "tables": "list the papers' tables and the experiments in each",
-        "init-method": "write the files of a method of your own that runs",
         "data": "prepare a data set, count its classes by site, check a folder",
     },
-    "Look at what it did": {
+    "Look at results and export them": {
         "runs": "list the records of runs, newest first, or remove some",
         "report": "write what runs did as one HTML file",
         "export": "write a run's model and synthetic images for use without Nectar",
         "score": "score an exported model on labelled data, or predict classes",
-    },
-    "Account for privacy": {
-        "privacy": "say what a site's privacy has cost, and plan noise or rounds",
+        "privacy": "show what a site's privacy has cost, and plan noise or rounds",
         "audit": "attack the images that a run sent, and its model",
     },
     "Run a federation across machines": {
         "site": "run a site: a SuperNode whose ClientApps start at once",
         "submit": "run a federation at a SuperLink, and watch it",
-        "status": "say which sites are online, and how far runs are",
+        "status": "show which sites are online, and how far runs are",
         "doctor": "check this machine, its keys and its connection before a run",
         "keys": "make a federation's keys and certificates, register its sites",
     },
 }
 
-
-SUMMARIES = {name: message for group in GROUPS.values() for name, message in group.items()}
-
+SUMMARIES = {name: summary for group in GROUPS.values() for name, summary in group.items()}
 
 _HELP = """\
 Nectar: federated learning from distilled data, on Flower.
 
-Settings are words, key=value, as in Hydra, after an experiment's or a method's name:
+Settings are written key=value, as in Hydra, after the name of an experiment or a method:
 `nectar run feddm dataset=mnist partition.alpha=0.01`. `nectar config --help` lists methods, data sets,
-experiments and settings; `nectar COMMAND --help` says what a command does.
+experiments and settings; `nectar COMMAND --help` explains a command.
 """
-
 
 _MEANT = {
     "create": "ca",
@@ -86,16 +66,22 @@ _MEANT = {
 }
 """Commands as people call them elsewhere."""
 
+_RENAMED = {
+    "predict": ("score", "--predict"),
+    "methods": ("config", "--help"),
+    "tables": ("compare", "--list"),
+}
+"""Commands of earlier releases that are an option of another one."""
 
 _GONE = {
     "fetch": "a record lies where the ServerApp runs, and docs/deployment.md says how it comes to you.",
     "backup": "docs/operator.md has the lines that copy the SuperLink's database and the keys.",
     "restore": "docs/operator.md has the lines; `nectar keys enforce` keeps out who was unregistered.",
     "serve": "`nectar report latest --follow` follows a run, and `nectar runs` lists the records.",
+    "init-method": "copy examples/damped, which docs/add-a-method.md explains.",
     "journal": "`flwr list` and `nectar status` name runs and sites.",
 }
 """Commands of earlier releases, and what there is in their place."""
-
 
 _SEEDS = "`nectar compare METHOD --seeds N` runs it over seeds."
 _LATEST = "the newest is listed first, and `latest` names it, as in `nectar report latest`."
@@ -114,17 +100,34 @@ _NO_OPTIONS = {
     **dict.fromkeys(("--repeat", "--repeats", "--seeds", "--runs"), _SEEDS),
     **dict.fromkeys(("--last", "--latest"), _LATEST),
 }
-"""Options that are looked for, and what there is in their place."""
+"""Options that people look for, and what there is in their place."""
+
+CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
+"""How every command lays out its help."""
 
 
-_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
+def error_text(error: click.ClickException) -> str:
+    """Return a usage error as a sentence that says where one reads what is taken."""
+    message, ctx = error.format_message(), getattr(error, "ctx", None)
+    if ctx is None or "`" in message or message.endswith("?"):
+        return message
+    return f"{message.rstrip('.')}: `{ctx.command_path} --help` says what it takes."
 
 
-class Command(TyperCommand):
-    """A command whose options are given once, and whose slips are answered with the word that was meant."""
+class Command(click.Command):
+    """A command whose options are given once, and whose slips are answered with the word that was meant.
 
-    more_help: Callable[[list[str]], str] | None = None
-    """Returns the help on the words that stand with ``--help``, where there is more than of the options."""
+    Parameters
+    ----------
+    more_help : function, optional
+        Returns the help on the words that stand with ``--help``.
+    """
+
+    def __init__(
+        self, *args: Any, more_help: Callable[[list[str]], str] | None = None, **more: Any
+    ) -> None:
+        super().__init__(*args, **{"context_settings": CONTEXT, **more})
+        self.more_help = more_help
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Show help before anything that a word could be wrong about."""
@@ -148,7 +151,7 @@ class Command(TyperCommand):
                 raise ConfigError(f"{option.opts[0]} is given twice: give it once.")
 
     def _unknown(self, ctx: click.Context, name: str) -> click.UsageError:
-        """Describe what was meant by an option that there is none of."""
+        """Return the error for an unknown option, with what was probably meant."""
         from common.methods import METHODS
         from nectar.arguments import meant_by
 
@@ -161,20 +164,14 @@ class Command(TyperCommand):
         if name in _NO_OPTIONS and name not in known:
             hint = _NO_OPTIONS[name]
         elif key and (f".{key}".endswith(f".{word}") or not guess):
-            hint = f"settings are words: did you mean {key}{'' if '=' in key else '=...'}?"
+            hint = (
+                f"settings are written key=value: did you mean {key}{'' if '=' in key else '=...'}?"
+            )
         elif guess:
             hint = f"did you mean --{guess}?"
         else:
-            hint = f"`{ctx.command_path} --help` lists those that there are."
+            hint = f"`{ctx.command_path} --help` lists the options."
         return click.UsageError(f"option {name} is unknown: {hint}", ctx)
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options alone: click 8.5 writes the arguments itself, typer 0.20 once more."""
-        click.Command.format_options(self, ctx, formatter)
-
-    def get_help(self, ctx: click.Context) -> str:
-        """Return the help; typer escapes brackets for rich, which is not asked here."""
-        return super().get_help(ctx).replace("\\[", "[")
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run it."""
@@ -186,10 +183,14 @@ class Command(TyperCommand):
             raise ReaderGone from None
 
 
-class Actions(TyperGroup):
-    """Commands by name; one that there is none of is answered with the nearest, an option first is the default's."""
+class Actions(click.Group):
+    """Commands by name; an unknown name is answered with the nearest, an option first belongs to the default."""
 
-    default = ""
+    command_class = Command
+
+    def __init__(self, *args: Any, default: str = "", **more: Any) -> None:
+        super().__init__(*args, **{"context_settings": CONTEXT, "no_args_is_help": True, **more})
+        self.default = default
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the default's name before its options."""
@@ -211,12 +212,9 @@ class Actions(TyperGroup):
             meant = f"run {method}" if method else _MEANT.get(args[0], "")
             known = meant.partition(" ")[0] in names
             guess = meant if known else nearest(args[0], names)
-            hint = (
-                f"did you mean `{ctx.command_path} {guess}`?" if guess else "`%s --help` lists all."
-            )
-            raise click.UsageError(
-                f"there is no command {args[0]!r}: {hint.replace('%s', ctx.command_path)}", ctx
-            )
+            path = ctx.command_path
+            hint = f"did you mean `{path} {guess}`?" if guess else f"`{path} --help` lists all."
+            raise click.UsageError(f"there is no command {args[0]!r}: {hint}", ctx)
         return super().resolve_command(ctx, args)
 
 
@@ -231,19 +229,22 @@ class Commands(Actions):
         """Return the command of that name, None if there is none."""
         if cmd_name not in SUMMARIES:
             return None
-        return command_of(
-            cmd_name, importlib.import_module(f"nectar.commands.{cmd_name.replace('-', '_')}")
-        )
+        found: click.Command = importlib.import_module(f"nectar.commands.{cmd_name}").main
+        return found
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Take ``nectar help COMMAND`` as people type it."""
+        """Take ``nectar help COMMAND`` as people type it, and the commands of the release before."""
         if args[0] == "help":
             args = [args[1], "--help", *args[2:]] if args[1:] else ["--help"]
             if len(args) == 1:
                 click.echo(ctx.get_help())
                 ctx.exit()
+        if args[0] in _RENAMED:
+            name, option = _RENAMED[args[0]]
+            click.echo(f"nectar: `nectar {args[0]}` is `nectar {name} {option}` now.", err=True)
+            args = [name, option, *args[1:]]
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -253,61 +254,18 @@ class Commands(Actions):
                 formatter.write_dl(list(commands.items()), col_max=13)
 
 
-def command_of(name: str, module: ModuleType) -> click.Command:
-    """Return the command that a module of ``nectar/commands`` is.
-
-    ``main`` is its function, ``HELP`` what its help says before the options, ``more_help(words) -> str`` what it says
-    after them or of the words that stand with ``--help``. A module with several has them by name in ``ACTIONS``, and
-    ``DEFAULT`` names the one that options without a name are of.
-    """
-    kind = type("Group", (Actions,), {"default": getattr(module, "DEFAULT", "")})
-    app = typer.Typer(add_completion=False, rich_markup_mode=None, help=module.HELP, cls=kind)
-    actions: dict[str, Callable[..., int]] = getattr(module, "ACTIONS", {})
-    own = getattr(module, "CONTEXT", {})
-    for action, function in actions.items():
-        settings = _CONTEXT | own.get(action, {})
-        app.command(action, cls=Command, context_settings=settings)(function)
-    if actions:
-        app.info.context_settings, app.info.no_args_is_help = _CONTEXT, True
-        group = get_command(app)
-        for action, function in actions.items():
-            _say_of_arguments(group.commands[action], function)  # type: ignore[attr-defined]
-        return group
-    app.command(name, cls=Command, context_settings=_CONTEXT, help=module.HELP)(module.main)
-    command = get_command(app)
-    command.more_help = getattr(module, "more_help", None)  # type: ignore[attr-defined]
-    _say_of_arguments(command, module.main)
-    return command
+def command(
+    help: str, more_help: Callable[[list[str]], str] | None = None
+) -> Callable[[Callable[..., int]], Command]:
+    """Return the decorator of a function that is a command of its module; its result is the exit code."""
+    return click.command(cls=Command, help=help, more_help=more_help)
 
 
-def _say_of_arguments(command: click.Command, function: Callable[..., int]) -> None:
-    """Give arguments the help that typer 0.20 loses under click 8.5, whose own arguments have one."""
-    hints = get_type_hints(function, include_extras=True)
-    for argument in (one for one in command.params if isinstance(one, click.Argument)):
-        for told in getattr(hints.get(argument.name or ""), "__metadata__", ()):
-            argument.help = told.help
+def group(help: str, default: str = "") -> Actions:
+    """Return a command with commands below it, of which options alone mean the ``default``."""
+    return Actions(help=help, default=default)
 
 
-def _version(asked: bool) -> None:
-    if asked:
-        click.echo(f"nectar {release()}")
-        raise typer.Exit
-
-
-def _root() -> click.Command:
-    app = typer.Typer(
-        cls=Commands, rich_markup_mode=None, help=_HELP, context_settings=_CONTEXT, name="nectar"
-    )
-
-    @app.callback()
-    def nectar(
-        version: bool = typer.Option(
-            False, "--version", callback=_version, is_eager=True, help="print the version"
-        ),
-    ) -> None:
-        pass
-
-    return get_command(app)
-
-
-COMMANDS = _root()
+COMMANDS = click.version_option(release(), message="nectar %(version)s", help="print the version")(
+    Commands("nectar", help=_HELP)
+)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+
+import click
 
 from common.errors import ConfigError
-from nectar.arguments import AllowImports, argument, flag
+from nectar.command_line import command
+from nectar.options import allow_imports_option
 
 HELP = """\
 Attacks the synthetic images that a run's sites sent, and its model: says how near the images come to real ones and how
@@ -21,14 +23,13 @@ nectar audit images latest
 _IMAGES = "images"
 
 
-def main(
-    names: Annotated[list[str] | None, argument("images RECORD", "what")] = None,
-    as_json: Annotated[bool, flag("--json", "as JSON, every image's distances too")] = False,
-    allow_imports: AllowImports = "",
-) -> int:
+@command(HELP)
+@click.argument("names", metavar="images RECORD", help="what", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="as JSON, every image's distances too")
+@allow_imports_option
+def main(names: tuple[str, ...], as_json: bool, allow_imports: str) -> int:
     """Audit a record; return 0."""
-    named = names or []
-    if len(named) != 2 or named[0] != _IMAGES:
+    if len(names) != 2 or names[0] != _IMAGES:
         raise ConfigError(
             "nectar audit takes the word images, and one record: such as `nectar audit images latest`."
         )
@@ -37,6 +38,6 @@ def main(
     from nectar.records.record import record_at
     from nectar.records.record_imports import import_policy_of
 
-    content = audit_record(record_at(named[1]), import_policy_of(allow_imports))
+    content = audit_record(record_at(names[1]), import_policy_of(allow_imports))
     print(json.dumps(content, indent=2) if as_json else as_text(content))
     return 0

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import Annotated
 
-import typer
+import click
 
 from common.errors import ConfigError, NectarError
-from nectar.arguments import ConfigFile, argument, completions, flag, option
+from nectar.command_line import command
+from nectar.comparison.listing import listing
 from nectar.comparison.request import SEEDS, TUNE_SEEDS, CompareOptions, parse
 from nectar.engines.flower.app import project
 from nectar.engines.processes import until_interrupted
+from nectar.options import complete, config_file_option
 
 HELP = """\
 Runs each METHOD with each seed, except for what the output directory already holds: a run is found by its resolved
@@ -36,99 +37,141 @@ nectar compare feddm fedavg feddm-mnist-small --tune fedavg.lr=0.03,0.1,0.3
 nectar compare feddm fedavg --grid partition.alpha=0.1,1 \\
   --grid dataset=digits,mnist
 nectar compare table=feddm-2 --small mnist-alpha0.1
+nectar compare --list cifar10
 """
 
 _INCOMPLETE = 1
 
 
+@command(HELP)
+@click.pass_context
+@click.argument(
+    "words",
+    metavar="METHOD...|table=NAME [ROW|COLUMN]... [EXPERIMENT] [KEY=VALUE]...",
+    help="the rows, and settings as in Hydra",
+    nargs=-1,
+    shell_complete=complete,
+)
+@config_file_option
+@click.option(
+    "--seeds",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=SEEDS,
+    show_default=True,
+    help="seeds S to S+N-1, S from seed=",
+)
+@click.option(
+    "--target",
+    metavar="A",
+    type=float,
+    help="count rounds and bytes up to accuracy A (default: 0.9 of the best row's)",
+)
+@click.option(
+    "--jobs",
+    metavar="J",
+    type=click.IntRange(min=0),
+    default=0,
+    help="runs at a time (default: as many as the cores allow)",
+)
+@click.option(
+    "--alone",
+    is_flag=True,
+    help="one run at a time, again where a run was not alone: for the seconds",
+)
+@click.option(
+    "--output",
+    metavar="DIR",
+    help="where tables and plots go (default: compare-... in the output directory)",
+)
+@click.option(
+    "--tune",
+    metavar="ROW.key=v1,v2,...",
+    multiple=True,
+    help="search a method's or a row's setting on the validation set; several make a grid",
+)
+@click.option(
+    "--tune-seeds",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=TUNE_SEEDS,
+    show_default=True,
+    help="seeds of the search, 1000 and on",
+)
+@click.option(
+    "--grid",
+    metavar="KEY=v1,v2,...",
+    multiple=True,
+    help="compare for each value of a setting or of dataset, rounds; several make a grid",
+)
+@click.option(
+    "--dry-run",
+    "dry_run",
+    is_flag=True,
+    help="say which runs are there, and how many rounds and how much room the others take; run nothing",
+)
+@click.option(
+    "--list",
+    "listed",
+    is_flag=True,
+    help="list the papers' tables, their experiments and what makes each; words select lines",
+)
+@click.option(
+    "--only",
+    metavar="K/N",
+    default="",
+    help="carry out the K-th of N shares of the runs, and write no tables",
+)
+@click.option(
+    "--print",
+    "show",
+    is_flag=True,
+    help="print a command for each run, a line each, for a job array; run nothing",
+)
+@click.option(
+    "--small",
+    is_flag=True,
+    help="a table's variants of two-core size, with the settings stated there instead of searches",
+)
+@click.option(
+    "--search",
+    is_flag=True,
+    help="search what the table states is tuned, also in place of what was chosen before",
+)
 def main(
-    ctx: typer.Context,
-    words: Annotated[
-        list[str] | None,
-        argument(
-            "METHOD...|table=NAME [ROW|COLUMN]... [EXPERIMENT] [KEY=VALUE]...",
-            "the rows, and settings as in Hydra",
-            autocompletion=completions,
-        ),
-    ] = None,
-    config_file: ConfigFile = None,
-    seeds: Annotated[
-        int, typer.Option(min=1, metavar="N", help="seeds S to S+N-1, S from seed=")
-    ] = SEEDS,
-    target: Annotated[
-        float | None,
-        option("A", "count rounds and bytes up to accuracy A (default: 0.9 of the best row's)"),
-    ] = None,
-    jobs: Annotated[
-        int, option("J", "runs at a time (default: as many as the cores allow)", min=0)
-    ] = 0,
-    alone: Annotated[
-        bool,
-        flag("--alone", "one run at a time, again where a run was not alone: for the seconds"),
-    ] = False,
-    output: Annotated[
-        str | None,
-        option("DIR", "where tables and plots go (default: compare-... in the output directory)"),
-    ] = None,
-    tune: Annotated[
-        list[str] | None,
-        option(
-            "ROW.key=v1,v2,...",
-            "search a method's or a row's setting on the validation set; several make a grid",
-        ),
-    ] = None,
-    tune_seeds: Annotated[
-        int, typer.Option(min=1, metavar="N", help="seeds of the search, 1000 and on")
-    ] = TUNE_SEEDS,
-    grid: Annotated[
-        list[str] | None,
-        option(
-            "KEY=v1,v2,...",
-            "compare for each value of a setting or of dataset, rounds; several make a grid",
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        flag(
-            "--dry-run",
-            "say which runs are there, and how many rounds and how much room the others take; run nothing",
-        ),
-    ] = False,
-    only: Annotated[
-        str,
-        option("K/N", "carry out the K-th of N shares of the runs, and write no tables"),
-    ] = "",
-    show: Annotated[
-        bool,
-        flag("--print", "print a command for each run, a line each, for a job array; run nothing"),
-    ] = False,
-    small: Annotated[
-        bool,
-        flag(
-            "--small",
-            "a table's variants of two-core size, with the settings stated there instead of searches",
-        ),
-    ] = False,
-    search: Annotated[
-        bool,
-        flag(
-            "--search",
-            "search what the table states is tuned, also in place of what was chosen before",
-        ),
-    ] = False,
+    ctx: click.Context,
+    words: tuple[str, ...],
+    config_file: str | None,
+    seeds: int,
+    target: float | None,
+    jobs: int,
+    alone: bool,
+    output: str | None,
+    tune: tuple[str, ...],
+    tune_seeds: int,
+    grid: tuple[str, ...],
+    dry_run: bool,
+    listed: bool,
+    only: str,
+    show: bool,
+    small: bool,
+    search: bool,
 ) -> int:
     """Compare what the words name; return 0, 1 if a run failed, or 128 + n if signal n ended it."""
+    if listed:
+        print(listing(*words))
+        return 0
     options = CompareOptions(
-        words=tuple(words or ()),
+        words=words,
         file=config_file,
         seeds=seeds,
         target=target,
         jobs=jobs,
         alone=alone,
         output=output,
-        tune=tuple(tune or ()),
+        tune=tune,
         tune_seeds=tune_seeds,
-        grid=tuple(grid or ()),
+        grid=grid,
         small=small,
         search=search,
         typed=shlex.join(["nectar", *ctx.obj]),

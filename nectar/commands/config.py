@@ -20,10 +20,13 @@ from common.errors import ConfigError, nearest
 from common.methods import METHODS, settings_class, settings_of
 from common.settings.section import Section, allowed, kind_words, notes
 from common.settings.sections import FORMS, SECTIONS, RunSettings
-from nectar.arguments import ConfigFile, Words, meant_by, parse_arguments, resolved
-from nectar.commands.tables import listing
+from nectar.arguments import meant_by, parse_arguments, resolved
+from nectar.command_line import command
+from nectar.comparison.listing import tables
 from nectar.comparison.paper_table import title
+from nectar.options import config_file_option, settings_words
 from nectar.records.outputs import with_recorded
+from nectar.report.text import aligned
 
 HELP = """\
 Prints the configuration that `nectar run` with the same words would use, as YAML. A comment says where a value was
@@ -75,16 +78,19 @@ _PATHS = (
 )
 
 
-def main(words: Words = None, config_file: ConfigFile = None) -> int:
-    """Print the configuration that the words resolve to."""
-    run_config = with_recorded(parse_arguments(words or [], file=config_file))
-    print(resolved(run_config, begins=False).dump_yaml(origins=True), end="")
-    return 0
-
-
 def more_help(words: list[str]) -> str:
     """Explain the named methods and sections; without a name, list all there is."""
     return "\n\n".join(map(_explain, words)) if words else _catalogue()
+
+
+@command(HELP, more_help)
+@settings_words
+@config_file_option
+def main(words: tuple[str, ...], config_file: str | None) -> int:
+    """Print the configuration that the words resolve to."""
+    run_config = with_recorded(parse_arguments(words, file=config_file))
+    print(resolved(run_config, begins=False).dump_yaml(origins=True), end="")
+    return 0
 
 
 def describe(settings: type[Section]) -> list[Description]:
@@ -118,8 +124,7 @@ def describe_arguments(cls: type[Any]) -> list[Description]:
 def _catalogue() -> str:
     """List methods, data sets and sections, a line each, and tables with their experiments."""
     groups = {
-        "Methods": {name: _first_line(settings_class(name)) for name in METHODS}
-        | {
+        "Methods of your own": {
             "package.module:Class": "any Flower strategy, its arguments in the section `strategy`.",
             "package.module:METHOD": "a method of your own, its settings in a section of its name.",
         },
@@ -137,7 +142,23 @@ def _catalogue() -> str:
         f"Tables (`nectar compare {TABLE}=NAME`), and the experiments in each ([{ENDING}]: also with that ending, at "
         "two-core size):"
     )
-    return "\n\n".join([*blocks, f"{head}\n{listing()}"])
+    return "\n\n".join([f"Methods:\n{_methods()}", *blocks, f"{head}\n{tables()}"])
+
+
+def _methods() -> str:
+    """Return a table: what a site sends under each method, what data it takes, and what it is."""
+    kinds = ("images", "table", "series", "text")
+    rows: list[tuple[str, ...]] = [
+        ("method", "a site sends", "images", "tables", "series", "text", "what it is")
+    ]
+    for name in METHODS:
+        cls, takes = settings_class(name), METHODS[name].takes
+        disclosed = cls().disclosure()
+        sent = disclosed.payload if disclosed is not None else "nothing"
+        rows.append(
+            (name, sent, *("yes" if kind in takes else "-" for kind in kinds), _first_line(cls))
+        )
+    return textwrap.indent(aligned(rows, right=False), "  ")
 
 
 def _explain(name: str) -> str:

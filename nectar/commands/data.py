@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
+
+import click
 
 from common.config.resolved import Config
 from common.config.text import from_home
 from common.errors import ConfigError, DataError
 from common.models.registry import KINDS
 from common.storage.files import write_atomically, write_text
-from nectar.arguments import AllowImports, ConfigFile, Words, option, parse_arguments, resolved
+from nectar.arguments import parse_arguments, resolved
+from nectar.command_line import command
+from nectar.options import allow_imports_option, config_file_option, settings_words
 from nectar.records.outputs import with_recorded
 from nectar.records.record_imports import import_policy_of
 
@@ -40,32 +44,40 @@ _ENDINGS = {"images": ".png", "table": ".csv", "series": ".svg"}
 _CHARTS = (".png", ".svg")
 
 
+@command(HELP)
+@settings_words
+@config_file_option
+@click.option(
+    "--draw",
+    metavar="FILE",
+    default="",
+    help="the counts as a picture, .png or .svg; two with a comma between them",
+)
+@click.option(
+    "--samples",
+    metavar="FILE",
+    default="",
+    help="ten of each class: images, as the model sees them, as .png; rows of a table as .csv; series as curves, "
+    ".svg",
+)
+@click.option(
+    "--folder",
+    metavar="PATH",
+    help="check PATH/<class>/*, or a .csv file, as the site would that names it as data",
+)
+@allow_imports_option
 def main(
-    words: Words = None,
-    config_file: ConfigFile = None,
-    draw: Annotated[
-        str, option("FILE", "the counts as a picture, .png or .svg; two with a comma between them")
-    ] = "",
-    samples: Annotated[
-        str,
-        option(
-            "FILE",
-            "ten of each class: images, as the model sees them, as .png; rows of a table as .csv; series as curves, "
-            ".svg",
-        ),
-    ] = "",
-    folder: Annotated[
-        str | None,
-        option(
-            "PATH", "check PATH/<class>/*, or a .csv file, as the site would that names it as data"
-        ),
-    ] = None,
-    allow_imports: AllowImports = "",
+    words: tuple[str, ...],
+    config_file: str | None,
+    draw: str,
+    samples: str,
+    folder: str | None,
+    allow_imports: str,
 ) -> int:
     """Prepare, describe and draw what the words say; return 0."""
     charts = [_target(text, _CHARTS) for text in draw.split(",") if text]
     sheets = [_target(text, _SAMPLES) for text in [samples] if text]
-    asked_for = parse_arguments(words or [], file=config_file)
+    asked_for = parse_arguments(words, file=config_file)
     policy = import_policy_of(allow_imports) if asked_for.get("resume") else None
     config = resolved(with_recorded(asked_for), policy)
     for sheet in sheets:

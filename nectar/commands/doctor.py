@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated
+
+import click
 
 from common.config.loading import load
 from common.errors import ConfigError, NectarError
-from nectar.arguments import (
-    CaFile,
-    ConfigFile,
-    Insecure,
-    argument,
-    flag,
-    here,
-    option,
-    parse_arguments,
-)
+from nectar.arguments import here, parse_arguments
+from nectar.command_line import command
 from nectar.engines.remote.order import Order
 from nectar.operate.doctor.checks import Check, Found, Patient, show
+from nectar.options import ca_option, config_file_option, insecure_option
 
 HELP = """\
 A line a check: ok, warn, or fail with what to mend. The exit code is 1 if something fails. Nothing is changed.
@@ -36,41 +30,48 @@ nectar doctor --site method=fedavg --node-config \\
 """
 
 
+@command(HELP)
+@click.argument(
+    "words",
+    metavar="[CONNECTION] [EXPERIMENT] [KEY=VALUE]...",
+    help="where to, and the run to come",
+    nargs=-1,
+)
+@config_file_option
+@click.option("--site", is_flag=True, help="this is a site's machine, not the operator's")
+@click.option(
+    "--keys",
+    metavar="DIR",
+    help="a directory of keys: modes, dates, pairs, the certificate's host names; with --site also whether "
+    "the site's key is registered at the server",
+)
+@click.option(
+    "--node-config",
+    metavar="C",
+    help="the node config that the site's SuperNode is given: keys, values and vetoes, held against the run "
+    "to come as the site does; its data and state-dir are looked at, too",
+)
+@click.option(
+    "--data",
+    metavar="FOLDER",
+    help="a site's own folder of images: can it be used, which classes does it have",
+)
+@click.option("--state", metavar="DIR", help="the site's state directory")
+@ca_option
+@insecure_option
 def main(
-    words: Annotated[
-        list[str] | None,
-        argument("[CONNECTION] [EXPERIMENT] [KEY=VALUE]...", "where to, and the run to come"),
-    ] = None,
-    config_file: ConfigFile = None,
-    site: Annotated[bool, flag("--site", "this is a site's machine, not the operator's")] = False,
-    keys: Annotated[
-        str | None,
-        option(
-            "DIR",
-            "a directory of keys: modes, dates, pairs, the certificate's host names; with --site also whether "
-            "the site's key is registered at the server",
-        ),
-    ] = None,
-    node_config: Annotated[
-        str | None,
-        option(
-            "C",
-            "the node config that the site's SuperNode is given: keys, values and vetoes, held against the run "
-            "to come as the site does; its data and state-dir are looked at, too",
-        ),
-    ] = None,
-    data: Annotated[
-        str | None,
-        option(
-            "FOLDER", "a site's own folder of images: can it be used, which classes does it have"
-        ),
-    ] = None,
-    state: Annotated[str | None, option("DIR", "the site's state directory")] = None,
-    ca: CaFile = None,
-    insecure: Insecure = False,
+    words: tuple[str, ...],
+    config_file: str | None,
+    site: bool,
+    keys: str | None,
+    node_config: str | None,
+    data: str | None,
+    state: str | None,
+    ca: str | None,
+    insecure: bool,
 ) -> int:
     """Check what the words say; return 0, or 1 if something fails."""
-    name, settings = _connection_and_settings(words or [])
+    name, settings = _connection_and_settings(list(words))
     if name is None and (ca or insecure):
         raise ConfigError(
             "--ca and --insecure belong to a connection: name it first, as HOST:PORT."

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
+
+import click
 
 from common.config.keys import FILE_KEY
 from common.config.resolved import Config
 from common.errors import ConfigError, DataError
 from common.sites import KEPT_MODEL, site_slug
-from nectar.arguments import AllowImports, Record, flag, option
+from nectar.command_line import command
+from nectar.options import allow_imports_option, record
 from nectar.records.outputs import output_folder
 from nectar.records.record import record_at
 from nectar.records.record_imports import import_policy_of
@@ -29,46 +32,47 @@ nectar export latest --output digits-model --format onnx
 """
 
 
+@command(HELP)
+@record
+@click.option(
+    "--output",
+    metavar="DIR",
+    help="the folder to make (default: export/round-005 or so in the record); never one that is there",
+)
+@click.option(
+    "--best",
+    is_flag=True,
+    help="the round with the best accuracy on the validation share instead of the newest",
+)
+@click.option(
+    "--model",
+    metavar="NAME",
+    default="",
+    help="one of several models, such as a site's that trained by itself (method=local)",
+)
+@click.option(
+    "--site",
+    metavar="NAME",
+    default="",
+    help="a simulated site's own model, as last evaluated there; at a real site: nectar site export",
+)
+@click.option(
+    "--format",
+    "forms",
+    metavar="NAMES",
+    help="forms that the model must have: onnx (for ONNX runtimes), pt2 (torch.export, also written unasked where "
+    "torch can follow the network) or both, with a comma; they take pixel values from 0 to 1, any number of "
+    "images",
+)
+@allow_imports_option
 def main(
-    named: Record,
-    output: Annotated[
-        str | None,
-        option(
-            "DIR",
-            "the folder to make (default: export/round-005 or so in the record); never one that is there",
-        ),
-    ] = None,
-    best: Annotated[
-        bool,
-        flag(
-            "--best",
-            "the round with the best accuracy on the validation share instead of the newest",
-        ),
-    ] = False,
-    model: Annotated[
-        str,
-        option(
-            "NAME", "one of several models, such as a site's that trained by itself (method=local)"
-        ),
-    ] = "",
-    site: Annotated[
-        str,
-        option(
-            "NAME",
-            "a simulated site's own model, as last evaluated there; at a real site: nectar site export",
-        ),
-    ] = "",
-    forms: Annotated[
-        str | None,
-        option(
-            "NAMES",
-            "forms that the model must have: onnx (for ONNX runtimes), pt2 (torch.export, also written unasked where "
-            "torch can follow the network) or both, with a comma; they take pixel values from 0 to 1, any number of "
-            "images",
-            name="--format",
-        ),
-    ] = None,
-    allow_imports: AllowImports = "",
+    named: str,
+    output: str | None,
+    best: bool,
+    model: str,
+    site: str,
+    forms: str | None,
+    allow_imports: str,
 ) -> int:
     """Export what the words say; return 0."""
     folder = None if output is None else output_folder(output, fresh=True)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from common.errors import ConfigError
-from nectar.arguments import CaFile, Connection, argument, here, option
+from nectar.arguments import here
+from nectar.command_line import group
+from nectar.options import ca_option, connection
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
@@ -27,14 +30,24 @@ nectar keys kit keys hospital-a superlink.example.org:8443
 nectar keys register 127.0.0.1:8000 keys/nodes/*.pub --ca keys/ca.crt
 """
 
-_Directory = Annotated[str, argument("DIR", "the directory of keys")]
+main = group(HELP)
+
+_directory = click.argument("directory", metavar="DIR", help="the directory of keys")
 
 
-def _days_option(of: str) -> object:
-    return typer.Option(min=1, max=36500, help=f"how long the certificate is valid ({of})")
+def _days(default: int, of: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    return click.option(
+        "--days",
+        type=click.IntRange(min=1, max=36500),
+        default=default,
+        help=f"how long the certificate is valid ({of})",
+    )
 
 
-def ca(directory: _Directory, days: Annotated[int, _days_option("ten years")] = 3650) -> int:
+@main.command()
+@_directory
+@_days(3650, "ten years")
+def ca(directory: str, days: int) -> int:
     """Make the operator's own authority: ca.key, ca.crt."""
     from nectar.operate.keys.authority import make_authority
     from nectar.operate.keys.inventory import certificate_text
@@ -47,14 +60,16 @@ def ca(directory: _Directory, days: Annotated[int, _days_option("ten years")] = 
     return _warn(place, certificate, days)
 
 
-def server(
-    directory: _Directory,
-    hosts: Annotated[
-        list[str] | None,
-        argument("[HOST]...", "names and addresses of the server; the loopback's are added"),
-    ] = None,
-    days: Annotated[int, _days_option("13 months")] = 397,
-) -> int:
+@main.command()
+@_directory
+@click.argument(
+    "hosts",
+    metavar="[HOST]...",
+    help="names and addresses of the server; the loopback's are added",
+    nargs=-1,
+)
+@_days(397, "13 months")
+def server(directory: str, hosts: tuple[str, ...], days: int) -> int:
     """Make the server's certificate: server.key, server.pem."""
     from nectar.operate.keys.authority import make_server
     from nectar.operate.keys.inventory import certificate_text
@@ -67,9 +82,10 @@ def server(
     return _warn(place, certificate, days)
 
 
-def node(
-    directory: _Directory, sites: Annotated[list[str], argument("SITE...", "the sites' names")]
-) -> int:
+@main.command()
+@_directory
+@click.argument("sites", metavar="SITE...", help="the sites' names", nargs=-1, required=True)
+def node(directory: str, sites: tuple[str, ...]) -> int:
     """Make sites' pairs of keys: nodes/SITE, nodes/SITE.pub."""
     from nectar.operate.keys.authority import fingerprint, make_nodes, read_public
 
@@ -80,12 +96,12 @@ def node(
     return _warn(place)
 
 
-def kit(
-    directory: _Directory,
-    site: Annotated[str, argument("SITE", "the site's name")],
-    address: Annotated[str, argument("HOST:PORT", "where sites reach the server: the proxy's")],
-    output: Annotated[str | None, option("FILE", "the kit (default: SITE.kit here)")] = None,
-) -> int:
+@main.command()
+@_directory
+@click.argument("site", metavar="SITE", help="the site's name")
+@click.argument("address", metavar="HOST:PORT", help="where sites reach the server: the proxy's")
+@click.option("--output", metavar="FILE", help="the kit (default: SITE.kit here)")
+def kit(directory: str, site: str, address: str, output: str | None) -> int:
     """Make the one file that a site gets; it holds no secret, and `nectar site init` reads it."""
     from common.sites import site_slug
     from nectar.operate.keys.kit import make_kit, spoken
@@ -97,7 +113,9 @@ def kit(
     return _warn(place, certificate)
 
 
-def show(directory: _Directory) -> int:
+@main.command()
+@_directory
+def show(directory: str) -> int:
     """Describe what is there and how long it is valid."""
     from nectar.operate.keys.inventory import inventory
 
@@ -110,20 +128,24 @@ def show(directory: _Directory) -> int:
     return 1 if any(entry.fatal for entry in entries) else 0
 
 
-def register(
-    name: Connection,
-    files: Annotated[
-        list[str],
-        argument(
-            "SITE.pub...|DIR",
-            "the sites' public halves; or a directory of keys, for all of it that were not unregistered",
-        ),
-    ],
-    ca: CaFile = None,
-    wait: Annotated[
-        int, typer.Option(min=0, help="seconds to wait for the SuperLink to answer")
-    ] = 60,
-) -> int:
+@main.command()
+@connection
+@click.argument(
+    "files",
+    metavar="SITE.pub...|DIR",
+    help="the sites' public halves; or a directory of keys, for all of it that were not unregistered",
+    nargs=-1,
+    required=True,
+)
+@ca_option
+@click.option(
+    "--wait",
+    type=click.IntRange(min=0),
+    default=60,
+    show_default=True,
+    help="seconds to wait for the SuperLink to answer",
+)
+def register(name: str, files: tuple[str, ...], ca: str | None, wait: int) -> int:
     """Let sites take part."""
     from nectar.engines.flower.connection import connect
     from nectar.operate.keys.registry import register as register_at
@@ -137,19 +159,19 @@ def register(
     return 0
 
 
-def unregister(
-    name: Connection,
-    which: Annotated[list[str], argument("SITE.pub|NODE-ID...", "whom to let in no more")],
-    ca: CaFile = None,
-    keys: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR",
-            envvar="NECTAR_KEYS",
-            help="whose list takes a NODE-ID that is unregistered",
-        ),
-    ] = None,
-) -> int:
+@main.command()
+@connection
+@click.argument(
+    "which", metavar="SITE.pub|NODE-ID...", help="whom to let in no more", nargs=-1, required=True
+)
+@ca_option
+@click.option(
+    "--keys",
+    metavar="DIR",
+    envvar="NECTAR_KEYS",
+    help="whose list takes a NODE-ID that is unregistered",
+)
+def unregister(name: str, which: tuple[str, ...], ca: str | None, keys: str | None) -> int:
     """Let sites take part no more; DIR/revoked.txt lists them, and no older database lets them in again."""
     from nectar.engines.flower.connection import connect
     from nectar.operate.keys.registry import unregister as unregister_at
@@ -159,16 +181,17 @@ def unregister(
     return 0
 
 
-def enforce(
-    listed: Annotated[
-        str,
-        argument("REVOKED.txt|none", "who was unregistered, by the list in the directory of keys"),
-    ],
-    database: Annotated[str, option("DB", "what flower-superlink is given as --database")],
-    replaced: Annotated[
-        str | None, option("DB", "the database that was there before: who left it stays out too")
-    ] = None,
-) -> int:
+@main.command()
+@click.argument(
+    "listed",
+    metavar="REVOKED.txt|none",
+    help="who was unregistered, by the list in the directory of keys",
+)
+@click.option("--database", metavar="DB", help="what flower-superlink is given as --database")
+@click.option(
+    "--replaced", metavar="DB", help="the database that was there before: who left it stays out too"
+)
+def enforce(listed: str, database: str, replaced: str | None) -> int:
     """Keep who was unregistered out of a database that was put back, before a SuperLink opens it."""
     from nectar.operate.keys.enforce import enforce as enforce_in
 
@@ -197,8 +220,3 @@ def _warn(directory: Path, certificate: Certificate | None = None, days: int = 0
         if problem := certificate_problem(certificate)[0]:
             print(f"note: the certificate {problem}")
     return 0
-
-
-ACTIONS = {
-    each.__name__: each for each in (ca, server, node, kit, show, register, unregister, enforce)
-}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 from common.errors import ConfigError
-from nectar.arguments import Delta, above_0, argument, option
+from nectar.arguments import above_0
+from nectar.command_line import command
 
 HELP = """\
 With a site's state directory: prints its ledger: what was released of its data, by which runs, and the epsilon of all
@@ -27,25 +27,34 @@ nectar privacy plan --epsilon 3 --sample-rate 0.05 --steps 100 --noise 1.0
 _PLAN = "plan"
 
 
+@command(HELP)
+@click.argument("what", metavar="STATE_DIR|plan", help="a site's state directory, or plan")
+@click.option(
+    "--delta", type=float, default=1e-5, show_default=True, help="the delta of the epsilon"
+)
+@click.option("--epsilon", type=float, help="a budget: with STATE_DIR, whether it is spent")
+@click.option(
+    "--sample-rate",
+    type=float,
+    help="the chance with which an example is in a step's sample; 1: all are in each",
+)
+@click.option("--steps", type=click.IntRange(min=1), help="steps a round")
+@click.option("--rounds", type=click.IntRange(min=1), help="rounds (default: 1)")
+@click.option("--noise", type=float, help="the noise multiplier")
+@click.option(
+    "--spent",
+    metavar="STATE_DIR",
+    help="with --noise: what this ledger says counts as spent before",
+)
 def main(
-    what: Annotated[str, argument("STATE_DIR|plan", "a site's state directory, or plan")],
-    delta: Delta = 1e-5,
-    epsilon: Annotated[
-        float | None, typer.Option(help="a budget: with STATE_DIR, whether it is spent")
-    ] = None,
-    sample_rate: Annotated[
-        float | None,
-        typer.Option(
-            help="the chance with which an example is in a step's sample; 1: all are in each"
-        ),
-    ] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="steps a round")] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="rounds (default: 1)")] = None,
-    noise: Annotated[float | None, typer.Option(help="the noise multiplier")] = None,
-    spent: Annotated[
-        str | None,
-        option("STATE_DIR", "with --noise: what this ledger says counts as spent before"),
-    ] = None,
+    what: str,
+    delta: float,
+    epsilon: float | None,
+    sample_rate: float | None,
+    steps: int | None,
+    rounds: int | None,
+    noise: float | None,
+    spent: str | None,
 ) -> int:
     """Print what the words ask for; return 0, or 1 where a budget is spent."""
     above_0("--delta", delta, below=1.0)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+
+import click
 
 from common.errors import ConfigError
-from nectar.arguments import AllowImports, Records, flag, option
+from nectar.command_line import command
+from nectar.options import allow_imports_option, records
 from nectar.records.outputs import output_page
 from nectar.records.record import RunRecord, record_at
 from nectar.records.record_imports import import_policy_of
@@ -26,23 +28,26 @@ nectar report runs/*feddm* runs/*fedavg* --output comparison.html
 """
 
 
+@command(HELP)
+@records
+@click.option(
+    "--output",
+    metavar="FILE.html",
+    help="where it goes; else report.html in the record, or for several runs nectar-report.html in the "
+    "current directory",
+)
+@click.option(
+    "--follow", is_flag=True, help="rewrite the page after each round until the runs have ended"
+)
+@click.option(
+    "--no-images",
+    "no_images",
+    is_flag=True,
+    help="leave out what the sites sent and what it is compared with",
+)
+@allow_imports_option
 def main(
-    named: Records,
-    output: Annotated[
-        str | None,
-        option(
-            "FILE.html",
-            "where it goes; else report.html in the record, or for several runs nectar-report.html in the "
-            "current directory",
-        ),
-    ] = None,
-    follow: Annotated[
-        bool, flag("--follow", "rewrite the page after each round until the runs have ended")
-    ] = False,
-    no_images: Annotated[
-        bool, flag("--no-images", "leave out what the sites sent and what it is compared with")
-    ] = False,
-    allow_imports: AllowImports = "",
+    named: tuple[str, ...], output: str | None, follow: bool, no_images: bool, allow_imports: str
 ) -> int:
     """Write the report and print its path; with ``follow`` again after each round.
 
@@ -57,6 +62,7 @@ def main(
         raise ConfigError(f"{twice[0]} is named twice: name each run once.")
     policy = import_policy_of(allow_imports)
     to = _output(output, directories)
+    runs = [RunRecord.open(directory, policy) for directory in directories]
     from nectar.report import page
 
     if follow:
@@ -64,7 +70,6 @@ def main(
         with suppress(KeyboardInterrupt):
             page.follow(directories, policy, to, images=not no_images)
         return 0
-    runs = [RunRecord.open(directory, policy) for directory in directories]
     page.write(runs, to, "--output", images=not no_images)
     print(to)
     return 0

@@ -5,22 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from logging import INFO, Formatter, LogRecord, getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from common.storage.files import write_text
-from nectar.arguments import (
-    ConfigFile,
-    Words,
-    flag,
-    next_step,
-    option,
-    parse_arguments,
-    resolved,
-    typed_command,
-    with_fitting_sites,
-)
+from nectar.arguments import next_step, parse_arguments, resolved, typed_command, with_fitting_sites
+from nectar.command_line import command
+from nectar.options import config_file_option, settings_words
 from nectar.records.outputs import with_recorded
 
 if TYPE_CHECKING:
@@ -41,20 +33,25 @@ nectar run resume=latest round=best    begin again after its best one
 """
 
 
+@command(HELP)
+@click.pass_context
+@settings_words
+@config_file_option
+@click.option(
+    "--note-record",
+    metavar="FILE",
+    help="write the record's directory into FILE as soon as there is one, for a script",
+)
+@click.option("--dry-run", "dry_run", is_flag=True, help="print the settings, run nothing")
 def main(
-    ctx: typer.Context,
-    words: Words = None,
-    config_file: ConfigFile = None,
-    note_record: Annotated[
-        str | None,
-        option(
-            "FILE", "write the record's directory into FILE as soon as there is one, for a script"
-        ),
-    ] = None,
-    dry_run: Annotated[bool, flag("--dry-run", "print the settings, run nothing")] = False,
+    ctx: click.Context,
+    words: tuple[str, ...],
+    config_file: str | None,
+    note_record: str | None,
+    dry_run: bool,
 ) -> int:
     """Run what the words say; return 0."""
-    asked_for = typed_command(ctx.obj) | parse_arguments(words or [], file=config_file)
+    asked_for = typed_command(ctx.obj) | parse_arguments(words, file=config_file)
     config = resolved(with_recorded(asked_for))  # refused, if it is, before torch is there
     from nectar.engines.local_run import run_here
     from nectar.engines.pool.grid import devices_asked

@@ -7,18 +7,14 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
+
+import click
 
 from common.config.loading import load
 from common.errors import ConfigError, nearest
-from nectar.arguments import (
-    argument,
-    flag,
-    is_place,
-    key_of_argument,
-    parse_arguments,
-    refuse_repeats,
-)
+from nectar.arguments import is_place, key_of_argument, parse_arguments, refuse_repeats
+from nectar.command_line import command
 from nectar.records.record import OUTCOMES, RunRecord
 from nectar.records.run_list import chosen, other_schemas_below, remove, runs_below, sweep
 from nectar.report.text import MISSING, aligned, plain, share, size
@@ -40,21 +36,22 @@ _OUTPUT = "output-dir"
 _HEAD = ("id", "by", "method", "data set", "seed", "rounds", "accuracy", "outcome", "size", "age")
 
 
-def main(
-    words: Annotated[
-        list[str] | None,
-        argument("[FILTER=VALUE | ID]... [output-dir=DIR]", "which records, and where they lie"),
-    ] = None,
-    as_json: Annotated[bool, flag("--json", "as JSON, with the directories")] = False,
-    removing: Annotated[
-        bool, flag("--remove", "remove the records that are named; asks first")
-    ] = False,
-    yes: Annotated[bool, flag("--yes", "remove without asking")] = False,
-) -> int:
+@command(HELP)
+@click.argument(
+    "words",
+    metavar="[FILTER=VALUE | ID]... [output-dir=DIR]",
+    help="which records, and where they lie",
+    nargs=-1,
+)
+@click.option("--json", "as_json", is_flag=True, help="as JSON, with the directories")
+@click.option(
+    "--remove", "removing", is_flag=True, help="remove the records that are named; asks first"
+)
+@click.option("--yes", is_flag=True, help="remove without asking")
+def main(words: tuple[str, ...], as_json: bool, removing: bool, yes: bool) -> int:
     """List or remove what the words say; return 0, or 1 if nothing was removed because the answer was no."""
-    rest = words or []
-    settings = [word for word in rest if not is_place(word)]
-    names = [word for word in rest if is_place(word)]
+    settings = [word for word in words if not is_place(word)]
+    names = [word for word in words if is_place(word)]
     refuse_repeats(settings)
     where = [word for word in settings if key_of_argument(word) == _OUTPUT]
     wanted = _wanted([word for word in settings if word not in where])

@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from common.config.keys import FILE_KEY
 from common.errors import ConfigError, DataError
-from nectar.arguments import AllowImports, argument, flag, is_place, option, parse_arguments
+from nectar.arguments import is_place, parse_arguments
+from nectar.command_line import command
+from nectar.options import allow_imports_option
 from nectar.records.record_imports import import_policy_of
 
 if TYPE_CHECKING:
@@ -39,33 +43,42 @@ nectar score churn-model new.csv --predict --output churn.csv
 _LABEL = "data.label="
 
 
+@command(HELP)
+@click.argument("export", metavar="EXPORT", help="the exported model's folder")
+@click.argument(
+    "words",
+    metavar="FOLDER|FILE|dataset=NAME [KEY=VALUE]...",
+    help="the images or rows; compute.device, evaluation.batch",
+    nargs=-1,
+    required=True,
+)
+@click.option(
+    "--json",
+    "figures_to",
+    metavar="FILE",
+    help="also write the figures and the unreadable files to FILE",
+)
+@click.option(
+    "--predict", is_flag=True, help="print a class and its score for each unlabelled input"
+)
+@click.option(
+    "--output", metavar="FILE", help="write the predictions to FILE, which must not exist"
+)
+@allow_imports_option
 def main(
-    export: Annotated[str, argument("EXPORT", "the exported model's folder")],
-    words: Annotated[
-        list[str],
-        argument(
-            "FOLDER|FILE|dataset=NAME [KEY=VALUE]...",
-            "the images or rows; compute.device, evaluation.batch",
-        ),
-    ],
-    figures_to: Annotated[
-        str | None,
-        option("FILE", "also write the figures and the unreadable files to FILE", name="--json"),
-    ] = None,
-    predict: Annotated[
-        bool, flag("--predict", "print a class and its score for each unlabelled input")
-    ] = False,
-    output: Annotated[
-        str | None, option("FILE", "write the predictions to FILE, which must not exist")
-    ] = None,
-    allow_imports: AllowImports = "",
+    export: str,
+    words: tuple[str, ...],
+    figures_to: str | None,
+    predict: bool,
+    output: str | None,
+    allow_imports: str,
 ) -> int:
     """Score or predict what the words say; return 0, or 1 if no input could be read."""
     places = [Path(word).expanduser() for word in words if is_place(word)]
     label = ""
     if places and places[0].suffix.lower() == ".csv":  # a column of this file, not of a data set
         label = next((word[len(_LABEL) :] for word in words if word.startswith(_LABEL)), label)
-        words = [word for word in words if not word.startswith(_LABEL)]
+        words = tuple(word for word in words if not word.startswith(_LABEL))
     settings = parse_arguments(word for word in words if not is_place(word))
     of_dataset = "dataset" in settings or any(word.startswith(f"{FILE_KEY}=") for word in words)
     if len(places) != (0 if of_dataset and not predict else 1):

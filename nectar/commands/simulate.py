@@ -1,33 +1,27 @@
 """``nectar simulate``: a federation on Ray, by Flower's simulation engine."""
 
+from __future__ import annotations
+
 import math
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from common.config.resolved import Config
 from common.errors import ConfigError
 from common.settings.sections import ComputeSettings
-from nectar.arguments import (
-    ConfigFile,
-    Words,
-    flag,
-    next_step,
-    option,
-    parse_arguments,
-    resolved,
-    typed_command,
-    with_fitting_sites,
-)
+from nectar.arguments import next_step, parse_arguments, resolved, typed_command, with_fitting_sites
+from nectar.command_line import command
 from nectar.engines.cores import available_cores
 from nectar.engines.flower.app import app_folder
 from nectar.engines.flower.errors import LaunchError
 from nectar.engines.flower.plain_command import Resources, plain_command
 from nectar.engines.processes import Interrupted
+from nectar.options import config_file_option, settings_words
 from nectar.records.outputs import with_recorded
 
 HELP = """\
@@ -41,23 +35,30 @@ nectar simulate --cluster 10.0.0.1:6379
 """
 
 
+@command(HELP)
+@click.pass_context
+@settings_words
+@config_file_option
+@click.option(
+    "--cluster",
+    metavar="ADDRESS",
+    default="",
+    help="let the devices work on a Ray cluster that is there: HOST:PORT of its head, or auto on a node",
+)
+@click.option(
+    "--print",
+    "plain",
+    is_flag=True,
+    help="print the plain flwr command that this stands for, run nothing",
+)
+@click.option("--verbose", is_flag=True, help="show every line of Flower's and Ray's log")
 def main(
-    ctx: typer.Context,
-    words: Words = None,
-    config_file: ConfigFile = None,
-    cluster: Annotated[
-        str,
-        option(
-            "ADDRESS",
-            "let the devices work on a Ray cluster that is there: HOST:PORT of its head, or auto on a node",
-        ),
-    ] = "",
-    plain: Annotated[
-        bool, flag("--print", "print the plain flwr command that this stands for, run nothing")
-    ] = False,
-    verbose: Annotated[
-        bool, flag("--verbose", "show every line of Flower's and Ray's log")
-    ] = False,
+    ctx: click.Context,
+    words: tuple[str, ...],
+    config_file: str | None,
+    cluster: str,
+    plain: bool,
+    verbose: bool,
 ) -> int:
     """Run what the words say; return 0 if it completed, 1 if it failed, 128 + n if signal n ended it.
 
@@ -67,7 +68,7 @@ def main(
         The configuration is not valid or Ray is not installed (before any process is started), or
         the run could not be started.
     """
-    asked_for = typed_command(ctx.obj) | parse_arguments(words or [], file=config_file)
+    asked_for = typed_command(ctx.obj) | parse_arguments(words, file=config_file)
     config = resolved(with_recorded(asked_for))
     if not plain:
         _require_ray()

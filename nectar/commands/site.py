@@ -9,12 +9,16 @@ import sysconfig
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import NoReturn
+
+import click
 
 from common.config.text import from_home
 from common.errors import ConfigError, NectarError
 from common.sites import KEPT_MODEL
-from nectar.arguments import AllowImports, argument, flag, here, option
+from nectar.arguments import here
+from nectar.command_line import CONTEXT, group
+from nectar.options import allow_imports_option
 
 HELP = """\
 Starts flower-supernode with these options. What that starts for each message is a fork of a process that has imported
@@ -33,27 +37,25 @@ nectar site --superlink 192.0.2.7:8443 --root-certificates ca.crt \\
   "site='north' data='/data/images' state-dir='/var/lib/nectar'"
 """
 
-#: what is no option of ours is Flower's to judge
-CONTEXT = {"start": {"ignore_unknown_options": True}}
-
-_State = Annotated[str, option("DIR", "the site's state-dir")]
+main = group(HELP, default="start")
 
 
-def start(
-    options: Annotated[
-        list[str] | None, argument("[OPTION OF FLOWER-SUPERNODE]...", "handed on as they are")
-    ] = None,
-    pin: Annotated[
-        str | None,
-        option(
-            "BUNDLE.fab",
-            "run this app, known by its SHA-256, and no other; nothing else can be started from the "
-            "SuperNode's PATH",
-        ),
-    ] = None,
-) -> int:
+_state = click.option("--state", metavar="DIR", default="", help="the site's state-dir")
+
+
+@main.command(context_settings={**CONTEXT, "ignore_unknown_options": True})  # which Flower judges
+@click.argument(
+    "options", metavar="[OPTION OF FLOWER-SUPERNODE]...", help="handed on as they are", nargs=-1
+)
+@click.option(
+    "--pin",
+    metavar="BUNDLE.fab",
+    help="run this app, known by its SHA-256, and no other; nothing else can be started from the "
+    "SuperNode's PATH",
+)
+def start(options: tuple[str, ...], pin: str | None) -> int:
     """Be the site's own program; `nectar site OPTIONS` is the same."""
-    words = options or []
+    words = list(options)
     bundle = None if pin is None else Path.cwd() / from_home(pin)
     if bundle is not None and not zipfile.is_zipfile(bundle):
         raise ConfigError(f"--pin {bundle}: there is no bundle there; `flwr build` makes one.")
@@ -67,25 +69,26 @@ def start(
     _become(programs, bundle, words, approves="approve" in _node_config(words))
 
 
-def approve(
-    what: Annotated[
-        str | None,
-        argument(
-            "[RUN|HASH|METHOD]", "a run's number; or ahead of time a run's hash, or a method's name"
-        ),
-    ] = None,
-    digits: Annotated[
-        str | None, argument("[HASH]", "after a run's number: the first 16 digits of its hash line")
-    ] = None,
-    state: _State = "",
-    refuse: Annotated[
-        bool,
-        flag(
-            "--refuse",
-            "no: the run stays out, the images stay; or a HASH or METHOD is listed no more",
-        ),
-    ] = False,
-) -> int:
+@main.command()
+@click.argument(
+    "what",
+    metavar="[RUN|HASH|METHOD]",
+    help="a run's number; or ahead of time a run's hash, or a method's name",
+    required=False,
+)
+@click.argument(
+    "digits",
+    metavar="[HASH]",
+    help="after a run's number: the first 16 digits of its hash line",
+    required=False,
+)
+@_state
+@click.option(
+    "--refuse",
+    is_flag=True,
+    help="no: the run stays out, the images stay; or a HASH or METHOD is listed no more",
+)
+def approve(what: str | None, digits: str | None, state: str, refuse: bool) -> int:
     """Show what this site's owner is asked (runs, by approve='ask'; images, by review-dir), and answer."""
     from nectar.operate.approvals import decide, waiting
 
@@ -98,21 +101,28 @@ def approve(
     return 0
 
 
+@main.command()
+@click.argument("kit", metavar="KIT", help="the file that the operator made with `nectar keys kit`")
+@click.argument("site", metavar="SITE", help="this site's name")
+@click.option(
+    "--data", metavar="FOLDER", help="its images, FOLDER/CLASS/*.png, or its table, a .csv file"
+)
+@click.option("--folder", metavar="DIR", help="where all of it goes (default: ./SITE)")
+@click.option("--state", metavar="DIR", help="its state-dir (default: DIR/state)")
+@click.option(
+    "--fingerprint",
+    metavar="DIGITS",
+    help="the authority's, as the operator reads it out (default: it is asked for)",
+)
+@click.option("--start", "begin", is_flag=True, help="start the site if all is well")
 def init(
-    kit: Annotated[str, argument("KIT", "the file that the operator made with `nectar keys kit`")],
-    site: Annotated[str, argument("SITE", "this site's name")],
-    data: Annotated[
-        str | None, option("FOLDER", "its images, FOLDER/CLASS/*.png, or its table, a .csv file")
-    ] = None,
-    folder: Annotated[str | None, option("DIR", "where all of it goes (default: ./SITE)")] = None,
-    state: Annotated[str | None, option("DIR", "its state-dir (default: DIR/state)")] = None,
-    fingerprint: Annotated[
-        str | None,
-        option(
-            "DIGITS", "the authority's, as the operator reads it out (default: it is asked for)"
-        ),
-    ] = None,
-    begin: Annotated[bool, flag("--start", "start the site if all is well")] = False,
+    kit: str,
+    site: str,
+    data: str | None,
+    folder: str | None,
+    state: str | None,
+    fingerprint: str | None,
+    begin: bool,
 ) -> int:
     """Set a site up from its kit: prove it, make the site's key here, check all; again as often as need be."""
     from common.sites import site_slug
@@ -152,11 +162,11 @@ def init(
     return start(options) if begin else 0
 
 
-def export(
-    state: Annotated[str, argument("STATE", "the state-dir of the site's node config")],
-    output: Annotated[Path | None, option("DIR", "the folder to make")] = None,
-    allow_imports: AllowImports = "",
-) -> int:
+@main.command()
+@click.argument("state", metavar="STATE", help="the state-dir of the site's node config")
+@click.option("--output", metavar="DIR", help="the folder to make")
+@allow_imports_option
+def export(state: str, output: Path | None, allow_imports: str) -> int:
     """Write the newest model of the site's own that is kept in its state-dir, as `nectar export` does a run's."""
     from nectar.export.bundle import export_of_site
     from nectar.records.record_imports import import_policy_of
@@ -173,10 +183,6 @@ def export(
     done = export_of_site(kept, output, policy=import_policy_of(allow_imports))
     print(f"the model of {done.about['run']['site']}'s own: {done.folder}")
     return 0
-
-
-ACTIONS = {each.__name__: each for each in (start, init, approve, export)}
-DEFAULT = "start"
 
 
 def _typed_fingerprint() -> str:
@@ -208,7 +214,10 @@ def _is_well(folder: Path, server: str) -> bool:
     config, keys, ca = folder / NODE_CONFIG, str(folder / "keys"), str(folder / "ca.crt")
     allowed = str(read(str(config)).get("allow-methods", "")).split()
     settings = [f"method={allowed[0]}"] if allowed else []  # the run to come is one that may be
-    return not doctor([server, *settings], site=True, keys=keys, node_config=str(config), ca=ca)
+    code: int = click.get_current_context().invoke(
+        doctor, words=(server, *settings), site=True, keys=keys, node_config=str(config), ca=ca
+    )
+    return code == 0
 
 
 def _node_config(options: list[str]) -> Mapping[str, object]:

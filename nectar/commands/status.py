@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from common.errors import ConfigError
-from nectar.arguments import CaFile, Connection, Insecure, flag, format_duration, here
+from nectar.arguments import format_duration, here
+from nectar.command_line import command
+from nectar.options import ca_option, connection, insecure_option
 from nectar.report.text import MISSING, aligned, plain
 
 if TYPE_CHECKING:
@@ -33,21 +35,19 @@ _KEYS = "NECTAR_KEYS"
 _HEAD = ("site", "state", "since (UTC)", "run", "work", "node")
 
 
-def main(
-    name: Connection,
-    keys_in: Annotated[
-        str | None,
-        typer.Option(
-            "--keys",
-            metavar="DIR",
-            envvar=_KEYS,
-            help="a directory of keys: its certificates that end within 30 days are named",
-        ),
-    ] = None,
-    as_json: Annotated[bool, flag("--json", "as JSON, for programs")] = False,
-    ca: CaFile = None,
-    insecure: Insecure = False,
-) -> int:
+@command(HELP)
+@connection
+@click.option(
+    "--keys",
+    "keys_in",
+    metavar="DIR",
+    envvar=_KEYS,
+    help="a directory of keys: its certificates that end within 30 days are named",
+)
+@click.option("--json", "as_json", is_flag=True, help="as JSON, for programs")
+@ca_option
+@insecure_option
+def main(name: str, keys_in: str | None, as_json: bool, ca: str | None, insecure: bool) -> int:
     """Show how the federation stands; return 0 if all its sites are online, else 1."""
     from nectar.engines.flower.connection import connect
     from nectar.engines.remote.federation_status import federation_status

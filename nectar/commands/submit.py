@@ -5,23 +5,21 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from common.errors import ConfigError, one_line
-from nectar.arguments import (
-    CaFile,
-    ConfigFile,
-    Connection,
-    Insecure,
-    Words,
-    flag,
-    next_step,
-    submitter,
-    typed_command,
-)
+from nectar.arguments import next_step, submitter, typed_command
+from nectar.command_line import command
 from nectar.engines.flower.app import project
+from nectar.options import (
+    ca_option,
+    config_file_option,
+    connection,
+    insecure_option,
+    settings_words,
+)
 from server_app.run_directory import REPORT, RunDirectory
 
 if TYPE_CHECKING:
@@ -44,25 +42,36 @@ nectar submit 192.0.2.7:8000 --ca keys/ca.crt output-dir=/srv/runs
 """
 
 
+@command(HELP)
+@connection
+@settings_words
+@config_file_option
+@ca_option
+@insecure_option
+@click.option(
+    "--follow",
+    metavar="RUN",
+    type=click.IntRange(min=0),
+    help="watch a run that was submitted earlier",
+)
+@click.option("--stop", metavar="RUN", type=click.IntRange(min=0), help="end a run")
+@click.option("--verbose", is_flag=True, help="show every line of Flower's log")
 def main(
-    name: Connection,
-    words: Words = None,
-    config_file: ConfigFile = None,
-    ca: CaFile = None,
-    insecure: Insecure = False,
-    follow: Annotated[
-        int | None,
-        typer.Option(metavar="RUN", min=0, help="watch a run that was submitted earlier"),
-    ] = None,
-    stop: Annotated[int | None, typer.Option(metavar="RUN", min=0, help="end a run")] = None,
-    verbose: Annotated[bool, flag("--verbose", "show every line of Flower's log")] = False,
+    name: str,
+    words: tuple[str, ...],
+    config_file: str | None,
+    ca: str | None,
+    insecure: bool,
+    follow: int | None,
+    stop: int | None,
+    verbose: bool,
 ) -> int:
     """Submit what the words say; return 0 if it completed, 1 if not, 128 + n if signal n ended the watching."""
     from nectar.engines.flower.connection import connect
     from nectar.engines.preflight import check_kind
     from nectar.engines.remote.order import order_of
 
-    settings = words or []
+    settings = list(words)
     if "=" in name:
         raise ConfigError(
             "nectar submit needs a connection first: a name, or HOST:PORT --ca ca.crt."

@@ -97,7 +97,7 @@ def require_accepted(words: list[str]) -> None:
 
 def _context(words: list[str]) -> click.Context:
     with click.Context(COMMANDS, info_name="nectar") as root:
-        command = COMMANDS.get_command(root, words[0])  # type: ignore[attr-defined]
+        command = COMMANDS.get_command(root, words[0])
         rest = words[1:]
         if isinstance(command, click.Group):
             if rest[0].startswith("-"):

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 from places import ROOT
 
@@ -21,9 +22,10 @@ from nectar import cli, command_line
 from nectar.commands.run import log_plainly
 
 
-def fake(monkeypatch: pytest.MonkeyPatch, main: Any, **more: Any) -> None:
+def fake(monkeypatch: pytest.MonkeyPatch, main: Any, more_help: Any = None) -> None:
     """Make every command the given one."""
-    module = SimpleNamespace(HELP="It is fake.", main=main, **more)
+    made = command_line.command("It is fake.", more_help)(main)
+    module = SimpleNamespace(main=made)
     monkeypatch.setattr(command_line.importlib, "import_module", lambda name: module)
 
 
@@ -44,9 +46,7 @@ def test_the_overview_lists_every_command_with_its_summary(
     out = capsys.readouterr().out
     assert "Nectar: federated learning from distilled data, on Flower." in out
     assert max(map(len, out.splitlines())) <= 80
-    modules = {
-        path.stem.replace("_", "-") for path in (ROOT / "nectar" / "commands").glob("[!_]*.py")
-    }
+    modules = {path.stem for path in (ROOT / "nectar" / "commands").glob("[!_]*.py")}
     assert modules == set(command_line.SUMMARIES)
     for name in modules:
         line = next(line for line in out.splitlines() if line.startswith(f"  {name} "))
@@ -60,7 +60,7 @@ def test_the_help_of_each_command_fits_80_columns_and_explains_every_option(
     assert cli.main([name, "-h"]) == 0
     usage = capsys.readouterr().out.partition("Methods:")[0].partition("Mechanisms and")[0]
     assert max(map(len, usage.splitlines())) <= 80
-    command = command_line.COMMANDS.get_command(None, name)  # type: ignore[attr-defined]
+    command = command_line.COMMANDS.get_command(click.Context(command_line.COMMANDS), name)
     for one in [command, *getattr(command, "commands", {}).values()]:
         assert all(option.help for option in one.params), one.name
 
@@ -82,7 +82,7 @@ def test_a_run_writes_its_lines_as_they_are(
 
 @pytest.mark.extended
 def test_a_shell_is_told_what_completes_a_word() -> None:
-    asked = {"_NECTAR_COMPLETE": "complete_bash", "COMP_WORDS": "nectar run partition.al"}
+    asked = {"_NECTAR_COMPLETE": "bash_complete", "COMP_WORDS": "nectar run partition.al"}
     done = subprocess.run(
         [sys.executable, "-m", "nectar.cli"],
         cwd=ROOT,
@@ -91,7 +91,7 @@ def test_a_shell_is_told_what_completes_a_word() -> None:
         text=True,
         check=False,
     )
-    assert done.stdout.strip() == "partition.alpha="
+    assert done.stdout.strip() == "plain,partition.alpha="
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,10 +100,10 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_commands_exit_code_and_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
-    def counted(words: list[str]) -> int:
+    def counted(words: tuple[str, ...]) -> int:
         return len(words)
 
-    fake(monkeypatch, counted)
+    fake(monkeypatch, click.argument("words", nargs=-1)(counted))
     assert cli.main(["config", "a", "b", "c"]) == 3
 
     def interrupted() -> int:
