@@ -18,12 +18,12 @@ from common.config.resolved import Config
 from common.config.tables import ENDING
 from common.errors import ConfigError, NectarError
 from nectar.comparison.files import write_cell, write_grid, write_paper
-from nectar.comparison.frame import default_target, frames
+from nectar.comparison.frame import frames
 from nectar.comparison.request import Cell, ComparisonRequest, Variant
 from nectar.comparison.results import ComparisonResult, GridResult, TableResult
 from nectar.comparison.scheduler import PlannedRun, Say, Scheduler, plan
 from nectar.comparison.tuning import Choice, Search, choose, searches_of
-from nectar.records.record import RunFigures
+from nectar.records.record import RunRecord
 from nectar.records.run_list import Archive
 from nectar.report.text import plural
 from strategies.exchange.membership import some_of
@@ -99,20 +99,21 @@ class PlannedCell:
 
     def conclude(self, scheduler: Scheduler) -> ComparisonResult:
         """Read the runs, write the cell's files, and return the results."""
-        runs: dict[str, dict[int, RunFigures | None]] = {v.label: {} for v in self.cell.variants}
+        runs: dict[str, dict[int, RunRecord | None]] = {v.label: {} for v in self.cell.variants}
         configs: dict[str, Config] = {}
         for run in self.runs:
             label = run.variant.label
-            runs[label][run.seed] = _figures(run, scheduler.archive)
+            runs[label][run.seed] = _record(run, scheduler.archive)
             configs.setdefault(label, run.config)
         names = {run.name for run in (*self.runs, *self.trials)}
         given, rounds = self.options.target, max(run.config.rounds for run in self.runs)
-        target = default_target(runs) if given is None else given
+        by_run, by_round, target = frames(runs, given, configs, rounds)
         results = ComparisonResult(
             _title(configs.values()),
             self.options.typed,
             self.output,
-            *frames(runs, rounds, target, configs),
+            by_run,
+            by_round,
             rounds,
             target,
             chosen_target=given is not None,
@@ -302,17 +303,14 @@ def _require_validation(config: Config) -> None:
         )
 
 
-def _figures(run: PlannedRun, archive: Archive) -> RunFigures | None:
-    entry = archive.completed(run.identity) or archive.unfinished(run.identity)
-    return entry.figures(run.config.rounds) if entry else None
+def _record(run: PlannedRun, archive: Archive) -> RunRecord | None:
+    return archive.completed(run.identity) or archive.unfinished(run.identity)
 
 
 def _validation(run: PlannedRun, archive: Archive) -> float:
     """Return a run's validation accuracy after the round that counts; NaN if it was not completed."""
-    figures = _figures(run, archive)
-    return (
-        figures.result.validation if figures and figures.completed and figures.result else math.nan
-    )
+    (line,) = frames({"": {0: _record(run, archive)}}, None)[0].to_dict("records")
+    return float(line["validation"]) if line["completed"] else math.nan
 
 
 def _title(configs: Iterable[Config]) -> str:

@@ -13,7 +13,7 @@ from common.config.text import scalar
 from common.settings.sections import MEASURES
 from common.storage.files import write_json, write_text
 from nectar.charts import UNIT, Series, boxes, lines, save
-from nectar.comparison.frame import csv_of, curves, mean, spread
+from nectar.comparison.frame import ROUND, csv_of, curves, mean, spread
 from nectar.comparison.request import Axis, file_name
 from nectar.comparison.results import ComparisonResult, GridResult, TableResult
 from nectar.comparison.tables import Results
@@ -49,7 +49,7 @@ def write_cell(
     write_text(directory / "table.md", results.markdown())
     write_text(directory / "table.tex", results.latex())
     write_text(directory / "table.csv", csv_of(results.by_run))
-    write_text(directory / "rounds.csv", csv_of(results.by_round))
+    write_text(directory / "rounds.csv", csv_of(results.by_round, ROUND))
     listed = results.by_run[["variant", "seed", "flags", "record", "completed"]].to_dict("records")
     write_json(
         directory / "compare.json",

@@ -491,8 +491,9 @@ def _accuracy(results: ComparisonResult, row: Any, block: Printed, label: str) -
         own = f"{row.Index} {network}"
         known = len(networks) > 1 and own in set(done["variant"])
         runs = done[done["variant"] == (own if known else row.Index)]
-        models = zip(runs["seed"], runs["models"], strict=True)
-        of_each.append({seed: judged.get(network, math.nan) for seed, judged in models})
+        figure = f"models.{network}" if network else "final"
+        judged = runs.get(figure, [math.nan] * len(runs))
+        of_each.append(dict(zip(runs["seed"], judged, strict=True)))
     seeds = [seed for seed in of_each[0] if all(seed in own for own in of_each)]
     finals = [mean([own[seed] for own in of_each]) for seed in seeds]
     if not finals or any(math.isnan(final) for final in finals):

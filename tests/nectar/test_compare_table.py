@@ -10,21 +10,21 @@ import pytest
 from comparing import a_run, results_of
 
 from common.config.loading import load
-from nectar.comparison.frame import default_target, frames, is_outlier
+from nectar.comparison.frame import frames, is_outlier
 from nectar.comparison.paper_table import Printed
 from nectar.comparison.request import Axis, Variant
 from nectar.comparison.results import _accuracy, shown_rounds
 from nectar.comparison.tables import NOTHING, accuracy_text, size_text
 from nectar.comparison.tuning import Search, choose
-from nectar.records.record import RunFigures
+from nectar.records.record import RunRecord
 
 
-def row_of(*runs: RunFigures | None, target: float | None = None) -> Any:
+def row_of(*runs: RunRecord | None, target: float | None = None) -> Any:
     """What a row of these runs comes to."""
     return results_of({"a": runs}, target=target).summary.loc["a"]
 
 
-def flags_of(*runs: RunFigures | None) -> list[str]:
+def flags_of(*runs: RunRecord | None) -> list[str]:
     return list(results_of({"a": runs}).by_run["flags"])
 
 
@@ -38,22 +38,18 @@ def test_mean_spread_and_cost() -> None:
 
 def test_a_networks_accuracy_is_that_of_the_network_alone() -> None:
     """Of several that the server learns, the one of the name; of one, only where the run's own is meant."""
-    several = replace(a_run(0.5).rounds[-1], models={"vgg11": 0.7, "vit": 0.6})
     config = load({"method": "fedavg", "set": "model.name=convnet"})
-    run = replace(a_run(0.5), rounds=(several,))
-    by_run, _ = frames({"a": {0: run, 1: a_run(0.5)}}, 1, 0.5, {"a": config})
-    assert list(by_run["models"]) == [
-        {"": 0.5, "vgg11": 0.7, "vit": 0.6},
-        {"": 0.5, "convnet": 0.5},
-    ]
+    several = a_run(0.5, models={"vgg11": 0.7, "vit": 0.6})
+    by_run, *_ = frames({"a": {0: several, 1: a_run(0.5)}}, 0.5, {"a": config})
+    networks = ["models.vgg11", "models.vit", "models.convnet"]
+    assert by_run[networks].fillna("").to_numpy().tolist() == [[0.7, 0.6, ""], ["", "", 0.5]]
 
 
 def test_an_average_over_networks_takes_a_rows_own_models_or_the_rows_of_its_name() -> None:
     """Seed by seed; a row alone has no average where a network's row is not there."""
 
-    def of(*each: dict[str, float]) -> list[RunFigures]:
-        last = a_run(0.5).rounds[-1]
-        return [replace(a_run(0.5), rounds=(replace(last, models=judged),)) for judged in each]
+    def of(*each: dict[str, float]) -> list[RunRecord]:
+        return [a_run(0.5, models=judged) for judged in each]
 
     rows = {
         "server": of({"mlp": 0.6, "vit": 0.8}, {"mlp": 0.7, "vit": 0.9}),
@@ -74,8 +70,7 @@ def test_bytes_to_a_target_are_those_of_the_runs_that_reach_it() -> None:
     row = row_of(*runs, target=0.7)
     assert (row["reached"], row["runs"], row["rounds_to_target"]) == (2, 3, 1.5)
     assert (row["bytes_to_target"], row["bytes_up_to_target"]) == (1650, 150)
-    rows = {"a": dict(enumerate(runs)), "b": {0: a_run(0.9)}}
-    assert default_target(rows) == 0.81
+    assert results_of({"a": runs, "b": [a_run(0.9)]}).target == 0.81
 
 
 def test_what_is_unfinished_counts_in_no_mean() -> None:

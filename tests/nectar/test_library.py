@@ -110,7 +110,8 @@ def test_a_resumed_run_goes_on(tmp_path: Path) -> None:
     assert begun.images == begun.pictures == {}
     gone_on = nectar.run(resume=begun.directory, rounds=2, progress=False)
     assert gone_on.directory == begun.directory
-    assert [line["round"] for line in gone_on.rounds] == [0, 1, 2]
+    assert gone_on.frame()["round"].tolist() == [0, 1, 2]
+    assert gone_on.accuracy == gone_on.rounds[2]["test"]["accuracy"]
     command = begun.provenance["command"]
     assert " ".join(command).startswith("nectar run method=fedavg rounds=1 output_dir=")
 
