@@ -39,7 +39,7 @@ from nectar.commands.config import Description
 from nectar.commands.config import describe as described
 from nectar.comparison.paper_table import PaperTable, TableRow, read_paper_table, title
 from nectar.comparison.papers import paper_items
-from nectar.report.text import plural
+from nectar.text import plural
 
 ROOT = Path(__file__).parents[1]
 PLACE = ROOT / "docs" / "reference"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 from common.methods import METHODS, settings_class
-from nectar.report.text import aligned
+from nectar.text import aligned
 
 HELP = """\
 Lists the methods: what leaves a site in a round by the default settings, which data a method takes, and what it is.

@@ -11,7 +11,7 @@ import typer
 
 from common.errors import ConfigError
 from nectar.arguments import CaFile, Connection, Insecure, flag, format_duration, here
-from nectar.report.text import MISSING, aligned, plain
+from nectar.text import MISSING, aligned, plain
 
 if TYPE_CHECKING:
     from nectar.engines.remote.federation_status import FederationStatus, RunStatus, SiteStatus

@@ -25,7 +25,7 @@ from nectar.comparison.scheduler import PlannedRun, Say, Scheduler, plan
 from nectar.comparison.tuning import Choice, Search, choose, searches_of
 from nectar.records.record import RunRecord
 from nectar.records.run_list import Archive
-from nectar.report.text import plural
+from nectar.text import plural
 from strategies.exchange.membership import some_of
 
 

@@ -12,11 +12,10 @@ from typing import Any
 from nectar.comparison.comparison import Comparison, PlannedCell
 from nectar.comparison.request import Cell
 from nectar.comparison.scheduler import PlannedRun
-from nectar.comparison.tables import size_text
 from nectar.comparison.tuning import searches_of
 from nectar.records.record import RunRecord
 from nectar.records.run_list import Archive
-from nectar.report.text import plural
+from nectar.text import plural, size
 
 
 @dataclass(frozen=True)
@@ -112,6 +111,6 @@ def _room(missing: list[_Item], archive: Archive, place: Path) -> Iterator[str]:
     if known:
         at = next(around for around in (place, *place.parents) if around.is_dir())
         yield (
-            f"The records of {len(known)} take about {size_text(sum(known))}, as others of their method and data set; "
-            f"{size_text(shutil.disk_usage(at).free)} are free in {at}."
+            f"The records of {len(known)} take about {size(sum(known))}, as others of their method and data set; "
+            f"{size(shutil.disk_usage(at).free)} are free in {at}."
         )

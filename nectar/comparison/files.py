@@ -18,7 +18,7 @@ from nectar.comparison.request import Axis, file_name
 from nectar.comparison.results import ComparisonResult, GridResult, TableResult
 from nectar.comparison.tables import Results
 from nectar.comparison.tuning import Choice
-from nectar.report.text import capital
+from nectar.text import capital
 from server_app.tracking import EVENTS
 
 if TYPE_CHECKING:

@@ -13,21 +13,10 @@ from common.settings.sections import MEASURES
 from nectar.comparison.frame import FLAGS, MORE, csv_of, curves, mean, spread, summary
 from nectar.comparison.paper_table import Number, PaperTable, Printed
 from nectar.comparison.request import Axis, Cell
-from nectar.comparison.tables import (
-    NOTHING,
-    PAGE,
-    WIDTH,
-    Results,
-    TextTable,
-    accuracy_text,
-    pieces,
-    seconds_text,
-    short,
-    size_text,
-)
+from nectar.comparison.tables import PAGE, WIDTH, Results, TextTable, pieces
 from nectar.comparison.tuning import Choice
 from nectar.recorded_run import RecordedRun
-from nectar.report.text import capital
+from nectar.text import MISSING, capital, count, share, short, size
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -158,7 +147,7 @@ class ComparisonResult(Results):
         cells = []
         for row in rows.itertuples():
             own = self.by_run[self.by_run["variant"] == row.Index]
-            each = "  ".join(f"{accuracy_text(run.final)}{run.flags}" for run in own.itertuples())
+            each = "  ".join(f"{share(run.final)}{run.flags}" for run in own.itertuples())
             found = (_found(row),) if audited else ()
             cells.append((row.Index, _mean_and_spread(row.mean, row.spread), *found, each))
         ends = self.by_round[self.by_round["whole"]]
@@ -182,8 +171,10 @@ class ComparisonResult(Results):
                 row.bytes,
             )
             spans = (row.seconds_devices, row.seconds_server)
-            to_target = f"{short(row.rounds_to_target)}{part}"
-            cells.append((row.Index, to_target, *map(size_text, sizes), *map(seconds_text, spans)))
+            to_target = f"{count(row.rounds_to_target)}{part}"
+            cells.append(
+                (row.Index, to_target, *map(size, sizes), *(short(span, "s") for span in spans))
+            )
         reach = "target" if math.isnan(self.target) else f"{self.target:g}"
         figures = (
             "bytes to it",
@@ -210,20 +201,20 @@ class ComparisonResult(Results):
         return TextTable(
             f"Mean {self.what} after each round.",
             ("method", *map(str, numbers)),
-            tuple((label, *map(accuracy_text, row)) for label, *row in rows[numbers].itertuples()),
+            tuple((label, *map(share, row)) for label, *row in rows[numbers].itertuples()),
         )
 
 
 def _found(row: Any) -> str:
     """Return members found and false alarms, in percent, as means over the runs that were audited."""
     if not row.audited:
-        return NOTHING
+        return MISSING
     least = "≥ " if row.audited_in_part else ""
     return f"{least}{100 * row.found:.1f} % ({100 * row.false_alarms:.1f})"
 
 
 def _search_notes(choice: Choice) -> Iterator[str]:
-    tried = ", ".join(f"{' '.join(s)}: {accuracy_text(choice.score(s))}" for s in choice.trials)
+    tried = ", ".join(f"{' '.join(s)}: {share(choice.score(s))}" for s in choice.trials)
     seeds = len(next(iter(choice.trials.values())))
     over = "on a seed that is" if seeds == 1 else f"as the mean of {seeds} seeds that are"
     yield (
@@ -247,9 +238,7 @@ def _pivot(what: str, header: tuple[str, ...], cells: tuple[tuple[str, ...], ...
 
 
 def _mean_and_spread(accuracy: float, deviation: float) -> str:
-    return accuracy_text(accuracy) + (
-        "" if math.isnan(deviation) else f" ± {accuracy_text(deviation)}"
-    )
+    return share(accuracy) + ("" if math.isnan(deviation) else f" ± {share(deviation)}")
 
 
 # -- a grid -------------------------------------------------------------------------------------
@@ -422,10 +411,10 @@ class TableResult(Results):
             for label, own in self.columns.items():
                 target = f", {block.targets[label]:g}" if label in block.targets else ""
                 for row in own.summary.itertuples():
-                    number = block.numbers.get(label, {}).get(row.Index, Number(NOTHING))
+                    number = block.numbers.get(label, {}).get(row.Index, Number(MISSING))
                     place = (f"{label}{target}", row.Index, block.figure, block.network)
                     ours = _OURS[block.figure](own, row, block, label)
-                    if block.network and ours == number.text == NOTHING:  # a row of another network
+                    if block.network and ours == number.text == MISSING:  # a row of another network
                         continue
                     lines.append((*place, ours, number.text, number.note, block.source))
         head = ["column", "row", "figure", "network", "ours", "printed", "note", "source"]
@@ -433,7 +422,7 @@ class TableResult(Results):
 
     def csv(self) -> str:
         """Return a line for each number."""
-        return csv_of(self.numbers.replace({"ours": {NOTHING: ""}}))
+        return csv_of(self.numbers.replace({"ours": {MISSING: ""}}))
 
     def tables(self, *, full: bool = False) -> list[TextTable]:
         """Return a table for each figure that the paper prints; of a table without printed numbers, the pivot."""
@@ -473,7 +462,7 @@ class TableResult(Results):
 def _cell_of(results: ComparisonResult, row: str) -> str:
     """Write a row's mean accuracy and its spread in a column, with its marks."""
     if row not in results.summary.index:
-        return NOTHING
+        return MISSING
     found, runs = results.summary.loc[row], results.by_run
     return _entry(found["mean"], found["spread"], "".join(runs[runs["variant"] == row]["flags"]))
 
@@ -497,24 +486,24 @@ def _accuracy(results: ComparisonResult, row: Any, block: Printed, label: str) -
     seeds = [seed for seed in of_each[0] if all(seed in own for own in of_each)]
     finals = [mean([own[seed] for own in of_each]) for seed in seeds]
     if not finals or any(math.isnan(final) for final in finals):
-        return NOTHING
+        return MISSING
     deviation = f" ± {100 * spread(finals):.2f}" if len(finals) > 1 else ""
     return f"{100 * mean(finals):.2f}{deviation}"
 
 
 def _floats(results: ComparisonResult, row: Any, block: Printed, label: str) -> str:
-    return NOTHING if math.isnan(row.floats_up) else f"{row.floats_up:.0f}"
+    return MISSING if math.isnan(row.floats_up) else f"{row.floats_up:.0f}"
 
 
 def _epsilon(results: ComparisonResult, row: Any, block: Printed, label: str) -> str:
     done = results.by_run[(results.by_run["variant"] == row.Index) & results.by_run["completed"]]
     most = done["epsilon"].max(skipna=False)
-    return NOTHING if math.isnan(most) else f"{most:.3g}"
+    return MISSING if math.isnan(most) else f"{most:.3g}"
 
 
 def _rounds(results: ComparisonResult, row: Any, block: Printed, label: str) -> str:
     if label not in block.targets:
-        return NOTHING
+        return MISSING
     rounds = results.by_round[
         (results.by_round["variant"] == row.Index) & results.by_round["whole"]
     ]
@@ -527,8 +516,8 @@ def _rounds(results: ComparisonResult, row: Any, block: Printed, label: str) -> 
         return f">{rounds['round'].max() - most}{f' + {most}' * bool(most)}"
     part = "" if len(reached) == row.runs else f" ({len(reached)} of {row.runs})"
     extra = mean(made.reindex(reached.index, fill_value=0))
-    counted = short(mean(reached) - extra)
-    return f"{counted}{f' + {short(extra)}' if extra > 0 else ''}{part}"
+    counted = count(mean(reached) - extra)
+    return f"{counted}{f' + {count(extra)}' if extra > 0 else ''}{part}"
 
 
 _OURS = {"accuracy": _accuracy, "floats": _floats, "rounds": _rounds, "epsilon": _epsilon}

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +14,6 @@ from pathlib import Path
 
 from common.errors import one_line
 
-NOTHING = "–"
 WIDTH = 120
 """Columns of a terminal."""
 
@@ -154,35 +152,6 @@ def _width(table: TextTable) -> int:
 
 
 # -- text ---------------------------------------------------------------------------------------
-
-
-def accuracy_text(value: float) -> str:
-    """Write an accuracy."""
-    return NOTHING if math.isnan(value) else f"{value:.4f}"
-
-
-def short(value: float) -> str:
-    """Write a mean count, to one digit after the point where it has one."""
-    return NOTHING if math.isnan(value) else f"{value:.1f}".removesuffix(".0")
-
-
-def seconds_text(value: float) -> str:
-    """Write seconds, to three digits."""
-    return NOTHING if math.isnan(value) else f"{value:.0f} s" if value >= 99.5 else f"{value:.3g} s"
-
-
-def size_text(value: float) -> str:
-    """Write bytes, in powers of 1000."""
-    if math.isnan(value):
-        return NOTHING
-    for unit, amount in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if value >= amount:
-            return (
-                f"{value / amount:.3g} {unit}"
-                if value < 1000 * amount
-                else f"{value / amount:.0f} {unit}"
-            )
-    return f"{value:.0f} B"
 
 
 def _aligned(table: TextTable) -> list[str]:

@@ -34,7 +34,7 @@ from nectar.export.synthetic import require_fit, write_synthetic
 from nectar.records.record import RunRecord
 from nectar.records.synthetic_sets import contrast_of
 from nectar.report.facts import facts_of, unknown_method
-from nectar.report.text import plural, share
+from nectar.text import plural, share
 from server_app.checkpoint import Checkpoint
 from server_app.pictures import hard
 

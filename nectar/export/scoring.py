@@ -33,7 +33,7 @@ from common.samples.dataset import Skipped
 from common.settings.images import class_name
 from nectar.export.split import HELD_OUT, TRAINED, VALIDATION, RunSplit, form_of
 from nectar.export.synthetic import labels_by_folder
-from nectar.report.text import aligned
+from nectar.text import aligned
 
 #: more classes than this make a matrix that no terminal shows; the commonest confusions stand for it
 _MAX_MATRIX = 20

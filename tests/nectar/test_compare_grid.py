@@ -24,8 +24,9 @@ from nectar.comparison.comparison import Comparison
 from nectar.comparison.paper_table import Number, PaperTable, Printed
 from nectar.comparison.request import Axis, Cell, CompareOptions, ComparisonRequest, Variant, parse
 from nectar.comparison.results import ComparisonResult, GridResult, TableResult
-from nectar.comparison.tables import Results, TextTable, size_text
+from nectar.comparison.tables import Results, TextTable
 from nectar.records.record import RunRecord
+from nectar.text import size
 from server_app.record import Record
 
 GOLDEN = ROOT / "tests" / "golden"
@@ -268,7 +269,7 @@ def test_a_dry_run_says_what_is_there_and_counts_the_rest(
         f"min_size=5: fedavg, seed 0: there ({record.id})\n",
         "min_size=6: fedavg, seed 1: to be run\n",
         "8 runs, 1 of them there already.\n7 runs to be made, of 14 rounds.\n",
-        f"The records of 3 take about {size_text(3 * RunRecord(record.directory).size)}, as others",
+        f"The records of 3 take about {size(3 * RunRecord(record.directory).size)}, as others",
     ):
         assert line in message
     after = {path: path.stat().st_mtime_ns for path in record.directory.parent.rglob("*")}

@@ -14,9 +14,9 @@ from nectar.comparison.frame import frames, is_outlier
 from nectar.comparison.paper_table import Printed
 from nectar.comparison.request import Axis, Variant
 from nectar.comparison.results import _accuracy, shown_rounds
-from nectar.comparison.tables import NOTHING, accuracy_text, size_text
 from nectar.comparison.tuning import Search, choose
 from nectar.records.record import RunRecord
+from nectar.text import MISSING, share, size
 
 
 def row_of(*runs: RunRecord | None, target: float | None = None) -> Any:
@@ -59,10 +59,10 @@ def test_an_average_over_networks_takes_a_rows_own_models_or_the_rows_of_its_nam
     results = results_of(rows)
     block = Printed("Table 1", "accuracy", "mlp, vit", {}, {})
     ours = {row.Index: _accuracy(results, row, block, "") for row in results.summary.itertuples()}
-    assert ours == {"server": "75.00 ± 7.07", "sites": "35.00 ± 21.21", "sites vit": NOTHING}
+    assert ours == {"server": "75.00 ± 7.07", "sites": "35.00 ± 21.21", "sites vit": MISSING}
     one = replace(block, network="vit")
     ours = {row.Index: _accuracy(results, row, one, "") for row in results.summary.itertuples()}
-    assert ours == {"server": "85.00 ± 7.07", "sites": NOTHING, "sites vit": "40.00 ± 14.14"}
+    assert ours == {"server": "85.00 ± 7.07", "sites": MISSING, "sites vit": "40.00 ± 14.14"}
 
 
 def test_bytes_to_a_target_are_those_of_the_runs_that_reach_it() -> None:
@@ -119,10 +119,10 @@ def test_rounds_that_are_shown() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0 B"), (999, "999 B"), (104400, "104 kB"), (1.25e6, "1.25 MB"), (2.5e12, "2500 GB")],
+    [(0, "0 B"), (999, "999 B"), (104400, "104 kB"), (1.25e6, "1.25 MB"), (2.5e12, "2,500 GB")],
 )
 def test_sizes(value: float, text: str) -> None:
-    assert size_text(value) == text
+    assert size(value) == text
 
 
 def test_the_best_mean_on_validation_is_chosen_and_its_edge_told() -> None:
@@ -135,4 +135,4 @@ def test_the_best_mean_on_validation_is_chosen_and_its_edge_told() -> None:
     assert choice.edges == []
     edge = choose(search, trials | {search.grid()[4]: (0.8, 0.8)}, "see their logs")
     assert edge.edges == ["fedavg.lr=1"]
-    assert accuracy_text(math.nan) == "–"
+    assert share(math.nan) == "–"
