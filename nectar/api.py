@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import torch
 
@@ -28,7 +28,7 @@ from common.methods import Method
 from nectar.arguments import parse_arguments, resolved, typed_command, with_fitting_sites
 from nectar.comparison.comparison import Comparison
 from nectar.comparison.request import CompareOptions, parse
-from nectar.comparison.results import ComparisonResult, GridResult, TableResult
+from nectar.comparison.results import Results
 from nectar.engines.local_run import run_here
 from nectar.engines.preflight import check
 from nectar.engines.processes import until_interrupted
@@ -117,22 +117,6 @@ def open_record(record: str | Path, *, allow_imports: str = "") -> RecordedRun:
     return RecordedRun.open(record_at(record), import_policy_of(allow_imports, "allow_imports="))
 
 
-@overload
-def compare(
-    *rows: Row, table: None = None, grid: None = None, **options: Any
-) -> ComparisonResult: ...
-
-
-@overload
-def compare(*rows: Row, table: str, grid: None = None, **options: Any) -> TableResult: ...
-
-
-@overload
-def compare(
-    *rows: Row, table: None = None, grid: Mapping[str, Sequence[Any]], **options: Any
-) -> GridResult: ...
-
-
 def compare(
     *rows: Row,
     table: str | None = None,
@@ -148,7 +132,7 @@ def compare(
     tune_seeds: int | None = None,
     progress: bool = True,
     **settings: Any,
-) -> ComparisonResult | TableResult | GridResult:
+) -> Results:
     """Run methods over seeds, what is not there yet, and set them side by side, as ``nectar compare`` does.
 
     A run that fails keeps no other from going on: look at ``failures``.
@@ -173,8 +157,9 @@ def compare(
 
     Returns
     -------
-    ComparisonResult, TableResult or GridResult
-        The rows and their tables; of a table its columns, and our numbers beside the paper's; of a grid its cells.
+    Results
+        The rows and their tables; of a paper's table its columns, and our numbers beside the paper's; of a grid its
+        cells.
 
     Raises
     ------

@@ -19,7 +19,7 @@ from places import ROOT
 
 from nectar.comparison.frame import ROUND, csv_of
 from nectar.comparison.request import Axis, Variant
-from nectar.comparison.results import ComparisonResult
+from nectar.comparison.results import Results
 from nectar.comparison.tuning import Search, choose
 from nectar.records.record import RunRecord
 from nectar.report import page as pages
@@ -70,7 +70,7 @@ def test_seeds_stand_together(records: dict[str, Path], tmp_path: Path) -> None:
     assert "0: 0.5556, 1: 0.5556" in document.text
 
 
-def compared() -> ComparisonResult:
+def compared() -> Results:
     """Rows of runs that are whole, unfinished, rejected in part, audited, and of a row that was searched."""
     whole = a_run(0.5, 0.7)
     axes = (Axis("fedavg.lr", ("0.1", "0.3", "1")), Axis("fedavg.weighting", ("counts", "uniform")))
@@ -101,7 +101,7 @@ def test_the_tables_of_a_comparison(name: str, pytestconfig: pytest.Config) -> N
     text = {
         "table.md": results.markdown,
         "table.tex": results.latex,
-        "table.csv": lambda: csv_of(results.by_run),
+        "table.csv": results.csv,
         "rounds.csv": lambda: csv_of(results.by_round, ROUND),
         "table.txt": lambda: results.table,
     }[name]()

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nectar.comparison.frame import frames
 from nectar.comparison.request import CompareOptions
-from nectar.comparison.results import ComparisonResult
+from nectar.comparison.results import Results, of_rows
 from nectar.comparison.tuning import Choice
 from nectar.records.record import RunRecord
 
@@ -94,12 +93,8 @@ def results_of(
     *,
     target: float | None = None,
     choices: tuple[Choice, ...] = (),
-) -> ComparisonResult:
+) -> Results:
     """What a comparison of these runs by row, of seeds 0 and on, came to."""
     runs = {label: dict(enumerate(own)) for label, own in rows.items()}
-    by_run, by_round, goal = frames(runs, target, None, rounds)
-    place = Path("out")
-    given = target is not None
-    return ComparisonResult(
-        "t", "nectar compare a", place, by_run, by_round, rounds, goal, given, choices
-    )
+    place, typed = Path("out"), "nectar compare a"
+    return of_rows("t", typed, place, runs, target=target, rounds=rounds, choices=choices)

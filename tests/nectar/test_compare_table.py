@@ -13,7 +13,8 @@ from common.config.loading import load
 from nectar.comparison.frame import frames, is_outlier
 from nectar.comparison.paper_table import Printed
 from nectar.comparison.request import Axis, Variant
-from nectar.comparison.results import _accuracy, shown_rounds
+from nectar.comparison.results import _ours
+from nectar.comparison.tables import evenly_apart
 from nectar.comparison.tuning import Search, choose
 from nectar.records.record import RunRecord
 from nectar.text import MISSING, share, size
@@ -58,10 +59,10 @@ def test_an_average_over_networks_takes_a_rows_own_models_or_the_rows_of_its_nam
     }
     results = results_of(rows)
     block = Printed("Table 1", "accuracy", "mlp, vit", {}, {})
-    ours = {row.Index: _accuracy(results, row, block, "") for row in results.summary.itertuples()}
+    ours = {row: _ours(results, row, block, "") for row in rows}
     assert ours == {"server": "75.00 ± 7.07", "sites": "35.00 ± 21.21", "sites vit": MISSING}
     one = replace(block, network="vit")
-    ours = {row.Index: _accuracy(results, row, one, "") for row in results.summary.itertuples()}
+    ours = {row: _ours(results, row, one, "") for row in rows}
     assert ours == {"server": "85.00 ± 7.07", "sites": MISSING, "sites vit": "40.00 ± 14.14"}
 
 
@@ -83,8 +84,8 @@ def test_what_is_unfinished_counts_in_no_mean() -> None:
 
 def test_of_one_seed_no_deviation_is_spoken() -> None:
     one, two = results_of({"a": [a_run(0.5)]}, 1), results_of({"a": [a_run(0.5), a_run(0.7)]}, 1)
-    assert not any("±" in note for note in one.notes())
-    assert any("±" in note for note in two.notes())
+    assert not any("±" in note for note in one.notes)
+    assert any("±" in note for note in two.notes)
 
 
 def test_flags() -> None:
@@ -113,8 +114,8 @@ def test_a_terminal_has_120_columns() -> None:
 
 
 def test_rounds_that_are_shown() -> None:
-    assert shown_rounds(3, 10) == [1, 2, 3]
-    assert shown_rounds(100, 4) == [1, 34, 67, 100]
+    assert evenly_apart(3, 10) == [1, 2, 3]
+    assert evenly_apart(100, 4) == [1, 34, 67, 100]
 
 
 @pytest.mark.parametrize(
