@@ -64,7 +64,10 @@ def main(
     ] = 0,
     alone: Annotated[
         bool,
-        flag("--alone", "one run at a time, again where a run was not alone: for the seconds"),
+        flag(
+            "--alone",
+            "one run at a time while no other goes on, for the seconds; repeats those that were not alone",
+        ),
     ] = False,
     output: Annotated[
         str | None,
