@@ -6,12 +6,12 @@ import ast
 import hashlib
 import inspect
 import logging
-import shlex
 import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
@@ -27,7 +27,7 @@ from common.errors import ConfigError
 from common.methods import Method
 from nectar.arguments import parse_arguments, resolved, typed_command, with_fitting_sites
 from nectar.comparison.comparison import Comparison
-from nectar.comparison.request import CompareOptions, parse
+from nectar.comparison.request import OPTIONS, CompareOptions, parse
 from nectar.comparison.results import Results
 from nectar.engines.local_run import run_here
 from nectar.engines.preflight import check
@@ -121,15 +121,6 @@ def compare(
     *rows: Row,
     table: str | None = None,
     grid: Mapping[str, Sequence[Any]] | None = None,
-    small: bool = False,
-    search: bool = False,
-    seeds: int | None = None,
-    target: float | None = None,
-    jobs: int | None = None,
-    alone: bool = False,
-    output: str | Path | None = None,
-    tune: str | Sequence[str] = (),
-    tune_seeds: int | None = None,
     progress: bool = True,
     **settings: Any,
 ) -> Results:
@@ -146,14 +137,13 @@ def compare(
         A paper's table.
     grid : mapping of str to sequence, optional
         The values of settings whose combinations are compared, such as ``{"partition.alpha": [0.1, 1]}``.
-    small, search : bool
-        Of a table, whether its variants of two-core size are run, and whether what it states is searched again.
-    seeds, target, jobs, alone, output, tune, tune_seeds
-        The command's options of these names.
     progress : bool
         Whether a line is printed for each run.
     **settings
-        For all rows, as :func:`run` takes them; ``seed`` is the first seed.
+        For all rows, as :func:`run` takes them; ``seed`` is the first seed. And the command's options ``seeds``,
+        ``target``, ``jobs``, ``alone``, ``output``, ``tune`` (one or several) and ``tune_seeds``; of a table
+        ``small``, whether its variants of two-core size are run, and ``search``, whether what it states is searched
+        again.
 
     Returns
     -------
@@ -175,42 +165,22 @@ def compare(
                 "nectar.compare('feddm', 'fedavg')."
             )
         lines.append(row)
-    told: dict[str, Any] = {
-        "seeds": seeds,
-        "target": target,
-        "jobs": jobs,
-        "output": output,
-        "tune_seeds": tune_seeds,
-        "alone": alone,
-        "small": small,
-        "search": search,
-    }
-    given = {name: value for name, value in told.items() if value is not None}
     tabled = {} if table is None else {TABLE: table}
+    given = {name: settings.pop(name) for name in OPTIONS if name in settings}
+    given = {name: value for name, value in given.items() if value is not None}
     words = (*lines, *_words(tabled | settings))
     if any(f"{HERE}:" in word for word in words):
         raise ConfigError(
             "a comparison runs in processes of its own, where nothing of this script or notebook is: put what it names "
             "into a module."
         )
+    tune = given.pop("tune", ())
     searches = (tune,) if isinstance(tune, str) else tuple(tune)
-    axes = tuple(f"{k}={','.join(_text(k, v) for v in own)}" for k, own in (grid or {}).items())
-    line = _typed(words, given, {"--tune": searches, "--grid": axes})
-    options = CompareOptions(words, tune=searches, grid=axes, typed=line, **given)
-    comparison = Comparison(parse(options), _say if progress else _say_nothing)
+    axes = tuple(f"{k}={','.join(_text(k, v) for v in each)}" for k, each in (grid or {}).items())
+    options = CompareOptions(words, tune=searches, grid=axes, **given)
+    request = parse(replace(options, typed=options.line))
+    comparison = Comparison(request, _say if progress else _say_nothing)
     return _carried_out(comparison.carry_out)
-
-
-def _typed(
-    words: Sequence[str], given: Mapping[str, Any], several: Mapping[str, Sequence[str]]
-) -> str:
-    """Return the line of a shell that asks for the same."""
-    line = ["nectar", "compare", *words]
-    for name, value in given.items():
-        option = f"--{name.replace('_', '-')}"
-        line += [option] * (value is True) if isinstance(value, bool) else [option, str(value)]
-    pairs = [word for name, texts in several.items() for text in texts for word in (name, text)]
-    return shlex.join([*line, *pairs])
 
 
 def _carried_out(carry_out: Callable[[], T]) -> T:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import shlex
 import sys
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from common.errors import ConfigError, NectarError
 from nectar.arguments import ConfigFile, argument, completions, flag, option
-from nectar.comparison.request import SEEDS, TUNE_SEEDS, CompareOptions, parse
+from nectar.comparison.request import OPTIONS, CompareOptions, option_name, parse
 from nectar.engines.flower.app import project
 from nectar.engines.processes import until_interrupted
 
@@ -52,44 +53,6 @@ def main(
         ),
     ] = None,
     config_file: ConfigFile = None,
-    seeds: Annotated[
-        int, typer.Option(min=1, metavar="N", help="seeds S to S+N-1, S from seed=")
-    ] = SEEDS,
-    target: Annotated[
-        float | None,
-        option("A", "count rounds and bytes up to accuracy A (default: 0.9 of the best row's)"),
-    ] = None,
-    jobs: Annotated[
-        int, option("J", "runs at a time (default: as many as the cores allow)", min=0)
-    ] = 0,
-    alone: Annotated[
-        bool,
-        flag(
-            "--alone",
-            "one run at a time while no other goes on, for the seconds; repeats those that were not alone",
-        ),
-    ] = False,
-    output: Annotated[
-        str | None,
-        option("DIR", "where tables and plots go (default: compare-... in the output directory)"),
-    ] = None,
-    tune: Annotated[
-        list[str] | None,
-        option(
-            "ROW.key=v1,v2,...",
-            "search a method's or a row's setting on the validation set; several make a grid",
-        ),
-    ] = None,
-    tune_seeds: Annotated[
-        int, typer.Option(min=1, metavar="N", help="seeds of the search, 1000 and on")
-    ] = TUNE_SEEDS,
-    grid: Annotated[
-        list[str] | None,
-        option(
-            "KEY=v1,v2,...",
-            "compare for each value of a setting or of dataset, rounds; several make a grid",
-        ),
-    ] = None,
     dry_run: Annotated[
         bool,
         flag(
@@ -105,37 +68,14 @@ def main(
         bool,
         flag("--print", "print a command for each run, a line each, for a job array; run nothing"),
     ] = False,
-    small: Annotated[
-        bool,
-        flag(
-            "--small",
-            "a table's variants of two-core size, with the settings stated there instead of searches",
-        ),
-    ] = False,
-    search: Annotated[
-        bool,
-        flag(
-            "--search",
-            "search what the table states is tuned, also in place of what was chosen before",
-        ),
-    ] = False,
+    **given: Any,
 ) -> int:
     """Compare what the words name; return 0, 1 if a run failed, or 128 + n if signal n ended it."""
-    options = CompareOptions(
-        words=tuple(words or ()),
-        file=config_file,
-        seeds=seeds,
-        target=target,
-        jobs=jobs,
-        alone=alone,
-        output=output,
-        tune=tuple(tune or ()),
-        tune_seeds=tune_seeds,
-        grid=tuple(grid or ()),
-        small=small,
-        search=search,
-        typed=shlex.join(["nectar", *ctx.obj]),
-    )
+    own: dict[str, Any] = {
+        name: tuple(one) if isinstance(one, list) else one for name, one in given.items()
+    }
+    typed = shlex.join(["nectar", *ctx.obj])
+    options = CompareOptions(tuple(words or ()), config_file, **own, typed=typed)
     request = parse(options)
     project()  # without which no run can be started
     from nectar.comparison.comparison import Comparison, commands, parse_shard, shard
@@ -177,9 +117,36 @@ def main(
     return code or 0
 
 
+def _signature() -> inspect.Signature:
+    """Return `main`'s parameters with those of `OPTIONS` among them, as typer reads them."""
+    kinds = get_type_hints(CompareOptions) | {"output": str | None}
+    parameters = []
+    for name, (metavar, message, least) in OPTIONS.items():
+        default, kind = getattr(CompareOptions, name), kinds[name]
+        if isinstance(default, tuple):
+            default, kind = [], list[str]
+        own = typer.Option(
+            option_name(name),
+            metavar=metavar or None,
+            help=message,
+            min=least,
+            show_default=bool(least),
+        )
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(
+            inspect.Parameter(name, keyword, default=default, annotation=Annotated[kind, own])
+        )
+    written = inspect.signature(main, eval_str=True).parameters.values()
+    first = [one.replace(kind=keyword) for one in written][:-1]
+    return inspect.Signature([*first[:3], *parameters, *first[3:]])
+
+
 def _say(sentence: str) -> None:
     print(sentence, flush=True)
 
 
 def _complain(sentence: str) -> None:
     print(sentence, file=sys.stderr, flush=True)
+
+
+main.__signature__ = _signature()  # type: ignore[attr-defined]

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from common.code.imports import is_import_path
 from common.config.keys import CONFIG, INTERNAL_KEYS, PATH_KEYS, RUN_KEYS, SHORT, STRATEGY
@@ -55,6 +56,52 @@ _INSTEAD = {
 }
 
 
+class Option(NamedTuple):
+    """An option of ``nectar compare``: what stands for its value, its help, and the smallest number that it takes."""
+
+    metavar: str
+    help: str
+    least: int | None = None
+
+
+OPTIONS = {
+    "seeds": Option("N", "seeds S to S+N-1, S from seed=", 1),
+    "target": Option(
+        "A", "count rounds and bytes up to accuracy A (default: 0.9 of the best row's)"
+    ),
+    "jobs": Option("J", "runs at a time (default: as many as the cores allow)", 0),
+    "alone": Option(
+        "",
+        "one run at a time while no other goes on, for the seconds; repeats those that were not alone",
+    ),
+    "output": Option(
+        "DIR", "where tables and plots go (default: compare-... in the output directory)"
+    ),
+    "tune": Option(
+        "ROW.key=v1,v2,...",
+        "search a method's or a row's setting on the validation set; several make a grid",
+    ),
+    "tune_seeds": Option("N", "seeds of the search, 1000 and on", 1),
+    "grid": Option(
+        "KEY=v1,v2,...",
+        "compare for each value of a setting or of dataset, rounds; several make a grid",
+    ),
+    "small": Option(
+        "",
+        "a table's variants of two-core size, with the settings stated there instead of searches",
+    ),
+    "search": Option(
+        "", "search what the table states is tuned, also in place of what was chosen before"
+    ),
+}
+"""The options by the name that the library has for them."""
+
+
+def option_name(name: str) -> str:
+    """Return an option as it is typed."""
+    return f"--{name.replace('_', '-')}"
+
+
 @dataclass(frozen=True)
 class CompareOptions:
     """The words after ``nectar compare``, and its options by their names.
@@ -81,13 +128,12 @@ class CompareOptions:
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range, and options that exclude each other."""
-        for name, value, least in (
-            ("--seeds", self.seeds, 1),
-            ("--tune-seeds", self.tune_seeds, 1),
-            ("--jobs", self.jobs, 0),
-        ):
-            if type(value) is not int or value < least:
-                raise ConfigError(f"{name}={value!r} must be a whole number, at least {least}.")
+        for name, (_, _, least) in OPTIONS.items():
+            value = getattr(self, name)
+            if least is not None and (type(value) is not int or value < least):
+                raise ConfigError(
+                    f"{option_name(name)}={value!r} must be a whole number, at least {least}."
+                )
         target = self.target
         if target is not None and not (
             isinstance(target, int | float) and type(target) is not bool and 0 < target <= 1
@@ -95,6 +141,19 @@ class CompareOptions:
             raise ConfigError(f"--target={target!r} must be an accuracy, above 0, at most 1.")
         if self.alone and self.jobs > 1:
             raise ConfigError("--alone runs one at a time: leave out --jobs.")
+
+    @property
+    def line(self) -> str:
+        """The line of a shell that asks for the same."""
+        line = ["nectar", "compare", *self.words]
+        for name in OPTIONS:
+            value, option = getattr(self, name), option_name(name)
+            if value is True:
+                line.append(option)
+            elif value != getattr(CompareOptions, name):
+                each = value if isinstance(value, tuple) else (value,)
+                line += [word for text in each for word in (option, str(text))]
+        return shlex.join(line)
 
     @property
     def all_words(self) -> tuple[str, ...]:

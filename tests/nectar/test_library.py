@@ -265,14 +265,14 @@ def test_a_comparisons_words_are_the_commands(monkeypatch: pytest.MonkeyPatch) -
             tune_seeds=1,
             dataset="mnist",
         )
-    typed = "feddm fedavg dataset=mnist --seeds 2 --target 0.5 --tune-seeds 1 --alone --tune fedavg.lr=0.1,0.3"
+    typed = "feddm fedavg dataset=mnist --seeds 2 --target 0.5 --alone --tune fedavg.lr=0.1,0.3 --tune-seeds 1"
     assert seen == [f"nectar compare {typed}"]
     seen.clear()
     with pytest.raises(ConfigError, match="far enough"):
         nectar.compare(
             "fedavg", "mnist", table="feddm-2", small=True, tune=["fedavg.lr=1", "fedavg.epochs=2"]
         )
-    typed = "fedavg mnist table=feddm-2 --small --tune fedavg.lr=1 --tune fedavg.epochs=2"
+    typed = "fedavg mnist table=feddm-2 --tune fedavg.lr=1 --tune fedavg.epochs=2 --small"
     assert seen == [f"nectar compare {typed}"]
     with pytest.raises(ConfigError, match=r"^nothing to compare"):
         nectar.compare()
