@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import inspect
 import logging
 import signal
 import sys
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeVar
@@ -296,7 +292,12 @@ def named(key: str, given: Any) -> str:
             "defined at the top level of a module, a script or a notebook."
         )
     if module == HERE:
-        MADE[HERE] = _source()
+        file = getattr(sys.modules[HERE], "__file__", None)
+        if file and Path(file).is_file():
+            MADE[HERE] = Path(file).resolve()
+        else:
+            message = "%s=%s is defined in a notebook: whether it has changed when the run is resumed is not checked"
+            logging.getLogger("flwr").warning(message, key, name)
     return f"{module}:{name}"
 
 
@@ -309,48 +310,3 @@ def _place_of(method: Method) -> tuple[str, str]:
             if value is method:
                 return module, name
     return "", ""
-
-
-def _source() -> Path:
-    """Return the file with what the running program defines, by which a run is known again; a notebook's is made."""
-    main = vars(sys.modules[HERE])
-    file = main.get("__file__")
-    if file and Path(file).is_file():
-        return Path(file).resolve()
-    cells = main.get("In")  # all that IPython was given to execute
-    if not isinstance(cells, list):
-        raise ConfigError(
-            "what is typed at this prompt cannot be read again: put it into a file, or use a notebook."
-        )
-    text = _definitions(map(str, cells)).encode()
-    made = Path(_folder().name, f"{hashlib.sha256(text).hexdigest()}.py")
-    made.write_bytes(text)
-    return made
-
-
-def _definitions(cells: Iterable[str]) -> str:
-    """Return what cells define and import, and their constants; of one name the last."""
-    kept: dict[str, str] = {}
-    for cell in cells:
-        try:
-            tree = ast.parse(cell)
-        except SyntaxError:  # it did not run either
-            continue
-        for node in tree.body:
-            text = ast.unparse(node)
-            if isinstance(node, ast.ClassDef | ast.FunctionDef):
-                kept[node.name] = text
-            elif isinstance(node, ast.Import | ast.ImportFrom):
-                kept[text] = text
-            elif isinstance(node, ast.Assign) and not any(map(_is_call, ast.walk(node))):
-                kept[text.partition("=")[0]] = text
-    return "\n".join(kept[name] for name in sorted(kept))
-
-
-def _is_call(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call)
-
-
-@cache
-def _folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="nectar-")
