@@ -38,7 +38,7 @@ from nectar.commands.config import Description
 from nectar.commands.config import describe as described
 from nectar.comparison.paper_table import PaperTable, TableRow, read_paper_table, title
 from nectar.comparison.papers import paper_items
-from nectar.report.text import plural
+from nectar.text import plural
 
 ROOT = Path(__file__).parents[1]
 PLACE = ROOT / "docs" / "reference"
@@ -346,7 +346,7 @@ def _row(row: TableRow) -> tuple[str, ...]:
     tried = " ".join(f"`{key}={','.join(values)}`" for key, values in row.tune.items())
     chosen = " ".join(f"`{one}`" for one in row.chosen)
     rounds = f" in {plural(row.rounds, 'round')}" if row.rounds is not None else ""
-    return f"`{row.label}`", f"`{row.word}`{rounds}", tried, chosen
+    return f"`{row.label}`", f"`{row.run or row.label}`{rounds}", tried, chosen
 
 
 # ---- a site's node config

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import inspect
 import logging
-import shlex
 import signal
 import sys
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from dataclasses import replace
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import torch
 
@@ -27,8 +23,8 @@ from common.errors import ConfigError
 from common.methods import Method
 from nectar.arguments import parse_arguments, resolved, typed_command, with_fitting_sites
 from nectar.comparison.comparison import Comparison
-from nectar.comparison.request import CompareOptions, parse
-from nectar.comparison.results import ComparisonResult, GridResult, TableResult
+from nectar.comparison.request import OPTIONS, CompareOptions, parse
+from nectar.comparison.results import Results
 from nectar.engines.local_run import run_here
 from nectar.engines.preflight import check
 from nectar.engines.processes import until_interrupted
@@ -117,38 +113,13 @@ def open_record(record: str | Path, *, allow_imports: str = "") -> RecordedRun:
     return RecordedRun.open(record_at(record), import_policy_of(allow_imports, "allow_imports="))
 
 
-@overload
-def compare(
-    *rows: Row, table: None = None, grid: None = None, **options: Any
-) -> ComparisonResult: ...
-
-
-@overload
-def compare(*rows: Row, table: str, grid: None = None, **options: Any) -> TableResult: ...
-
-
-@overload
-def compare(
-    *rows: Row, table: None = None, grid: Mapping[str, Sequence[Any]], **options: Any
-) -> GridResult: ...
-
-
 def compare(
     *rows: Row,
     table: str | None = None,
     grid: Mapping[str, Sequence[Any]] | None = None,
-    small: bool = False,
-    search: bool = False,
-    seeds: int | None = None,
-    target: float | None = None,
-    jobs: int | None = None,
-    alone: bool = False,
-    output: str | Path | None = None,
-    tune: str | Sequence[str] = (),
-    tune_seeds: int | None = None,
     progress: bool = True,
     **settings: Any,
-) -> ComparisonResult | TableResult | GridResult:
+) -> Results:
     """Run methods over seeds, what is not there yet, and set them side by side, as ``nectar compare`` does.
 
     A run that fails keeps no other from going on: look at ``failures``.
@@ -162,19 +133,19 @@ def compare(
         A paper's table.
     grid : mapping of str to sequence, optional
         The values of settings whose combinations are compared, such as ``{"partition.alpha": [0.1, 1]}``.
-    small, search : bool
-        Of a table, whether its variants of two-core size are run, and whether what it states is searched again.
-    seeds, target, jobs, alone, output, tune, tune_seeds
-        The command's options of these names.
     progress : bool
         Whether a line is printed for each run.
     **settings
-        For all rows, as :func:`run` takes them; ``seed`` is the first seed.
+        For all rows, as :func:`run` takes them; ``seed`` is the first seed. And the command's options ``seeds``,
+        ``target``, ``jobs``, ``alone``, ``output``, ``tune`` (one or several) and ``tune_seeds``; of a table
+        ``small``, whether its variants of two-core size are run, and ``search``, whether what it states is searched
+        again.
 
     Returns
     -------
-    ComparisonResult, TableResult or GridResult
-        The rows and their tables; of a table its columns, and our numbers beside the paper's; of a grid its cells.
+    Results
+        The rows and their tables; of a paper's table its columns, and our numbers beside the paper's; of a grid its
+        cells.
 
     Raises
     ------
@@ -190,42 +161,22 @@ def compare(
                 "nectar.compare('feddm', 'fedavg')."
             )
         lines.append(row)
-    told: dict[str, Any] = {
-        "seeds": seeds,
-        "target": target,
-        "jobs": jobs,
-        "output": output,
-        "tune_seeds": tune_seeds,
-        "alone": alone,
-        "small": small,
-        "search": search,
-    }
-    given = {name: value for name, value in told.items() if value is not None}
     tabled = {} if table is None else {TABLE: table}
+    given = {name: settings.pop(name) for name in OPTIONS if name in settings}
+    given = {name: value for name, value in given.items() if value is not None}
     words = (*lines, *_words(tabled | settings))
     if any(f"{HERE}:" in word for word in words):
         raise ConfigError(
             "a comparison runs in processes of its own, where nothing of this script or notebook is: put what it names "
             "into a module."
         )
+    tune = given.pop("tune", ())
     searches = (tune,) if isinstance(tune, str) else tuple(tune)
-    axes = tuple(f"{k}={','.join(_text(k, v) for v in own)}" for k, own in (grid or {}).items())
-    line = _typed(words, given, {"--tune": searches, "--grid": axes})
-    options = CompareOptions(words, tune=searches, grid=axes, typed=line, **given)
-    comparison = Comparison(parse(options), _say if progress else _say_nothing)
+    axes = tuple(f"{k}={','.join(_text(k, v) for v in each)}" for k, each in (grid or {}).items())
+    options = CompareOptions(words, tune=searches, grid=axes, **given)
+    request = parse(replace(options, typed=options.line))
+    comparison = Comparison(request, _say if progress else _say_nothing)
     return _carried_out(comparison.carry_out)
-
-
-def _typed(
-    words: Sequence[str], given: Mapping[str, Any], several: Mapping[str, Sequence[str]]
-) -> str:
-    """Return the line of a shell that asks for the same."""
-    line = ["nectar", "compare", *words]
-    for name, value in given.items():
-        option = f"--{name.replace('_', '-')}"
-        line += [option] * (value is True) if isinstance(value, bool) else [option, str(value)]
-    pairs = [word for name, texts in several.items() for text in texts for word in (name, text)]
-    return shlex.join([*line, *pairs])
 
 
 def _carried_out(carry_out: Callable[[], T]) -> T:
@@ -341,7 +292,12 @@ def named(key: str, given: Any) -> str:
             "defined at the top level of a module, a script or a notebook."
         )
     if module == HERE:
-        MADE[HERE] = _source()
+        file = getattr(sys.modules[HERE], "__file__", None)
+        if file and Path(file).is_file():
+            MADE[HERE] = Path(file).resolve()
+        else:
+            message = "%s=%s is defined in a notebook: whether it has changed when the run is resumed is not checked"
+            logging.getLogger("flwr").warning(message, key, name)
     return f"{module}:{name}"
 
 
@@ -354,48 +310,3 @@ def _place_of(method: Method) -> tuple[str, str]:
             if value is method:
                 return module, name
     return "", ""
-
-
-def _source() -> Path:
-    """Return the file with what the running program defines, by which a run is known again; a notebook's is made."""
-    main = vars(sys.modules[HERE])
-    file = main.get("__file__")
-    if file and Path(file).is_file():
-        return Path(file).resolve()
-    cells = main.get("In")  # all that IPython was given to execute
-    if not isinstance(cells, list):
-        raise ConfigError(
-            "what is typed at this prompt cannot be read again: put it into a file, or use a notebook."
-        )
-    text = _definitions(map(str, cells)).encode()
-    made = Path(_folder().name, f"{hashlib.sha256(text).hexdigest()}.py")
-    made.write_bytes(text)
-    return made
-
-
-def _definitions(cells: Iterable[str]) -> str:
-    """Return what cells define and import, and their constants; of one name the last."""
-    kept: dict[str, str] = {}
-    for cell in cells:
-        try:
-            tree = ast.parse(cell)
-        except SyntaxError:  # it did not run either
-            continue
-        for node in tree.body:
-            text = ast.unparse(node)
-            if isinstance(node, ast.ClassDef | ast.FunctionDef):
-                kept[node.name] = text
-            elif isinstance(node, ast.Import | ast.ImportFrom):
-                kept[text] = text
-            elif isinstance(node, ast.Assign) and not any(map(_is_call, ast.walk(node))):
-                kept[text.partition("=")[0]] = text
-    return "\n".join(kept[name] for name in sorted(kept))
-
-
-def _is_call(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call)
-
-
-@cache
-def _folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="nectar-")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from PIL.Image import Image
 from torch import nn
@@ -16,14 +15,11 @@ from common.models.registry import KINDS
 from common.wire.images import SyntheticImages
 from nectar.export.bundle import network_of
 from nectar.records.outputs import output_page
-from nectar.records.record import OTHERS, OVER_SITES, RunRecord
+from nectar.records.record import RunRecord
 from nectar.records.synthetic_sets import contrast_of
 from nectar.report.page import write
 from server_app.pictures import grid
 from server_app.run_directory import REPORT
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 
 class RecordedRun(RunRecord):
@@ -40,33 +36,8 @@ class RecordedRun(RunRecord):
     @property
     def accuracy(self) -> float:
         """The accuracy after the newest round: on the test set, else at the sites; NaN if none was taken."""
-        figures = self.figures().trained
-        return figures[-1].accuracy if figures else math.nan
-
-    def frame(self) -> DataFrame:
-        """Return the rounds' main figures, a row a round.
-
-        Returns
-        -------
-        pandas.DataFrame
-            Columns round, accuracy, loss, validation, bytes_up, bytes_down, rejected, seconds_devices and
-            seconds_server; bytes and seconds are those of all sites. Then f1, balanced and auc, and over the sites
-            site_mean, site_deviation and site_worst.
-        """
-        from pandas import DataFrame
-
-        losses = [(line.get("test") or line.get("sites") or {}).get("loss") for line in self.rounds]
-        figures = zip(self.figures().rounds, losses, strict=False)
-        lines = [{**vars(one), "loss": loss, **one.others} for one, loss in figures]
-        columns = ["round", "accuracy", "loss", "validation", "bytes_up", "bytes_down", "rejected"]
-        columns += [
-            "seconds_devices",
-            "seconds_server",
-            *OTHERS,
-            *(f"site_{n}" for n in OVER_SITES),
-        ]
-        frame = DataFrame(lines, columns=columns)
-        return frame.astype({"loss": float})
+        rounds = self.frame()
+        return float(rounds["accuracy"].iloc[-1]) if rounds["round"].any() else math.nan
 
     @cached_property
     def model(self) -> nn.Module:

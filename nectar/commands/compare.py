@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Callable
+from typing import Any, get_type_hints
 
 import click
 
 from common.errors import ConfigError, NectarError
 from nectar.command_line import command
 from nectar.comparison.listing import listing
-from nectar.comparison.request import SEEDS, TUNE_SEEDS, CompareOptions, parse
+from nectar.comparison.request import OPTIONS, CompareOptions, option_name, parse
 from nectar.engines.flower.app import project
 from nectar.engines.processes import until_interrupted
 from nectar.options import complete, config_file_option
@@ -43,70 +45,38 @@ nectar compare --list cifar10
 _INCOMPLETE = 1
 
 
+def _options(function: Callable[..., int]) -> Callable[..., int]:
+    """Add the options of `CompareOptions`, which the library takes too."""
+    kinds = get_type_hints(CompareOptions)
+    for name, (metavar, help, least) in reversed(OPTIONS.items()):
+        default = getattr(CompareOptions, name)
+        kind: Any = click.IntRange(min=least) if least is not None else float
+        function = click.option(
+            option_name(name),
+            metavar=metavar or None,
+            help=help,
+            default=None if isinstance(default, tuple) else default,
+            type=kind if kinds[name] in (int, float | None) else None,
+            multiple=isinstance(default, tuple),
+            is_flag=default is False,
+            show_default=bool(least),
+        )(function)
+    return function
+
+
 @command(HELP)
 @click.pass_context
 @click.argument(
     "words",
+    nargs=-1,
     metavar="METHOD...|table=NAME [ROW|COLUMN]... [EXPERIMENT] [KEY=VALUE]...",
     help="the rows, and settings as in Hydra",
-    nargs=-1,
     shell_complete=complete,
 )
 @config_file_option
-@click.option(
-    "--seeds",
-    metavar="N",
-    type=click.IntRange(min=1),
-    default=SEEDS,
-    show_default=True,
-    help="seeds S to S+N-1, S from seed=",
-)
-@click.option(
-    "--target",
-    metavar="A",
-    type=float,
-    help="count rounds and bytes up to accuracy A (default: 0.9 of the best row's)",
-)
-@click.option(
-    "--jobs",
-    metavar="J",
-    type=click.IntRange(min=0),
-    default=0,
-    help="runs at a time (default: as many as the cores allow)",
-)
-@click.option(
-    "--alone",
-    is_flag=True,
-    help="one run at a time, again where a run was not alone: for the seconds",
-)
-@click.option(
-    "--output",
-    metavar="DIR",
-    help="where tables and plots go (default: compare-... in the output directory)",
-)
-@click.option(
-    "--tune",
-    metavar="ROW.key=v1,v2,...",
-    multiple=True,
-    help="search a method's or a row's setting on the validation set; several make a grid",
-)
-@click.option(
-    "--tune-seeds",
-    metavar="N",
-    type=click.IntRange(min=1),
-    default=TUNE_SEEDS,
-    show_default=True,
-    help="seeds of the search, 1000 and on",
-)
-@click.option(
-    "--grid",
-    metavar="KEY=v1,v2,...",
-    multiple=True,
-    help="compare for each value of a setting or of dataset, rounds; several make a grid",
-)
+@_options
 @click.option(
     "--dry-run",
-    "dry_run",
     is_flag=True,
     help="say which runs are there, and how many rounds and how much room the others take; run nothing",
 )
@@ -128,54 +98,22 @@ _INCOMPLETE = 1
     is_flag=True,
     help="print a command for each run, a line each, for a job array; run nothing",
 )
-@click.option(
-    "--small",
-    is_flag=True,
-    help="a table's variants of two-core size, with the settings stated there instead of searches",
-)
-@click.option(
-    "--search",
-    is_flag=True,
-    help="search what the table states is tuned, also in place of what was chosen before",
-)
 def main(
     ctx: click.Context,
     words: tuple[str, ...],
     config_file: str | None,
-    seeds: int,
-    target: float | None,
-    jobs: int,
-    alone: bool,
-    output: str | None,
-    tune: tuple[str, ...],
-    tune_seeds: int,
-    grid: tuple[str, ...],
     dry_run: bool,
     listed: bool,
     only: str,
     show: bool,
-    small: bool,
-    search: bool,
+    **given: Any,
 ) -> int:
     """Compare what the words name; return 0, 1 if a run failed, or 128 + n if signal n ended it."""
     if listed:
         print(listing(*words))
         return 0
-    options = CompareOptions(
-        words=words,
-        file=config_file,
-        seeds=seeds,
-        target=target,
-        jobs=jobs,
-        alone=alone,
-        output=output,
-        tune=tune,
-        tune_seeds=tune_seeds,
-        grid=grid,
-        small=small,
-        search=search,
-        typed=shlex.join(["nectar", *ctx.obj]),
-    )
+    typed = shlex.join(["nectar", *ctx.obj])
+    options = CompareOptions(words, config_file, **given, typed=typed)
     request = parse(options)
     project()  # without which no run can be started
     from nectar.comparison.comparison import Comparison, commands, parse_shard, shard

@@ -26,7 +26,7 @@ from nectar.comparison.listing import tables
 from nectar.comparison.paper_table import title
 from nectar.options import config_file_option, settings_words
 from nectar.records.outputs import with_recorded
-from nectar.report.text import aligned
+from nectar.text import aligned
 
 HELP = """\
 Prints the configuration that `nectar run` with the same words would use, as YAML. A comment says where a value was

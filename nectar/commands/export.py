@@ -82,7 +82,7 @@ def main(
     from nectar.export.bundle import export, export_of_site
     from nectar.export.readme import nature_of_images, who_made_images
     from nectar.records.record import RunRecord
-    from nectar.report.text import share
+    from nectar.text import share
 
     past = RunRecord.open(record_at(named), import_policy_of(allow_imports))
     if site:

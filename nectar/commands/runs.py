@@ -13,11 +13,17 @@ import click
 
 from common.config.loading import load
 from common.errors import ConfigError, nearest
-from nectar.arguments import is_place, key_of_argument, parse_arguments, refuse_repeats
+from nectar.arguments import (
+    format_duration,
+    is_place,
+    key_of_argument,
+    parse_arguments,
+    refuse_repeats,
+)
 from nectar.command_line import command
 from nectar.records.record import OUTCOMES, RunRecord
 from nectar.records.run_list import chosen, other_schemas_below, remove, runs_below, sweep
-from nectar.report.text import MISSING, aligned, plain, share, size
+from nectar.text import MISSING, aligned, plain, share, size
 from server_app.run_directory import RunDirectory
 
 HELP = """\
@@ -136,7 +142,9 @@ def _row(run: RunRecord) -> tuple[str, ...]:
         share(run.last_accuracy),
         run.outcome,
     )
-    return (*map(plain, told), size(run.size), _age(run.started))
+    began = run.started
+    age = format_duration((datetime.now(UTC) - began).total_seconds()) if began else MISSING
+    return (*map(plain, told), size(run.size), age)
 
 
 def _stated(run: RunRecord) -> dict[str, Any]:
@@ -160,13 +168,3 @@ def _stated(run: RunRecord) -> dict[str, Any]:
 def _unread(record: RunDirectory) -> dict[str, Any]:
     known = {"id": record.id, "directory": str(record.directory), "outcome": "unreadable"}
     return {**known, "problem": record.why_not()}
-
-
-def _age(started: datetime | None) -> str:
-    if started is None:
-        return MISSING
-    seconds = max(0.0, (datetime.now(UTC) - started).total_seconds())
-    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= length:
-            return f"{seconds // length:.0f} {unit}"
-    return f"{seconds:.0f} s"

@@ -94,13 +94,15 @@ def main(
         flush=True,
     )
     from nectar.commands.run import log_plainly  # torch with these
+    from nectar.engines.alone import on_this_machine
     from nectar.engines.preflight import check
     from nectar.engines.simulation import simulate
 
     if not verbose:
         log_plainly()
     try:
-        record = simulate(config, given, check(config), verbose=verbose)
+        with on_this_machine():
+            record = simulate(config, given, check(config), verbose=verbose)
     except Interrupted as interrupted:
         print(f"Interrupted ({interrupted.name}).", flush=True)
         return 128 + interrupted.number

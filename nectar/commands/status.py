@@ -13,7 +13,7 @@ from common.errors import ConfigError
 from nectar.arguments import format_duration, here
 from nectar.command_line import command
 from nectar.options import ca_option, connection, insecure_option
-from nectar.report.text import MISSING, aligned, plain
+from nectar.text import MISSING, aligned, plain
 
 if TYPE_CHECKING:
     from nectar.engines.remote.federation_status import FederationStatus, RunStatus, SiteStatus

@@ -17,15 +17,15 @@ from pathlib import Path
 from common.config.resolved import Config
 from common.config.tables import ENDING
 from common.errors import ConfigError, NectarError
-from nectar.comparison.files import write_cell, write_grid, write_paper
-from nectar.comparison.frame import default_target, frames
+from nectar.comparison.files import write, write_facts
+from nectar.comparison.frame import frames
 from nectar.comparison.request import Cell, ComparisonRequest, Variant
-from nectar.comparison.results import ComparisonResult, GridResult, TableResult
+from nectar.comparison.results import Results, of_cells, of_rows
 from nectar.comparison.scheduler import PlannedRun, Say, Scheduler, plan
 from nectar.comparison.tuning import Choice, Search, choose, searches_of
-from nectar.records.record import RunFigures
+from nectar.records.record import RunRecord
 from nectar.records.run_list import Archive
-from nectar.report.text import plural
+from nectar.text import plural
 from strategies.exchange.membership import some_of
 
 
@@ -97,36 +97,35 @@ class PlannedCell:
         say(f"Chosen for {search.name}: {' '.join(best)} (validation {choice.score(best):.4f}).")
         return choice
 
-    def conclude(self, scheduler: Scheduler) -> ComparisonResult:
+    def conclude(self, scheduler: Scheduler) -> Results:
         """Read the runs, write the cell's files, and return the results."""
-        runs: dict[str, dict[int, RunFigures | None]] = {v.label: {} for v in self.cell.variants}
+        runs: dict[str, dict[int, RunRecord | None]] = {v.label: {} for v in self.cell.variants}
         configs: dict[str, Config] = {}
         for run in self.runs:
             label = run.variant.label
-            runs[label][run.seed] = _figures(run, scheduler.archive)
+            runs[label][run.seed] = _record(run, scheduler.archive)
             configs.setdefault(label, run.config)
         names = {run.name for run in (*self.runs, *self.trials)}
-        given, rounds = self.options.target, max(run.config.rounds for run in self.runs)
-        target = default_target(runs) if given is None else given
-        results = ComparisonResult(
+        failures = scheduler.failures.items()
+        results = of_rows(
             _title(configs.values()),
             self.options.typed,
             self.output,
-            *frames(runs, rounds, target, configs),
-            rounds,
-            target,
-            chosen_target=given is not None,
+            runs,
+            target=self.options.target,
+            configs=configs,
+            rounds=max(run.config.rounds for run in self.runs),
             choices=tuple(self.choices),
-            failures=tuple(f"{n}: {why}" for n, why in scheduler.failures.items() if n in names),
+            failed=tuple(f"{n}: {why}" for n, why in failures if n in names),
             measure=self.runs[0].config.evaluation.measure,
         )
         facts = {
-            "command": results.command,
             "code": {run.variant.label: run.identity.code for run in self.runs},
             "seeds": list(self.cell.seeds),
             "search seeds": list(self.cell.tune_seeds) if self.choices else [],
         }
-        write_cell(results, configs, facts)
+        write(results)
+        write_facts(results, configs, facts)
         return results
 
 
@@ -172,12 +171,13 @@ class Comparison:
             raise ConfigError(f"{name}: {error}" if name else str(error)) from None
         except NectarError as error:
             self._leave_out(cell, error)
-            if len(self.left_out) == len(self.request.cells):
-                raise
 
     def _leave_out(self, cell: Cell, error: NectarError) -> None:
+        """Note why a cell is not compared; raise it again if no cell is left."""
         self._say(f"{cell.label} is left out: {error}")
         self.left_out[cell] = str(error)
+        if len(self.left_out) == len(self.request.cells):
+            raise error
 
     @property
     def count_of_left_out(self) -> str:
@@ -199,21 +199,38 @@ class Comparison:
         """Return what carries out the runs."""
         return Scheduler(self.records, logs or self.output / "logs", self.options, self._say)
 
-    def carry_out(self) -> ComparisonResult | GridResult | TableResult:
+    def carry_out(self) -> Results:
         """Run what is not there yet, write the files, and return the results."""
-        if self.request.axes:
-            return self._carry_out_grid()
-        if self.request.table is not None:
-            return self._carry_out_table()
-        return self._carry_out_cell(self.planned[0])
+        request, options = self.request, self.options
+        if request.axes:
+            found = self._carry_out_grid()
+            rows = ", ".join(variant.label for variant in request.cells[0].variants)
+            title = f"{rows} over {' and '.join(axis.key for axis in request.axes)}"
+        elif request.table is not None:
+            found = self._carry_out_table()
+            title = request.table.title
+        else:
+            return self._carry_out_cell(self.planned[0])
+        by_cell = {cell: found.get(cell) or self.left_out[cell] for cell in request.cells}
+        results = of_cells(
+            title,
+            options.typed,
+            self.output,
+            by_cell,
+            request.axes,
+            paper=request.table,
+            small=options.small,
+        )
+        write(results)
+        return results
 
-    def _carry_out_cell(self, planned: PlannedCell) -> ComparisonResult:
+    def _carry_out_cell(self, planned: PlannedCell) -> Results:
         scheduler = self.scheduler(planned.output / "logs")
         planned.search(scheduler, self._say)
         scheduler.carry_out(planned.runs)
         return planned.conclude(scheduler)
 
-    def _carry_out_grid(self) -> GridResult:
+    def _carry_out_grid(self) -> dict[Cell, Results]:
         scheduler, searched = self.scheduler(), {}
         for cell, planned in self.cells.items():
             try:
@@ -223,36 +240,14 @@ class Comparison:
                 self._leave_out(cell, error)
         # All cells' runs are carried out together, so that no core waits for the last run of a cell.
         scheduler.carry_out(run for planned in searched.values() for run in planned.runs)
-        rows = ", ".join(variant.label for variant in self.request.cells[0].variants)
-        results = GridResult(
-            f"{rows} over {' and '.join(axis.key for axis in self.request.axes)}",
-            self.options.typed,
-            self.output,
-            self.request.axes,
-            {
-                cell: searched[cell].conclude(scheduler)
-                if cell in searched
-                else self.left_out[cell]
-                for cell in self.request.cells
-            },
-        )
-        write_grid(results)
-        return results
+        return {cell: planned.conclude(scheduler) for cell, planned in searched.items()}
 
-    def _carry_out_table(self) -> TableResult:
-        table = self.request.table
-        assert table is not None
+    def _carry_out_table(self) -> dict[Cell, Results]:
         columns = {}
         for number, (cell, planned) in enumerate(self.cells.items(), 1):
             self._say(f"Column {cell.label}, {number} of {len(self.cells)}.")
-            columns[cell.label] = self._carry_out_cell(planned)
-        options = self.options
-        left_out = {cell.label: why for cell, why in self.left_out.items()}
-        results = TableResult(
-            table.title, options.typed, self.output, table, options.small, columns, left_out
-        )
-        write_paper(results)
-        return results
+            columns[cell] = self._carry_out_cell(planned)
+        return columns
 
 
 def _chosen(cell: Cell, choices: Sequence[Choice]) -> list[Variant]:
@@ -302,17 +297,14 @@ def _require_validation(config: Config) -> None:
         )
 
 
-def _figures(run: PlannedRun, archive: Archive) -> RunFigures | None:
-    entry = archive.completed(run.identity) or archive.unfinished(run.identity)
-    return entry.figures(run.config.rounds) if entry else None
+def _record(run: PlannedRun, archive: Archive) -> RunRecord | None:
+    return archive.completed(run.identity) or archive.unfinished(run.identity)
 
 
 def _validation(run: PlannedRun, archive: Archive) -> float:
     """Return a run's validation accuracy after the round that counts; NaN if it was not completed."""
-    figures = _figures(run, archive)
-    return (
-        figures.result.validation if figures and figures.completed and figures.result else math.nan
-    )
+    (line,) = frames({"": {0: _record(run, archive)}}, None)[0].to_dict("records")
+    return float(line["validation"]) if line["completed"] else math.nan
 
 
 def _title(configs: Iterable[Config]) -> str:

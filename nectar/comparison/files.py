@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from common.config.resolved import Config
 from common.config.text import scalar
-from common.settings.sections import MEASURES
 from common.storage.files import write_json, write_text
 from nectar.charts import UNIT, Series, boxes, lines, save
-from nectar.comparison.frame import csv_of, curves, mean, spread
+from nectar.comparison.frame import ROUND, csv_of, curves, mean, spread
 from nectar.comparison.request import Axis, file_name
-from nectar.comparison.results import ComparisonResult, GridResult, TableResult
-from nectar.comparison.tables import Results
+from nectar.comparison.results import Results
 from nectar.comparison.tuning import Choice
-from nectar.report.text import capital
+from nectar.text import capital
 from server_app.tracking import EVENTS
 
 if TYPE_CHECKING:
@@ -33,28 +31,33 @@ ENDINGS = ("svg", "png", "pdf")
 _FAR_APART = 20
 
 
-def write_cell(
-    results: ComparisonResult, configs: Mapping[str, Config], facts: Mapping[str, Any]
-) -> None:
-    """Write every file of a comparison of rows over seeds, in place of those of an earlier call.
+def write(results: Results) -> None:
+    """Write every file of a comparison, in place of those of an earlier call; of several cells, those of all together.
 
-    Parameters
-    ----------
-    configs : mapping of str to Config
-        By row.
-    facts : mapping
-        What compare.json says in addition to rows and configurations.
+    Of rows over seeds the charts of their rounds, of a grid one for each axis of numbers.
     """
-    directory = _folder(results)
+    directory = results.directory
+    directory.mkdir(parents=True, exist_ok=True)
     write_text(directory / "table.md", results.markdown())
     write_text(directory / "table.tex", results.latex())
-    write_text(directory / "table.csv", csv_of(results.by_run))
-    write_text(directory / "rounds.csv", csv_of(results.by_round))
-    listed = results.by_run[["variant", "seed", "flags", "record", "completed"]].to_dict("records")
+    write_text(directory / "table.csv", results.csv())
+    for axis in results.axes:
+        _draw_axis(results, axis)
+    if not results.by_cell:
+        write_text(directory / "rounds.csv", csv_of(results.by_round, ROUND))
+        _draw(results)
+        _link_events(directory / EVENTS, results)
+
+
+def write_facts(results: Results, configs: Mapping[str, Config], facts: Mapping[str, Any]) -> None:
+    """Write compare.json of rows over seeds: their runs and configurations, and ``facts``."""
+    columns = ["variant", "seed", "flags", "record", "completed"]
+    listed = results.by_run[columns].to_dict("records")
     write_json(
-        directory / "compare.json",
+        results.directory / "compare.json",
         {
             "schema": SCHEMA,
+            "command": results.command,
             **facts,
             "target": _null(results.target),
             "runs": [run | {"record": run["record"] or None} for run in listed],
@@ -63,31 +66,6 @@ def write_cell(
             "configurations": {label: config.to_dict() for label, config in configs.items()},
         },
     )
-    _draw(results)
-    _link_events(directory / EVENTS, results)
-
-
-def write_grid(results: GridResult) -> None:
-    """Write a grid's table, and a chart for each axis of numbers."""
-    directory = _folder(results)
-    write_text(directory / "table.md", results.markdown())
-    write_text(directory / "table.tex", results.latex())
-    write_text(directory / "table.csv", results.csv())
-    for axis in results.axes:
-        _draw_axis(results, axis)
-
-
-def write_paper(results: TableResult) -> None:
-    """Write our numbers and a paper's."""
-    directory = _folder(results)
-    write_text(directory / "table.md", results.markdown())
-    write_text(directory / "table.tex", results.latex())
-    write_text(directory / "table.csv", results.csv())
-
-
-def _folder(results: Results) -> Path:
-    results.directory.mkdir(parents=True, exist_ok=True)
-    return results.directory
 
 
 def _search(choice: Choice, what: str) -> dict[str, Any]:
@@ -108,7 +86,7 @@ def _null(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _draw(results: ComparisonResult) -> None:
+def _draw(results: Results) -> None:
     """Draw the mean with the band of its seeds, against rounds and against bytes, and a box over the seeds."""
     done = results.by_run[results.by_run["completed"]]
     finals = {label: list(own["final"]) for label, own in done.groupby("variant", sort=False)}
@@ -128,37 +106,30 @@ def _draw(results: ComparisonResult) -> None:
     _save(boxes(finals, title=results.title, y_label=label), results.directory / place)
 
 
-def _draw_axis(results: GridResult, axis: Axis) -> None:
+def _draw_axis(results: Results, axis: Axis) -> None:
     """Draw the measure against an axis of numbers: a line a row and combination of the other axes, with error bars."""
     values = [scalar(text) for text in axis.values]
     if len(values) < 2 or not all(type(value) in (int, float) for value in values):
         return
     x = {text: float(value) for text, value in zip(axis.values, values, strict=True)}  # type: ignore[arg-type]
-    place = results.axes.index(axis)
-    others: dict[str, dict[float, str]] = {}
-    for cell in results.compared:
-        rest = [
-            f"{a.name}={v}" for a, v in zip(results.axes, cell.values, strict=True) if a != axis
-        ]
-        others.setdefault(" ".join(rest), {})[x[cell.values[place]]] = cell.label
-    means, spreads = results.pivot("measured", mean), results.pivot("measured", spread).fillna(0.0)
-    measure = next((own.measure for own in results.compared.values()), "accuracy")
-    what = MEASURES[measure]
+    done = results.by_run[results.by_run["completed"] & results.by_run["final"].notna()]
+    done = done.assign(x=done[axis.key].map(x))
+    others = [other for other in results.axes if other != axis]
     series = []
-    for label in means.index:
-        for other, cells in others.items():
-            at = [v for v in sorted(cells) if not math.isnan(means.loc[label, cells[v]])]
-            y = [means.loc[label, cells[v]] for v in at]
-            error = [spreads.loc[label, cells[v]] for v in at]
-            series.append(Series(f"{label} {other}".rstrip(), at, y, error=error))
+    for (label, *rest), own in done.groupby(["variant", *(a.key for a in others)], sort=False):
+        name = " ".join([label, *(f"{a.name}={v}" for a, v in zip(others, rest, strict=True))])
+        finals = own.groupby("x")["final"]
+        at, error = finals.agg(mean), finals.agg(spread).fillna(0.0)
+        series.append(Series(name, list(at.index), list(at), error=list(error)))
+    several = any(any(one.error or ()) for one in series)
     figure = lines(
-        [one for one in series if one.x],
-        title=f"{capital(what)} after the last round",
+        series,
+        title=f"{capital(results.what)} after the last round",
         x_label=axis.key,
-        y_label=f"{what} (mean ± standard deviation)" if spreads.to_numpy().any() else what,
+        y_label=f"{results.what} (mean ± standard deviation)" if several else results.what,
         log_x=min(x.values()) > 0 and max(x.values()) > _FAR_APART * min(x.values()),
     )
-    _save(figure, results.directory / f"{measure}-{file_name(axis.key)}")
+    _save(figure, results.directory / f"{results.measure}-{file_name(axis.key)}")
 
 
 def _save(figure: Figure, place: Path) -> None:
@@ -166,7 +137,7 @@ def _save(figure: Figure, place: Path) -> None:
         save(figure, place.with_name(f"{place.name}.{ending}"))
 
 
-def _link_events(folder: Path, results: ComparisonResult) -> None:
+def _link_events(folder: Path, results: Results) -> None:
     """Let one folder lead to the event files of all runs that TensorBoard was to show, by row and seed."""
     for run in results.by_run.itertuples():
         events = Path(run.record, EVENTS)

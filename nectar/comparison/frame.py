@@ -1,27 +1,26 @@
 """A comparison's figures as two tidy frames, a line for each run and one for each round, and what each row comes to.
 
-`frames` reads them from the runs, `summary` and `curves` combine the seeds, `csv_of` writes them.
+`frames` reads them from records, `summary` and `curves` combine the seeds, `csv_of` writes them.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from common.config.resolved import Config
 from common.config.text import dotted
 from common.storage.files import plain
-from nectar.records.record import OTHERS, OVER_SITES
+from nectar.records.record import OTHERS, OVER_SITES, rounds_frame
 
 if (
     TYPE_CHECKING
 ):  # quick commands import this module: no pandas, and no torch, which figures import
     from pandas import DataFrame
 
-    from nectar.records.record import RunFigures
+    from nectar.records.record import RunRecord
 
 #: share of the best row's accuracy that is the target where none is given
 TARGET_SHARE = 0.9
@@ -35,34 +34,46 @@ FLAGS = {
 }
 """The marks at a seed's accuracy and what they say."""
 
-Runs = Mapping[str, Mapping[int, "RunFigures | None"]]
-"""The runs by row and seed; None where there is none."""
-
-#: columns that tables and charts read and no file has
-_UNWRITTEN = [
-    *("final", "measured", "models", "bytes", "hardware", "whole"),
-    *("floats_up", "sent", "makes_images", "epsilon"),
-]
+Runs = Mapping[str, Mapping[int, "RunRecord | None"]]
+"""The records by row and seed; None where there is none."""
 
 MORE = (*OTHERS, *(f"site_{name}" for name in OVER_SITES))
 """Columns of the measures beside accuracy, and of what the run's measure is over the sites."""
 
+_RUN, _SECONDS, _SENT = (
+    ["variant", "seed"],
+    ["seconds_devices", "seconds_server"],
+    ["sent", "sent_up"],
+)
+
+#: how the columns begin that have the measure of one of several networks
+_MODELS = "models."
+
+#: columns of rounds.csv
+ROUND = [
+    *("variant", "seed", "round", "accuracy", "validation", "bytes_up", "bytes_down", "rejected"),
+    *(*_SECONDS, *MORE),
+]
+
+#: columns that tables and charts read and no file has
+_UNWRITTEN = ("final", "bytes", "hardware", "learned", "partial", "epsilon")
+
 
 def frames(
-    runs: Runs, rounds: int, target: float, configs: Mapping[str, Config] | None = None
-) -> tuple[DataFrame, DataFrame]:
-    """Return a frame with a line for each run, and one with a line for each round of each.
+    runs: Runs, target: float | None, configs: Mapping[str, Config] | None = None, longest: int = 0
+) -> tuple[DataFrame, DataFrame, float]:
+    """Return a frame with a line for each run, one with a line for each round of each, and the target.
 
     Parameters
     ----------
-    rounds : int
-        Rounds of the longest run.
-    target : float
-        The accuracy up to which rounds and bytes are counted.
+    target : float or None
+        The accuracy up to which rounds and bytes are counted; None: what `default_target` says.
     configs : mapping of str to Config, optional
         By row. A setting in which two rows differ becomes a column.
+    longest : int
+        Rounds of the longest run, which have a column each even if no run got so far.
     """
-    from pandas import DataFrame
+    from pandas import DataFrame, concat
 
     configs = configs or {}
     settings = differing(configs)
@@ -70,18 +81,25 @@ def frames(
     for label, by_seed in runs.items():
         own = {key: by_row.get(label, "") for key, by_row in settings.items()}
         network = configs[label].model.name if label in configs else ""
-        finals = _finals(by_seed)
+        lines = []
         for seed, run in by_seed.items():
-            head = {"variant": label, "seed": seed}
-            flags = {"flags": _flags(run, finals)}
-            of_runs.append(head | own | flags | _of_run(run, rounds, target, network))
-            of_rounds += [head | line for line in _of_rounds(run)]
+            found = _rounds(run)
+            head = {"variant": label, "seed": seed, **own, "flags": ""}
+            lines.append(head | _of_run(run, found, network))
+            of_rounds.append(found.assign(variant=label, seed=seed, whole=lines[-1]["completed"]))
+        finals = [line["final"] for line in lines if line["completed"]]
+        of_runs += [line | {"flags": _flags(line, finals)} for line in lines]
+    by_round = concat([each for each in of_rounds if len(each)] or of_rounds, ignore_index=True)
     # as objects, counts stay whole numbers where others are missing
-    by_run, by_round = (
-        DataFrame(of_runs, dtype=object),
-        DataFrame(of_rounds, columns=_ROUND, dtype=object),
-    )
-    return by_run.astype({"completed": bool, "alone": bool}), by_round.astype({"whole": bool})
+    by_run = DataFrame(of_runs, dtype=object).astype({"completed": bool, "alone": bool})
+    target = default_target(by_run) if target is None else target
+    each = by_round.pivot(index=_RUN, columns="round", values="accuracy")
+    columns = range(max([longest, *each.columns]) + 1)
+    accuracies = each.reindex(columns=columns).add_prefix("accuracy_")
+    by_run = by_run.join(accuracies, on=_RUN)
+    reached = by_round[by_round["measured"] >= target].groupby(_RUN)[["round", *_SENT]].first()
+    reached.columns = ["rounds_to_target", "bytes_to_target", "bytes_up_to_target"]
+    return by_run.join(reached.astype(object), on=_RUN), by_round, target
 
 
 def differing(configs: Mapping[str, Config]) -> dict[str, dict[str, Any]]:
@@ -96,59 +114,61 @@ def differing(configs: Mapping[str, Config]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _of_run(run: RunFigures | None, count: int, target: float, network: str) -> dict[str, Any]:
-    rounds = run.rounds if run else ()
-    reached = run.up_to(target) if run else None
-    last = run.result if run else None
-    accuracies = {one.round: one.accuracy for one in rounds}
-    others = last.others if last else {}
-    final = run.final if run else math.nan
-    alone = bool(run and run.alone)
-    judged = last.models if last and last.round else {}
-    up, down = sum(one.bytes_up for one in rounds), sum(one.bytes_down for one in rounds)
+def _rounds(run: RunRecord | None) -> DataFrame:
+    """Return the rounds that a run's configuration asks for, bytes until each, and seconds only if they are its own."""
+    found = rounds_frame(run.rounds if run else (), run.config.evaluation.measure if run else "")
+    if run is not None:
+        found = found[found["round"] <= run.config.rounds]
+    hidden = {} if run and run.alone else dict.fromkeys(_SECONDS, math.nan)
+    up, down = found["bytes_up"].cumsum(), found["bytes_down"].cumsum()
+    return found.assign(sent=up + down, sent_up=up, **hidden)
+
+
+def _of_run(run: RunRecord | None, rounds: DataFrame, network: str) -> dict[str, Any]:
+    """Return a run's line: figures after the last round, or the best one of a run with patience; sums over all."""
+    best = rounds[rounds["round"] == run.result_round] if run and run.result_round else rounds
+    last = (best if len(best) else rounds).to_dict("records")[-1:]
+    result = last[0] if last else dict.fromkeys(rounds, math.nan)
+    end = rounds["round"].iloc[-1] if len(rounds) else 0
+    final = result["measured"] if end else math.nan
+    networks = {k: v for k, v in result.items() if k.startswith(_MODELS) and not math.isnan(v)}
+    # a run with patience may end sooner
+    full = bool(run and len(rounds) and (run.result_round or end == run.config.rounds))
+    completed = full and bool(run and run.completed)
+    audit = run.audit if run and completed and run.audit and run.audit["round"] == end else {}
+    attacks = audit["all"]["attacks"] if audit else {}
+    strongest = attacks[audit["all"]["strongest"]] if attacks else {}
+    summed = ("rejected", "bytes_up", "bytes_down", *_SECONDS)
     return {
-        "completed": bool(run and run.completed),
-        "accuracy": last.accuracy if last else math.nan,
-        "validation": last.validation if last else math.nan,
-        "rejected": run.rejected if run else math.nan,
-        "bytes_up": up,
-        "bytes_down": down,
-        "rounds_to_target": reached[-1].round if reached else math.nan,
-        "bytes_to_target": sum(o.bytes_up + o.bytes_down for o in reached) if reached else math.nan,
-        "bytes_up_to_target": sum(o.bytes_up for o in reached) if reached else math.nan,
-        "found": run.found if run else math.nan,
-        "false_alarms": run.false_alarms if run else math.nan,
-        "audited_in_part": bool(run and run.audited_in_part),
-        "alone": alone,
-        "seconds_devices": sum(o.seconds_devices for o in rounds) if alone else math.nan,
-        "seconds_server": sum(o.seconds_server for o in rounds) if alone else math.nan,
-        **{f"accuracy_{n}": accuracies.get(n, math.nan) for n in range(count + 1)},
-        **{name: others.get(name, math.nan) for name in MORE},
+        "completed": completed,
+        **{name: result[name] for name in ("accuracy", "validation", *MORE, "epsilon")},
+        **{name: rounds[name].sum(min_count=1) for name in summed},
+        "found": strongest.get("found", math.nan),
+        "false_alarms": strongest.get("false_alarms", math.nan),
+        "audited_in_part": bool(strongest) and audit.get("rounds_not_kept", 0) > 0,
+        "alone": bool(run and run.alone),
         "record": str(run.directory) if run else "",
         "final": final,
-        # by network; "" stands for the one that the server judges
-        "models": {"": final, **(judged or {network: final})},
-        "bytes": up + down,
-        "epsilon": last.epsilon if last else math.nan,
-        "hardware": run.hardware if run else "",
+        "bytes": rounds["sent"].iloc[-1] if len(rounds) else math.nan,
+        "partial": result["partial"] is True,
+        "learned": run is not None and _has_learned(run, rounds),
+        "hardware": _hardware(run.provenance.get("hardware", {})) if run else "",
+        **(networks or {f"{_MODELS}{network}": final}),
     }
 
 
-_ROUND = [
-    *("variant", "seed", "round", "accuracy", "validation", "bytes_up", "bytes_down", "rejected"),
-    *("seconds_devices", "seconds_server", *MORE, "measured", "whole", "floats_up", "sent"),
-    "makes_images",
-]
+def _has_learned(run: RunRecord, rounds: DataFrame) -> bool:
+    """Return whether a run ended above chance, with a loss that is a number."""
+    by_class = ((line.get("test") or {}).get("per_class") for line in run.rounds)
+    chance = next((1 / len(each) for each in by_class if each), 0.0)
+    ends = rounds[["diverged", "accuracy"]].tail(1)
+    return bool((~ends["diverged"] & (ends["accuracy"] > chance)).any())
 
 
-def _of_rounds(run: RunFigures | None) -> Iterator[dict[str, Any]]:
-    if run is None:
-        return
-    sent = itertools.accumulate(one.bytes_up + one.bytes_down for one in run.rounds)
-    hidden = {} if run.alone else dict.fromkeys(("seconds_devices", "seconds_server"), math.nan)
-    for one, so_far in zip(run.rounds, sent, strict=True):
-        more = {"measured": one.measured, "whole": run.completed, "sent": so_far}
-        yield {**vars(one), **one.others, **hidden, **more}
+def _hardware(stated: Mapping[str, Any]) -> str:
+    """Return the GPU, or the processor, in words; nothing if the record does not say."""
+    cuda = stated.get("cuda") if str(stated.get("device", "")).startswith("cuda") else None
+    return cuda[0] if cuda else str(stated.get("machine", ""))
 
 
 # -- what is made of the seeds ------------------------------------------------------------------
@@ -213,28 +233,20 @@ def curves(rounds: DataFrame) -> DataFrame:
     )
 
 
-def default_target(runs: Runs) -> float:
+def default_target(by_run: DataFrame) -> float:
     """Return a share of the best row's mean accuracy, rounded down to three digits; NaN without a completed run."""
-    means = (mean(finals) for by_seed in runs.values() if (finals := _finals(by_seed)))
-    best = max(means, default=math.nan)
+    done = by_run[by_run["completed"]]
+    best = done.groupby("variant")["final"].agg(mean).max()
     return math.nan if math.isnan(best) else math.floor(1000 * TARGET_SHARE * best) / 1000
 
 
-def _finals(by_seed: Mapping[int, RunFigures | None]) -> list[float]:
-    return [run.final for run in by_seed.values() if run is not None and run.completed]
-
-
-def _flags(run: RunFigures | None, finals: Sequence[float]) -> str:
-    if run is None:
-        return "?"
-    far = run.completed and is_outlier(run.final, finals)
-    partial = run.result is not None and run.result.partial
+def _flags(line: Mapping[str, Any], finals: Sequence[float]) -> str:
     marks = {
-        "?": not run.completed,
-        "!": run.rejected,
-        "*": not run.learned,
-        "°": partial,
-        "~": far,
+        "?": not line["completed"],
+        "!": line["rejected"] > 0,
+        "*": line["record"] and not line["learned"],
+        "°": line["partial"],
+        "~": line["completed"] and is_outlier(line["final"], finals),
     }
     return "".join(mark for mark, holds in marks.items() if holds)
 
@@ -254,10 +266,13 @@ def is_outlier(value: float, values: Sequence[float]) -> bool:
 # -- as a file ----------------------------------------------------------------------------------
 
 
-def csv_of(frame: DataFrame) -> str:
-    """Return a frame as comma-separated text; what is missing stays empty, and no cell begins a formula."""
-    written = frame.drop(columns=_UNWRITTEN, errors="ignore").map(_cell)
-    return str(written.to_csv(index=False, lineterminator="\n"))
+def csv_of(frame: DataFrame, columns: Sequence[str] = ()) -> str:
+    """Return a frame as comma-separated text; what is missing stays empty, and no cell begins a formula.
+
+    Without ``columns``, those that only tables and charts read are left out.
+    """
+    kept = [n for n in frame if n not in _UNWRITTEN and not n.startswith(_MODELS)]
+    return str(frame[columns or kept].map(_cell).to_csv(index=False, lineterminator="\n"))
 
 
 def _cell(value: Any) -> str:

@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from common.config import layers
 from common.config.keys import show
@@ -27,14 +29,20 @@ DRAWN = "drawn"
 _NUMBER = re.compile(r"(?P<text>(?P<value>\d+(\.\d+)?)?.*?)( \((?P<note>.*)\))?", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class TableRow:
-    """A row.
+Text = Annotated[str, BeforeValidator(scalar_text)]
+
+
+def _as_words(chosen: Mapping[str, Scalar]) -> tuple[str, ...]:
+    return tuple(f"{key}={scalar_text(value)}" for key, value in chosen.items())
+
+
+class TableRow(BaseModel):
+    """A row, as the table's file has it.
 
     Parameters
     ----------
-    word : str
-        The method and its own settings, as ``nectar compare`` takes them.
+    run : str
+        The method and its own settings, as ``nectar compare`` takes them; empty if that is the label.
     tune : mapping of str to tuple of str
         The values that were tried of each setting; the best by validation accuracy is taken.
     chosen : tuple of str
@@ -42,18 +50,30 @@ class TableRow:
     rounds : int or None
         The row's own number of rounds.
     left_out : tuple of str
-        Columns that do not have it.
+        Columns that do not have it (``except`` in the file).
     small : bool
         Whether it is among the rows of ``--small`` where none is named.
     """
 
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
     label: str
-    word: str
-    tune: Mapping[str, tuple[str, ...]]
-    chosen: tuple[str, ...] = ()
+    run: str = ""
+    tune: dict[str, tuple[Text, ...]] = {}
+    chosen: Annotated[tuple[str, ...], BeforeValidator(_as_words)] = ()
     rounds: int | None = None
-    left_out: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = Field((), alias="except")
     small: bool = True
+
+    def typed(self, *, tuned: bool, own_rounds: bool = True) -> str:
+        """Return the row as it would be typed; one that is not tuned has what was chosen for it."""
+        word = self.run or self.label
+        settings = self.chosen if not tuned else ()
+        if own_rounds and self.rounds is not None:
+            settings = (*settings, f"rounds={self.rounds}")
+        if settings:
+            word += ("," if ":" in word else ":") + ",".join(settings)
+        return word if word == self.label else f"{self.label}={word}"
 
 
 @dataclass(frozen=True)
@@ -162,16 +182,14 @@ def _rows(table: TableFile) -> Iterator[TableRow]:
         yield from _rows(read_table(given))
         return
     for label, content in given.items():
-        own = content or {}
-        yield TableRow(
-            label,
-            own.get("run", label),
-            {key: tuple(map(scalar_text, values)) for key, values in own.get("tune", {}).items()},
-            tuple(f"{key}={scalar_text(value)}" for key, value in own.get("chosen", {}).items()),
-            own.get("rounds"),
-            tuple(own.get("except", ())),
-            own.get("small", True) not in (False, "off"),
-        )
+        try:
+            yield TableRow.model_validate({"label": label} | (content or {}))
+        except ValidationError as error:
+            (first, *_) = error.errors(include_url=False)
+            where = ".".join(map(str, first["loc"]))
+            raise ConfigError(
+                f"{where} of row {label!r} in {table.source} is not what a row has: {first['msg']}."
+            ) from None
 
 
 def _printed(block: Mapping[str, Any], columns: Mapping[str, str]) -> Printed:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Collection, Mapping, Sequence
+import shlex
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from common.code.imports import is_import_path
 from common.config.keys import CONFIG, INTERNAL_KEYS, PATH_KEYS, RUN_KEYS, SHORT, STRATEGY
@@ -30,8 +32,10 @@ TUNE_SEED = 1000
 
 _PATH = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 _NAMES = "|".join(map(re.escape, METHODS))
+
+#: a label with a colon has a space too: "feddmm:start=real" is a typo of feddm, and no label of the method real
 _ROW = re.compile(
-    rf"(?:(?P<label>.*?)=)??(?P<method>{_NAMES}|{_PATH})(?::(?P<own>.*=.*))?", re.DOTALL
+    rf"(?:(?P<label>[^:]*?|.*? .*?)=)??(?P<method>{_NAMES}|{_PATH})(?::(?P<own>.*=.*))?", re.DOTALL
 )
 
 #: keys of the run that a row may set for itself
@@ -50,6 +54,52 @@ _INSTEAD = {
     **dict.fromkeys(PATH_KEYS, "all runs share it"),
     **dict.fromkeys(INTERNAL_KEYS, "it is not typed"),
 }
+
+
+class Option(NamedTuple):
+    """An option of ``nectar compare``: what stands for its value, its help, and the smallest number that it takes."""
+
+    metavar: str
+    help: str
+    least: int | None = None
+
+
+OPTIONS = {
+    "seeds": Option("N", "seeds S to S+N-1, S from seed=", 1),
+    "target": Option(
+        "A", "count rounds and bytes up to accuracy A (default: 0.9 of the best row's)"
+    ),
+    "jobs": Option("J", "runs at a time (default: as many as the cores allow)", 0),
+    "alone": Option(
+        "",
+        "one run at a time while no other goes on, for the seconds; repeats those that were not alone",
+    ),
+    "output": Option(
+        "DIR", "where tables and plots go (default: compare-... in the output directory)"
+    ),
+    "tune": Option(
+        "ROW.key=v1,v2,...",
+        "search a method's or a row's setting on the validation set; several make a grid",
+    ),
+    "tune_seeds": Option("N", "seeds of the search, 1000 and on", 1),
+    "grid": Option(
+        "KEY=v1,v2,...",
+        "compare for each value of a setting or of dataset, rounds; several make a grid",
+    ),
+    "small": Option(
+        "",
+        "a table's variants of two-core size, with the settings stated there instead of searches",
+    ),
+    "search": Option(
+        "", "search what the table states is tuned, also in place of what was chosen before"
+    ),
+}
+"""The options by the name that the library has for them."""
+
+
+def option_name(name: str) -> str:
+    """Return an option as it is typed."""
+    return f"--{name.replace('_', '-')}"
 
 
 @dataclass(frozen=True)
@@ -78,13 +128,12 @@ class CompareOptions:
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range, and options that exclude each other."""
-        for name, value, least in (
-            ("--seeds", self.seeds, 1),
-            ("--tune-seeds", self.tune_seeds, 1),
-            ("--jobs", self.jobs, 0),
-        ):
-            if type(value) is not int or value < least:
-                raise ConfigError(f"{name}={value!r} must be a whole number, at least {least}.")
+        for name, (_, _, least) in OPTIONS.items():
+            value = getattr(self, name)
+            if least is not None and (type(value) is not int or value < least):
+                raise ConfigError(
+                    f"{option_name(name)}={value!r} must be a whole number, at least {least}."
+                )
         target = self.target
         if target is not None and not (
             isinstance(target, int | float) and type(target) is not bool and 0 < target <= 1
@@ -92,6 +141,19 @@ class CompareOptions:
             raise ConfigError(f"--target={target!r} must be an accuracy, above 0, at most 1.")
         if self.alone and self.jobs > 1:
             raise ConfigError("--alone runs one at a time: leave out --jobs.")
+
+    @property
+    def line(self) -> str:
+        """The line of a shell that asks for the same."""
+        line = ["nectar", "compare", *self.words]
+        for name in OPTIONS:
+            value, option = getattr(self, name), option_name(name)
+            if value is True:
+                line.append(option)
+            elif value != getattr(CompareOptions, name):
+                each = value if isinstance(value, tuple) else (value,)
+                line += [word for text in each for word in (option, str(text))]
+        return shlex.join(line)
 
     @property
     def all_words(self) -> tuple[str, ...]:
@@ -222,13 +284,29 @@ def parse(options: CompareOptions) -> ComparisonRequest:
         If a word is neither a row, a setting nor an experiment, a row is named twice, a grid goes over what cannot
         differ, a table has no such row or column, or the seeds of a search are reported ones.
     """
-    if any(key_of_argument(word) == TABLE for word in options.words):
-        return _parse_table(options)
+    tables = [word for word in options.all_words if key_of_argument(word) == TABLE]
+    if tables:
+        return _parse_table(options, [word.partition("=")[2] for word in tables])
     if options.small or options.search:
         raise ConfigError("--small and --search are for a paper's table: name one, as table=NAME.")
-    if options.grid:
-        return _parse_grid(options)
-    return ComparisonRequest(options, (_parse_cell(options, options.folder),))
+    axes, cells = _grid_axes(options), []
+    for values in itertools.product(*(axis.values for axis in axes)):
+        named = list(zip(axes, values, strict=True))
+        words = (f"{axis.key}={value}" for axis, value in named)
+        label = " ".join(f"{axis.name}={value}" for axis, value in named)
+        own = replace(options, words=(*options.words, *words), grid=())
+        cells.append(_parse_cell(own, label, values=values))
+        refuse_own_setting(cells[-1].variants, axes, "--grid goes over: leave one out.")
+    return ComparisonRequest(options, _placed(cells, options.folder), axes)
+
+
+def _placed(cells: Sequence[Cell], folder: Path | None) -> tuple[Cell, ...]:
+    """Return the cells with a folder of each below ``folder``; of one without a label it is the folder itself."""
+    if folder is None:
+        return tuple(cells)
+    names = [file_name(cell.label) for cell in cells]
+    own = [n if names.count(n) == 1 else f"{i}-{n}" for i, n in enumerate(names, 1)]
+    return tuple(replace(c, output=folder / name) for c, name in zip(cells, own, strict=True))
 
 
 def file_name(label: str) -> str:
@@ -239,9 +317,8 @@ def file_name(label: str) -> str:
 # -- rows and what they share -------------------------------------------------------------------
 
 
-def _parse_cell(
-    options: CompareOptions, output: Path | None, label: str = "", values: tuple[str, ...] = ()
-) -> Cell:
+def _parse_cell(options: CompareOptions, label: str, **more: Any) -> Cell:
+    """Read the words of ``options`` as rows and what they share; ``more`` is as `Cell` takes it."""
     variants, shared, first = _sort(options.all_words)
     if not variants:
         raise ConfigError(
@@ -253,7 +330,7 @@ def _parse_cell(
                 f"two rows are called {variant.label!r}: give them labels, such as 'mine={variant.method}'."
             )
     seeds = range(first, first + options.seeds)
-    cell = Cell(options, tuple(variants), tuple(shared), seeds, output, label, values)
+    cell = Cell(options, tuple(variants), tuple(shared), seeds, label=label, **more)
     tuned = cell.tune_seeds
     if options.tune and set(seeds) & set(tuned):
         raise ConfigError(
@@ -331,9 +408,9 @@ def read_variant(word: str, sections: Collection[str] = ()) -> Variant | None:
     if is_setting(word, sections):
         return None
     match = _ROW.fullmatch(word)
-    # "feddmm:start=real" has the form of a label before the method "real", but is a typo of feddm
-    if match is None or (":" in (match["label"] or "") and " " not in match["label"]):
-        _refuse_typo(word)
+    if match is None:
+        if (typo := _typo(word)) is not None:
+            raise typo
         return None
     method, settings = match["method"], (match["own"] or "").split(",") if match["own"] else []
     if is_import_path(method) and method.partition(":")[0] in METHODS:
@@ -374,58 +451,38 @@ def row_setting(method: str, setting: str, word: str) -> str:
     return f"{STRATEGY if is_foreign(method) else section(method)}.{setting}"
 
 
-def _refuse_typo(word: str) -> None:
-    """Raise for a word that is not a setting, an experiment or a method, naming what is nearest to it."""
+def _typo(word: str) -> ConfigError | None:
+    """Return what is wrong with a word that is not a row, and the nearest to it; None if it may be something else."""
+    methods = f"methods are {', '.join(METHODS)} and any Flower strategy or method of your own as package.module:NAME"
     head, equals, tail = word.partition("=")
+    names = [name.partition(":")[0] for name in (head, tail)]
     if not equals:
         if is_experiment(word):
-            return
-        hint = near(word.partition(":")[0], [*METHODS, *experiment_names()], several=True)
-        raise ConfigError(
-            f"{word!r} is neither a method nor an experiment{hint}: methods are {', '.join(METHODS)} and any Flower "
-            "strategy or method of your own as package.module:NAME; `nectar config --help` lists the experiments."
+            return None
+        hint = near(names[0], [*METHODS, *experiment_names()], several=True)
+        return ConfigError(
+            f"{word!r} is neither a method nor an experiment{hint}: {methods}; `nectar config --help` lists the "
+            "experiments."
         )
-    for name in (head.partition(":")[0], tail.partition(":")[0]):
-        guess = nearest(name, METHODS)
-        if (guess and name not in METHODS) or (name == head.partition(":")[0] and ":" in head):
-            hint = f", the nearest is {guess}" if guess else ""
-            raise ConfigError(
-                f"{name!r} in {word!r} is not a method{hint}: there are {', '.join(METHODS)}, and any Flower strategy "
-                "or method of your own as package.module:NAME."
-            )
+    slips = [name for name in names if name not in METHODS and nearest(name, METHODS)]
+    wrong = names[0] if ":" in head else next(iter(slips), "")
+    if not wrong:
+        return None
+    return ConfigError(f"{wrong!r} in {word!r} is not a method{near(wrong, METHODS)}: {methods}.")
 
 
 # -- a grid -------------------------------------------------------------------------------------
 
 
-def _parse_grid(options: CompareOptions) -> ComparisonRequest:
+def _grid_axes(options: CompareOptions) -> tuple[Axis, ...]:
     axes = tuple(_grid_axis(text, options.words) for text in options.grid)
-    for i, axis in enumerate(axes):
-        if axis.key in [other.key for other in axes[:i]]:
-            raise ConfigError(f"--grid names {axis.key} twice: give all its values at once.")
-        if axis.name in [other.name for other in axes[:i]]:
-            raise ConfigError(
-                f"--grid names two settings called {axis.name}, which a heading cannot tell apart: compare one of "
-                "them in rows of its own."
-            )
-    combinations = list(itertools.product(*(axis.values for axis in axes)))
-    labels = [
-        " ".join(f"{a.name}={v}" for a, v in zip(axes, values, strict=True))
-        for values in combinations
-    ]
-    folder, names = options.folder, [file_name(label) for label in labels]
-    cells = []
-    for i, values in enumerate(combinations):
-        name = names[i] if names.count(names[i]) == 1 else f"{i + 1}-{names[i]}"
-        words = (f"{a.key}={v}" for a, v in zip(axes, values, strict=True))
-        own = replace(
-            options,
-            words=(*options.words, *words),
-            grid=(),
+    names = [axis.name for axis in axes]
+    if double := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(
+            f"--grid names two settings called {double[0]}: give all values of a setting at once, and compare another "
+            "of that name in rows of its own."
         )
-        cells.append(_parse_cell(own, folder and folder / name, labels[i], values))
-        refuse_own_setting(cells[-1].variants, axes, "--grid goes over: leave one out.")
-    return ComparisonRequest(options, tuple(cells), axes)
+    return axes
 
 
 def _grid_axis(text: str, words: Sequence[str]) -> Axis:
@@ -463,35 +520,30 @@ def refuse_own_setting(rows: Sequence[Variant], axes: Sequence[Axis], why: str) 
 # -- a paper's table ----------------------------------------------------------------------------
 
 
-def _parse_table(options: CompareOptions) -> ComparisonRequest:
-    """Read ``table=NAME [ROW...] [COLUMN...] [LABEL=METHOD...] [key=value...]``.
+def _parse_table(options: CompareOptions, tables: Sequence[str]) -> ComparisonRequest:
+    """Read ``table=NAME [ROW...] [COLUMN...] [LABEL=METHOD...] [key=value...]``: a cell for each column, as if typed.
 
     Rows and columns that are named are the only ones; without a name all are meant. A row in the form of a
     comparison's own is added to the table's. A validation share that is typed holds for the reported runs too.
     """
     if options.grid:
         raise ConfigError(f"--grid is for rows of your own: {TABLE}= has columns of its own.")
-    tables = [
-        word.partition("=")[2] for word in options.all_words if key_of_argument(word) == TABLE
-    ]
     if len(tables) > 1:
         raise ConfigError(f"two tables, {tables[0]} and {tables[1]}: name one.")
-    table = read_paper_table(tables[0])
-    small = options.small
+    table, small = read_paper_table(tables[0]), options.small
     if small and not table.small:
         raise ConfigError(f"{TABLE}={table.name} has no small variants: leave out --small.")
     rest = [word for word in options.all_words if key_of_argument(word) != TABLE]
     rows, columns, others = _sort_table(rest, table, small)
-    lasting = any(key_of_argument(word) == "rounds" for word in others)
-    folder, cells = options.folder, []
-    refit = table.refit and not any(key_of_argument(word) == _VALIDATION for word in others)
+    typed = {key_of_argument(word) for word in others}
+    refit = table.refit and _VALIDATION not in typed
+    cells = []
     for label in columns:
-        standing = [row for row in rows if label not in row.left_out]
-        tuned = [
-            row for row in standing if row.tune and (options.search or not (small or row.chosen))
-        ]
-        words = [_row_word(row, row in tuned) for row in standing]
-        searches = [f"{r.label}.{k}={','.join(v)}" for r in tuned for k, v in r.tune.items()]
+        searches, words = [], []
+        for row in (row for row in rows if label not in row.left_out):
+            tuned = bool(row.tune) and (options.search or not (small or row.chosen))
+            words.append(row.typed(tuned=tuned, own_rounds="rounds" not in typed))
+            searches += [f"{row.label}.{k}={','.join(v)}" for k, v in row.tune.items() if tuned]
         own = replace(
             options,
             words=(*words, table.columns[label] + ENDING * small, *others),
@@ -501,10 +553,9 @@ def _parse_table(options: CompareOptions) -> ComparisonRequest:
             small=False,
             search=False,
         )
-        cell = _parse_cell(own, folder and folder / label, label)
-        cell = replace(cell, reported=(f"{_VALIDATION}=0",) * refit)
-        cells.append(cell if lasting else _with_own_rounds(cell, standing))
-    return ComparisonRequest(options, tuple(cells), table=replace(table, refit=refit))
+        cells.append(_parse_cell(own, label, reported=(f"{_VALIDATION}=0",) * refit))
+    placed = _placed(cells, options.folder)
+    return ComparisonRequest(options, placed, table=replace(table, refit=refit))
 
 
 def _sort_table(
@@ -512,40 +563,23 @@ def _sort_table(
 ) -> tuple[list[TableRow], list[str], list[str]]:
     """Separate the table's rows and columns from what all share and from rows of the user's own."""
     by_label = {row.label: row for row in table.rows}
-    by_experiment = {experiment: label for label, experiment in table.columns.items()}
+    by_name = {cell: label for label, cell in table.columns.items()}
+    by_name |= {label: label for label in table.columns}
     rows: list[TableRow] = []
     columns: list[str] = []
     others: list[str] = []
     for word in words:
-        column = word.removesuffix(ENDING)
         if word in by_label:
             rows.append(by_label[word])
-        elif column in table.columns or column in by_experiment:
-            columns.append(column if column in table.columns else by_experiment[column])
+        elif (name := word.removesuffix(ENDING)) in by_name:
+            columns.append(by_name[name])
         elif "=" in word:
             others.append(word)
         else:
-            guess = near(word, [*by_label, *table.columns, *table.columns.values()], several=True)
+            guess = near(word, [*by_label, *by_name], several=True)
             listed = f": rows are {', '.join(by_label)}; columns are {', '.join(table.columns)}"
             raise ConfigError(
                 f"{word!r} is neither a row nor a column of {TABLE}={table.name}{guess or listed}."
             )
     rows = rows or [row for row in table.rows if row.small or not small]
     return rows, list(dict.fromkeys(columns or table.columns)), others
-
-
-def _row_word(row: TableRow, tuned: bool) -> str:
-    """Return a row as it would be typed; one that is not tuned has what was chosen for it."""
-    word = row.word
-    if row.chosen and not tuned:
-        word += ("," if ":" in word else ":") + ",".join(row.chosen)
-    return word if word == row.label else f"{row.label}={word}"
-
-
-def _with_own_rounds(cell: Cell, rows: Sequence[TableRow]) -> Cell:
-    rounds: Mapping[str, int] = {row.label: row.rounds for row in rows if row.rounds is not None}
-    variants = (
-        v.with_settings([f"rounds={rounds[v.label]}"]) if v.label in rounds else v
-        for v in cell.variants
-    )
-    return replace(cell, variants=tuple(variants))

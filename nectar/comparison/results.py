@@ -1,84 +1,116 @@
-"""What was compared: `ComparisonResult` for rows over seeds, `GridResult` for a grid, `TableResult` for a paper's."""
+"""What was compared, as one frame of runs: `Results` of rows over seeds, of a grid's cells or of a paper's columns."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from common.errors import one_line
 from common.settings.sections import MEASURES
-from nectar.comparison.frame import FLAGS, MORE, csv_of, curves, mean, spread, summary
+from nectar.comparison.frame import FLAGS, MORE, Runs, csv_of, curves, frames, mean, spread, summary
 from nectar.comparison.paper_table import Number, PaperTable, Printed
 from nectar.comparison.request import Axis, Cell
-from nectar.comparison.tables import (
-    NOTHING,
-    PAGE,
-    WIDTH,
-    Results,
-    TextTable,
-    accuracy_text,
-    pieces,
-    seconds_text,
-    short,
-    size_text,
-)
+from nectar.comparison.tables import WIDTH, Table
 from nectar.comparison.tuning import Choice
 from nectar.recorded_run import RecordedRun
-from nectar.report.text import capital
+from nectar.text import MISSING, capital, count, share, short, size
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-_OVER_SEEDS = ", mean and sample standard deviation over the seeds"
+    from common.config.resolved import Config
 
 #: rounds that a terminal shows; the Markdown has them all
 _SHOWN_ROUNDS = 10
 
 
-# -- rows over seeds ----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, repr=False, eq=False)
-class ComparisonResult(Results):
-    """What a comparison of rows over seeds came to.
+class Results:
+    """What was compared; shown in a terminal or a notebook, it is its tables.
 
     Parameters
     ----------
+    command : str
+        The words that ask for it again.
+    directory : Path
+        Where its files are.
     by_run, by_round : DataFrame
-        A line for each run, and for each round of each, as :func:`nectar.comparison.frame.frames` returns them.
+        A line for each run, and for each round of each, as :func:`nectar.comparison.frame.frames` returns them; of
+        several cells with the columns ``cell`` and one for each axis of a grid.
+    by_cell : mapping of Cell to Results or str
+        The results of each cell of a grid or column of a paper's table, or why there are none; empty for rows over
+        seeds.
     rounds : int
         Rounds of the longest run.
     target : float
         The accuracy up to which rounds and bytes are counted; NaN without a completed run.
     chosen_target : bool
         Whether it was given, not derived.
-    failures : tuple of str
+    failed : tuple of str
         A sentence for each run that failed.
     measure : str
         What all runs are judged by.
+    paper : PaperTable or None
+        The paper's table whose columns are the cells.
+    small : bool
+        Whether small variants of the paper's columns were run.
     """
 
+    title: str
+    command: str
+    directory: Path
     by_run: DataFrame
     by_round: DataFrame
-    rounds: int
-    target: float
-    chosen_target: bool
+    by_cell: Mapping[Cell, Results | str] = field(default_factory=dict)
+    rounds: int = 0
+    target: float = math.nan
+    chosen_target: bool = False
     choices: tuple[Choice, ...] = ()
-    failures: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
     measure: str = "accuracy"
+    axes: tuple[Axis, ...] = ()
+    paper: PaperTable | None = None
+    small: bool = False
+
+    def __repr__(self) -> str:
+        return self.table
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(self.table)}</pre>"
 
     @property
-    def accuracies(self) -> dict[str, dict[int, float]]:
-        """The accuracy after the last round, by row and seed; a seed whose run failed is left out."""
-        return self._by_seed("accuracy", self.by_run["completed"])
+    def cells(self) -> dict[str, Results]:
+        """The cells of a grid that could be compared, by label, such as ``alpha=0.1 dataset=mnist``."""
+        return {c.label: own for c, own in self.by_cell.items() if isinstance(own, Results)}
+
+    @property
+    def columns(self) -> dict[str, Results]:
+        """The columns of a paper's table that could be compared."""
+        return self.cells
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """A sentence for each cell that could not be compared, and for each run that failed."""
+        cells = [(c.label, own) for c, own in self.by_cell.items() if isinstance(own, str)]
+        runs = [(label, one) for label, own in self.cells.items() for one in own.failures]
+        named = (f"{label}: {one.removeprefix(f'{label}: ')}" for label, one in cells + runs)
+        return (*self.failed, *(one.rstrip(".") for one in named))
 
     @property
     def what(self) -> str:
         """What the runs are judged by, in words."""
         return MEASURES[self.measure]
+
+    @property
+    def accuracies(self) -> dict[str, dict[int, float]]:
+        """The accuracy after the last round, by row and seed; a seed whose run failed is left out."""
+        return self._by_seed("accuracy", self.by_run["completed"])
 
     @property
     def runs(self) -> dict[str, dict[int, RecordedRun]]:
@@ -91,9 +123,8 @@ class ComparisonResult(Results):
 
     def _by_seed(self, figure: str, kept: Any) -> dict[str, dict[int, Any]]:
         found: dict[str, dict[int, Any]] = {label: {} for label in self.by_run["variant"]}
-        for label, seed, value in self.by_run[kept][["variant", "seed", figure]].itertuples(
-            index=False
-        ):
+        own = self.by_run[kept]
+        for label, seed, value in zip(own["variant"], own["seed"], own[figure], strict=True):
             found[label][seed] = value
         return found
 
@@ -102,128 +133,231 @@ class ComparisonResult(Results):
         """A line for each row: means over its completed runs."""
         return summary(self.by_run, self.by_round)
 
-    def tables(self, *, full: bool = False) -> list[TextTable]:
-        """Return accuracy, cost, and accuracy by round if any was judged: a few rounds of many, or every one."""
-        by_round = self._by_round(full)
-        return [self._accuracy(), self._cost(), *([by_round] if len(by_round.header) > 1 else [])]
+    @cached_property
+    def tables(self) -> list[Table]:
+        """The tables: of rows over seeds accuracy, cost and curves; else a paper's numbers, or rows by cells."""
+        if not self.by_cell:
+            return [_accuracy(self), _cost(self), *_rounds(self)]
+        return list(_printed(self)) if self.paper and self.paper.printed else [pivot(self)]
 
+    @property
     def notes(self) -> list[str]:
-        """Describe what the figures are, what their marks mean, and what was searched."""
-        rows = self.summary
-        several = bool(rows["spread"].notna().any())
-        notes = ["± is the sample standard deviation over the seeds."] * several
-        notes.append(f"The {self.what} is that after the last round, never the best so far.")
-        whole, audited = rows["runs"].sum(), rows["audited"].sum()
-        if audited:
-            notes.append(
-                "Found: the share of members that the strongest attack of `nectar audit images` finds where 1 % of "
-                "controls are to be taken for some, and in brackets how many were; means over the runs that were "
-                f"audited, {audited} of {whole}."
-            )
-        if rows["audited_in_part"].any():
-            notes.append(
-                "≥: the records do not keep what was sent in every round; more members may be found."
-            )
-        used = set("".join(self.by_run["flags"]))
-        notes += [f"{mark} {meaning}." for mark, meaning in FLAGS.items() if mark in used]
-        if not math.isnan(self.target):
-            how = "as asked" if self.chosen_target else f"nine tenths of the best row's {self.what}"
-            notes.append(
-                f"To {self.target:g}: means over the runs that reach it ({how}), 'k of n' where not all do. Bytes are "
-                "those of all sites."
-            )
-        searched = (note for choice in self.choices for note in _search_notes(choice))
-        return [*notes, *self._notes_of_seconds(whole), *searched]
-
-    def _notes_of_seconds(self, whole: int) -> Iterator[str]:
-        done = self.by_run[self.by_run["completed"]]
-        alone = done[done["alone"]]
-        if len(alone) < whole:
-            yield (
-                "Seconds (all devices' computing, and the server's without its evaluation) are given of runs beside "
-                f"which no other run of nectar went on: {len(alone)} of {whole}. `--alone` runs the others again, "
-                "one at a time."
-            )
+        """What the figures are, what their marks mean, what was searched, and what failed."""
+        if not self.by_cell:
+            notes = _notes(self)
+        elif self.paper and self.paper.printed:
+            notes = _notes_of_paper(self, self.paper)
         else:
-            yield (
-                "Seconds of a run: all devices' computing, and the server's without its evaluation; no other run of "
-                "nectar went on beside any."
-            )
-        if len(hardware := sorted(set(alone["hardware"]))) > 1:
-            yield f"Seconds come from different machines: {', '.join(hardware)}."
+            used = "".join(self.by_run["flags"]) + "?" * (len(self.cells) < len(self.by_cell))
+            notes = [f"{m} at least one seed: {says}." for m, says in FLAGS.items() if m in used]
+        return [*notes, *(f"Failed: {failure}." for failure in self.failures)]
 
-    def _accuracy(self) -> TextTable:
-        rows, seeds = self.summary, list(self.by_run["seed"].unique())
-        audited = rows["audited"].any()
-        cells = []
-        for row in rows.itertuples():
-            own = self.by_run[self.by_run["variant"] == row.Index]
-            each = "  ".join(f"{accuracy_text(run.final)}{run.flags}" for run in own.itertuples())
-            found = (_found(row),) if audited else ()
-            cells.append((row.Index, _mean_and_spread(row.mean, row.spread), *found, each))
-        ends = self.by_round[self.by_round["whole"]]
-        lasts = ends.groupby(["variant", "seed"])["round"].max().unique()
-        last = f"round {self.rounds}" if len(lasts) < 2 else "the row's last round"
-        span = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
-        header = ("method", self.what, *(("found (alarms)",) if audited else ()), span)
-        return TextTable(
-            f"{capital(self.what)} after {last}, and each seed's.", header, tuple(cells)
+    @property
+    def table(self) -> str:
+        """The tables as text of 120 columns."""
+        notes = textwrap.TextWrapper(
+            WIDTH, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
+        )
+        return "\n\n".join(
+            [*(t.text() for t in self.tables), "\n".join(map(notes.fill, self.notes))]
         )
 
-    def _cost(self) -> TextTable:
-        cells = []
-        for row in self.summary.itertuples():
-            part = "" if row.reached == row.runs else f" ({row.reached} of {row.runs})"
-            sizes = (
-                row.bytes_to_target,
-                row.bytes_up_to_target,
-                row.bytes_up,
-                row.bytes_down,
-                row.bytes,
-            )
-            spans = (row.seconds_devices, row.seconds_server)
-            to_target = f"{short(row.rounds_to_target)}{part}"
-            cells.append((row.Index, to_target, *map(size_text, sizes), *map(seconds_text, spans)))
-        reach = "target" if math.isnan(self.target) else f"{self.target:g}"
-        figures = (
-            "bytes to it",
-            "up to it",
-            "up/round",
-            "down/round",
-            "in all",
-            "devices",
-            "server",
-        )
-        return TextTable(
-            f"Cost of a run, mean over the seeds: rounds to {self.what} {reach}, bytes and bytes up until then; bytes "
-            "up and down a round; bytes in all; computing on all devices together, and on the server.",
-            ("method", f"to {reach}", *figures),
-            tuple(cells),
-        )
+    def markdown(self) -> str:
+        """Return the tables as Markdown, after the command that makes them."""
+        places = [f"{label}: {cell.directory}" for label, cell in self.cells.items()]
+        notes = "\n".join(f"- {note}" for note in [*self.notes, *places])
+        tables = (table.markdown() for table in self.tables)
+        parts = [f"# {self.title}", f"```\n{self.command}\n```", *tables, notes]
+        return "\n\n".join(parts) + "\n"
 
-    def _by_round(self, every: bool) -> TextTable:
-        found = curves(self.by_round)["mean"].unstack("round").sort_index(axis="columns")
-        rows = found.reindex(self.by_run["variant"].unique())
-        judged = [n for n in rows.columns if n]
-        shown = shown_rounds(len(judged), len(judged) if every else _SHOWN_ROUNDS)
-        numbers = [judged[position - 1] for position in shown]
-        return TextTable(
-            f"Mean {self.what} after each round.",
-            ("method", *map(str, numbers)),
-            tuple((label, *map(accuracy_text, row)) for label, *row in rows[numbers].itertuples()),
-        )
+    def latex(self) -> str:
+        r"""Return the tables as ``table`` environments, to be read by ``\input``; notes are in comments."""
+        head = [f"% {one_line(each)}" for each in (self.command, r"\usepackage{booktabs,graphicx}")]
+        floats = [one for table in self.tables for one in table.latex()]
+        notes = "\n".join(f"% {one_line(each)}" for each in self.notes)
+        return "\n\n".join(["\n".join(head), *floats, notes]).rstrip() + "\n"
+
+    def csv(self) -> str:
+        """Return a line for each run, or for each number of a paper's and ours."""
+        if self.paper is not None:
+            return csv_of(numbers(self, self.paper).replace({"ours": {MISSING: ""}}))
+        if not self.axes:
+            return csv_of(self.by_run)
+        runs = self.by_run.rename(columns={"variant": "row"})
+        runs["accuracy"] = runs["accuracy"].where(runs["final"].notna())
+        keys = [axis.key for axis in self.axes]
+        return csv_of(runs, [*keys, "row", "seed", "accuracy", "flags", "record", *MORE])
+
+
+def of_rows(
+    title: str,
+    command: str,
+    directory: Path,
+    runs: Runs,
+    *,
+    target: float | None = None,
+    configs: Mapping[str, Config] | None = None,
+    rounds: int = 0,
+    **more: Any,
+) -> Results:
+    """Return what rows over seeds came to, ``more`` of it as `Results` takes it."""
+    by_run, by_round, goal = frames(runs, target, configs, rounds)
+    given = target is not None
+    return Results(
+        title,
+        command,
+        directory,
+        by_run,
+        by_round,
+        rounds=rounds,
+        target=goal,
+        chosen_target=given,
+        **more,
+    )
+
+
+def of_cells(
+    title: str,
+    command: str,
+    directory: Path,
+    by_cell: Mapping[Cell, Results | str],
+    axes: tuple[Axis, ...] = (),
+    **more: Any,
+) -> Results:
+    """Return what the cells of a grid or the columns of a paper's table came to, as one frame."""
+    from pandas import concat
+
+    compared = {c: own for c, own in by_cell.items() if isinstance(own, Results)}
+    frames = [
+        [
+            frame.assign(cell=c.label, **dict(zip((a.key for a in axes), c.values, strict=False)))
+            for c, own in compared.items()
+            for frame in [getattr(own, name)]
+        ]
+        for name in ("by_run", "by_round")
+    ]
+    by_run, by_round = (concat(each, ignore_index=True) for each in frames)
+    measure = next((own.measure for own in compared.values()), "accuracy")
+    return Results(
+        title, command, directory, by_run, by_round, by_cell, measure=measure, axes=axes, **more
+    )
+
+
+# -- rows over seeds ----------------------------------------------------------------------------
+
+
+def _with_spread(accuracy: float, deviation: float, marks: str = "") -> str:
+    over = "" if math.isnan(deviation) else f" ± {share(deviation)}"
+    return share(accuracy) + over + "".join(mark for mark in FLAGS if mark in marks)
+
+
+def _table(caption: str, columns: Mapping[str, Sequence[str]], labels: Any, **more: Any) -> Table:
+    from pandas import DataFrame, Index
+
+    return Table(caption, DataFrame(columns, index=Index(labels, name="method")), **more)
+
+
+def _accuracy(results: Results) -> Table:
+    rows, runs = results.summary, results.by_run
+    columns = {results.what: list(map(_with_spread, rows["mean"], rows["spread"]))}
+    if rows["audited"].any():
+        columns["found (alarms)"] = [_found(row) for row in rows.itertuples()]
+    for seed, own in runs.groupby("seed", sort=False):
+        texts = dict(zip(own["variant"], own["final"].map(share) + own["flags"], strict=True))
+        columns[f"seed {seed}"] = [texts[label] for label in rows.index]
+    ends = results.by_round[results.by_round["whole"]].groupby(["variant", "seed"])["round"].max()
+    last = f"round {results.rounds}" if ends.nunique() < 2 else "the row's last round"
+    caption = f"{capital(results.what)} after {last}, and each seed's."
+    return _table(caption, columns, rows.index)
 
 
 def _found(row: Any) -> str:
     """Return members found and false alarms, in percent, as means over the runs that were audited."""
     if not row.audited:
-        return NOTHING
+        return MISSING
     least = "≥ " if row.audited_in_part else ""
     return f"{least}{100 * row.found:.1f} % ({100 * row.false_alarms:.1f})"
 
 
+def _cost(results: Results) -> Table:
+    rows = results.summary
+    reach = "target" if math.isnan(results.target) else f"{results.target:g}"
+    counted = zip(rows["rounds_to_target"], rows["reached"], rows["runs"], strict=True)
+    sizes = {
+        "bytes to it": "bytes_to_target",
+        "up to it": "bytes_up_to_target",
+        "up/round": "bytes_up",
+        "down/round": "bytes_down",
+        "in all": "bytes",
+    }
+    spans = {"devices": "seconds_devices", "server": "seconds_server"}
+    columns = {
+        f"to {reach}": [count(to) + f" ({k} of {n})" * (k < n) for to, k, n in counted],
+        **{name: [size(value) for value in rows[figure]] for name, figure in sizes.items()},
+        **{name: [short(value, "s") for value in rows[figure]] for name, figure in spans.items()},
+    }
+    caption = (
+        f"Cost of a run, mean over the seeds: rounds to {results.what} {reach}, bytes and bytes up until then; bytes "
+        "up and down a round; bytes in all; computing on all devices together, and on the server."
+    )
+    return _table(caption, columns, rows.index)
+
+
+def _rounds(results: Results) -> Iterator[Table]:
+    found = curves(results.by_round)["mean"].unstack("round").sort_index(axis="columns")
+    rows = found.reindex(results.summary.index).rename_axis("method")
+    if judged := [number for number in rows.columns if number]:
+        caption = f"Mean {results.what} after each round."
+        yield Table(caption, rows[judged].map(share), most=_SHOWN_ROUNDS)
+
+
+def _notes(results: Results) -> list[str]:
+    rows, what, runs = results.summary, results.what, results.by_run
+    several = bool(rows["spread"].notna().any())
+    notes = ["± is the sample standard deviation over the seeds."] * several
+    notes.append(f"The {what} is that after the last round, never the best so far.")
+    whole, audited = rows["runs"].sum(), rows["audited"].sum()
+    if audited:
+        notes.append(
+            "Found: the share of members that the strongest attack of `nectar audit images` finds where 1 % of "
+            "controls are to be taken for some, and in brackets how many were; means over the runs that were "
+            f"audited, {audited} of {whole}."
+        )
+    if rows["audited_in_part"].any():
+        notes.append(
+            "≥: the records do not keep what was sent in every round; more members may be found."
+        )
+    used = set("".join(runs["flags"]))
+    notes += [f"{mark} {meaning}." for mark, meaning in FLAGS.items() if mark in used]
+    if not math.isnan(results.target):
+        how = "as asked" if results.chosen_target else f"nine tenths of the best row's {what}"
+        notes.append(
+            f"To {results.target:g}: means over the runs that reach it ({how}), 'k of n' where not all do. Bytes are "
+            "those of all sites."
+        )
+    searched = (note for choice in results.choices for note in _search_notes(choice))
+    return [*notes, *_notes_of_seconds(runs[runs["completed"]]), *searched]
+
+
+def _notes_of_seconds(runs: DataFrame) -> Iterator[str]:
+    alone = runs[runs["alone"]]
+    if len(alone) < len(runs):
+        yield (
+            "Seconds (all devices' computing, and the server's without its evaluation) are given of runs beside "
+            f"which no other run of nectar went on: {len(alone)} of {len(runs)}. `--alone` runs the others again, "
+            "one at a time."
+        )
+    else:
+        yield (
+            "Seconds of a run: all devices' computing, and the server's without its evaluation; no other run of "
+            "nectar went on beside any."
+        )
+    if len(hardware := sorted(set(alone["hardware"]))) > 1:
+        yield f"Seconds come from different machines: {', '.join(hardware)}."
+
+
 def _search_notes(choice: Choice) -> Iterator[str]:
-    tried = ", ".join(f"{' '.join(s)}: {accuracy_text(choice.score(s))}" for s in choice.trials)
+    tried = ", ".join(f"{' '.join(s)}: {share(choice.score(s))}" for s in choice.trials)
     seeds = len(next(iter(choice.trials.values())))
     over = "on a seed that is" if seeds == 1 else f"as the mean of {seeds} seeds that are"
     yield (
@@ -234,140 +368,41 @@ def _search_notes(choice: Choice) -> Iterator[str]:
         yield f"{' and '.join(choice.edges)} lies at the edge of what was tried: a better value may lie outside."
 
 
-def shown_rounds(last: int, most: int) -> list[int]:
-    """Return the rounds from 1 to ``last``, or ``most`` of them, evenly apart, the first and last included."""
-    if last <= most:
-        return list(range(1, last + 1))
-    return sorted({1 + round(i * (last - 1) / (most - 1)) for i in range(most)})
+# -- rows by cells ------------------------------------------------------------------------------
 
 
-def _pivot(what: str, header: tuple[str, ...], cells: tuple[tuple[str, ...], ...]) -> TextTable:
-    over = _OVER_SEEDS if any("±" in cell for row in cells for cell in row) else ""
-    return TextTable(f"{what} after the last round{over}.", header, cells)
+def pivot(results: Results) -> Table:
+    """Return mean and spread of the measure, rows by cells, with a level of columns for each axis of a grid."""
+    from pandas import DataFrame, Index, MultiIndex
 
+    runs, columns = results.by_run, [cell.label for cell in results.by_cell]
+    rows = Index(runs["variant"].unique(), name="method")
 
-def _mean_and_spread(accuracy: float, deviation: float) -> str:
-    return accuracy_text(accuracy) + (
-        "" if math.isnan(deviation) else f" ± {accuracy_text(deviation)}"
+    def over(own: DataFrame, figure: str, combine: Any) -> DataFrame:
+        found = own.pivot_table(figure, "variant", "cell", aggfunc=combine)
+        return found.reindex(index=rows, columns=columns).astype(object)
+
+    done = runs[runs["completed"]]
+    means, spreads = over(done, "final", mean).astype(float), over(done, "final", spread)
+    marks = over(runs, "flags", "".join).fillna("")
+    marks[[cell.label for cell, own in results.by_cell.items() if isinstance(own, str)]] = "?"
+    cells = DataFrame(
+        {c: list(map(_with_spread, means[c], spreads[c], marks[c])) for c in columns}, index=rows
     )
-
-
-# -- a grid -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class GridResult(Results):
-    """What a grid came to: one table whose rows are methods and whose columns are combinations of values.
-
-    Parameters
-    ----------
-    by_cell : mapping of Cell to ComparisonResult or str
-        The comparison of each cell, or the sentence that says why there is none.
-    """
-
-    axes: tuple[Axis, ...]
-    by_cell: Mapping[Cell, ComparisonResult | str]
-
-    @property
-    def compared(self) -> dict[Cell, ComparisonResult]:
-        """The cells that could be compared."""
-        return {c: own for c, own in self.by_cell.items() if isinstance(own, ComparisonResult)}
-
-    @property
-    def cells(self) -> dict[str, ComparisonResult]:
-        """The comparison of each cell that could be compared, by its label, such as ``alpha=0.1 dataset=mnist``."""
-        return {cell.label: own for cell, own in self.compared.items()}
-
-    @property
-    def parts(self) -> Mapping[str, Results]:
-        """The cells that could be compared."""
-        return self.cells
-
-    @property
-    def failures(self) -> tuple[str, ...]:
-        """A sentence for each cell, and each run, that failed."""
-        cells = [f"{c.label}: {own}" for c, own in self.by_cell.items() if isinstance(own, str)]
-        runs = [failure for own in self.compared.values() for failure in own.failures]
-        return (*(cell.rstrip(".") for cell in cells), *runs)
-
-    @cached_property
-    def by_run(self) -> DataFrame:
-        """A line for each run of each cell; the accuracy is that after the last round."""
-        from pandas import DataFrame
-
-        keys = [axis.key for axis in self.axes]
-        columns = [*keys, "row", "seed", "accuracy", "flags", "record", "cell", "whole"]
-        columns += [*MORE, "measured"]
-        lines = [
-            run
-            | dict(zip(keys, cell.values, strict=True))
-            | {"row": run["variant"], "measured": run["final"]}
-            | ({"accuracy": math.nan} if math.isnan(run["final"]) else {})
-            | {"cell": cell.label, "whole": run["completed"]}
-            for cell, own in self.compared.items()
-            for run in own.by_run.to_dict("records")
+    if len(results.axes) > 1:
+        heads = [
+            [f"{a.name}={value}" for a, value in zip(results.axes, cell.values, strict=True)]
+            for cell in results.by_cell
         ]
-        return DataFrame(lines, columns=columns, dtype=object).astype({"whole": bool})
-
-    def pivot(self, figure: str, combine: Callable[[Sequence[Any]], Any]) -> DataFrame:
-        """Return what a figure of the runs comes to, rows by cells; marks of all runs, else of the completed ones."""
-        runs = self.by_run if figure == "flags" else self.by_run[self.by_run["whole"]]
-        found = runs.pivot_table(figure, index="row", columns="cell", aggfunc=combine)
-        rows = next(iter(self.by_cell)).variants
-        return found.reindex(
-            index=[row.label for row in rows], columns=[cell.label for cell in self.by_cell]
-        )
-
-    def csv(self) -> str:
-        """Return a line for each cell, row and seed."""
-        return csv_of(self.by_run.drop(columns="cell"))
-
-    @cached_property
-    def pivot_table(self) -> TextTable:
-        """Mean and spread of the accuracy."""
-        means, spreads = self.pivot("measured", mean), self.pivot("measured", spread)
-        marks = self.pivot("flags", "".join).astype(object).fillna("?")
-        cells = [
-            (label, *map(_entry, means.loc[label], spreads.loc[label], marks.loc[label]))
-            for label in means.index
-        ]
-        what = next((MEASURES[own.measure] for own in self.compared.values()), "accuracy")
-        return _pivot(capital(what), ("method", *means.columns), tuple(cells))
-
-    def tables(self, *, full: bool = False) -> list[TextTable]:
-        """Return the table, in pieces that fit a terminal unless in full."""
-        return [self.pivot_table] if full else pieces(self.pivot_table, WIDTH)
-
-    def latex_tables(self) -> list[TextTable]:
-        """Return the table with a line of the head for each axis and the best of each column in bold."""
-        *upper, last = self.axes
-        lowest = tuple(f"{last.name}={cell.values[-1]}" for cell in self.by_cell)
-        covered, above, times = len(self.by_cell), [], 1
-        for axis in upper:
-            covered //= len(axis.values)
-            above.append([(f"{axis.name}={v}", covered) for v in axis.values] * times)
-            times *= len(axis.values)
-        means = self.pivot("measured", mean).astype(float)
-        best = means.eq(means.max()).to_numpy().nonzero()
-        bold = {(int(i), int(j) + 1) for i, j in zip(*best, strict=True)}
-        return [replace(self.pivot_table, header=("method", *lowest), above=above, bold=bold)]
-
-    def notes(self) -> list[str]:
-        """Describe what the marks mean."""
-        missing = "?" if len(self.compared) < len(self.by_cell) else ""
-        used = missing + "".join(self.by_run["flags"])
-        return _notes_of_marks(used)
+        cells.columns = MultiIndex.from_tuples(map(tuple, heads))
+    several = spreads.notna().to_numpy().any()
+    over_seeds = ", mean and sample standard deviation over the seeds" * bool(several)
+    caption = f"{capital(results.what)} after the last round{over_seeds}."
+    best = means.eq(means.max()) if results.axes else None
+    return Table(caption, cells, best, narrow=results.paper is not None)
 
 
-def _notes_of_marks(used: str) -> list[str]:
-    return [f"{mark} at least one seed: {says}." for mark, says in FLAGS.items() if mark in used]
-
-
-def _entry(accuracy: float, deviation: float, marks: str) -> str:
-    return _mean_and_spread(accuracy, deviation) + "".join(m for m in FLAGS if m in marks)
-
-
-# -- a paper's table ----------------------------------------------------------------------------
+# -- a paper's numbers --------------------------------------------------------------------------
 
 _CAPTIONS = {
     "accuracy": "Accuracy in percent{network} after the last round, mean and sample standard deviation over the seeds",
@@ -383,151 +418,95 @@ _REFIT_NOTE = (
 )
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class TableResult(Results):
-    """What a paper's table came to: our numbers beside those that it prints.
+def numbers(results: Results, paper: PaperTable) -> DataFrame:
+    """Return a line for each number of the paper's and ours."""
+    from pandas import DataFrame
 
-    Parameters
-    ----------
-    small : bool
-        Whether small variants were run.
-    left_out : mapping of str to str
-        Why a column was not compared.
-    """
-
-    paper: PaperTable
-    small: bool
-    columns: Mapping[str, ComparisonResult]
-    left_out: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def failures(self) -> tuple[str, ...]:
-        """A sentence for each column, and each run, that failed."""
-        columns = (f"{label}: {why.rstrip('.')}" for label, why in self.left_out.items())
-        runs = (f"{label}: {f}" for label, own in self.columns.items() for f in own.failures)
-        return (*columns, *runs)
-
-    @property
-    def parts(self) -> Mapping[str, Results]:
-        """The columns."""
-        return self.columns
-
-    @cached_property
-    def numbers(self) -> DataFrame:
-        """A line for each number of the paper's and ours."""
-        from pandas import DataFrame
-
-        lines = []
-        for block in self.paper.printed:
-            for label, own in self.columns.items():
-                target = f", {block.targets[label]:g}" if label in block.targets else ""
-                for row in own.summary.itertuples():
-                    number = block.numbers.get(label, {}).get(row.Index, Number(NOTHING))
-                    place = (f"{label}{target}", row.Index, block.figure, block.network)
-                    ours = _OURS[block.figure](own, row, block, label)
-                    if block.network and ours == number.text == NOTHING:  # a row of another network
-                        continue
-                    lines.append((*place, ours, number.text, number.note, block.source))
-        head = ["column", "row", "figure", "network", "ours", "printed", "note", "source"]
-        return DataFrame(lines, columns=head, dtype=object)
-
-    def csv(self) -> str:
-        """Return a line for each number."""
-        return csv_of(self.numbers.replace({"ours": {NOTHING: ""}}))
-
-    def tables(self, *, full: bool = False) -> list[TextTable]:
-        """Return a table for each figure that the paper prints; of a table without printed numbers, the pivot."""
-        if not self.paper.printed:
-            return [self.pivot_table] if full else pieces(self.pivot_table, WIDTH)
-        found = []
-        kinds = self.numbers.groupby(["source", "figure", "network"], sort=False)
-        for (source, figure, network), own in kinds:
-            of = f"{', the mean' * (',' in network)} of {network}" if network else ""
-            cells = own[["column", "row", "ours", "printed"]].itertuples(index=False, name=None)
-            caption = f"{_CAPTIONS[figure].format(network=of)}; printed: {source}."
-            found.append(TextTable(caption, ("column", "row", "ours", "printed"), tuple(cells)))
-        return found
-
-    @cached_property
-    def pivot_table(self) -> TextTable:
-        """Mean and spread of the accuracy, rows by columns."""
-        rows = dict.fromkeys(label for own in self.columns.values() for label in own.summary.index)
-        cells = tuple((row, *(_cell_of(own, row) for own in self.columns.values())) for row in rows)
-        return _pivot("Accuracy", ("method", *self.columns), cells)
-
-    def latex_tables(self) -> list[TextTable]:
-        """Return the tables for LaTeX, in pieces that fit a page."""
-        return [piece for table in self.tables(full=True) for piece in pieces(table, PAGE)]
-
-    def notes(self) -> list[str]:
-        """Describe what is to be known of the paper's numbers, or what the marks in a table without them mean."""
-        if not self.paper.printed:
-            flags = (flag for own in self.columns.values() for flag in own.by_run["flags"])
-            return _notes_of_marks("".join(flags))
-        noted = self.numbers[self.numbers["note"] != ""]
-        notes = [f"{line.column}, {line.row}: {line.note}." for line in noted.itertuples()]
-        refit = [_REFIT_NOTE] if self.paper.refit else []
-        return [*([_SMALL_NOTE] if self.small else []), *refit, *notes]
+    lines = []
+    for block in paper.printed:
+        for label, own in results.cells.items():
+            target = f", {block.targets[label]:g}" if label in block.targets else ""
+            for row in own.summary.index:
+                number = block.numbers.get(label, {}).get(row, Number(MISSING))
+                ours = _ours(own, row, block, label)
+                if block.network and ours == number.text == MISSING:  # a row of another network
+                    continue
+                place = (f"{label}{target}", row, block.figure, block.network)
+                lines.append((*place, ours, number.text, number.note, block.source))
+    head = ["column", "row", "figure", "network", "ours", "printed", "note", "source"]
+    return DataFrame(lines, columns=head, dtype=object)
 
 
-def _cell_of(results: ComparisonResult, row: str) -> str:
-    """Write a row's mean accuracy and its spread in a column, with its marks."""
-    if row not in results.summary.index:
-        return NOTHING
-    found, runs = results.summary.loc[row], results.by_run
-    return _entry(found["mean"], found["spread"], "".join(runs[runs["variant"] == row]["flags"]))
+def _printed(results: Results) -> Iterator[Table]:
+    """Yield a table for each figure that the paper prints."""
+    assert results.paper is not None
+    found = numbers(results, results.paper)
+    for (source, figure, network), own in found.groupby(
+        ["source", "figure", "network"], sort=False
+    ):
+        of = f"{', the mean' * (',' in network)} of {network}" if network else ""
+        caption = f"{_CAPTIONS[figure].format(network=of)}; printed: {source}."
+        yield Table(caption, own.set_index("column")[["row", "ours", "printed"]])
 
 
-def _accuracy(results: ComparisonResult, row: Any, block: Printed, label: str) -> str:
-    """Write the mean accuracy in percent, of the block's network where it names one.
+def _notes_of_paper(results: Results, paper: PaperTable) -> list[str]:
+    found = numbers(results, paper)
+    noted = found[found["note"] != ""].itertuples()
+    head = [_SMALL_NOTE] * results.small + [_REFIT_NOTE] * paper.refit
+    return [*head, *(f"{line.column}, {line.row}: {line.note}." for line in noted)]
+
+
+def _ours(results: Results, row: str, block: Printed, label: str) -> str:
+    """Write our figure of a row in a column, as a block of printed numbers has it."""
+    if block.figure == "accuracy":
+        return _percent(results, row, block.network.split(", "))
+    if block.figure == "rounds":
+        return _rounds_to(results, row, block.targets.get(label, math.nan))
+    if block.figure == "floats":
+        floats = results.summary.loc[row, "floats_up"]
+        return MISSING if math.isnan(floats) else f"{floats:.0f}"
+    runs = results.by_run
+    most = runs[(runs["variant"] == row) & runs["completed"]]["epsilon"].max(skipna=False)
+    return MISSING if math.isnan(most) else f"{most:.3g}"
+
+
+def _percent(results: Results, row: str, networks: Sequence[str]) -> str:
+    """Write the mean accuracy in percent, of a network where one is named.
 
     Of several networks it is their mean: those of a row's one run, or of the rows that are called as it is and then
     by a network's name.
     """
     done = results.by_run[results.by_run["completed"]]
-    networks = block.network.split(", ")
     of_each = []
     for network in networks:
-        own = f"{row.Index} {network}"
+        own = f"{row} {network}"
         known = len(networks) > 1 and own in set(done["variant"])
-        runs = done[done["variant"] == (own if known else row.Index)]
-        models = zip(runs["seed"], runs["models"], strict=True)
-        of_each.append({seed: judged.get(network, math.nan) for seed, judged in models})
+        runs = done[done["variant"] == (own if known else row)]
+        figure = f"models.{network}" if network else "final"
+        judged = runs.get(figure, [math.nan] * len(runs))
+        of_each.append(dict(zip(runs["seed"], judged, strict=True)))
     seeds = [seed for seed in of_each[0] if all(seed in own for own in of_each)]
     finals = [mean([own[seed] for own in of_each]) for seed in seeds]
     if not finals or any(math.isnan(final) for final in finals):
-        return NOTHING
+        return MISSING
     deviation = f" ± {100 * spread(finals):.2f}" if len(finals) > 1 else ""
     return f"{100 * mean(finals):.2f}{deviation}"
 
 
-def _floats(results: ComparisonResult, row: Any, block: Printed, label: str) -> str:
-    return NOTHING if math.isnan(row.floats_up) else f"{row.floats_up:.0f}"
-
-
-def _epsilon(results: ComparisonResult, row: Any, block: Printed, label: str) -> str:
-    done = results.by_run[(results.by_run["variant"] == row.Index) & results.by_run["completed"]]
-    most = done["epsilon"].max(skipna=False)
-    return NOTHING if math.isnan(most) else f"{most:.3g}"
-
-
-def _rounds(results: ComparisonResult, row: Any, block: Printed, label: str) -> str:
-    if label not in block.targets:
-        return NOTHING
-    rounds = results.by_round[
-        (results.by_round["variant"] == row.Index) & results.by_round["whole"]
-    ]
-    reached = rounds[rounds["measured"] >= block.targets[label]].groupby("seed")["round"].min()
+def _rounds_to(results: Results, row: str, target: float) -> str:
+    """Write the mean rounds to an accuracy, and after a plus how many of the rounds until then only made images."""
+    if math.isnan(target):
+        return MISSING
+    runs = results.summary.loc[row, "runs"]
+    rounds = results.by_round[(results.by_round["variant"] == row) & results.by_round["whole"]]
+    reached = rounds[rounds["measured"] >= target].groupby("seed")["round"].min()
     making = rounds[rounds["makes_images"].astype(bool)]
     before = making[making["round"] <= making["seed"].map(reached).fillna(math.inf)]
     made = before.groupby("seed").size()
-    if row.runs and reached.empty:
+    if runs and reached.empty:
         most = int(made.max()) if len(made) else 0
         return f">{rounds['round'].max() - most}{f' + {most}' * bool(most)}"
-    part = "" if len(reached) == row.runs else f" ({len(reached)} of {row.runs})"
+    part = "" if len(reached) == runs else f" ({len(reached)} of {runs})"
     extra = mean(made.reindex(reached.index, fill_value=0))
-    counted = short(mean(reached) - extra)
-    return f"{counted}{f' + {short(extra)}' if extra > 0 else ''}{part}"
-
-
-_OURS = {"accuracy": _accuracy, "floats": _floats, "rounds": _rounds, "epsilon": _epsilon}
+    counted = count(mean(reached) - extra)
+    return f"{counted}{f' + {count(extra)}' if extra > 0 else ''}{part}"

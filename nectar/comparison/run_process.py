@@ -1,4 +1,4 @@
-"""The process that carries out one run of a comparison, started, seen among others, and from within.
+"""The process that carries out one run of a comparison, as it is started and from within.
 
 It is ``python -m nectar.comparison.run_process PARENT run [EXPERIMENT] [key=value ...]``: ``nectar run``, which does
 not outlive the comparison.
@@ -11,13 +11,11 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
-
-import psutil
 
 from common.learning.compute import gpu_alone, gpus
 from nectar.engines import processes
+from nectar.engines.alone import TIMED
 from nectar.engines.cores import GRANTED, available_cores
 
 _MODULE = "nectar.comparison.run_process"
@@ -35,13 +33,20 @@ class RunStarter:
         self._on_gpus: list[tuple[subprocess.Popen[bytes], int]] = []
 
     def start(
-        self, words: Sequence[str], log: Path, *, threads: int, cores: int, gpu: bool = False
+        self,
+        words: Sequence[str],
+        log: Path,
+        *,
+        threads: int,
+        cores: int,
+        gpu: bool = False,
+        timed: bool = False,
     ) -> subprocess.Popen[bytes]:
-        """Start ``nectar run`` with ``words`` in a process that ends with this one."""
+        """Start ``nectar run`` with ``words`` in a process that ends with this thread; ``timed``, beside no other."""
         busy = self._on_gpus = [one for one in self._on_gpus if one[0].poll() is None]
         load = Counter(number for _, number in busy)
         number = min(range(max(1, len(gpus()) if gpu else 1)), key=load.__getitem__)
-        own = gpu_alone("auto", number) if gpu else {}
+        own = (gpu_alone("auto", number) if gpu else {}) | ({TIMED: "1"} if timed else {})
         threads_each = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
         environment = os.environ | processes.import_path() | threads_each
         command = processes.module_command(_MODULE, "run", *words)
@@ -55,24 +60,6 @@ class RunStarter:
         if gpu:
             busy.append((process, number))
         return process
-
-
-def command_lines() -> dict[int, tuple[str, ...]]:
-    """Return the words of every living process by its number, this one excepted."""
-    lines = {
-        p.pid: tuple(filter(None, p.info["cmdline"] or ()))
-        for p in psutil.process_iter(["cmdline"])
-    }
-    return {pid: line for pid, line in lines.items() if line and pid != os.getpid()}
-
-
-def is_run(line: Sequence[str]) -> bool:
-    """Return whether a process with these words carries out a run."""
-    programs, commands = ("nectar", "cli.py", "nectar.cli"), ("run", "simulate")
-    return _MODULE in line or any(
-        Path(program).name in programs and command in commands
-        for program, command in pairwise(line)
-    )
 
 
 def main(words: list[str]) -> int:

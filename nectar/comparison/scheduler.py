@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +26,7 @@ from common.learning.compute import torch_device
 from common.settings.sections import LONGEST, MEASURES, TrackSettings
 from nectar.arguments import format_duration, parse_arguments, resolved, with_fitting_sites
 from nectar.comparison.request import Cell, CompareOptions, Variant, file_name
-from nectar.comparison.run_process import RunStarter, command_lines, is_run, runs_at_a_time
+from nectar.comparison.run_process import RunStarter, runs_at_a_time
 from nectar.engines import processes
 from nectar.engines.cores import available_cores
 from nectar.engines.flower.log import plain
@@ -31,8 +34,6 @@ from nectar.engines.preflight import check
 from nectar.records.identity import Identity
 from nectar.records.record import SEARCH, RunRecord
 from nectar.records.run_list import Archive
-from server_app.record import Record
-from server_app.run_directory import ALONE
 
 #: beside the records: a lock for each run, held by the comparison that carries it out
 LOCKS = ".compare"
@@ -149,40 +150,17 @@ def most_of_a_run(runs: Sequence[PlannedRun]) -> tuple[int, bool]:
 # -- carrying them out --------------------------------------------------------------------------
 
 
-@dataclass
-class _Child:
-    """A run that is being carried out."""
+class _Job(NamedTuple):
+    """A run whose process goes on: its log, and the rounds that it had done before."""
 
     run: PlannedRun
     process: subprocess.Popen[bytes]
-    lock: FileLock
     log: Path
-    resumed: bool
-    alone: bool
     before: int
-    started: float = field(default_factory=time.monotonic)
-
-    @property
-    def note(self) -> Path:
-        """The file into which the run writes where its record is."""
-        return self.log.with_suffix(".record")
-
-    @property
-    def record(self) -> Path | None:
-        """Its record's folder; None as long as it has none."""
-        try:
-            return Path(self.note.read_text(encoding="utf-8").rstrip("\n"))
-        except OSError:
-            return None
-
-    @property
-    def reached(self) -> int:
-        """The rounds that it has done."""
-        return RunRecord(record).done if (record := self.record) else 0
 
 
 class Scheduler:
-    """Carries out runs; what has a record already is left as it is.
+    """Carries out runs, each by a thread and a process of its own; what has a record already is left as it is.
 
     Parameters
     ----------
@@ -196,11 +174,12 @@ class Scheduler:
         self.archive = Archive(records)
         self.failures: dict[str, str] = {}
         self._records, self._logs, self._options, self._say = records, logs, options, say
-        self._children: list[_Child] = []
+        self._jobs: list[_Job] = []
         self._waiting: set[Identity] = set()
         self._total = self._done = 0
-        self._search = False
-        self._cores = 1
+        #: held while a run is started or counted, and while something is said
+        self._mutex = threading.RLock()
+        self._stop = threading.Event()
 
     def carry_out(self, runs: Iterable[PlannedRun], *, search: bool = False) -> None:
         """Carry out what has no record yet; return when every run has one or has failed.
@@ -211,44 +190,43 @@ class Scheduler:
         unique = list({run.identity: run for run in runs}.values())
         pending = [r for r in unique if self.record_of(r) is None and r.name not in self.failures]
         self._total, self._done = len(unique), len(unique) - len(pending)
-        self._search = search
         self._say(f"{len(unique)} runs, {self._done} of them there already.")
         if not pending:
             return
         (self._records / LOCKS).mkdir(parents=True, exist_ok=True)
         self._logs.mkdir(parents=True, exist_ok=True)
         jobs = self._options.parallel or runs_at_a_time(*most_of_a_run(unique))
-        self._cores = max(1, available_cores() // min(jobs, len(pending)))
-        try:
-            self._work(pending, RunStarter(), jobs)
-        finally:
-            self._end()
+        jobs = min(jobs, len(pending))
+        cores = max(1, available_cores() // jobs)
+        carry_out = partial(self._carry_out, starter=RunStarter(), cores=cores, search=search)
+        with ThreadPoolExecutor(jobs) as pool:
+            try:
+                self._work(lambda run: pool.submit(carry_out, run), pending)
+            finally:
+                self._end()
 
     def record_of(self, run: PlannedRun) -> RunRecord | None:
         """Return the completed record of a run."""
         return self.archive.completed(run.identity, alone=self._options.alone)
 
-    def _work(self, pending: list[PlannedRun], starter: RunStarter, jobs: int) -> None:
-        begun = message = time.monotonic()
-        there = self._done
-        while pending or self._children:
-            for run in list(pending):
-                if len(self._children) < jobs and self._begin(run, starter):
-                    pending.remove(run)
-            self._watch()
-            if self._children and time.monotonic() >= message + _EVERY:
-                message = time.monotonic()
-                self._say_progress(len(pending), self._done - there, message - begun)
-            time.sleep(_POLL)
+    def _work(
+        self, submit: Callable[[PlannedRun], Future[bool]], pending: Iterable[PlannedRun]
+    ) -> None:
+        """Have every run carried out, again what another comparison was at; say how far they are now and then."""
+        started = said = time.monotonic()
+        there, going = self._done, {submit(run): run for run in pending}
+        while going:
+            for future in wait(going, _EVERY, FIRST_COMPLETED).done:
+                run = going.pop(future)
+                if not future.result():
+                    going[submit(run)] = run
+            if self._jobs and time.monotonic() >= said + _EVERY:
+                said = time.monotonic()
+                with self._mutex:
+                    self._say_progress(len(going), self._done - there, said - started)
 
-    def _begin(self, run: PlannedRun, starter: RunStarter) -> bool:
-        """Start a run, or note that it cannot be started or is done; False if another comparison carries it out."""
-        if run.identity.has_changed(run.config):
-            # Its numbers would be another source's than those of its row's other runs.
-            self._fail(
-                run, "not begun, because its source has changed: give the same command again"
-            )
-            return True
+    def _carry_out(self, run: PlannedRun, *, starter: RunStarter, cores: int, search: bool) -> bool:
+        """Carry out a run; False if another comparison is at it."""
         lock = FileLock(self._records / LOCKS / f"{run.identity.key}.lock")
         try:
             lock.acquire(timeout=0)
@@ -256,95 +234,103 @@ class Scheduler:
             if run.identity not in self._waiting:
                 self._waiting.add(run.identity)
                 self._say(f"another comparison is at {run.name}: its record is waited for.")
-            return False
-        if self.record_of(run) is not None:  # made by another comparison meanwhile
+            return self._stop.wait(_POLL)
+        try:
+            self._carry_out_locked(run, starter, cores, search)
+        finally:
             lock.release()
+        return True
+
+    def _carry_out_locked(
+        self, run: PlannedRun, starter: RunStarter, cores: int, search: bool
+    ) -> None:
+        if run.identity.has_changed(run.config):
+            # Its numbers would be another source's than those of its row's other runs.
+            self._fail(run, "skipped: Nectar's source changed meanwhile; run the command again")
+            return
+        if self.record_of(run) is not None:
             self._finish(run, "made by another comparison")
-            return True
+            return
         # What was begun beside others can no longer be one that ran alone.
         before = None if self._options.alone else self.archive.unfinished(run.identity)
         resume = None if before is None else before.directory
-        log = self._logs / f"{run.file_name}.log"
-        process = _start(starter, run, resume, log, self._cores)
-        done = 0 if before is None else before.done
-        resumed = resume is not None
-        self._children.append(_Child(run, process, lock, log, resumed, not resumed, done))
-        return True
-
-    def _watch(self) -> None:
-        """Close the children that have ended; note which were not alone."""
-        own = {child.process.pid for child in self._children}
-        lines = command_lines() if len(self._children) == 1 else {}
-        others = any(is_run(line) for pid, line in lines.items() if pid not in own)
-        beside = others or len(self._children) > 1
-        for child in list(self._children):
-            child.alone = child.alone and not beside
-            if child.process.poll() is not None:
-                self._children.remove(child)
-                self._close(child)
-
-    def _close(self, child: _Child) -> None:
-        run, code = child.run, child.process.returncode
-        entry = _note_alone(child)
-        child.lock.release()
-        if code != 0 or isinstance(entry, str):
-            reason = entry if code == 0 and isinstance(entry, str) else _last_sentence(child.log)
-            self._fail(run, f"{reason} (exit code {code}; log: {child.log})")
+        log, started = self._logs / f"{run.file_name}.log", time.monotonic()
+        with self._mutex:
+            if self._stop.is_set():
+                return
+            process = _start(starter, run, resume, log, cores, self._options.alone)
+            job = _Job(run, process, log, 0 if before is None else before.done)
+            self._jobs.append(job)
+        code = process.wait()
+        with self._mutex:
+            self._jobs.remove(job)
+        if self._stop.is_set():
+            return
+        entry = _ended(log, code, run.identity)
+        if isinstance(entry, str):
+            self._fail(run, f"{entry} (exit code {code}; log: {log})")
             return
         measure = run.config.evaluation.measure
-        found = _measured(entry, ("validation",) if self._search else ("test", "sites"), measure)
-        judged = "validation " * self._search + MEASURES[measure]
+        found = _measured(entry, ("validation",) if search else ("test", "sites"), measure)
+        judged = "validation " * search + MEASURES[measure]
         shown = "" if found is None else f"{judged} {found:.4f}, "
-        again = ", continued" if child.resumed else ""
-        self._finish(run, f"{shown}{time.monotonic() - child.started:.0f} s{again}")
+        again = ", continued" if resume else ""
+        self._finish(run, f"{shown}{time.monotonic() - started:.0f} s{again}")
 
     def _fail(self, run: PlannedRun, reason: str) -> None:
         self.failures[run.name] = reason
         self._finish(run, f"FAILED: {reason}")
 
     def _finish(self, run: PlannedRun, message: str) -> None:
-        self._done += 1
-        self._say(f"[{self._done}/{self._total}] {run.name}: {message}")
+        with self._mutex:
+            self._done += 1
+            self._say(f"[{self._done}/{self._total}] {run.name}: {message}")
 
-    def _say_progress(self, waiting: int, ended: int, seconds: float) -> None:
-        jobs = [
-            RunningJob(c.run.name, c.before, c.reached, c.run.config.rounds) for c in self._children
-        ]
-        done = f"{self._done} of {self._total} runs are done"
+    def _say_progress(self, going: int, ended: int, seconds: float) -> None:
+        jobs = []
+        for job in self._jobs:
+            record = _record_of(job.log)
+            reached = record.done if record else 0
+            jobs.append(RunningJob(job.run.name, job.before, reached, job.run.config.rounds))
+        done, waiting = f"{self._done} of {self._total} runs are done", going - len(jobs)
         self._say(progress(jobs, done, ended=ended, waiting=waiting, seconds=seconds))
 
     def _end(self) -> None:
-        """End the children that are left, in order if they listen, and wait for them."""
-        started = [child.process for child in self._children]
-        processes.end(lambda: [each for each in started if each.poll() is None], _STEPS)
-        for child in self._children:
-            _note_alone(child)
-            child.lock.release()
-        self._children.clear()
+        """Have nothing more started, and end the processes that are left, in order if they listen."""
+        with self._mutex:
+            self._stop.set()
+        processes.end(lambda: processes.running([job.process for job in self._jobs]), _STEPS)
 
 
 def _start(
-    starter: RunStarter, run: PlannedRun, resume: Path | None, log: Path, cores: int
+    starter: RunStarter, run: PlannedRun, resume: Path | None, log: Path, cores: int, timed: bool
 ) -> subprocess.Popen[bytes]:
     """Start a run, which may share out ``cores`` cores among processes of its own."""
     note = log.with_suffix(".record")
     words = [f"--note-record={note}", *run.words, *([f"resume={resume}"] if resume else [])]
     note.unlink(missing_ok=True)  # of an earlier run
-    gpu = (
-        run.on_gpu and ":" not in run.config.compute.device
-    )  # what names a certain GPU has to see it
-    return starter.start(words, log, threads=run.threads, cores=cores, gpu=gpu)
+    # what names a certain GPU has to see it
+    gpu = run.on_gpu and ":" not in run.config.compute.device
+    return starter.start(words, log, threads=run.threads, cores=cores, gpu=gpu, timed=timed)
 
 
-def _note_alone(child: _Child) -> RunRecord | str:
-    """Note in an ended run's record whether it was alone; return why the record is not that run's, if it is not."""
-    entry = RunRecord.find(child.record) if child.record else None
+def _record_of(log: Path) -> RunRecord | None:
+    """Return the record of the run with this log, which has written down its place; None as long as there is none."""
+    try:
+        place = log.with_suffix(".record").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    return RunRecord.find(Path(place.rstrip("\n")))
+
+
+def _ended(log: Path, code: int, identity: Identity) -> RunRecord | str:
+    """Return the record of the run with this log, which ended with this code, or why it failed."""
+    if code:
+        return _last_sentence(log)
+    entry = _record_of(log)
     if entry is None:
         return "it ended before it had a record"
-    if why := child.run.identity.why_not(entry.provenance):
-        return why
-    Record(entry.directory).note(**{ALONE: child.alone})
-    return entry
+    return identity.why_not(entry.provenance) or entry
 
 
 def _last_sentence(log: Path) -> str:
@@ -356,7 +342,7 @@ def _last_sentence(log: Path) -> str:
 
 def _measured(entry: RunRecord, parts: Iterable[str], measure: str) -> float | None:
     """Return the last round's measure on the first of ``parts`` that was judged."""
-    last = Record(entry.directory).metrics()[-1:]
+    last = entry.rounds[-1:]
     found = [line[part].get(measure) for line in last for part in parts if line.get(part)]
     return float(found[0]) if found and found[0] is not None else None
 

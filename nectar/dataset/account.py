@@ -31,7 +31,7 @@ from common.samples.dataset import Dataset, DatasetInfo, Split, alike
 from common.samples.inputs import normalised, samples
 from common.settings.images import ImagesSettings
 from nectar import charts
-from nectar.report.text import aligned
+from nectar.text import aligned
 from server_app.pictures import grid
 
 if TYPE_CHECKING:

@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 from common.config.resolved import Config
 from common.data.loading import clear_cache
+from nectar.engines.alone import on_this_machine
 from nectar.engines.flower.app import client_app
 from nectar.engines.pool.grid import local_federation
 from nectar.records.record_imports import note_parts
 from server_app.app import Observer, Start, serve
 from server_app.record import Record
+from server_app.run_directory import ALONE
 from server_app.tracking import OnRound
 
 
@@ -42,7 +44,9 @@ def run_here(
     app = client_app()
     try:
         note_parts(config)
-        with local_federation(app, config, progress) as grid:
-            return serve(grid, config, observer, on_round, start)
+        with on_this_machine() as alone, local_federation(app, config, progress) as grid:
+            record = serve(grid, config, observer, on_round, start)
+            record.note(**{ALONE: alone() and not config.resume})
+            return record
     finally:
         clear_cache()

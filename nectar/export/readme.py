@@ -14,7 +14,7 @@ from common.settings.base import Settings
 from common.sites import ALL_SITES
 from common.wire.images import SyntheticImages
 from nectar.report.facts import facts_of, unknown_method
-from nectar.report.text import plural, share
+from nectar.text import plural, share
 from server_app.pictures import hard
 
 

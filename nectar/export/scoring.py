@@ -17,7 +17,7 @@ from common.learning.compute import autocast
 from common.learning.task import Classification
 from nectar.export.inputs import HELD_OUT, TRAINED, UNUSED, VALIDATION, Batch, Input
 from nectar.export.model import ExportedModel
-from nectar.report.text import aligned
+from nectar.text import aligned
 
 #: more classes than this make a matrix that no terminal shows; the commonest confusions stand for it
 _MAX_MATRIX = 20

@@ -9,7 +9,7 @@ from pathlib import Path
 from common.privacy.accounting import costs_at_most, epsilon
 from common.privacy.events import Event
 from common.privacy.ledger import Charge, Lines, merge_events
-from nectar.report.text import aligned
+from nectar.text import aligned
 
 #: rounds beyond which it makes no difference how many are left
 _ENOUGH = 2**20

@@ -1,7 +1,7 @@
 """A run's record as its readers see it, whatever became of the run; nothing here writes, or imports torch at once.
 
-`record_at` finds the record that is meant, `RunRecord` is one, with what a list says of it at a glance, `RunFigures`
-is what its first rounds came to, as comparisons set them side by side.
+`record_at` finds the record that is meant; `RunRecord` is one, with what a list says of it at a glance and, as
+`RunRecord.frame`, the figures of its rounds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +33,8 @@ from server_app.run_directory import (
 )
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from common.wire.images import SyntheticImages
     from server_app.checkpoint import Checkpoint
 
@@ -306,32 +307,40 @@ class RunRecord(RunDirectory):
         path = self.best_sets if best else self.last_sets
         return load_sets(path) if path.is_file() else (0, {})
 
-    def figures(self, rounds: int | None = None) -> RunFigures:
-        """Return what the first ``rounds`` rounds came to (default: those of its configuration)."""
-        rounds = self.config.rounds if rounds is None else rounds
-        if self.result_round and self.completed:
-            rounds = min(rounds, self.done)  # its last round may have come sooner
-        lines = [line for line in self.rounds if line["round"] <= rounds]
-        measure = self.config.evaluation.measure
-        figures = tuple(RoundFigures.of(line, measure) for line in lines)
-        hardware = self.provenance.get("hardware", {})
-        cuda = hardware.get("cuda") if str(hardware.get("device", "")).startswith("cuda") else None
-        by_class = [(line.get("test") or {}).get("per_class") for line in lines]
-        audit = self.audit if self.audit and self.audit["round"] == rounds else None
-        attacks = audit["all"]["attacks"] if audit else {}
-        strongest = attacks[audit["all"]["strongest"]] if audit and attacks else {}
-        return RunFigures(
-            self.directory,
-            figures,
-            completed=self.completed and bool(figures) and figures[-1].round == rounds,
-            alone=self.alone,
-            chance=next((1 / len(each) for each in by_class if each), 0.0),
-            hardware=cuda[0] if cuda else str(hardware.get("machine", "")),
-            found=strongest.get("found", math.nan),
-            false_alarms=strongest.get("false_alarms", math.nan),
-            result_round=self.result_round,
-            audited_in_part=bool(audit and strongest and audit.get("rounds_not_kept", 0) > 0),
-        )
+    def frame(self) -> DataFrame:
+        """Return the main figures of its rounds, as `rounds_frame` does."""
+        return rounds_frame(self.rounds, self.config.evaluation.measure)
+
+
+def rounds_frame(lines: Iterable[Mapping[str, Any]], measure: str) -> DataFrame:
+    """Return the main figures of rounds, a row a round; NaN is what was not measured.
+
+    Parameters
+    ----------
+    lines : iterable of mapping
+        Lines of metrics.jsonl.
+    measure : str
+        What the run is judged by.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``round`` (0 is before training), ``accuracy`` and ``loss`` on the test set, or at the sites where the server
+        has none, ``validation`` (the run's measure on its validation split), ``bytes_up`` and ``bytes_down`` of all
+        sites, ``rejected`` (replies that the server did not take), ``seconds_devices`` (of all devices together) and
+        ``seconds_server`` (without its evaluation). The other measures ``f1``, ``balanced`` and ``auc``; over the
+        sites ``site_mean``, ``site_deviation`` and ``site_worst`` of the run's measure. ``measured`` is that measure
+        where accuracy was taken; ``diverged``, whether the loss is not a number; ``partial``, whether a class lacked
+        an example to be judged by; ``floats_up``, numbers from all sites, as papers count them; ``makes_images``,
+        whether sites only made the images of which later rounds learn, as in Fedssyn; ``epsilon``, what the run has
+        cost until then the site that it cost most. ``models.NAME`` is the measure of each network where there are
+        several.
+    """
+    from pandas import DataFrame
+
+    # one row more gives a frame without a round its columns
+    rows = [_figures(line, measure) for line in ({"round": 0}, *lines)]
+    return DataFrame(rows)[1:].reset_index(drop=True)
 
 
 def over_classes(figures: Mapping[str, Any]) -> str:
@@ -342,181 +351,38 @@ def over_classes(figures: Mapping[str, Any]) -> str:
     return f" over {words}" if (words := figures.get("over") or fewer) else ""
 
 
-@dataclass(frozen=True)
-class RoundFigures:
-    """What a round came to.
-
-    Parameters
-    ----------
-    round : int
-        Its number; 0 is before training.
-    accuracy : float
-        On the test set, or at the sites where the server has none; NaN if it was not measured.
-    validation : float
-        The run's measure on its validation split; NaN if there is none.
-    bytes_up, bytes_down : int
-        Bytes from and to all sites.
-    seconds_devices, seconds_server : float
-        Seconds that all devices computed, and that the server did; its evaluation is not counted.
-    rejected : int
-        Replies that the server did not take.
-    finite : bool
-        Whether the loss is a number.
-    partial : bool
-        Whether a class lacked an example to be judged by.
-    floats_up : int
-        Numbers from all sites, as papers count them.
-    makes_images : bool
-        Whether sites only made the images of which later rounds learn, as in Fedssyn.
-    epsilon : float
-        What the run has cost a site of its privacy until then, at the one where it is most; NaN where none says so.
-    models : mapping of str to float
-        The run's measure by network, where the server learns several.
-    measure : str
-        What the run is judged by.
-    others : mapping of str to float
-        The other `MEASURES`, where accuracy was taken, and over the sites the mean, deviation and worst of the measure.
-    """
-
-    round: int
-    accuracy: float
-    validation: float
-    bytes_up: int
-    bytes_down: int
-    seconds_devices: float
-    seconds_server: float
-    rejected: int
-    finite: bool
-    partial: bool = False
-    floats_up: int = 0
-    makes_images: bool = False
-    epsilon: float = math.nan
-    models: Mapping[str, float] = field(default_factory=dict)
-    measure: str = "accuracy"
-    others: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def measured(self) -> float:
-        """The run's measure, taken where accuracy was."""
-        return self.others.get(self.measure, math.nan) if self.measure in OTHERS else self.accuracy
-
-    @classmethod
-    def of(cls, line: Mapping[str, Any], measure: str = "accuracy") -> Self:
-        """Return the figures of a line of metrics.jsonl of a run that is judged by ``measure``."""
-        judged = line.get("test") or line.get("sites") or {}
-        at_sites = line.get("sites") or line.get("validation") or {}
-        seconds = line.get("seconds", {})
-        on_devices = (seconds.get("by_site") or {}).values()
-        return cls(
-            round=line["round"],
-            accuracy=_number(judged.get("accuracy")),
-            validation=_number((line.get("validation") or {}).get(measure)),
-            bytes_up=sum(line["bytes"]["up"].values()),
-            bytes_down=sum(line["bytes"]["down"].values()),
-            seconds_devices=sum(value or 0.0 for value in on_devices),
-            seconds_server=sum(
-                v or 0.0 for phase, v in seconds.items() if phase not in _NOT_SERVER
-            ),
-            rejected=len(line.get("rejected") or {}),
-            finite=judged.get("loss", 0.0) is not None,
-            partial=bool(over_classes(judged)),
-            floats_up=line.get("floats_up") or 0,
-            makes_images=any(MADE in own for own in (line.get("devices") or {}).values()),
-            epsilon=max(map(_epsilon, _spent(line)), default=math.nan),
-            models={
-                name: _number(own.get(measure)) for name, own in line.get("models", {}).items()
-            },
-            measure=measure,
-            others={name: _number(judged.get(name)) for name in OTHERS}
-            | {f"site_{name}": _number(at_sites.get(name)) for name in OVER_SITES},
-        )
-
-
-@dataclass(frozen=True)
-class RunFigures:
-    """What a run came to.
-
-    Parameters
-    ----------
-    alone : bool
-        Whether no other run went on beside it.
-    chance : float
-        The accuracy of guessing.
-    hardware : str
-        The processor, or the GPU, in words; empty if the record does not say.
-    found, false_alarms : float
-        The shares of members and of controls that the strongest attack of `nectar audit images` takes for members;
-        NaN where the run as it ended was not audited.
-    audited_in_part : bool
-        Whether the audit lacked what was sent in some round: more members may be found then.
-    result_round : int
-        The best round, of a run that ended by evaluation.patience; 0: the last one counts.
-    """
-
-    directory: Path
-    rounds: tuple[RoundFigures, ...]
-    completed: bool
-    alone: bool
-    chance: float
-    hardware: str
-    found: float = math.nan
-    false_alarms: float = math.nan
-    audited_in_part: bool = False
-    result_round: int = 0
-
-    @property
-    def result(self) -> RoundFigures | None:
-        """The last round, or the best one of a run with patience; None without any."""
-        best = next((one for one in self.rounds if one.round == self.result_round), None)
-        return (best if self.result_round else None) or (self.rounds[-1] if self.rounds else None)
-
-    @property
-    def final(self) -> float:
-        """The run's measure after the round that counts; NaN without one."""
-        return self.result.measured if self.trained and self.result else math.nan
-
-    def of(self, network: str, own: str) -> float:
-        """Return the final figure of a network; NaN if it was not judged. ``own`` is the run's; empty means any."""
-        judged = self.result.models if self.trained and self.result else {}
-        if judged and network:
-            return judged.get(network, math.nan)
-        return self.final if network in ("", own) else math.nan
-
-    @property
-    def trained(self) -> tuple[RoundFigures, ...]:
-        """The rounds after that before training."""
-        return tuple(one for one in self.rounds if one.round)
-
-    @property
-    def rejected(self) -> int:
-        """Replies that the server did not take, in all rounds."""
-        return sum(one.rejected for one in self.rounds)
-
-    @property
-    def learned(self) -> bool:
-        """Whether it ended above chance, with a loss that is a number."""
-        last = self.rounds[-1:]
-        return bool(last and last[0].finite and last[0].accuracy > self.chance)
-
-    def up_to(self, target: float) -> tuple[RoundFigures, ...] | None:
-        """Return the rounds up to the first that reaches ``target``; None if none does."""
-        for position, one in enumerate(self.rounds):
-            if one.measured >= target:
-                return self.rounds[: position + 1]
-        return None
-
-
-def _spent(line: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
-    return ((line.get("notes") or {}).get("spent") or {}).values()
-
-
-def _epsilon(charged: Mapping[str, Any]) -> float:
-    return math.inf if charged["epsilon"] is None else float(charged["epsilon"])
+def _figures(line: Mapping[str, Any], measure: str) -> dict[str, Any]:
+    """Return a line of metrics.jsonl as a row of `rounds_frame`."""
+    judged = line.get("test") or line.get("sites") or {}
+    at_sites = line.get("sites") or line.get("validation") or {}
+    seconds, moved = line.get("seconds", {}), line.get("bytes", {})
+    on_devices = (seconds.get("by_site") or {}).values()
+    spent = ((line.get("notes") or {}).get("spent") or {}).values()
+    epsilons = [math.inf if one["epsilon"] is None else one["epsilon"] for one in spent]
+    figures = {
+        "accuracy": judged.get("accuracy"),
+        "loss": judged.get("loss"),
+        "validation": (line.get("validation") or {}).get(measure),
+        "seconds_devices": sum(value or 0.0 for value in on_devices),
+        "seconds_server": sum(v or 0.0 for k, v in seconds.items() if k not in _NOT_SERVER),
+        **{name: judged.get(name) for name in OTHERS},
+        **{f"site_{name}": at_sites.get(name) for name in OVER_SITES},
+        "measured": judged.get(measure),
+        "epsilon": max(epsilons, default=None),
+        **{f"models.{name}": own.get(measure) for name, own in line.get("models", {}).items()},
+    }
+    return {
+        "round": line["round"],
+        **{name: math.nan if value is None else float(value) for name, value in figures.items()},
+        "bytes_up": sum(moved.get("up", {}).values()),
+        "bytes_down": sum(moved.get("down", {}).values()),
+        "rejected": len(line.get("rejected") or {}),
+        "floats_up": line.get("floats_up") or 0,
+        "diverged": judged.get("loss", 0.0) is None,
+        "partial": bool(over_classes(judged)),
+        "makes_images": any(MADE in own for own in (line.get("devices") or {}).values()),
+    }
 
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _number(value: Any) -> float:
-    return math.nan if value is None else float(value)

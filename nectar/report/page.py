@@ -24,8 +24,8 @@ from common.storage.files import write_text
 from nectar.charts import UNIT, Series, inline_svg, lines
 from nectar.records.record import RunRecord, over_classes
 from nectar.report.tables import Cell, ReportTable
-from nectar.report.text import MISSING, capital, is_number, number, plural, share, size, total
 from nectar.report.view import View, groups, judged_by
+from nectar.text import MISSING, capital, is_number, number, plural, share, size, total
 
 #: bytes of pictures that all runs of a page may take
 PICTURES = 8_000_000

@@ -25,8 +25,8 @@ from nectar.charts import inline_svg, small_multiples
 from nectar.records.real_images import MostCorrelated, Nearest, RealImages, real_images
 from nectar.records.synthetic_sets import contrast_of
 from nectar.report.tables import ReportTable
-from nectar.report.text import plural
 from nectar.report.view import View
+from nectar.text import plural
 from server_app.pictures import hard, on_screen
 
 #: what is drawn of one run at most; the record has all

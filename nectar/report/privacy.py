@@ -10,8 +10,8 @@ from typing import Any
 from common.secret.cohort import stated
 from nectar.records.real_images import Closest
 from nectar.report.facts import unknown_method
-from nectar.report.text import plural
 from nectar.report.view import View
+from nectar.text import plural
 
 _UNSTATED = (
     "Noise covers what was sent, but no epsilon can be stated here: what the sites were charged is in their own "

@@ -11,8 +11,8 @@ from common.settings.sections import MEASURES
 from common.sites import IN_PROCESS, RAY
 from nectar.audit.images import examining as outcome
 from nectar.records.record import over_classes
-from nectar.report.text import MISSING, is_number, seconds, share, size, total
 from nectar.report.view import View, accuracy, judged_by
+from nectar.text import MISSING, is_number, seconds, share, size, total
 
 Cell = str | tuple[str, str]
 """A cell's text, alone or with the name of its looks; of ``bar`` the text is a width in percent."""

@@ -27,7 +27,7 @@ from nectar.records.real_images import Closest, closest_by_site
 from nectar.records.record import RunRecord
 from nectar.records.record_imports import NotNamed
 from nectar.report.facts import Facts, facts_of
-from nectar.report.text import number
+from nectar.text import number
 
 #: settings that make no other experiment: places, names, and the seed, which groups repeat
 _APART = ("seed", "experiment", "output-dir", "data-dir", "resume", "schema")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,9 +17,9 @@ from documents import Document, check
 from golden import assert_file
 from places import ROOT
 
-from nectar.comparison.frame import csv_of
+from nectar.comparison.frame import ROUND, csv_of
 from nectar.comparison.request import Axis, Variant
-from nectar.comparison.results import ComparisonResult
+from nectar.comparison.results import Results
 from nectar.comparison.tuning import Search, choose
 from nectar.records.record import RunRecord
 from nectar.report import page as pages
@@ -71,22 +70,25 @@ def test_seeds_stand_together(records: dict[str, Path], tmp_path: Path) -> None:
     assert "0: 0.5556, 1: 0.5556" in document.text
 
 
-def compared() -> ComparisonResult:
+def compared() -> Results:
     """Rows of runs that are whole, unfinished, rejected in part, audited, and of a row that was searched."""
     whole = a_run(0.5, 0.7)
     axes = (Axis("fedavg.lr", ("0.1", "0.3", "1")), Axis("fedavg.weighting", ("counts", "uniform")))
     search = Search("fedavg", Variant("fedavg", "fedavg"), ("fedavg",), axes)
     scores = [(0.5, 0.6), (0.9, float("nan")), (0.6, 0.7), (0.6, 0.7), (0.8, 0.8), (0.5, 0.5)]
     trials = dict(zip(search.grid(), scores, strict=True))
-    audited = replace(whole, found=0.05, false_alarms=0.01)
+
+    def audited(found: float, **more: int) -> RunRecord:
+        return a_run(0.5, 0.7, found={"found": found, "false_alarms": 0.01, **more})
+
     return results_of(
         {
             "fedavg": [whole, a_run(0.8, 0.9)],
             "b|c": [a_run(0.2, 0.3, alone=False), None],
             "unfinished": [whole, a_run(0.8, completed=False)],
             "=rejected_100%": [a_run(0.9, 0.9, rejected=1), a_run(0.1, 0.1)],
-            "audited": [audited, replace(audited, found=0.03)],
-            "audited in part": [replace(audited, audited_in_part=True), None],
+            "audited": [audited(0.05), audited(0.03)],
+            "audited in part": [audited(0.05, rounds_not_kept=1), None],
             "nothing": [None, None],
         },
         choices=(choose(search, trials, "see their logs"),),
@@ -99,8 +101,8 @@ def test_the_tables_of_a_comparison(name: str, pytestconfig: pytest.Config) -> N
     text = {
         "table.md": results.markdown,
         "table.tex": results.latex,
-        "table.csv": lambda: csv_of(results.by_run),
-        "rounds.csv": lambda: csv_of(results.by_round),
+        "table.csv": results.csv,
+        "rounds.csv": lambda: csv_of(results.by_round, ROUND),
         "table.txt": lambda: results.table,
     }[name]()
     assert_file(pytestconfig, HERE / name, f"{text.rstrip()}\n")

@@ -6,12 +6,12 @@ import argparse
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from nectar.comparison.frame import default_target, frames
 from nectar.comparison.request import CompareOptions
-from nectar.comparison.results import ComparisonResult
+from nectar.comparison.results import Results, of_rows
 from nectar.comparison.tuning import Choice
-from nectar.records.record import RoundFigures, RunFigures
+from nectar.records.record import RunRecord
 
 
 def options_of(words: Iterable[str]) -> CompareOptions:
@@ -33,30 +33,68 @@ def options_of(words: Iterable[str]) -> CompareOptions:
 
 
 def a_run(
-    *accuracies: float, alone: bool = True, completed: bool = True, rejected: int = 0
-) -> RunFigures:
-    """A run whose rounds send 100 bytes up and 1000 down, and take 2 and 0.5 seconds; round 0 is 0.1 for nothing."""
-    rounds = [RoundFigures(0, 0.1, 0.1, 0, 0, 0.0, 0.0, 0, True)]
-    rounds += [
-        RoundFigures(n, accuracy, 0.0, 100, 1000, 2.0, 0.5, rejected, True)
-        for n, accuracy in enumerate(accuracies, start=1)
-    ]
-    return RunFigures(Path("r"), tuple(rounds), completed, alone, 0.1, "x86_64")
+    *accuracies: float,
+    alone: bool = True,
+    completed: bool = True,
+    rejected: int = 0,
+    rounds: int = 0,
+    found: Mapping[str, Any] | None = None,
+    models: Mapping[str, float] | None = None,
+) -> RunRecord:
+    """A run whose rounds send 100 bytes up and 1000 down, and take 2 and 0.5 seconds; round 0 is 0.1 for nothing.
+
+    Of a run that is not ``completed`` there was to be one round more. ``found`` is what an audit's attack found, and
+    whether in part; ``models`` what each network's accuracy was.
+    """
+    planned = rounds or len(accuracies) + (not completed)
+    provenance = {
+        "run-config": {"method": "fedavg", "rounds": planned},
+        "outcome": "completed" if completed else "interrupted",
+        "alone": alone,
+        "hardware": {"machine": "x86_64"},
+    }
+    run = RunRecord(Path("/r"), provenance=provenance)
+    run.rounds = [_line(0, 0.1, validation=0.1)]
+    for n, accuracy in enumerate(accuracies, start=1):
+        line = _line(n, accuracy, up=100, down=1000, devices=2.0, server=0.5)
+        own = {name: {"accuracy": value} for name, value in (models or {}).items()}
+        run.rounds.append(line | {"rejected": dict.fromkeys(range(rejected), "why"), "models": own})
+    attacks = {"nearest": dict(found or {})}
+    run.audit = found and {
+        "round": len(accuracies),
+        "all": {"attacks": attacks, "strongest": "nearest"},
+        "rounds_not_kept": found.get("rounds_not_kept", 0),
+    }
+    return run
+
+
+def _line(
+    number: int,
+    accuracy: float,
+    *,
+    validation: float = 0.0,
+    up: int = 0,
+    down: int = 0,
+    devices: float = 0.0,
+    server: float = 0.0,
+) -> dict[str, Any]:
+    return {
+        "round": number,
+        "test": {"accuracy": accuracy, "loss": 1.0, "per_class": [accuracy] * 10},
+        "validation": {"accuracy": validation},
+        "bytes": {"up": {"a": up}, "down": {"a": down}},
+        "seconds": {"aggregate": server, "by_site": {"a": devices}},
+    }
 
 
 def results_of(
-    rows: Mapping[str, Sequence[RunFigures | None]],
+    rows: Mapping[str, Sequence[RunRecord | None]],
     rounds: int = 2,
     *,
     target: float | None = None,
     choices: tuple[Choice, ...] = (),
-) -> ComparisonResult:
+) -> Results:
     """What a comparison of these runs by row, of seeds 0 and on, came to."""
     runs = {label: dict(enumerate(own)) for label, own in rows.items()}
-    goal = default_target(runs) if target is None else target
-    by_run, by_round = frames(runs, rounds, goal)
-    place = Path("out")
-    given = target is not None
-    return ComparisonResult(
-        "t", "nectar compare a", place, by_run, by_round, rounds, goal, given, choices
-    )
+    place, typed = Path("out"), "nectar compare a"
+    return of_rows("t", typed, place, runs, target=target, rounds=rounds, choices=choices)

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 from comparing import a_run, options_of, results_of
 from federation import run
 from golden import assert_file
+from pandas import DataFrame
 from places import ROOT
 from small import SMALL, Small
 
@@ -23,9 +23,10 @@ from nectar.comparison import scheduler as scheduling
 from nectar.comparison.comparison import Comparison
 from nectar.comparison.paper_table import Number, PaperTable, Printed
 from nectar.comparison.request import Axis, Cell, CompareOptions, ComparisonRequest, Variant, parse
-from nectar.comparison.results import ComparisonResult, GridResult, TableResult
-from nectar.comparison.tables import Results, TextTable, size_text
+from nectar.comparison.results import Results, of_cells, pivot
+from nectar.comparison.tables import Table
 from nectar.records.record import RunRecord
+from nectar.text import size
 from server_app.record import Record
 
 GOLDEN = ROOT / "tests" / "golden"
@@ -89,7 +90,6 @@ def test_rows_of_other_lengths_stand_in_one_table(small: Small, tmp_path: Path) 
     ]
     comparison = Comparison(request(*words, "--seeds=1", f"--output={tmp_path / 'out'}"), print)
     results = comparison.carry_out()
-    assert isinstance(results, ComparisonResult)
     assert list(results.summary["mean"]) == [
         record.metrics()[-1]["test"]["accuracy"] for record in (long, short)
     ]
@@ -112,10 +112,10 @@ def test_a_cell_that_cannot_be_had_costs_that_cell_alone(small: Small, tmp_path:
     (failure,) = results.failures
     assert failure.startswith("min_size=1000: ")
     finals = {n: f"{r.metrics()[2]['test']['accuracy']:.4f}" for n, r in records.items()}
-    assert results.pivot_table.rows == (
-        ("fedavg", finals["fedavg"], "–?"),
-        ("feddm", finals["feddm"], "–?"),
-    )
+    assert pivot(results).cells.to_numpy().tolist() == [
+        [finals["fedavg"], "–?"],
+        [finals["feddm"], "–?"],
+    ]
     with (out / "table.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
     assert [(line["partition.min_size"], line["row"]) for line in lines] == [
@@ -141,15 +141,15 @@ def test_a_cell_that_cannot_be_had_costs_that_cell_alone(small: Small, tmp_path:
 def results(
     values: dict[tuple[str, ...], dict[str, tuple[float, ...]]],
     axes: tuple[Axis, ...] = (ALPHA, SETS),
-) -> GridResult:
+) -> Results:
     """What a grid came to: each value is the accuracy of a seed, by cell and row."""
-    cells: dict[Cell, ComparisonResult | str] = {}
+    cells: dict[Cell, Results | str] = {}
     for pair, rows in values.items():
         label = " ".join(f"{a.name}={v}" for a, v in zip(axes, pair, strict=True))
         variants = tuple(Variant(name, "fedavg") for name in rows)
         cell = Cell(CompareOptions(()), variants, (), range(2), label=label, values=pair)
         cells[cell] = results_of({row: [a_run(v) for v in own] for row, own in rows.items()}, 1)
-    return GridResult("t", "nectar compare a_b", Path("out"), axes, cells)
+    return of_cells("t", "nectar compare a_b", Path("out"), cells, axes)
 
 
 FOUR = {
@@ -167,36 +167,23 @@ def test_the_pivot_for_latex_has_a_line_of_heads_for_each_axis_and_the_best_in_b
     assert_file(pytestconfig, GOLDEN / "pivot.tex", text)
 
 
-@dataclass(frozen=True, repr=False, eq=False)
-class OneTable(Results):
-    """Results of this table alone."""
-
-    only: TextTable
-    failures = ()
-
-    def tables(self, *, full: bool = False) -> list[TextTable]:
-        return [self.only]
-
-    def notes(self) -> list[str]:
-        return ["note\n\\input{x}"]
-
-
 def latex_of(header: tuple[str, ...], *rows: tuple[str, ...]) -> str:
-    table = TextTable("cap\ntion", header, rows)
-    return OneTable("t", "nectar\ncompare", Path("out"), table).latex()
+    cells = DataFrame([row[1:] for row in rows], columns=header[1:], index=[row[0] for row in rows])
+    table = Table("cap\ntion", cells.rename_axis(header[0]))
+    return "\n".join(table.latex()) + "\n"
 
 
 def test_no_label_breaks_latex() -> None:
     """Every character that LaTeX takes for a command of its own is set as it is, and a line end opens no line."""
-    text = latex_of(("x",), ("\\~^&%$#_{}<>",))
+    text = latex_of(("x", "y"), ("a", "\\~^&%$#_{}<>"))
     assert r"\textbackslash{}\textasciitilde{}\textasciicircum{}\&\%\$\#\_\{\}$<$$>$ \\" in text
     commands = [line for line in text.splitlines() if line and not line.startswith("%")]
     assert commands[0] == r"\begin{table}[htbp]"
     assert commands[2] == r"\caption{cap tion}"
     assert commands[-1] == r"\end{table}"
-    rows = latex_of(("x",), ("[2] x",), ("* y | z",)).splitlines()
-    assert r"{[}2] x \\" in rows, "no option of the line before"
-    assert r"{*} y \textbar{} z \\" in rows
+    rows = latex_of(("x", "y"), ("[2] x", "1"), ("* y | z", "2")).splitlines()
+    assert r"{[}2] x & 1 \\" in rows, "no option of the line before"
+    assert r"{*} y \textbar{} z & 2 \\" in rows
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX is installed")
@@ -218,7 +205,7 @@ def test_latex_takes_it(tmp_path: Path) -> None:
     assert not re.findall(r"Overfull|Float too large|undefined", told)
 
 
-def paper_of(numbers: int) -> TableResult:
+def paper_of(numbers: int) -> Results:
     """A table of 12 columns, of which a paper prints so many numbers or none."""
     names = [f"cifar10-alpha{n}" for n in range(12)]
     rows = [f"row {n}" for n in range(max(2, numbers // 12))]
@@ -227,7 +214,8 @@ def paper_of(numbers: int) -> TableResult:
     column = results_of({row: [a_run(0.5, 0.6), a_run(0.5, 0.7), None] for row in rows})
     ours = {**dict.fromkeys(names, column), "last": results_of({"row 1": [a_run(0.25)]})}
     paper = PaperTable("t", "t", dict.fromkeys(ours, ""), (), printed)
-    return TableResult("t", "nectar compare table=t", Path("out"), paper, False, ours)
+    cells = {Cell(CompareOptions(()), (), (), range(2), label=n): own for n, own in ours.items()}
+    return of_cells("t", "nectar compare table=t", Path("out"), cells, paper=paper)
 
 
 def test_a_table_without_printed_numbers_is_rows_by_columns(pytestconfig: pytest.Config) -> None:
@@ -268,7 +256,7 @@ def test_a_dry_run_says_what_is_there_and_counts_the_rest(
         f"min_size=5: fedavg, seed 0: there ({record.id})\n",
         "min_size=6: fedavg, seed 1: to be run\n",
         "8 runs, 1 of them there already.\n7 runs to be made, of 14 rounds.\n",
-        f"The records of 3 take about {size_text(3 * RunRecord(record.directory).size)}, as others",
+        f"The records of 3 take about {size(3 * RunRecord(record.directory).size)}, as others",
     ):
         assert line in message
     after = {path: path.stat().st_mtime_ns for path in record.directory.parent.rglob("*")}

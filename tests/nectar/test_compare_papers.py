@@ -16,6 +16,7 @@ from small import SMALL
 import nectar
 from common.config import layers as layers_module
 from common.config.loading import load
+from common.errors import ConfigError
 from common.specs.fedssyn import DONE
 from nectar.arguments import parse_arguments
 from nectar.cli import main
@@ -202,6 +203,15 @@ def test_what_was_chosen_is_taken_and_searched_again_if_asked(tiny: None) -> Non
     again = columns_of(["table=t", "wide", "--search"])["wide"]
     assert again.variants[-1] == Variant("fedavg", "fedavg", ("rounds=1",))
     assert again.options.tune == ("fedavg.lr=0.1,0.3",)
+
+
+@pytest.mark.parametrize(
+    ("row", "place"), [("{tunes: {lr: [1]}}", "tunes"), ("{rounds: many}", "rounds")]
+)
+def test_a_row_that_is_not_made_as_rows_are_is_refused(tiny: None, row: str, place: str) -> None:
+    change("  feddm:\n", f"  feddm: {row}\n")
+    with pytest.raises(ConfigError, match=f"^{place} of row 'feddm' in conf/table/t.yaml"):
+        columns_of(["table=t"])
 
 
 def test_words_of_ones_own_go_to_every_column(tiny: None) -> None:

@@ -40,7 +40,7 @@ def test_a_comparison_says_it(
     """The run's process waits until the line was said; its record has one round of two."""
     record, gate = run(small(method="fedavg", rounds=1)), tmp_path / "gate"
 
-    def start(starter: Any, task: Any, resume: Any, log: Path, share: int) -> Any:
+    def start(starter: Any, task: Any, resume: Any, log: Path, share: int, timed: bool) -> Any:
         log.write_text("nectar: over\n")
         log.with_suffix(".record").write_text(f"{record.directory}\n")
         waits = "import sys, time; from pathlib import Path\n"

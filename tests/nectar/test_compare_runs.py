@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from comparing import options_of
 from federation import numbers, run
@@ -28,8 +29,7 @@ from nectar.cli import main
 from nectar.comparison import scheduler as scheduling
 from nectar.comparison.comparison import Comparison
 from nectar.comparison.request import parse
-from nectar.comparison.results import ComparisonResult
-from nectar.comparison.run_process import command_lines
+from nectar.comparison.results import Results
 from nectar.comparison.scheduler import Scheduler
 from nectar.records import identity as identities
 from nectar.records.identity import Identity
@@ -38,12 +38,11 @@ from server_app.record import Record
 from server_app.run_directory import RunDirectory
 
 
-def compare(tmp_path: Path, *words: str) -> ComparisonResult:
+def compare(tmp_path: Path, *words: str) -> Results:
     """Compare from the records below ``tmp_path/runs``; none may be missing."""
     shared = [f"output-dir={tmp_path / 'runs'}", "rounds=2", *SMALL.split()]
     comparison = Comparison(parse(options_of([*words, *shared])), lambda sentence: None)
     results = comparison.carry_out()
-    assert isinstance(results, ComparisonResult)
     return results
 
 
@@ -104,7 +103,7 @@ def test_what_another_comparison_runs_is_waited_for(small: Small, tmp_path: Path
     task = comparison.planned[0].runs[0]
     locks = tmp_path / "runs" / scheduling.LOCKS
     locks.mkdir()
-    other = FileLock(locks / f"{task.identity.key}.lock")
+    other = FileLock(locks / f"{task.identity.key}.lock", thread_local=False)
     other.acquire()
     message: list[str] = []
 
@@ -137,7 +136,7 @@ def test_a_save_stops_the_rows_whose_code_it_changed_and_no_other(
         file.write("mended = 1\n")
     begun: list[tuple[str, int]] = []
 
-    def start(starter: Any, task: Any, resume: Any, log: Path, share: int) -> Any:
+    def start(starter: Any, task: Any, resume: Any, log: Path, share: int, timed: bool) -> Any:
         begun.append((task.variant.label, share))
         log.write_text("nectar: no such run\n")
         return subprocess.Popen([sys.executable, "-c", "raise SystemExit(2)"])
@@ -149,7 +148,8 @@ def test_a_save_stops_the_rows_whose_code_it_changed_and_no_other(
     scheduler.carry_out(tasks)
     assert begun == [("scaffold", 2)], "two at a time on five cores"
     assert (
-        "its source has changed: give the same command again" in scheduler.failures["topk, seed 0"]
+        "Nectar's source changed meanwhile; run the command again"
+        in scheduler.failures["topk, seed 0"]
     )
     assert "no such run" in scheduler.failures["scaffold, seed 0"]
 
@@ -203,7 +203,8 @@ def _wait(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None
 
 
 def _running(runs: Path) -> list[int]:
-    return [pid for pid, line in command_lines().items() if f"output-dir={runs}" in line]
+    lines = {p.pid: p.info["cmdline"] or () for p in psutil.process_iter(["cmdline"])}
+    return [pid for pid, line in lines.items() if f"output-dir={runs}" in line]
 
 
 @pytest.mark.extended

@@ -10,21 +10,22 @@ import pytest
 from comparing import a_run, results_of
 
 from common.config.loading import load
-from nectar.comparison.frame import default_target, frames, is_outlier
+from nectar.comparison.frame import frames, is_outlier
 from nectar.comparison.paper_table import Printed
 from nectar.comparison.request import Axis, Variant
-from nectar.comparison.results import _accuracy, shown_rounds
-from nectar.comparison.tables import NOTHING, accuracy_text, size_text
+from nectar.comparison.results import _ours
+from nectar.comparison.tables import evenly_apart
 from nectar.comparison.tuning import Search, choose
-from nectar.records.record import RunFigures
+from nectar.records.record import RunRecord
+from nectar.text import MISSING, share, size
 
 
-def row_of(*runs: RunFigures | None, target: float | None = None) -> Any:
+def row_of(*runs: RunRecord | None, target: float | None = None) -> Any:
     """What a row of these runs comes to."""
     return results_of({"a": runs}, target=target).summary.loc["a"]
 
 
-def flags_of(*runs: RunFigures | None) -> list[str]:
+def flags_of(*runs: RunRecord | None) -> list[str]:
     return list(results_of({"a": runs}).by_run["flags"])
 
 
@@ -38,22 +39,18 @@ def test_mean_spread_and_cost() -> None:
 
 def test_a_networks_accuracy_is_that_of_the_network_alone() -> None:
     """Of several that the server learns, the one of the name; of one, only where the run's own is meant."""
-    several = replace(a_run(0.5).rounds[-1], models={"vgg11": 0.7, "vit": 0.6})
     config = load({"method": "fedavg", "set": "model.name=convnet"})
-    run = replace(a_run(0.5), rounds=(several,))
-    by_run, _ = frames({"a": {0: run, 1: a_run(0.5)}}, 1, 0.5, {"a": config})
-    assert list(by_run["models"]) == [
-        {"": 0.5, "vgg11": 0.7, "vit": 0.6},
-        {"": 0.5, "convnet": 0.5},
-    ]
+    several = a_run(0.5, models={"vgg11": 0.7, "vit": 0.6})
+    by_run, *_ = frames({"a": {0: several, 1: a_run(0.5)}}, 0.5, {"a": config})
+    networks = ["models.vgg11", "models.vit", "models.convnet"]
+    assert by_run[networks].fillna("").to_numpy().tolist() == [[0.7, 0.6, ""], ["", "", 0.5]]
 
 
 def test_an_average_over_networks_takes_a_rows_own_models_or_the_rows_of_its_name() -> None:
     """Seed by seed; a row alone has no average where a network's row is not there."""
 
-    def of(*each: dict[str, float]) -> list[RunFigures]:
-        last = a_run(0.5).rounds[-1]
-        return [replace(a_run(0.5), rounds=(replace(last, models=judged),)) for judged in each]
+    def of(*each: dict[str, float]) -> list[RunRecord]:
+        return [a_run(0.5, models=judged) for judged in each]
 
     rows = {
         "server": of({"mlp": 0.6, "vit": 0.8}, {"mlp": 0.7, "vit": 0.9}),
@@ -62,11 +59,11 @@ def test_an_average_over_networks_takes_a_rows_own_models_or_the_rows_of_its_nam
     }
     results = results_of(rows)
     block = Printed("Table 1", "accuracy", "mlp, vit", {}, {})
-    ours = {row.Index: _accuracy(results, row, block, "") for row in results.summary.itertuples()}
-    assert ours == {"server": "75.00 ± 7.07", "sites": "35.00 ± 21.21", "sites vit": NOTHING}
+    ours = {row: _ours(results, row, block, "") for row in rows}
+    assert ours == {"server": "75.00 ± 7.07", "sites": "35.00 ± 21.21", "sites vit": MISSING}
     one = replace(block, network="vit")
-    ours = {row.Index: _accuracy(results, row, one, "") for row in results.summary.itertuples()}
-    assert ours == {"server": "85.00 ± 7.07", "sites": NOTHING, "sites vit": "40.00 ± 14.14"}
+    ours = {row: _ours(results, row, one, "") for row in rows}
+    assert ours == {"server": "85.00 ± 7.07", "sites": MISSING, "sites vit": "40.00 ± 14.14"}
 
 
 def test_bytes_to_a_target_are_those_of_the_runs_that_reach_it() -> None:
@@ -74,8 +71,7 @@ def test_bytes_to_a_target_are_those_of_the_runs_that_reach_it() -> None:
     row = row_of(*runs, target=0.7)
     assert (row["reached"], row["runs"], row["rounds_to_target"]) == (2, 3, 1.5)
     assert (row["bytes_to_target"], row["bytes_up_to_target"]) == (1650, 150)
-    rows = {"a": dict(enumerate(runs)), "b": {0: a_run(0.9)}}
-    assert default_target(rows) == 0.81
+    assert results_of({"a": runs, "b": [a_run(0.9)]}).target == 0.81
 
 
 def test_what_is_unfinished_counts_in_no_mean() -> None:
@@ -88,8 +84,8 @@ def test_what_is_unfinished_counts_in_no_mean() -> None:
 
 def test_of_one_seed_no_deviation_is_spoken() -> None:
     one, two = results_of({"a": [a_run(0.5)]}, 1), results_of({"a": [a_run(0.5), a_run(0.7)]}, 1)
-    assert not any("±" in note for note in one.notes())
-    assert any("±" in note for note in two.notes())
+    assert not any("±" in note for note in one.notes)
+    assert any("±" in note for note in two.notes)
 
 
 def test_flags() -> None:
@@ -118,16 +114,16 @@ def test_a_terminal_has_120_columns() -> None:
 
 
 def test_rounds_that_are_shown() -> None:
-    assert shown_rounds(3, 10) == [1, 2, 3]
-    assert shown_rounds(100, 4) == [1, 34, 67, 100]
+    assert evenly_apart(3, 10) == [1, 2, 3]
+    assert evenly_apart(100, 4) == [1, 34, 67, 100]
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0 B"), (999, "999 B"), (104400, "104 kB"), (1.25e6, "1.25 MB"), (2.5e12, "2500 GB")],
+    [(0, "0 B"), (999, "999 B"), (104400, "104 kB"), (1.25e6, "1.25 MB"), (2.5e12, "2,500 GB")],
 )
 def test_sizes(value: float, text: str) -> None:
-    assert size_text(value) == text
+    assert size(value) == text
 
 
 def test_the_best_mean_on_validation_is_chosen_and_its_edge_told() -> None:
@@ -140,4 +136,4 @@ def test_the_best_mean_on_validation_is_chosen_and_its_edge_told() -> None:
     assert choice.edges == []
     edge = choose(search, trials | {search.grid()[4]: (0.8, 0.8)}, "see their logs")
     assert edge.edges == ["fedavg.lr=1"]
-    assert accuracy_text(math.nan) == "–"
+    assert share(math.nan) == "–"

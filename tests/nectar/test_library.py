@@ -110,7 +110,8 @@ def test_a_resumed_run_goes_on(tmp_path: Path) -> None:
     assert begun.images == begun.pictures == {}
     gone_on = nectar.run(resume=begun.directory, rounds=2, progress=False)
     assert gone_on.directory == begun.directory
-    assert [line["round"] for line in gone_on.rounds] == [0, 1, 2]
+    assert gone_on.frame()["round"].tolist() == [0, 1, 2]
+    assert gone_on.accuracy == gone_on.rounds[2]["test"]["accuracy"]
     command = begun.provenance["command"]
     assert " ".join(command).startswith("nectar run method=fedavg rounds=1 output_dir=")
 
@@ -264,14 +265,14 @@ def test_a_comparisons_words_are_the_commands(monkeypatch: pytest.MonkeyPatch) -
             tune_seeds=1,
             dataset="mnist",
         )
-    typed = "feddm fedavg dataset=mnist --seeds 2 --target 0.5 --tune-seeds 1 --alone --tune fedavg.lr=0.1,0.3"
+    typed = "feddm fedavg dataset=mnist --seeds 2 --target 0.5 --alone --tune fedavg.lr=0.1,0.3 --tune-seeds 1"
     assert seen == [f"nectar compare {typed}"]
     seen.clear()
     with pytest.raises(ConfigError, match="far enough"):
         nectar.compare(
             "fedavg", "mnist", table="feddm-2", small=True, tune=["fedavg.lr=1", "fedavg.epochs=2"]
         )
-    typed = "fedavg mnist table=feddm-2 --small --tune fedavg.lr=1 --tune fedavg.epochs=2"
+    typed = "fedavg mnist table=feddm-2 --tune fedavg.lr=1 --tune fedavg.epochs=2 --small"
     assert seen == [f"nectar compare {typed}"]
     with pytest.raises(ConfigError, match=r"^nothing to compare"):
         nectar.compare()

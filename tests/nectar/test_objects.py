@@ -12,7 +12,7 @@ import pytest
 from small import SMALL
 
 import nectar
-from common.config.code_fingerprint import MADE, code_files, code_fingerprint
+from common.config.code_fingerprint import MADE, code_files
 from common.config.loading import load
 from common.config.text import parse_set
 from common.errors import ConfigError
@@ -23,7 +23,6 @@ from strategies.fedavg import FedAvg
 CELLS = [
     "import torch\nfrom torch import nn",
     "def net(shape, classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, WIDTH), nn.Linear(WIDTH, classes))",
-    "%%time",
     "WIDTH = 4\nresult = len('a call is not a constant')",
     "def data():\n    x = torch.rand(60, 8, 8, 1).numpy()\n"
     "    return {'train_images': x, 'train_labels': torch.arange(60).numpy() % 3,"
@@ -36,19 +35,17 @@ CELLS = [
 ]
 """What a notebook was given, in order."""
 
-Cells = Callable[..., ModuleType]
+Cells = Callable[[], ModuleType]
 
 
 @pytest.fixture
 def notebook(monkeypatch: pytest.MonkeyPatch) -> Cells:
-    """Return what makes a program without a file, as a notebook's kernel is, of the cells above and more."""
+    """Return what makes a program without a file, as a notebook's kernel is, of the cells above."""
 
-    def make(*more: str) -> ModuleType:
+    def make() -> ModuleType:
         main = ModuleType("__main__")
-        main.__dict__["In"] = ["", *CELLS, *more]
-        for cell in main.__dict__["In"]:
-            if not cell.startswith("%"):
-                exec(cell, main.__dict__)
+        for cell in CELLS:
+            exec(cell, main.__dict__)
         monkeypatch.setitem(sys.modules, "__main__", main)
         monkeypatch.delitem(MADE, "__main__", raising=False)
         return main
@@ -74,17 +71,6 @@ def test_what_no_name_leads_to_is_refused() -> None:
         nectar.run("fedavg", **{"fedavg.lr": inside})
 
 
-def test_a_notebook_s_definitions_are_what_its_run_is_known_by(notebook: Cells) -> None:
-    def digest(*more: str) -> str:
-        assert named("model.name", notebook(*more).net) == "__main__:net"
-        return code_fingerprint(load({"set": "model.name=__main__:net"}))
-
-    first = digest()
-    assert digest("# a remark", "after = nectar_has_run = len('x')") == first
-    assert digest("WIDTH = 5") != first
-    assert digest("def net(shape, classes):\n    return nn.Linear(4, 2)") != first
-
-
 def test_a_script_s_run_is_known_by_its_file_and_not_by_what_draws_reports(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -100,13 +86,6 @@ def test_a_script_s_run_is_known_by_its_file_and_not_by_what_draws_reports(
     assert not [name for name in files if name.startswith("nectar")]
 
 
-def test_a_prompt_that_keeps_no_text_is_told_so(notebook: Cells) -> None:
-    main = notebook()
-    del main.__dict__["In"]
-    with pytest.raises(ConfigError, match="put it into a file"):
-        named("model.name", main.net)
-
-
 def test_a_comparison_takes_modules_alone(notebook: Cells) -> None:
     main = notebook()
     for call in (
@@ -118,7 +97,10 @@ def test_a_comparison_takes_modules_alone(notebook: Cells) -> None:
 
 
 @pytest.mark.extended
-def test_a_notebook_runs_its_own_method_model_and_data(notebook: Cells, tmp_path: Path) -> None:
+def test_a_notebook_runs_its_own_method_model_and_data(
+    notebook: Cells, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its text is in no file, so the run says that a change of it would not be noticed."""
     main = notebook()
     settings: dict[str, Any] = {k: v for k, v in parse_set(SMALL).items() if "model" not in k}
     done = nectar.run(
@@ -132,3 +114,4 @@ def test_a_notebook_runs_its_own_method_model_and_data(notebook: Cells, tmp_path
     )
     assert done.completed
     assert (done.config.method, done.config.model.name) == ("__main__:MINE", "__main__:net")
+    assert "model=net is defined in a notebook: whether it has changed" in caplog.text

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 
 import pytest
 from federation import resumed, run
 from small import Small
 
 from nectar.cli import main
+from nectar.comparison.frame import frames
 from nectar.records.record import RunRecord
 
 STILL = "fedavg.lr=1e-12 federation.sites=2 data.images=100"
@@ -26,10 +26,9 @@ def test_a_run_that_learns_nothing_ends_and_its_first_round_is_the_result(
     assert record.completed
     assert record.done == ends
     assert record.result_round == 1
-    figures = record.figures()
-    assert figures.completed
-    assert figures.result is not None
-    assert figures.result.round == 1
+    by_run, *_ = frames({"a": {0: record}}, None)
+    assert by_run["completed"].all()
+    assert by_run["final"].tolist() == [record.rounds[1]["test"]["accuracy"]]
 
 
 def test_only_evaluated_rounds_count_and_the_last_one_is_evaluated(small: Small) -> None:
@@ -49,7 +48,7 @@ def test_a_run_that_gets_better_runs_all_its_rounds_and_names_its_best(small: Sm
     }
     assert record.result_round == max(reached, key=lambda at: (reached[at], -at))
     final = record.rounds[record.result_round]["test"]["accuracy"]
-    assert math.isclose(record.figures().final, final)
+    assert frames({"a": {0: record}}, None)[0]["final"].tolist() == [final]
 
 
 @pytest.mark.extended

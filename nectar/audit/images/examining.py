@@ -25,7 +25,7 @@ from nectar.audit.images.attacks import (
     figures,
 )
 from nectar.records.record_shape import Found, Nearest
-from nectar.report.text import aligned
+from nectar.text import aligned
 from synth.distribution_matching import doubled as blown_up
 
 MOST_UNMIXED = 8_000

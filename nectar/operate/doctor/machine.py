@@ -36,7 +36,7 @@ from nectar.engines.cores import available_cores
 from nectar.engines.flower.app import project
 from nectar.engines.flower.errors import LaunchError
 from nectar.operate.doctor.checks import Found, Level, Patient
-from nectar.report.text import plural
+from nectar.text import plural
 
 _PYTHON = ((3, 11), (3, 15))
 _ROOM_FAILS, _ROOM_WARNS = 100_000_000, 2_000_000_000

@@ -1,4 +1,4 @@
-"""Figures as text: the same way in every table."""
+"""Figures as text: the same in every table, page and sentence."""
 
 from __future__ import annotations
 
@@ -20,12 +20,24 @@ def seconds(value: Any) -> str:
     return f"{value:,.2f}" if is_number(value) else MISSING
 
 
-def size(count: int) -> str:
-    """Return bytes in the unit that suits."""
-    for limit, unit, digits in ((1e9, "GB", 2), (1e6, "MB", 2), (1e3, "kB", 1)):
-        if count >= limit:
-            return f"{count / limit:,.{digits}f} {unit}"
-    return f"{count} bytes"
+def short(value: Any, unit: str = "") -> str:
+    """Return a figure with three digits, or all before the point, and its unit; or a dash."""
+    if not is_number(value):
+        return MISSING
+    text = f"{value:,.0f}" if abs(value) >= 99.5 else f"{value:.3g}"
+    return f"{text} {unit}" if unit else text
+
+
+def count(value: float) -> str:
+    """Return a mean count, to one digit after the point where it has one, or a dash."""
+    return f"{value:.1f}".removesuffix(".0") if is_number(value) else MISSING
+
+
+def size(value: Any) -> str:
+    """Return bytes in the unit that suits, a power of 1000, or a dash."""
+    units = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+    unit, amount = next((u for u in units if is_number(value) and value >= u[1]), ("B", 1.0))
+    return short(value / amount if is_number(value) else None, unit)
 
 
 def number(value: Any) -> float:
