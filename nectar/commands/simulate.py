@@ -1,6 +1,7 @@
 """``nectar simulate``: a federation on Ray, by Flower's simulation engine."""
 
 import math
+import os
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
@@ -102,7 +103,8 @@ def main(
         record = simulate(config, given, check(config), verbose=verbose)
     except Interrupted as interrupted:
         print(f"Interrupted ({interrupted.name}).", flush=True)
-        return 128 + interrupted.number
+        # A thread of Flower's engine may wait for ever for an actor that has ended, and Python would wait for the thread.
+        os._exit(128 + interrupted.number)
     print(next_step(record.directory), flush=True)
     return 0
 
