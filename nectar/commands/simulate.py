@@ -103,7 +103,7 @@ def main(
         record = simulate(config, given, check(config), verbose=verbose)
     except Interrupted as interrupted:
         print(f"Interrupted ({interrupted.name}).", flush=True)
-        # A thread of Flower's engine may wait for ever for an actor that has ended, and Python would wait for the thread.
+        # A thread of Flower's engine may wait for an actor that has ended, and Python would wait for that thread.
         os._exit(128 + interrupted.number)
     print(next_step(record.directory), flush=True)
     return 0
