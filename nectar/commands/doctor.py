@@ -136,7 +136,7 @@ def _examine(
     }
     after: Mapping[str, Callable[[Patient], Found]] = {
         "device": machine.device,
-        "records": lambda seen: machine.room(None if seen.site else seen.config.output_dir),
+        "records": machine.records,
         "state": lambda seen: machine.room(seen.state if seen.site else None),
         "privacy": machine.ledger,
         "data": machine.data,

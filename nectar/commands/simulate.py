@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
@@ -105,7 +106,8 @@ def main(
             record = simulate(config, given, check(config), verbose=verbose)
     except Interrupted as interrupted:
         print(f"Interrupted ({interrupted.name}).", flush=True)
-        return 128 + interrupted.number
+        # A thread of Flower's engine may wait for an actor that has ended, and Python would wait for that thread.
+        os._exit(128 + interrupted.number)
     print(next_step(record.directory), flush=True)
     return 0
 

@@ -336,6 +336,23 @@ def test_any_path_fills_a_kit_in(keys: Path, tmp_path: Path, place: str) -> None
     assert "$" not in lines["ExecStart"].replace("$$", "")
 
 
+@pytest.mark.parametrize("image", [False, True])
+def test_of_unit_and_compose_file_a_site_gets_the_one_that_its_paths_are_of(
+    kit: Path, keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: bool
+) -> None:
+    """The image's folder is stood in for, since a test does not write to /site."""
+    folder = tmp_path / "site"
+    if image:
+        monkeypatch.setattr("nectar.operate.keys.kit._IN_IMAGE", folder)
+    open_kit(kit, "north", fingerprint(keys)).install(folder, "/images", "/state/nectar")
+    written = {"nectar-site.service", "compose.yml"} & {path.name for path in folder.iterdir()}
+    assert written == {"compose.yml" if image else "nectar-site.service"}
+    if image:
+        (site,) = yaml.safe_load((folder / "compose.yml").read_text())["services"].values()
+        assert "--root-certificates /site/ca.crt" in site["command"]
+        assert ".:/site:ro" in site["volumes"]
+
+
 @pytest.mark.parametrize("line", ['site = "north"', "site='north'"])
 def test_a_node_config_may_be_edited_to_other_quotes(
     kit: Path, keys: Path, tmp_path: Path, line: str

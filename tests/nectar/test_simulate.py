@@ -124,6 +124,27 @@ def test_the_first_signal_interrupts_and_later_ones_are_ignored() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_an_interrupted_simulation_ends_though_a_thread_of_the_engine_does_not() -> None:
+    """A thread that waits for a result of Ray's, of an actor that has ended, never gets one."""
+    code = """if True:
+        import threading
+        from nectar import cli
+        from nectar.engines import simulation
+        from nectar.engines.processes import Interrupted
+
+        def simulate(*_, **__):
+            threading.Thread(target=threading.Event().wait).start()
+            raise Interrupted(15)
+
+        simulation.simulate = simulate
+        raise SystemExit(cli.main(["simulate"]))
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stdout.splitlines()[-1]) == (143, "Interrupted (SIGTERM).")
+
+
 def test_what_the_caller_ignores_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     interrupts = Interrupts()

@@ -168,6 +168,7 @@ def test_nobody_listens() -> None:
     [
         ("\x1b[92mINFO \x1b[0m:      \t\n", ""),
         ("WARNING :   \n", ""),
+        ("\x1b[92mINFO \x1b[0m:      Start `flwr-serverapp` process\n", ""),
         ("\x1b[92mINFO \x1b[0m:      round 1: accuracy 0.93\n", "round 1: accuracy 0.93\n"),
         ("\x1b[91mERROR \x1b[0m:     \n", "ERROR :     \n"),
         ("Traceback (most recent call last):\n", "Traceback (most recent call last):\n"),
@@ -180,3 +181,19 @@ def test_idle_lines_are_cut_and_nothing_else(line: str, shown: str) -> None:
         Screen(out, verbose=verbose).show(line)
         assert verbose or out.getvalue() == shown
         assert not verbose or out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("reason", "killed"),
+    [
+        ("The run did not complete (failed): Task failed with unknown error.", True),
+        ("The run did not complete (failed): No heartbeat received from the task", True),
+        ("The run did not complete (stopped): Flower gives no reason", False),
+    ],
+)
+def test_a_run_whose_process_was_killed_is_said_to_be_continued(reason: str, killed: bool) -> None:
+    out = io.StringIO()
+    Screen(out, verbose=False).say_failed(reason)
+    assert out.getvalue().startswith(reason)
+    assert ("was killed or stopped. If the run has a record" in out.getvalue()) == killed
+    assert ("resume=RECORD-ID" in out.getvalue()) == killed

@@ -70,6 +70,11 @@ class Connection:
         return self.address.rpartition(":")[0].strip("[]")
 
     @property
+    def is_local(self) -> bool:
+        """Whether the host is this machine by its loopback name or address."""
+        return self.host in ("localhost", "127.0.0.1", "::1")
+
+    @property
     def port(self) -> int:
         """The port."""
         return int(self.address.rpartition(":")[2])
@@ -113,8 +118,8 @@ class Connection:
         LaunchError
             The certificates cannot be read.
         """
-        here = self.host in ("localhost", "127.0.0.1", "::1")
-        proxies, context = urllib.request.ProxyHandler({} if here else None), self.tls()
+        proxies = urllib.request.ProxyHandler({} if self.is_local else None)
+        context = self.tls()
         secure = [urllib.request.HTTPSHandler(context=context)] if context else []
         opener = urllib.request.build_opener(proxies, *secure)
         sent = {"Content-Type": content, **(headers or {})}

@@ -11,7 +11,12 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _INFORMS = re.compile(r"^(?:\x1b\[\d+m)?INFO (?:\x1b\[0m)?: {0,7}")
 
 # Whole lines, never parts of one, and none at the level of an error.
-_IDLE = re.compile(r"(?:INFO|WARNING)\s*:\s*$|Successfully installed \S+ to \S+$")
+_IDLE = re.compile(
+    r"(?:INFO|WARNING)\s*:\s*$|INFO\s*:\s*Start `flwr-serverapp` process$|Successfully installed \S+ to \S+$"
+)
+
+# Flower's reasons for a task that ended without a word.
+_KILLED = ("Task failed with unknown error", "No heartbeat received from the task")
 
 
 def plain(line: str) -> str:
@@ -54,4 +59,9 @@ class Screen:
 
     def say_failed(self, reason: str) -> None:
         """Show that a run did not complete, with Flower's reason unless the log has said it."""
+        if any(words in reason for words in _KILLED):
+            reason = (
+                f"{reason.rstrip('.')}. The ServerApp or the SuperLink was killed or stopped. If the run has a record, "
+                "the same command with resume=RECORD-ID in place of the settings continues it."
+            )
         self.say("The run did not complete." if self._explained else reason)

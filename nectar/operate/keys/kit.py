@@ -41,7 +41,12 @@ AUTHORITY, NODE_CONFIG = "ca.crt", "node-config.toml"
 _TEXTS = Path(__file__).with_name("site_kit")
 """Where the other entries' texts lie; what stands in them as @THIS@ is filled in, of the site's own places there."""
 
-_NAMES = (NODE_CONFIG, "nectar-site.service", "compose.yml")
+UNIT, COMPOSE = "nectar-site.service", "compose.yml"
+
+_NAMES = (NODE_CONFIG, UNIT, COMPOSE)
+
+#: where the site's folder is in a container of the image, as the compose file mounts it
+_IN_IMAGE = Path("/site")
 
 #: bytes of a kit
 _MOST = 512 * 2**10
@@ -74,6 +79,9 @@ class Kit:
     def install(self, folder: Path, data: str, state: str) -> None:
         """Write what the kit holds to ``folder``; what is there of the same site and server stays, edited or not.
 
+        The paths are those of the image or those of this machine: only one of the compose file and the unit works with
+        them, and only that one is written.
+
         Raises
         ------
         KeysError
@@ -87,9 +95,11 @@ class Kit:
             )
         here = {"FOLDER": str(folder), "DATA": data, "STATE": state}
         here["NECTAR"] = str(Path(sys.argv[0]).absolute())
+        other = UNIT if folder == _IN_IMAGE else COMPOSE
         texts = {
             folder / name: _QUOTED.get(name, _filled)(text, here).encode()
             for name, text in self.entries.items()
+            if name != other
         }
         server = self.server.encode()
         for path in [path for path in texts if path.exists()]:
@@ -240,5 +250,5 @@ def _filled_unit(text: str, values: Mapping[str, str]) -> str:
 
 _WORD = re.compile(r"(?<=[\s=])[^\s]*@[A-Z]+@[^\s]*")
 
-_QUOTED = {NODE_CONFIG: _filled_toml, "nectar-site.service": _filled_unit}
+_QUOTED = {NODE_CONFIG: _filled_toml, UNIT: _filled_unit}
 """How what a site's own paths are filled into an entry, where it has quotes of its own."""
