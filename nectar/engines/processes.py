@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any, Protocol, TypeVar
+from typing import IO, Protocol, TypeVar
 
 import psutil
 
@@ -188,8 +188,6 @@ def how_it_ended(code: int) -> str:
 
 
 # ---- interrupt -----------------------------------------------------------------------------------
-# Signals that end a run, as one exception that is raised once and never during the clean-up.
-
 _NUMBERS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
@@ -204,50 +202,23 @@ class Interrupted(BaseException):
         self.name = signal.Signals(number).name
 
 
-def until_interrupted(work: Callable[[], T]) -> tuple[T | None, Interrupted | None]:
-    """Do ``work``; return what came of it, or the signal that ended it, once its own clean-up is done undisturbed."""
-    interrupts = Interrupts()
-    try:
-        with interrupts:
-            return work(), None
-    except Interrupted as interrupted:
-        return None, interrupted
-    finally:
-        interrupts.restore()
+def until_interrupted(work: Callable[[], T]) -> T:
+    """Do ``work``, in which the first ending signal raises `Interrupted`; later ones do not disturb its clean-up.
 
-
-class Interrupts:
-    """While entered, the first ending signal raises `Interrupted`.
-
-    From then, or from the exit, on they are ignored until `restore`, so that what follows can put things in order
-    undisturbed.
-
-    Outside the main thread, where Python allows no handlers, it does nothing.
+    What the caller had ignored (nohup, a shell's background job) stays ignored. Outside the main thread, where Python
+    allows no handlers, no signal is caught.
     """
+    in_main = threading.current_thread() is threading.main_thread()
+    caught = [n for n in _NUMBERS if in_main and signal.getsignal(n) is not signal.SIG_IGN]
 
-    def __init__(self) -> None:
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            return
-        for number in _NUMBERS:
-            # What the caller had ignored (nohup, a shell's background job) stays ignored.
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._raise)
-
-    def __exit__(self, *_: object) -> None:
-        self._ignore()
-
-    def restore(self) -> None:
-        """Put the handlers back that were there before."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _raise(self, number: int, frame: FrameType | None) -> None:
-        self._ignore()
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        for each in caught:
+            signal.signal(each, signal.SIG_IGN)
         raise Interrupted(number)
 
-    def _ignore(self) -> None:
-        for number in self._before:
-            signal.signal(number, signal.SIG_IGN)
+    before = {number: signal.signal(number, interrupt) for number in caught}
+    try:
+        return work()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -91,9 +91,7 @@ def simulate(
             served.end()
 
     with _ray(resources, verbose=verbose):
-        _, interrupted = until_interrupted(work)  # after Ray has taken the signals for itself
-    if interrupted is not None:
-        raise interrupted
+        until_interrupted(work)  # after Ray has taken the signals for itself
     if served.error is not None:
         raise served.error
     assert served.record is not None

@@ -19,7 +19,7 @@ from nectar.engines import simulation
 from nectar.engines.flower.app import SOURCE, require_app
 from nectar.engines.flower.errors import LaunchError
 from nectar.engines.flower.plain_command import Resources, plain_command
-from nectar.engines.processes import Interrupted, Interrupts
+from nectar.engines.processes import Interrupted, until_interrupted
 
 TINY = Resources(supernodes=4, client_cores=1, client_gpus=0.0, workers=2)
 
@@ -111,27 +111,30 @@ def test_a_cluster_that_is_not_there_is_said_at_once() -> None:
 
 
 def test_the_first_signal_interrupts_and_later_ones_are_ignored() -> None:
-    interrupts = Interrupts()
+    """Those that come while what was interrupted puts things in order."""
     before = signal.getsignal(signal.SIGTERM)
-    try:
-        with pytest.raises(Interrupted) as caught, interrupts:
+    cleaned = []
+
+    def work() -> None:
+        try:
             signal.raise_signal(signal.SIGTERM)
-        assert caught.value.number == signal.SIGTERM
-        signal.raise_signal(signal.SIGTERM)
-        signal.raise_signal(signal.SIGINT)
-    finally:
-        interrupts.restore()
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
+            cleaned.append(True)
+
+    with pytest.raises(Interrupted) as caught:
+        until_interrupted(work)
+    assert (caught.value.number, cleaned) == (signal.SIGTERM, [True])
     assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_what_the_caller_ignores_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    interrupts = Interrupts()
     try:
-        with interrupts:
-            signal.raise_signal(signal.SIGHUP)
+        until_interrupted(lambda: signal.raise_signal(signal.SIGHUP))
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
-        interrupts.restore()
         signal.signal(signal.SIGHUP, before)
 
 

@@ -384,6 +384,15 @@ def fingerprint(key: ec.EllipticCurvePublicKey) -> str:
     return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
 
+def pem_fingerprint(public_key: bytes | None) -> str:
+    """Return the fingerprint of a public key in PEM, as Flower keeps it; empty if it is not a site's."""
+    try:
+        key = serialization.load_pem_public_key(public_key or b"")
+    except ValueError:
+        return ""
+    return fingerprint(key) if isinstance(key, ec.EllipticCurvePublicKey) else ""
+
+
 def public_halves(directory: Path) -> list[Path]:
     """Return the sites' public halves of a directory of keys, or of a folder of such files as they came by mail."""
     for folder in (directory / FOLDER, directory):
