@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -40,17 +41,12 @@ def rounds_left(
         ]
         return costs_at_most(budget, [*spent, *later], delta)
 
-    if not fits(0) or not fits(1):
-        return 0
-    least, most = 1, 2
+    most = 1
     while fits(most):
-        least, most = most, 2 * most
         if not each or most > _ENOUGH:
             return None
-    while most - least > 1:
-        middle = (least + most) // 2
-        least, most = (middle, most) if fits(middle) else (least, middle)
-    return least
+        most *= 2
+    return max(0, bisect_left(range(most), True, lo=most // 2, key=lambda n: not fits(n)) - 1)
 
 
 # ---- ledger table --------------------------------------------------------------------------------
