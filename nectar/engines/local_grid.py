@@ -1,6 +1,6 @@
 """The in-process engine: a Flower Grid that calls the ClientApp directly. Same apps, same messages, no processes.
 
-One of the two modules that touch Flower's private parts: outside a Flower runtime, a Message needs a task's identity.
+It uses a private module of Flower: outside a Flower runtime, a Message needs a task's identity.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FIRST_NODE = 1000
 
 Record = ArrayRecord | ConfigRecord | MetricRecord
 
-LookAhead = Callable[[Iterator[tuple[Message, Context]]], int]
+Prefetch = Callable[[Iterator[tuple[Message, Context]]], int]
 
 UserConfig = Mapping[str, str | int | float | bool]
 
@@ -179,7 +179,7 @@ class LocalGrid(Grid):
         return self.pull_messages(self.push_messages(messages))
 
 
-class TogetherGrid(LocalGrid):
+class BatchedGrid(LocalGrid):
     """A `LocalGrid` whose app sees what is next, so that it can train sites together (``compute.batched``).
 
     The app's ``train_stacked_ahead`` is shown the instructions that wait, each with its node's context, before the
@@ -193,7 +193,7 @@ class TogetherGrid(LocalGrid):
         if message.metadata.message_id not in self._shown:
             due = [message, *self._waiting.values()]
             threads = torch.get_num_threads()
-            train_stacked_ahead: LookAhead = self._app.train_stacked_ahead  # type: ignore[attr-defined]
+            train_stacked_ahead: Prefetch = self._app.train_stacked_ahead  # type: ignore[attr-defined]
             shown = train_stacked_ahead((m, self._context(m.metadata.dst_node_id)) for m in due)
             torch.set_num_threads(threads)
             self._shown = frozenset(m.metadata.message_id for m in due[:shown])

@@ -5,18 +5,16 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-import shutil
 import socket
 import sys
 import tempfile
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -24,7 +22,7 @@ from flwr.serverapp import Grid, ServerApp
 from common.config.resolved import Config
 from nectar.engines.flower.app import client_app
 from nectar.engines.flower.errors import LaunchError
-from nectar.engines.flower.plain_command import Resources
+from nectar.engines.private_folder import private_folder
 from nectar.engines.processes import import_path, until_interrupted
 from server_app.app import Observer, Start, serve
 from server_app.record import Record
@@ -52,7 +50,8 @@ _TO_END = 10.0
 
 def simulate(
     config: Config,
-    resources: Resources,
+    workers: int,
+    cluster: str = "",
     start: Start | None = None,
     observer: Observer | None = None,
     *,
@@ -62,6 +61,10 @@ def simulate(
 
     Parameters
     ----------
+    workers : int
+        Devices at work at a time, on a Ray of the run's own.
+    cluster : str
+        The Ray cluster whose cores bound these instead.
     start : Start, optional
         What the check made that the run begins with.
     verbose : bool
@@ -81,16 +84,17 @@ def simulate(
     server, served = ServerApp(), _Served(config, start, observer or Observer())
     server.main()(served)
     client = ConfiguredApp({k: v for k, v in config.to_run_config().items() if v != ""})
-    share = {"num_cpus": resources.client_cores, "num_gpus": float(resources.client_gpus)}
+    compute = config.compute
+    share = {"num_cpus": compute.client_cores, "num_gpus": float(compute.client_gpus)}
     backend: dict[str, Any] = {"client_resources": share}
 
     def work() -> None:
         try:
-            run_simulation(server, client, resources.supernodes, backend_config=backend)
+            run_simulation(server, client, config.federation.sites, backend_config=backend)
         finally:
             served.end()
 
-    with _ray(resources, verbose=verbose):
+    with _ray(workers * compute.client_cores, cluster, verbose=verbose):
         until_interrupted(work)  # after Ray has taken the signals for itself
     if served.error is not None:
         raise served.error
@@ -156,8 +160,8 @@ def hide_idle_lines() -> None:
 
 
 @contextmanager
-def _ray(resources: Resources, *, verbose: bool) -> Iterator[None]:
-    """Start Ray, or join the cluster of ``resources``; end it, and delete its files, at the end."""
+def _ray(cores: int, cluster: str, *, verbose: bool) -> Iterator[None]:
+    """Start Ray, or join a cluster; end it, and delete its files, at the end."""
     os.environ |= _ENVIRONMENT | {"RAY_COLOR_PREFIX": str(int(sys.stderr.isatty()))}
     import ray
 
@@ -166,38 +170,26 @@ def _ray(resources: Resources, *, verbose: bool) -> Iterator[None]:
         environment["worker_process_setup_hook"] = f"{__name__}.{hide_idle_lines.__name__}"
     level = logging.INFO if verbose else logging.ERROR
     given: dict[str, Any] = {"runtime_env": environment, "logging_level": level}
-    folder = None
-    if resources.cluster:
-        require_cluster(resources.cluster)
-    else:
-        folder = own_folder()
-        cores = resources.workers * resources.client_cores
-        given |= {"num_cpus": cores, "include_dashboard": False, "_temp_dir": str(folder)}
-    try:
+    with ExitStack() as stack:
+        if cluster:
+            require_cluster(cluster)
+        else:
+            folder = stack.enter_context(private_folder(_PREFIX, _base()))
+            given |= {"num_cpus": cores, "include_dashboard": False, "_temp_dir": str(folder)}
+        stack.callback(ray.shutdown)
         try:
-            ray.init(resources.cluster or "local", **given)
+            ray.init(cluster or "local", **given)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise no_cluster(resources.cluster, error) from None
+            raise no_cluster(cluster, error) from None
         yield
-    finally:
-        ray.shutdown()
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
-def own_folder() -> Path:
-    """Return a new folder for Ray's sockets and logs, after those that killed simulations left have been deleted."""
-    name = f"{_PREFIX}{os.getpid()}"
-    bases = {Path(tempfile.gettempdir()).resolve(): None, Path("/tmp"): None}
-    for base in bases:
-        for left in base.glob(f"{_PREFIX}*"):
-            number = left.name.removeprefix(_PREFIX)
-            if number.isdigit() and not psutil.pid_exists(int(number)):
-                shutil.rmtree(left, ignore_errors=True)  # another user's stays
-    for base in bases:
+def _base() -> Path:
+    """Return where temporary files go, or /tmp if Ray's sockets there would have too long names."""
+    name = f"{_PREFIX}{'x' * 8}"  # as tempfile's
+    for base in (Path(tempfile.gettempdir()).resolve(), Path("/tmp")):
         if len(os.fsencode(base / name)) + _RAY_TAIL <= _SOCKET_PATH:
-            (base / name).mkdir(mode=0o700, exist_ok=True)
-            return base / name
+            return base
     raise LaunchError(
         f"The temporary directory {tempfile.gettempdir()} has too long a name for Ray's sockets ({_SOCKET_PATH} bytes "
         "with what Ray appends); set TMPDIR to a shorter one."

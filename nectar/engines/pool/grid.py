@@ -18,7 +18,7 @@ from common.config.code_fingerprint import user_modules_of
 from common.config.resolved import Config
 from common.learning.compute import gpus, torch_device
 from nectar.engines.cores import available_cores, granted_cores
-from nectar.engines.local_grid import LocalGrid, TogetherGrid
+from nectar.engines.local_grid import BatchedGrid, LocalGrid
 from nectar.engines.pool.pool import Setup, WorkerPool
 
 logger = getLogger("flwr")
@@ -49,8 +49,8 @@ def local_federation(
     # What the running program defines is in no other process.
     processes = 1 if HERE in user_modules_of(config) else most_processes(config)
     if processes == 1:
-        grid = LocalGrid if config.compute.batched == "off" else TogetherGrid
-        yield grid(client_app, progress=progress, **of_run(config))
+        grid = LocalGrid if config.compute.batched == "off" else BatchedGrid
+        yield grid(client_app, progress=progress, **grid_options(config))
         return
     pooled = PoolGrid(client_app, config, processes, progress)
     try:
@@ -59,7 +59,7 @@ def local_federation(
         pooled.close()
 
 
-def of_run(config: Config) -> dict[str, Any]:
+def grid_options(config: Config) -> dict[str, Any]:
     """Return what a `LocalGrid` is made with for a run."""
     return {
         "clients": config.federation.sites,
@@ -120,7 +120,7 @@ class PoolGrid(LocalGrid):
         processes: int,
         progress: Progress | None = None,
     ) -> None:
-        super().__init__(client_app, progress=progress, **of_run(config))
+        super().__init__(client_app, progress=progress, **grid_options(config))
         self._config, self._processes = config, processes
         self._forecast = Forecast(config.rounds, devices_asked(config))
         self._pool: WorkerPool | None = None
@@ -197,9 +197,9 @@ class PoolGrid(LocalGrid):
             flower_level=logger.level,
         )
         logger.info("%d processes carry out the devices", self._processes)
-        self._pool = WorkerPool(setup, self._processes, self._tell_of_pool)
+        self._pool = WorkerPool(setup, self._processes, self._report_pool)
 
-    def _tell_of_pool(self, done: int, of: int) -> None:
+    def _report_pool(self, done: int, of: int) -> None:
         if self._progress is not None:
             self._progress(self._pushed - of + done, self._pushed)
 

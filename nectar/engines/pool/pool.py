@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from logging import getLogger
@@ -343,8 +343,8 @@ _LEAST = 512
 """Bytes from which on they are sent beside the message."""
 
 
-class Sender:
-    """One end of a pipe.
+class Sender(pickle.Pickler):
+    """One end of a pipe; it replaces large bytes by a number, and knows them by their identity while they are kept.
 
     Parameters
     ----------
@@ -353,19 +353,36 @@ class Sender:
     """
 
     def __init__(self, connection: Connection, *, keep: bool) -> None:
+        self._file = io.BytesIO()
+        super().__init__(self._file, pickle.HIGHEST_PROTOCOL)
         self._connection, self._keep = connection, keep
         self._last: dict[int, tuple[int, bytes]] = {}
+        self._used: dict[int, tuple[int, bytes]] = {}
+        self._new: list[bytes] = []
         self._numbers = itertools.count()
 
     def send(self, item: object) -> None:
         """Send ``item``; OSError if the other end is gone."""
-        file = io.BytesIO()
-        pickler = _Pickler(file, self._last, self._numbers)
-        pickler.dump(item)
-        self._last = pickler.used if self._keep else {}
-        self._connection.send_bytes(file.getbuffer())
-        for blob in pickler.new:
-            self._connection.send_bytes(blob)
+        self._file.seek(0)
+        self._file.truncate()
+        self._used, self._new = {}, []
+        self.dump(item)
+        self.clear_memo()
+        self._last = self._used if self._keep else {}
+        for part in (self._file.getvalue(), *self._new):
+            self._connection.send_bytes(part)
+        self._new = []
+
+    def persistent_id(self, value: object) -> int | None:
+        """Return the number of bytes that follow the message, or were sent with the one before; None if it has none."""
+        if type(value) is not bytes or len(value) < _LEAST:
+            return None
+        known = self._used.get(id(value)) or self._last.get(id(value))
+        if known is None:
+            known = next(self._numbers), value
+            self._new.append(value)
+        self._used[id(value)] = known
+        return known[0]
 
 
 class Receiver:
@@ -383,45 +400,22 @@ class Receiver:
 
     def receive(self) -> Any:
         """Wait for what comes next, and return it; EOFError if the other end is closed."""
-        file = io.BytesIO(self._connection.recv_bytes())
-        unpickler = _Unpickler(file, self._last, self._connection)
+        unpickler = _Unpickler(io.BytesIO(self._connection.recv_bytes()))
+        unpickler.connection, unpickler.last, unpickler.used = self._connection, self._last, {}
         item = unpickler.load()
         self._last = unpickler.used if self._keep else {}
         return item
 
 
-class _Pickler(pickle.Pickler):
-    """Replaces large bytes by a number; they are known by their identity as long as they are kept."""
-
-    def __init__(
-        self, file: io.BytesIO, last: Mapping[int, tuple[int, bytes]], numbers: Iterator[int]
-    ) -> None:
-        super().__init__(file, pickle.HIGHEST_PROTOCOL)
-        self._last, self._numbers = last, numbers
-        self.used: dict[int, tuple[int, bytes]] = {}
-        self.new: list[bytes] = []
-
-    def persistent_id(self, value: object) -> int | None:
-        if type(value) is not bytes or len(value) < _LEAST:
-            return None
-        known = self.used.get(id(value)) or self._last.get(id(value))
-        if known is None:
-            known = next(self._numbers), value
-            self.new.append(value)
-        self.used[id(value)] = known
-        return known[0]
-
-
 class _Unpickler(pickle.Unpickler):
     """Puts the bytes back; new ones follow the message in the order of their numbers."""
 
-    def __init__(self, file: io.BytesIO, last: Mapping[int, bytes], connection: Connection) -> None:
-        super().__init__(file)
-        self._last, self._connection = last, connection
-        self.used: dict[int, bytes] = {}
+    connection: Connection
+    last: Mapping[int, bytes]
+    used: dict[int, bytes]
 
     def persistent_load(self, number: int) -> bytes:
         if number not in self.used:
-            known = self._last.get(number)
-            self.used[number] = self._connection.recv_bytes() if known is None else known
+            known = self.last.get(number)
+            self.used[number] = self.connection.recv_bytes() if known is None else known
         return self.used[number]

@@ -2,7 +2,7 @@
 
 And what asks for a fork: Flower's own `flower-superexec`, with an executor that starts no program for a ClientApp.
 
-One of the modules that touch Flower's private parts: what these programs call is not public.
+It uses private modules of Flower: what these programs call is not public.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from logging import getLogger
 from pathlib import Path
 from types import ModuleType
@@ -41,6 +42,7 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExecutor
 from flwr.supercore.superexec.executor.types import ExecutionSpec, LaunchResult
+from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.cli import flwr_clientapp
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
@@ -158,7 +160,7 @@ def run(pin: Pin | None, fleet: Fleet | None) -> None:
     pull = process.pull_task_input
 
     def fetch(client: Any) -> tuple[Any, ...]:
-        task = looked_after(client, fleet, pull)
+        task = pull_watched(client, fleet, pull)
         _require_approval(client, pin, task)
         with contextlib.suppress(OSError):  # what `ps` and `top` show; not every system has it
             Path("/proc/self/comm").write_text("flwr-clientapp", encoding="utf-8")
@@ -201,30 +203,17 @@ def _replace(module: ModuleType, name: str, function: Callable[..., object]) -> 
     setattr(module, name, function)
 
 
-def looked_after(
+def pull_watched(
     client: Any, fleet: Fleet | None, pull: Callable[[Any], tuple[Any, ...]]
 ) -> tuple[Any, ...]:
-    """Fetch the task, and look after it from the first answer on: once the run is over, the rest may never come."""
-    if fleet is None:
-        return pull(client)
-    fetched: list[tuple[Any, ...]] = []
-    link, ask = fleet.client(), client.PullTaskInput
-
-    def asked(request: Any) -> Any:
-        task = ask(request)
-
-        def over() -> bool:
-            return is_over(link, task.context.node_id, task.run.run_id)
-
-        def stop() -> None:
-            give_up(client, *(fetched[0][:2] if fetched else (None, None)))
-
-        threading.Thread(target=watch, args=(over, stop), daemon=True).start()
-        return task
-
-    client.PullTaskInput = asked
-    fetched.append(pull(client))
-    return fetched[0]
+    """Fetch the task; from now on this process ends once its run is over, since what is missing may never come."""
+    message = context = None
+    if fleet is not None:
+        link = fleet.client()
+        watched = partial(watch, partial(is_over, link), lambda: give_up(client, message, context))
+        threading.Thread(target=watched, daemon=True).start()
+    message, context, *rest = pull(client)
+    return message, context, *rest
 
 
 def watch(over: Callable[[], bool], stop: Callable[[], None], every: float = LOOK_EVERY) -> None:
@@ -236,13 +225,14 @@ def watch(over: Callable[[], bool], stop: Callable[[], None], every: float = LOO
             return
 
 
-def is_over(link: FleetHttpClient, node_id: int, run_id: int) -> bool:
-    """Ask the SuperLink about a run, as the node would before it sends its reply; unknown counts as going on."""
+def is_over(link: FleetHttpClient) -> bool:
+    """Ask the SuperLink about this task's run, as the node would before its reply; unknown counts as going on."""
     try:
-        link.GetRun(GetRunRequest(node=Node(node_id=node_id), run_id=run_id))
+        node, run = Node(node_id=TaskIdentity.node_id), TaskIdentity.run_id
+        link.GetRun(GetRunRequest(node=node, run_id=run))
     except httpx.HTTPStatusError as error:
         return error.response.status_code == httpx.codes.FORBIDDEN
-    except Exception:
+    except Exception:  # also before the SuperNode has said which run it is
         return False
     return False
 

@@ -7,17 +7,12 @@ and what is left of the group at the end is found and ended.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from types import FrameType
 
 from nectar.engines import processes
@@ -31,39 +26,6 @@ _GRACE, _SUPERNODE_GRACE = 5.0, 30
 #: what is passed on: a SuperNode does not listen to SIGHUP, and only SIGTERM ends one that still imports without a
 #: traceback; once it listens, SIGINT and SIGTERM mean the same to it
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-
-@contextlib.contextmanager
-def private_folder() -> Iterator[Path]:
-    """Make a folder that is readable for its owner alone; it is locked while its program lives, and goes with it."""
-    _clear_leftovers()
-    new = Path(tempfile.mkdtemp(prefix=f".{PREFIX}"))
-    with _locked(new):
-        folder = new.rename(new.with_name(new.name[1:]))  # locked before another program finds it
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Lock a folder; OSError if its program lives."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _clear_leftovers() -> None:
-    """Remove the folders of this user's programs that were killed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError):
-            if folder.stat().st_uid == os.getuid():
-                with _locked(folder):
-                    shutil.rmtree(folder, ignore_errors=True)
 
 
 class SuperNode:
