@@ -54,7 +54,7 @@ class LocalGrid(Grid):
     node_config : mapping, optional
         Added to every node's config.
     progress : callable, optional
-        Told (messages carried out, messages pushed together) after each one.
+        Called with (messages carried out, messages pushed together) after each one.
     one_for_all : bool
         Whether the app tells what all of the ``clients`` partitions would answer to the roll call, where it can.
     """
@@ -167,10 +167,13 @@ class LocalGrid(Grid):
 
     def _worked(self, message: Message) -> Message:
         reply = self._call(message)
+        self._report()
+        return reply
+
+    def _report(self) -> None:
         self._carried_out += 1
         if self._progress is not None:
             self._progress(self._carried_out, self._pushed)
-        return reply
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -206,7 +209,7 @@ def identify(message: Message) -> None:
 
 
 def _copied(message: Message) -> Message:
-    """Return what arrives of ``message``: records of its own, and the bytes of arrays, which nobody can write to."""
+    """Return what arrives of ``message``: records of its own, and the bytes of arrays, which cannot be written to."""
     records = {name: _record(record) for name, record in message.content.items()}
     new: Message = object.__new__(Message)
     new.__dict__.update(message.__dict__)
@@ -228,7 +231,7 @@ def _record(record: Record) -> Record:
 
 
 def copy_of(array: Array) -> Array:
-    """Return another Array of the same bytes, which nobody can write to."""
+    """Return another Array of the same bytes, which cannot be written to."""
     new = Array.__new__(Array)
     new.__dict__.update(array.__dict__)
     return new

@@ -1,4 +1,4 @@
-"""Child processes: each is started in a session of its own, dies with its parent, and is ended step by step."""
+"""Child processes: each is started in its own session, dies with its parent, and is ended step by step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import IO, Protocol, TypeVar
+from typing import IO, TypeVar
 
 import psutil
 
@@ -29,14 +29,7 @@ _PR_SET_PDEATHSIG = 1
 _POLL = 0.02
 
 
-class Process(Protocol):
-    """What can be ended: a `subprocess.Popen`, a `psutil.Process`."""
-
-    def send_signal(self, sig: signal.Signals, /) -> None:
-        """Send it a signal if it is there."""
-
-
-P = TypeVar("P", bound=Process)
+P = TypeVar("P", subprocess.Popen[bytes], psutil.Process)
 T = TypeVar("T")
 
 
@@ -51,7 +44,7 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a program that reads nothing.
 
-    It has a session of its own: Ctrl-C goes to this process alone, which ends things in order.
+    It has its own session: Ctrl-C goes to this process alone, which ends things in order.
 
     Parameters
     ----------
@@ -77,7 +70,7 @@ def start(
 
 
 def module_command(module: str, *words: str) -> list[str]:
-    """Return the command that runs a module of Nectar's, which is told this process's number first."""
+    """Return the command that runs a module of Nectar's, whose first argument is this process's number."""
     return [sys.executable, "-P", "-m", module, str(os.getpid()), *words]
 
 
@@ -96,7 +89,7 @@ def end_with(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
     else:
         threading.Thread(target=_watch, args=(parent, number), daemon=True).start()
-    if os.getppid() != parent:  # it died before the system had been told
+    if os.getppid() != parent:  # it died before the request
         os._exit(1)
 
 
@@ -156,11 +149,6 @@ def end(living: Callable[[], Collection[P]], steps: Steps = STEPS) -> list[P]:
         else:
             return []
     return list(living())
-
-
-def running(children: Collection[subprocess.Popen[bytes]]) -> list[subprocess.Popen[bytes]]:
-    """Return the children that have not ended."""
-    return [child for child in children if child.poll() is None]
 
 
 def living(chosen: Callable[[int], bool] = lambda pid: True) -> list[psutil.Process]:

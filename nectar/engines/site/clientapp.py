@@ -193,7 +193,7 @@ def _require_approval(client: Any, pin: Pin | None, task: tuple[Any, ...]) -> No
         approval.require(
             run.run_id, fab.content, context.run_config, context.node_config, pinned=pinned
         )
-    except approval.Withheld as withheld:
+    except approval.NotApproved as withheld:
         give_up(client, message, context, str(withheld), withheld.code)
 
 
