@@ -173,7 +173,7 @@ class LocalGrid(Grid):
     def _report(self) -> None:
         self._carried_out += 1
         if self._progress is not None:
-            self._progress(self._carried_out, self._pushed)
+            self._progress(min(self._carried_out, self._pushed), self._pushed)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None

@@ -18,11 +18,11 @@ from server_app.run_directory import RunDirectory
 logger = logging.getLogger("flwr")
 
 _ON_TERMINAL, _IN_LOG = 1.0, 60.0
-"""Seconds between two lines: one that replaces the last on a terminal, one more where there is none."""
+"""Seconds between two lines: one that replaces the last on a terminal, one more in a log."""
 
 
 class Progress(Observer):
-    """Knows the sites' and the server's work as far as it is told of it.
+    """Computes from the reported work of the sites and the server how long a round and the run take.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class Progress(Observer):
     ) -> None:
         self._rounds, self._clock = rounds, clock
         self._round = 0
-        self._begun: float | None = None
+        self._started: float | None = None
         self._answered: float | None = None
         self._done, self._asked, self._usually = 0, asked, asked
         self._parts: dict[str, float] = {}
@@ -59,16 +59,16 @@ class Progress(Observer):
 
     def _begin_round(self) -> None:
         now = self._clock()
-        if self._begun is not None:
-            answered = self._begun if self._answered is None else self._answered
-            self._last = answered - self._begun, now - answered
+        if self._started is not None:
+            answered = self._started if self._answered is None else self._answered
+            self._last = answered - self._started, now - answered
         self._round += 1
-        self._begun, self._answered = now, None
+        self._started, self._answered = now, None
         self._done, self._asked, self._parts = 0, self._usually, {}
 
     def __call__(self, done: int, of: int) -> None:
         """Take note of how many of the sites that were asked have answered."""
-        if self._begun is None:
+        if self._started is None:
             return  # who is there
         self._done, self._asked, self._parts = done, of, {}
         if done == of:
@@ -79,8 +79,8 @@ class Progress(Observer):
         self._parts[where] = min(1.0, done / max(1, steps))
 
     def line(self) -> str:
-        """Return where the run stands; nothing before its first round and after its last."""
-        if self._begun is None or self._round > self._rounds:
+        """Return how far the run is; nothing before its first round and after its last."""
+        if self._started is None or self._round > self._rounds:
             return ""
         at_server = self._asked == self._done
         part = sum(self._parts.values())
@@ -92,21 +92,21 @@ class Progress(Observer):
         left = self._seconds_left(part, at_server)
         if left is None:
             return f"round {self._round}/{self._rounds}: {what}"
-        whole = sum(self._last) if self._last else self._clock() - self._begun + left
+        whole = sum(self._last) if self._last else self._clock() - self._started + left
         run = left + whole * (self._rounds - self._round)
         round_left, run_left = format_duration(left), format_duration(run)
         return f"round {self._round}/{self._rounds}: {what}; the round takes {round_left} more, the run {run_left}"
 
     def _seconds_left(self, part: float, at_server: bool) -> float | None:
         """Return the seconds until the round is over; None if nothing was measured yet."""
-        assert self._begun is not None
+        assert self._started is not None
         now = self._clock()
         sites, server = self._last or (None, None)
         if at_server:
-            taken = now - (self._begun if self._answered is None else self._answered)
+            taken = now - (self._started if self._answered is None else self._answered)
             whole, after = taken / part if part else server, 0.0
         else:
-            taken, work = now - self._begun, self._done + part
+            taken, work = now - self._started, self._done + part
             whole, after = taken * self._asked / work if work else sites, server or 0.0
         return None if whole is None else max(0.0, whole - taken) + after
 

@@ -1,4 +1,4 @@
-"""A simulation on Flower's Ray engine, in this process: no port, no SuperLink, no program beside Ray's own."""
+"""A simulation on Flower's Ray engine, in this process: no port, no SuperLink, no program except Ray's own."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def _base() -> Path:
 
 
 def require_cluster(address: str) -> None:
-    """See who listens at ``HOST:PORT``, which Ray tries for minutes; LaunchError if nobody; other forms are Ray's."""
+    """Check that something listens at ``HOST:PORT``, else LaunchError: Ray tries for minutes; other forms are Ray's."""
     host, colon, port = address.rpartition(":")
     if not colon or "/" in address:
         return
@@ -208,7 +208,7 @@ def require_cluster(address: str) -> None:
 
 
 def no_cluster(address: str, error: Exception) -> LaunchError:
-    """Return the sentence that there is no cluster."""
+    """Return the error that no cluster answers."""
     reason = str(error).strip().partition("\n")[0]
     return LaunchError(
         f"No Ray cluster answers at {address} ({reason}): start one with `ray start --head`, and give HOST:PORT of its "

@@ -75,8 +75,8 @@ def as_text(lines: Lines, path: Path, delta: float) -> tuple[str, float]:
             [
                 aligned([_HEADS, *rows], right=False),
                 "",
-                f"{len(lines.charges)} charges, all data together: epsilon {_said(spent)} at delta {delta:g}, for one "
-                f"{lines.charges[-1].unit} more or less.",
+                f"{len(lines.charges)} charges, all data together: epsilon {cost_text(spent)} at delta {delta:g}, for "
+                f"one {lines.charges[-1].unit} more or less.",
                 f"{path}, head {lines.head.sha256[:16]}",
             ]
         ),
@@ -98,7 +98,7 @@ def _row(charges: Sequence[Charge], delta: float) -> tuple[str, ...]:
     rounds = {charge.round for charge in charges}
     repeated = "" if len(rounds) == len(charges) else f", {len(charges)} charges"
     released = "; ".join(map(_described, events))
-    cost = _said(epsilon(events, delta).value)
+    cost = cost_text(epsilon(events, delta).value)
     counted = f"{len(rounds)}{repeated}"
     return first.time, first.record, first.data, first.method, counted, released, cost
 
@@ -111,5 +111,6 @@ def _described(event: Event) -> str:
     )
 
 
-def _said(cost: float) -> str:
+def cost_text(cost: float) -> str:
+    """Return an epsilon in three digits."""
     return f"{cost:.3g}" if math.isfinite(cost) else "without bound"

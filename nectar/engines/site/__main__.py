@@ -49,7 +49,7 @@ def main() -> int:
         command = [str(words.programs / "flower-supernode"), *words.options]
         supernode = SuperNode(command, zygote.command(), _environment(words, folder))
         code = supernode.wait()
-        if supernode.told_to_end or code not in _ENDS:
+        if supernode.is_ending or code not in _ENDS:
             return code
         supernode.leave_signals()
         # imported only now, as it takes memory

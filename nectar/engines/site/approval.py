@@ -27,7 +27,7 @@ from typing import Any, Self
 FOLDER, LIST = "approvals", "list.txt"
 
 APPROVED = "NECTAR_SITE_APPROVED"
-"""The variable that tells the app that this program has asked: Flower's own would not."""
+"""The variable by which the app sees that this program has asked: Flower's own would not."""
 
 AWAITS_OWNER = 102
 """The code of a reply that says until when the owner's word is waited for: its node is asked again."""
@@ -100,7 +100,7 @@ class Question:
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
-        """Return the question in a file; None if there is none."""
+        """Return the question in a file; None if it holds no question."""
         try:
             found = json.loads(path.read_text(encoding="utf-8")).items()
             fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found}
@@ -172,9 +172,9 @@ def require(
 
 
 def _question_of(place: Path, run: int, digest: str) -> Question | None:
-    """Return the question of this very app and configuration; None if there is none yet.
+    """Return the question of exactly this app and configuration; None if it was not asked yet.
 
-    The file's name has a part of the digest, for which a SuperLink can find two apps: the whole digest decides.
+    The file's name has a part of the digest, for which a SuperLink can find two apps: all of the digest decides.
     """
     path = place / f"{run}-{digest[:DIGITS]}.json"
     question = Question.read(path)
@@ -233,7 +233,7 @@ def _asked(place: Path, question: Question, node: Mapping[str, Any], fresh: bool
     waits = NotApproved(
         f"this site waits for its owner's word on run {run} until {end}", AWAITS_OWNER
     )
-    held = time.time() + (0.0 if fresh else _HOLD)  # the server is told at once
+    held = time.time() + (0.0 if fresh else _HOLD)  # the server learns it at once
     while not question.word:
         if time.time() > question.until:
             raise NotApproved(

@@ -1,4 +1,4 @@
-"""What a fork does: Flower's own `flwr-clientapp`, with the run's end seen and, where a site pins, its app alone.
+"""What a fork does: Flower's own `flwr-clientapp`, with the run's end noticed and, where a site pins, only its app.
 
 And what asks for a fork: Flower's own `flower-superexec`, with an executor that starts no program for a ClientApp.
 
@@ -72,15 +72,7 @@ LOOK_EVERY = 5.0
 
 @dataclass(frozen=True)
 class Pin:
-    """The one app that a site runs.
-
-    Attributes
-    ----------
-    total : str
-        The bundle's SHA-256.
-    folder : Path
-        The site's own copy, unpacked.
-    """
+    """The one app that a site runs: its bundle's SHA-256, and the site's own copy, unpacked."""
 
     total: str
     folder: Path
@@ -95,20 +87,10 @@ def pinned(content: bytes, folder: Path) -> Pin:
 
 @dataclass(frozen=True)
 class Fleet:
-    """How the site's node speaks to its SuperLink.
-
-    Attributes
-    ----------
-    address : str
-        HOST:PORT.
-    certificates : str, optional
-        Path to the authority's certificate; None for the system's.
-    key : EllipticCurvePrivateKey
-        The site's.
-    """
+    """How the site's node speaks to its SuperLink, at HOST:PORT, with the site's key."""
 
     address: str
-    certificates: str | None
+    certificates: str | None  #: path to the authority's; None for the system's
     key: ec.EllipticCurvePrivateKey
 
     def client(self) -> FleetHttpClient:
@@ -125,7 +107,7 @@ class Fleet:
 
 
 def fleet_of(words: Sequence[str]) -> Fleet | None:
-    """Read a SuperNode's options; None if the node has no key, which Flower lets nobody else speak for."""
+    """Read a SuperNode's options; None if the node has no key: then Flower lets only the SuperNode speak for it."""
     parser = ArgumentParser(allow_abbrev=False, add_help=False, exit_on_error=False)
     for option in ("superlink", "root-certificates", "auth-supernode-private-key"):
         parser.add_argument(f"--{option}")
@@ -171,7 +153,7 @@ def run(pin: Pin | None, fleet: Fleet | None) -> None:
 
 
 def _use(pin: Pin) -> None:
-    """Let Flower unpack nothing and load the site's own copy, whatever name a bundle comes under."""
+    """Let Flower unpack nothing and load the site's own copy, under any name that a bundle has."""
 
     def reviewed(fab: bytes, **options: object) -> Path:
         if hashlib.sha256(fab).hexdigest() != pin.total:
@@ -271,16 +253,10 @@ def superexec() -> None:
 
 
 class ForkExecutor(SubprocessExecutor):
-    """Starts ClientApps as forks of a zygote, which is started when there is none.
+    """Starts ClientApps as forks of a zygote, which is started when none runs.
 
-    Parameters
-    ----------
-    command : sequence of str
-        The zygote's.
-    only : bool
-        Whether nothing but ClientApps is started.
-    idle : float
-        Seconds after the last ClientApp was started until the zygote is to end.
+    ``command`` is the zygote's. With ``only``, nothing but ClientApps is started; ``idle`` seconds after the last one
+    was started the zygote is to end.
     """
 
     def __init__(self, command: Sequence[str], *, only: bool, idle: float = IDLE) -> None:

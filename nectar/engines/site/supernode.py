@@ -29,18 +29,12 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class SuperNode:
-    """A SuperNode, which ends with this process, and a first zygote, to see that it can import what it needs.
-
-    Attributes
-    ----------
-    told_to_end : bool
-        Whether a signal was passed on to the SuperNode.
-    """
+    """A SuperNode, which ends with this process, and a first zygote, to see that it can import what it needs."""
 
     def __init__(
         self, command: Sequence[str], zygote: Sequence[str], environment: Mapping[str, str]
     ) -> None:
-        self.told_to_end = False
+        self.is_ending = False  # whether a signal was passed on
         try:
             self._process = subprocess.Popen(
                 command,
@@ -75,8 +69,8 @@ class SuperNode:
             signal.signal(number, lambda number, frame: sys.exit(128 + number))
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
-        if not self.told_to_end:
+        if not self.is_ending:
             signal.signal(signal.SIGALRM, lambda number, frame: self._process.kill())
             signal.alarm(_SUPERNODE_GRACE)
-        self.told_to_end = True
+        self.is_ending = True
         self._process.send_signal(signal.SIGTERM)

@@ -39,7 +39,7 @@ def make_authority(directory: Path, days: int = CA_DAYS) -> x509.Certificate:
     refuse_existing(key_file, certificate_file)
     make_directory(directory)
     key = ec.generate_private_key(ec.SECP384R1())
-    # The number tells two authorities of one operator apart, in the sites' bundle as in an error message.
+    # The number distinguishes two authorities of one operator, in the sites' bundle as in an error message.
     name = _name(f"Nectar federation CA {x509.random_serial_number():040x}"[:56])
     certificate = _builder(name, name, key.public_key(), days).sign(key, hashes.SHA384())
     write_new({key_file: _private(key), certificate_file: _pem(certificate)})
@@ -52,7 +52,7 @@ def make_server(directory: Path, hosts: Sequence[str], days: int = SERVER_DAYS) 
     Parameters
     ----------
     directory : Path
-        Where ``ca.key`` and ``ca.crt`` lie.
+        Where ``ca.key`` and ``ca.crt`` are.
     hosts : sequence of str
         Host names and addresses under which sites and operators reach the server; the loopback's are added.
     days : int
@@ -84,7 +84,7 @@ def make_server(directory: Path, hosts: Sequence[str], days: int = SERVER_DAYS) 
 
 
 def read_certificate(path: Path) -> x509.Certificate:
-    """Return the (first) certificate in a PEM file; KeysError if there is none."""
+    """Return the (first) certificate in a PEM file; KeysError if it holds no certificate."""
     try:
         return x509.load_pem_x509_certificates(read(path))[0]
     except ValueError:
@@ -184,7 +184,7 @@ def _now() -> datetime.datetime:
 
 
 # ---- files ---------------------------------------------------------------------------------------
-# Key files: private from their first byte, whole or not there, and never written over another.
+# Key files: private from their first byte, complete or not there, and never written over another.
 
 #: modes of a directory of keys, of a private key and of what may be handed out
 DIRECTORY, PRIVATE, PUBLIC = 0o700, 0o600, 0o644
@@ -258,7 +258,7 @@ def _write(path: Path, content: bytes, mode: int) -> None:
 
 
 def _is_same(path: Path, temporary: Path) -> bool:
-    """Return whether both names are of one file, which is then ours and nobody else's."""
+    """Return whether both names are of one file, which is then ours."""
     try:
         return path.samefile(temporary)
     except OSError:
@@ -285,7 +285,7 @@ def _exists(path: Path) -> KeysError:
 # The key pair of a site's SuperNode: the site keeps one half, the server registers the other.
 
 FOLDER = "nodes"
-"""The folder of a directory of keys in which the sites' lie."""
+"""The folder of a directory of keys in which the sites' keys are."""
 
 SUFFIX = ".pub"
 
@@ -296,7 +296,7 @@ _LOADERS = {
     PEM: serialization.load_pem_private_key,
 }
 
-#: the ending of what releases up to 0.2 noted beside a public half
+#: the ending of what releases up to 0.2 noted next to a public half
 _NOTE = ".node-id"
 
 _CURVES = ("secp256r1", "secp384r1", "secp521r1")
@@ -310,7 +310,7 @@ def make_nodes(directory: Path, sites: Sequence[str]) -> list[Path]:
     Raises
     ------
     FederationError
-        If a name is none that a site may have.
+        If a site may not have such a name.
     KeysError
         If a file is there already or cannot be written.
     """

@@ -21,14 +21,14 @@ from nectar.operate.keys.registry import find, note_revoked, revoked
 
 
 def enforce(database: Path, listed: Path | None, replaced: Path | None) -> list[str]:
-    """Unregister in a database whoever was revoked, and say who is a member, a line each.
+    """Unregister the revoked sites in a database; return a line on those, and a line on its members.
 
     Parameters
     ----------
     database : Path
         What flower-superlink is given as --database.
     listed : Path or None
-        The list of revocations; who was unregistered in ``replaced`` is put on it. None if nobody ever was.
+        The list of revocations; who was unregistered in ``replaced`` is put on it. None if no site ever was.
     replaced : Path, optional
         The database that was there before, whose unregistered sites stay out too.
 

@@ -109,7 +109,7 @@ def certificate_problems(directory: Path) -> list[str]:
 
 
 def certificate_days(directory: Path) -> dict[str, int]:
-    """Return the whole days that each certificate of a directory of keys has left, below 0 once it has ended."""
+    """Return the days that each certificate of a directory of keys has left, below 0 once it has ended."""
     now, days = datetime.datetime.now(datetime.UTC), {}
     for path in sorted([*directory.glob("*.crt"), *directory.glob("*.pem")]):
         with suppress(KeysError):

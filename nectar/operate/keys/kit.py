@@ -39,14 +39,14 @@ FORMAT = 1
 AUTHORITY, NODE_CONFIG = "ca.crt", "node-config.toml"
 
 _TEXTS = Path(__file__).with_name("site_kit")
-"""Where the other entries' texts lie; what stands in them as @THIS@ is filled in, of the site's own places there."""
+"""The folder of the other entries' texts, in which @THIS@ is replaced by a value; the site's own paths at the site."""
 
 _NAMES = (NODE_CONFIG, "nectar-site.service", "compose.yml")
 
 #: bytes of a kit
 _MOST = 512 * 2**10
 
-#: hex digits of the fingerprint that have to be typed: 128 bits, which nobody finds a second authority for
+#: hex digits of the fingerprint that have to be typed: 128 bits, for which no second authority is found
 _TYPED = 32
 
 _HOW = ec.ECDSA(hashes.SHA384())
@@ -72,7 +72,7 @@ class Kit:
     made: str
 
     def install(self, folder: Path, data: str, state: str) -> None:
-        """Write what the kit holds to ``folder``; what is there of the same site and server stays, edited or not.
+        """Write what the kit holds to ``folder``; existing files of the same site and server stay, edited or not.
 
         Raises
         ------
@@ -85,10 +85,10 @@ class Kit:
             raise KeysError(
                 f"{folder} is of another site than {self.site!r}: name another --folder"
             )
-        here = {"FOLDER": str(folder), "DATA": data, "STATE": state}
-        here["NECTAR"] = str(Path(sys.argv[0]).absolute())
+        paths = {"FOLDER": str(folder), "DATA": data, "STATE": state}
+        paths["NECTAR"] = str(Path(sys.argv[0]).absolute())
         texts = {
-            folder / name: _QUOTED.get(name, _filled)(text, here).encode()
+            folder / name: _QUOTED.get(name, _filled)(text, paths).encode()
             for name, text in self.entries.items()
         }
         server = self.server.encode()
@@ -107,7 +107,7 @@ def make_kit(directory: Path, site: str, server: str, target: Path) -> x509.Cert
     FederationError
         If no site can be called so.
     KeysError
-        If the address is none, the authority is missing, or the file is there already or cannot be written.
+        If it is not an address, the authority is missing, or the file is there already or cannot be written.
     """
     name = site_name({"site": site})
     if not is_address(server):
@@ -127,7 +127,7 @@ def make_kit(directory: Path, site: str, server: str, target: Path) -> x509.Cert
     return certificate
 
 
-def spoken(certificate: x509.Certificate) -> str:
+def fingerprint_groups(certificate: x509.Certificate) -> str:
     """Return what the operator reads out of an authority's fingerprint, and the site's owner types."""
     digits = certificate.fingerprint(hashes.SHA256()).hex()[:_TYPED].upper()
     return " ".join(re.findall("....", digits))
@@ -178,7 +178,7 @@ def open_kit(path: Path, site: str, typed: str) -> Kit:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], x509.Certificate]:
-    """Return a kit of its fixed entries, as nobody has proved yet, and the authority's certificate in it."""
+    """Return a kit of its fixed entries, not proved yet, and the authority's certificate in it."""
     if path.exists() and not (path.is_file() and path.stat().st_size <= _MOST):
         raise KeysError(f"{path} is not a kit: a kit is a file of at most {_MOST // 1024} kB")
     try:
@@ -226,10 +226,10 @@ def _filled_unit(text: str, values: Mapping[str, str]) -> str:
     """Fill in the words of a systemd unit, quoted where they have blanks or signs of systemd's own."""
 
     def word(found: re.Match[str]) -> str:
-        whole = _filled(found[0], values)
-        if whole == found[0] or re.fullmatch(r"[\w./:@+=-]+", whole):
-            return whole
-        escaped = re.sub(r'([\\"])', r"\\\1", whole).replace("%", "%%").replace("$", "$$")
+        text = _filled(found[0], values)
+        if text == found[0] or re.fullmatch(r"[\w./:@+=-]+", text):
+            return text
+        escaped = re.sub(r'([\\"])', r"\\\1", text).replace("%", "%%").replace("$", "$$")
         return f'"{escaped}"'
 
     lines = text.split("\n")

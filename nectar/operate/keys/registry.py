@@ -156,7 +156,7 @@ _LINE = re.compile(r"(?P<node>\d+|-) (?P<fingerprint>SHA256:\S+|-) (?P<site>\S+)
 
 
 def list_for(public_file: Path) -> Path:
-    """Return the list of the directory of keys in which a public half lies."""
+    """Return the list of the directory of keys that holds a public half."""
     above = public_file.parent
     return (above.parent if above.name == FOLDER else above) / LIST
 
@@ -204,6 +204,6 @@ def note_revoked(path: Path, nodes: Iterable[Node]) -> None:
 
 
 def find(nodes: Sequence[Node], number: str, mark: str) -> Node | None:
-    """Return the node with this number, or with the key of this fingerprint; None if there is none."""
+    """Return the node with this number, or with the key of this fingerprint, if any."""
     same = (node for node in nodes if node.node == number != "" or node.fingerprint == mark != "")
     return next(same, None)
