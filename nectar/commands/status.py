@@ -51,14 +51,14 @@ def main(
     """Show how the federation stands; return 0 if all its sites are online, else 1."""
     from nectar.engines.flower.connection import connect
     from nectar.engines.flower.federation import federation_status
-    from nectar.operate.keys.inventory import certificate_days, certificate_problems
+    from nectar.operate.keys.inventory import certificates
 
     if keys_in and not here(keys_in).is_dir():
         raise ConfigError(f"there is no directory of keys {keys_in}: give another --keys, or none")
     connection = connect(name, ca, insecure=insecure)
     connection.wait(0)
     keys = here(keys_in) if keys_in else None
-    ending = certificate_problems(keys) if keys else []
+    ending, days = certificates(keys) if keys else ([], {})
     sites, runs = federation_status(connection)
     if as_json:
         content = {
@@ -66,7 +66,7 @@ def main(
             "sites": [asdict(site) for site in sites],
             "runs": [asdict(run) for run in runs],
             "certificates": ending,
-            "certificate_days": certificate_days(keys) if keys else {},
+            "certificate_days": days,
         }
         print(json.dumps(content, indent=2))
     else:

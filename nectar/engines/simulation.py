@@ -10,7 +10,8 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,8 @@ def simulate(
         hide_idle_lines()
     from flwr.simulation import run_simulation  # imports Ray, for seconds
 
-    server, served = ServerApp(), _Served(config, start, observer or Observer())
+    server = ServerApp()
+    served = _Served(lambda grid: serve(grid, config, observer or Observer(), start=start))
     server.main()(served)
     client = ConfiguredApp({k: v for k, v in config.to_run_config().items() if v != ""})
     compute = config.compute
@@ -96,27 +98,23 @@ def simulate(
 
     with _ray(workers * compute.client_cores, cluster, verbose=verbose):
         until_interrupted(work)  # after Ray has taken the signals for itself
-    if served.error is not None:
-        raise served.error
-    assert served.record is not None
-    return served.record
+    return served.outcome.result(timeout=0)
 
 
 class _Served:
     """The ServerApp's main function, and what came of it in the thread that Flower runs it in."""
 
-    def __init__(self, config: Config, start: Start | None, observer: Observer) -> None:
-        self._config, self._start, self._observer = config, start, observer
+    def __init__(self, work: Callable[[Grid], Record]) -> None:
+        self._work = work
         self._thread: threading.Thread | None = None
-        self.record: Record | None = None
-        self.error: BaseException | None = None
+        self.outcome: Future[Record] = Future()
 
     def __call__(self, grid: Grid, context: Context) -> None:
         self._thread = threading.current_thread()
         try:
-            self.record = serve(grid, self._config, self._observer, start=self._start)
+            self.outcome.set_result(self._work(grid))
         except BaseException as error:
-            self.error = error
+            self.outcome.set_exception(error)
 
     def end(self) -> None:
         """Have a run that has not ended do so as Ctrl-C would end it in this thread, and wait for it."""

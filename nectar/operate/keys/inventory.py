@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import stat
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -45,12 +44,15 @@ class Entry:
         What is wrong with it and how it is mended; empty if nothing is.
     fatal : bool
         Whether the federation fails by it, or soon will or might.
+    days : int or None
+        That a certificate has left, below 0 once it has ended.
     """
 
     name: str
     text: str
     problem: str = ""
     fatal: bool = False
+    days: int | None = None
 
 
 def inventory(directory: Path) -> list[Entry]:
@@ -82,8 +84,8 @@ def inventory(directory: Path) -> list[Entry]:
     for key, certificate in (("ca.key", "ca.crt"), ("server.key", "server.pem")):
         add(directory / key, "private key", partial(_private, directory / certificate))
         add(directory / certificate, "certificate", partial(_certificate, ca))
-    for path in sorted(directory.glob("*.pem")):
-        if path.name != "server.pem":
+    for path in sorted([*directory.glob("*.crt"), *directory.glob("*.pem")]):
+        if path.name not in ("ca.crt", "server.pem"):
             add(path, "certificate", partial(_certificate, ca))
     sites = {path.name.removesuffix(SUFFIX) for path in key_files(directory)}
     for private in (
@@ -98,23 +100,20 @@ def inventory(directory: Path) -> list[Entry]:
     return entries
 
 
-def certificate_problems(directory: Path) -> list[str]:
-    """Describe which certificates of a directory of keys have ended or end soon, each in a sentence."""
+def certificates(directory: Path) -> tuple[list[str], dict[str, int]]:
+    """Return which certificates of a directory of keys have ended or end soon, and the days that each has left.
+
+    Returns
+    -------
+    list of str, dict of str to int
+        A sentence on each; by file, below 0 once it has ended.
+    """
     try:
-        entries = inventory(directory)
+        found = [e for e in inventory(directory) if e.name.endswith((".crt", ".pem"))]
     except KeysError:
-        return []
-    ends = (".crt", ".pem")
-    return [f"{e.name}: {e.problem}" for e in entries if e.problem and e.name.endswith(ends)]
-
-
-def certificate_days(directory: Path) -> dict[str, int]:
-    """Return the days that each certificate of a directory of keys has left, below 0 once it has ended."""
-    now, days = datetime.datetime.now(datetime.UTC), {}
-    for path in sorted([*directory.glob("*.crt"), *directory.glob("*.pem")]):
-        with suppress(KeysError):
-            days[path.name] = (read_certificate(path).not_valid_after_utc - now).days
-    return days
+        return [], {}
+    problems = [f"{entry.name}: {entry.problem}" for entry in found if entry.problem]
+    return problems, {entry.name: entry.days for entry in found if entry.days is not None}
 
 
 def certificate_problem(certificate: x509.Certificate) -> tuple[str, bool]:
@@ -191,7 +190,8 @@ def _certificate(ca: Path, path: Path) -> Entry:
     if path != ca and ca.is_file() and not problem:
         problem = _issuer_problem(certificate, ca)
         fatal = bool(problem)
-    return Entry("", certificate_text(certificate), problem, fatal)
+    days = (certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)).days
+    return Entry("", certificate_text(certificate), problem, fatal, days)
 
 
 def _issuer_problem(certificate: x509.Certificate, ca: Path) -> str:
