@@ -208,6 +208,10 @@ def test_the_operator_sees_that_a_certificate_ends(
     assert last.endswith("in 19 days: make a new one before")
     assert nectar("status", "lab", "--insecure", "--json", "--keys", str(keys)) == 0
     assert json.loads(capsys.readouterr().out)["certificates"] == [last]
+    (keys / "old.pem").write_text("not a certificate")
+    assert nectar("status", "lab", "--insecure", "--keys", str(keys)) == 0
+    assert "old.pem is not a certificate in PEM form" in capsys.readouterr().out
+    (keys / "old.pem").unlink()
     assert nectar("keys", "show", str(keys)) == 0
     assert "superlink.pem  valid for superlink, " in capsys.readouterr().out
 
