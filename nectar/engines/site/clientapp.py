@@ -142,8 +142,16 @@ def run(pin: Pin | None, fleet: Fleet | None) -> None:
     pull = process.pull_task_input
 
     def fetch(client: Any) -> tuple[Any, ...]:
-        task = pull_watched(client, fleet, pull)
-        _require_approval(client, pin, task)
+        message, context, run, fab = task = pull_watched(client, fleet, pull)
+        is_pinned = pin is not None and pin.total == hashlib.sha256(fab.content).hexdigest()
+        if (
+            pin is None or is_pinned
+        ):  # another one is refused where it would be unpacked; its owner is not asked
+            about = run.run_id, fab.content, context.run_config, context.node_config
+            try:
+                approval.require(*about, pinned=is_pinned)
+            except approval.NotApproved as reason:
+                give_up(client, message, context, str(reason), reason.code)
         with contextlib.suppress(OSError):  # what `ps` and `top` show; not every system has it
             Path("/proc/self/comm").write_text("flwr-clientapp", encoding="utf-8")
         return task
@@ -163,20 +171,6 @@ def _use(pin: Pin) -> None:
     _replace(process, "install_from_fab", reviewed)
     for module in (process, loading):
         _replace(module, "get_project_dir", lambda *names: pin.folder)
-
-
-def _require_approval(client: Any, pin: Pin | None, task: tuple[Any, ...]) -> None:
-    """Return where the site's owner lets the run begin; else reply why not, and end this process."""
-    message, context, run, fab = task
-    pinned = pin is not None and hashlib.sha256(fab.content).hexdigest() == pin.total
-    if pin is not None and not pinned:
-        return  # refused where it would be unpacked; its owner is not asked
-    try:
-        approval.require(
-            run.run_id, fab.content, context.run_config, context.node_config, pinned=pinned
-        )
-    except approval.NotApproved as withheld:
-        give_up(client, message, context, str(withheld), withheld.code)
 
 
 def _replace(module: ModuleType, name: str, function: Callable[..., object]) -> None:
