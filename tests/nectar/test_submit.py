@@ -184,7 +184,7 @@ def test_a_broken_log_is_taken_up_where_it_broke(
     """A piece of it may end within a line; that of a silent one ends without an error."""
     cut = LaunchError("cut")
     superlink = FakeSuperLink(
-        [["a\nb", cut], [cut], ["b\nc\n"], ["d\n", "end"]],
+        [["a\nb", cut], [CommandRefused("busy")], ["b\nc\n"], ["d\n", "end"]],
         [RUNNING, LaunchError("away"), RUNNING, RUNNING, COMPLETED],
     )
     through(monkeypatch, superlink)

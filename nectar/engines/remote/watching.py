@@ -67,8 +67,10 @@ def follow(connection: Connection, run: str, see: Callable[[str], object]) -> Ru
     found, after, rest, given_up_at = Run(run), 0.0, "", math.inf
     with connection.superlink() as superlink:
         while True:
+            is_known = False
             try:
                 found = superlink.run(run)
+                is_known = True
                 if not found.finished:
                     given_up_at = math.inf
                 for place, text in superlink.log(run, after):
@@ -76,10 +78,10 @@ def follow(connection: Connection, run: str, see: Callable[[str], object]) -> Ru
                     *lines, rest = (rest + text).split("\n")
                     for line in lines:
                         see(f"{line}\n")
-            except CommandRefused as refusal:
-                message = f"The SuperLink at {connection.address} knows no run {run}: {refusal}"
-                raise LaunchError(message) from None
             except LaunchError as error:
+                if isinstance(error, CommandRefused) and not is_known:
+                    message = f"The SuperLink at {connection.address} knows no run {run}: {error}"
+                    raise LaunchError(message) from None
                 given_up_at = min(given_up_at, time.monotonic() + _GONE_SECONDS)
                 if time.monotonic() < given_up_at:
                     time.sleep(_RETRY_SECONDS)
