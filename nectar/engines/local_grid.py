@@ -6,7 +6,7 @@ It uses a private module of Flower: outside a Flower runtime, a Message needs a 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import getLogger
 from typing import Any
 
@@ -35,8 +35,6 @@ _FIRST_NODE = 1000
 
 Record = ArrayRecord | ConfigRecord | MetricRecord
 
-Prefetch = Callable[[Iterator[tuple[Message, Context]]], int]
-
 UserConfig = Mapping[str, str | int | float | bool]
 
 
@@ -57,6 +55,9 @@ class LocalGrid(Grid):
         Called with (messages carried out, messages pushed together) after each one.
     one_for_all : bool
         Whether the app tells what all of the ``clients`` partitions would answer to the roll call, where it can.
+    trains_together : bool
+        Whether the app is shown the instructions that wait, each with its node's context, before the first of them is
+        carried out, so that it can train sites together (``compute.batched``).
     """
 
     works_when_asked = True
@@ -70,6 +71,7 @@ class LocalGrid(Grid):
         progress: Callable[[int, int], None] | None = None,
         *,
         one_for_all: bool = False,
+        trains_together: bool = False,
     ) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
         self._app = client_app
@@ -83,6 +85,7 @@ class LocalGrid(Grid):
         )
         self._kept: dict[int, Context] = {}
         self._one_for_all = one_for_all and not self._node_config
+        self.trains_together, self._shown = trains_together, set[str]()
 
     def set_run(self, run: Any) -> None:
         """There is only this run."""
@@ -166,9 +169,19 @@ class LocalGrid(Grid):
         return [self._worked(message) for message in asked]
 
     def _worked(self, message: Message) -> Message:
+        if self.trains_together and message.metadata.message_id not in self._shown:
+            self._look_ahead([message, *self._waiting.values()])
         reply = self._call(message)
         self._report()
         return reply
+
+    def _look_ahead(self, due: Sequence[Message]) -> None:
+        """Let the app see what is next, and note how much of it need not be shown again."""
+        threads = torch.get_num_threads()
+        train_stacked_ahead = self._app.train_stacked_ahead  # type: ignore[attr-defined]
+        shown = train_stacked_ahead((m, self._context(m.metadata.dst_node_id)) for m in due)
+        torch.set_num_threads(threads)
+        self._shown = {message.metadata.message_id for message in due[:shown]}
 
     def _report(self) -> None:
         self._carried_out += 1
@@ -180,27 +193,6 @@ class LocalGrid(Grid):
     ) -> list[Message]:
         """Push, then pull; nothing is ever waited for."""
         return self.pull_messages(self.push_messages(messages))
-
-
-class BatchedGrid(LocalGrid):
-    """A `LocalGrid` whose app sees what is next, so that it can train sites together (``compute.batched``).
-
-    The app's ``train_stacked_ahead`` is shown the instructions that wait, each with its node's context, before the
-    first of them is carried out, and returns how many of them it need not be shown again.
-    """
-
-    trains_together = True
-    _shown: frozenset[str] = frozenset()
-
-    def _worked(self, message: Message) -> Message:
-        if message.metadata.message_id not in self._shown:
-            due = [message, *self._waiting.values()]
-            threads = torch.get_num_threads()
-            train_stacked_ahead: Prefetch = self._app.train_stacked_ahead  # type: ignore[attr-defined]
-            shown = train_stacked_ahead((m, self._context(m.metadata.dst_node_id)) for m in due)
-            torch.set_num_threads(threads)
-            self._shown = frozenset(m.metadata.message_id for m in due[:shown])
-        return super()._worked(message)
 
 
 def identify(message: Message) -> None:

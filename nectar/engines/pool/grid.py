@@ -18,7 +18,7 @@ from common.config.code_fingerprint import user_modules_of
 from common.config.resolved import Config
 from common.learning.compute import gpus, torch_device
 from nectar.engines.cores import available_cores, granted_cores
-from nectar.engines.local_grid import BatchedGrid, LocalGrid
+from nectar.engines.local_grid import LocalGrid
 from nectar.engines.pool.pool import Setup, WorkerPool
 
 logger = getLogger("flwr")
@@ -49,8 +49,9 @@ def local_federation(
     # What the running program defines is in no other process.
     processes = 1 if HERE in user_modules_of(config) else most_processes(config)
     if processes == 1:
-        grid = LocalGrid if config.compute.batched == "off" else BatchedGrid
-        yield grid(client_app, progress=progress, **grid_options(config))
+        together = config.compute.batched != "off"
+        options = grid_options(config)
+        yield LocalGrid(client_app, progress=progress, trains_together=together, **options)
         return
     pooled = PoolGrid(client_app, config, processes, progress)
     try:
