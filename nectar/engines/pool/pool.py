@@ -364,8 +364,10 @@ class Sender(pickle.Pickler):
         self._file.seek(0)
         self._file.truncate()
         self._used, self._new = {}, []
-        self.dump(item)
-        self.clear_memo()
+        try:
+            self.dump(item)
+        finally:
+            self.clear_memo()
         self._last = self._used if self._keep else {}
         for part in (self._file.getvalue(), *self._new):
             self._connection.send_bytes(part)
