@@ -36,12 +36,12 @@ from nectar.operate.keys.authority import (
 
 FORMAT = 1
 
-AUTHORITY, NODE_CONFIG = "ca.crt", "node-config.toml"
+AUTHORITY, NODE_CONFIG, UNIT = "ca.crt", "node-config.toml", "nectar-site.service"
 
 _TEXTS = Path(__file__).with_name("site_kit")
 """The folder of the other entries' texts, in which @THIS@ is replaced by a value; the site's own paths at the site."""
 
-_NAMES = (NODE_CONFIG, "nectar-site.service", "compose.yml")
+_NAMES = (NODE_CONFIG, UNIT, "compose.yml")
 
 #: bytes of a kit
 _MOST = 512 * 2**10
@@ -88,7 +88,7 @@ class Kit:
         paths = {"FOLDER": str(folder), "DATA": data, "STATE": state}
         paths["NECTAR"] = str(Path(sys.argv[0]).absolute())
         texts = {
-            folder / name: _QUOTED.get(name, _filled)(text, paths).encode()
+            folder / name: _filled(name, text, paths).encode()
             for name, text in self.entries.items()
         }
         server = self.server.encode()
@@ -114,10 +114,7 @@ def make_kit(directory: Path, site: str, server: str, target: Path) -> x509.Cert
         raise KeysError(f"{server!r:.80} is not an address: give HOST:PORT of the sites' proxy")
     key, certificate = authority(directory)
     values = {"SITE": name, "SLUG": site_slug(name), "SERVER": server}
-    entries = {
-        text: _QUOTED.get(text, _filled)((_TEXTS / text).read_text("utf-8"), values)
-        for text in _NAMES
-    }
+    entries = {each: _filled(each, (_TEXTS / each).read_text("utf-8"), values) for each in _NAMES}
     entries[AUTHORITY] = read(directory / AUTHORITY).decode()
     kit: dict[str, Any] = {"format": FORMAT, "nectar": VERSION, "site": name, "server": server}
     kit["made"] = f"{datetime.now(UTC):%Y-%m-%d}"
@@ -209,36 +206,30 @@ def _site_of(config: Path) -> object:
         raise KeysError(f"{config} cannot be read as TOML ({error}): mend it") from None
 
 
-def _filled(text: str, values: Mapping[str, str]) -> str:
-    for name, value in values.items():
-        text = text.replace(f"@{name}@", value)
-    return text
+def _filled(name: str, text: str, values: Mapping[str, str]) -> str:
+    """Return an entry's text with each @NAME@ that has a value replaced by it, quoted as the entry's form has it."""
 
+    def value(found: re.Match[str]) -> str:
+        return values.get(found[1], found[0])
 
-def _filled_toml(text: str, values: Mapping[str, str]) -> str:
-    """Fill in values between quotes: as basic strings of TOML, which may hold any character."""
-    for name, value in values.items():
-        text = text.replace(f"'@{name}@'", json.dumps(value, ensure_ascii=False))
-    return text
+    def toml(found: re.Match[str]) -> str:  # a basic string, which may hold any character
+        return json.dumps(values[found[1]], ensure_ascii=False) if found[1] in values else found[0]
 
-
-def _filled_unit(text: str, values: Mapping[str, str]) -> str:
-    """Fill in the words of a systemd unit, quoted where they have blanks or signs of systemd's own."""
-
-    def word(found: re.Match[str]) -> str:
-        text = _filled(found[0], values)
+    def word(found: re.Match[str]) -> str:  # of systemd, quoted if it has blanks or its signs
+        text = _NAME.sub(value, found[0])
         if text == found[0] or re.fullmatch(r"[\w./:@+=-]+", text):
             return text
         escaped = re.sub(r'([\\"])', r"\\\1", text).replace("%", "%%").replace("$", "$$")
         return f'"{escaped}"'
 
+    if name == NODE_CONFIG:
+        return re.sub("'@([A-Z]+)@'", toml, text)
+    if name != UNIT:
+        return _NAME.sub(value, text)
     lines = text.split("\n")
     return "\n".join(
-        _filled(line, values) if line.startswith("#") else _WORD.sub(word, line) for line in lines
+        _NAME.sub(value, line) if line.startswith("#") else _WORD.sub(word, line) for line in lines
     )
 
 
-_WORD = re.compile(r"(?<=[\s=])[^\s]*@[A-Z]+@[^\s]*")
-
-_QUOTED = {NODE_CONFIG: _filled_toml, "nectar-site.service": _filled_unit}
-"""How what a site's own paths are filled into an entry, where it has quotes of its own."""
+_NAME, _WORD = re.compile("@([A-Z]+)@"), re.compile(r"(?<=[\s=])[^\s]*@[A-Z]+@[^\s]*")
