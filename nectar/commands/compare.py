@@ -14,7 +14,7 @@ from nectar.command_line import command
 from nectar.comparison.listing import listing
 from nectar.comparison.request import OPTIONS, CompareOptions, option_name, parse
 from nectar.engines.flower.app import project
-from nectar.engines.processes import until_interrupted
+from nectar.engines.processes import Interrupted, until_interrupted
 from nectar.options import complete, config_file_option
 
 HELP = """\
@@ -148,11 +148,11 @@ def main(
             _say(left_out)
         return _INCOMPLETE if results.failures else 0
 
-    code, interrupted = until_interrupted(carried_out)
-    if interrupted is not None:
+    try:
+        return until_interrupted(carried_out)
+    except Interrupted as interrupted:
         _say(f"Interrupted ({interrupted.name}). The same command goes on from here.")
         return 128 + interrupted.number
-    return code or 0
 
 
 def _say(sentence: str) -> None:

@@ -10,7 +10,7 @@ from common.config.loading import load
 from common.errors import ConfigError, NectarError
 from nectar.arguments import here, parse_arguments
 from nectar.command_line import command
-from nectar.engines.remote.order import Order
+from nectar.engines.remote.submission import Submission
 from nectar.operate.doctor.checks import Check, Found, Patient, show
 from nectar.options import ca_option, config_file_option, insecure_option
 
@@ -79,13 +79,13 @@ def main(
     if node_config is not None and not site:
         raise ConfigError("--node-config is a site's: add --site.")
     typed = parse_arguments(settings, file=config_file)
-    order = Order(typed, load(typed))
+    submission = Submission(typed, load(typed))
     own_keys, user_data, own_state = (
         None if at is None else here(at) for at in (keys, data, state)
     )
     patient = Patient(
-        config=order.config,
-        run_config=order.run_config,
+        config=submission.config,
+        run_config=submission.run_config,
         server=name,
         site=site,
         keys=own_keys,
@@ -93,7 +93,7 @@ def main(
         state=own_state,
         ca=ca,
         insecure=insecure,
-        named="dataset" in order.config.origin,
+        named="dataset" in submission.config.origin,
     )
     run = bool(settings or config_file or node_config or data)
     return 0 if show(_examine(patient, node_config, run=run or not (site and name))) else 1

@@ -299,7 +299,9 @@ class Scheduler:
         """Have nothing more started, and end the processes that are left, in order if they listen."""
         with self._mutex:
             self._stop.set()
-        processes.end(lambda: processes.running([job.process for job in self._jobs]), _STEPS)
+        processes.end(
+            lambda: [job.process for job in self._jobs if job.process.poll() is None], _STEPS
+        )
 
 
 def _start(

@@ -23,7 +23,7 @@ from common.code.release import VERSION
 from nectar.cli import main
 from nectar.operate.keys import kit as kits
 from nectar.operate.keys.authority import KeysError, make_authority, make_nodes, read_certificate
-from nectar.operate.keys.kit import make_kit, open_kit, spoken
+from nectar.operate.keys.kit import fingerprint_groups, make_kit, open_kit
 
 SERVER = "fl.example.org:8443"
 
@@ -42,7 +42,7 @@ def kit(keys: Path, tmp_path: Path) -> Path:
 
 
 def fingerprint(keys: Path) -> str:
-    return spoken(read_certificate(keys / "ca.crt"))
+    return fingerprint_groups(read_certificate(keys / "ca.crt"))
 
 
 def members(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A SuperLink that somebody else started: where it is, what is trusted of it, and whether it answers."""
+"""A SuperLink elsewhere: where it is, whose certificates are trusted, and whether it answers."""
 
 from __future__ import annotations
 
@@ -30,27 +30,17 @@ _POLL_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back.
-
-    Attributes
-    ----------
-    status : int
-        HTTP's; 0 if nothing came, and ``body`` says why.
-    body : str
-        The content.
-    asked : float
-        When it was asked, in seconds since the epoch by this machine's clock.
-    """
+    """What came back; a status of 0 if nothing came, and then ``body`` gives the reason."""
 
     status: int
     headers: Mapping[str, str]
     body: str
-    asked: float
+    asked: float  #: seconds since the epoch by this machine's clock
 
 
 @dataclass(frozen=True)
 class Connection:
-    """A SuperLink that somebody else started.
+    """A SuperLink elsewhere.
 
     Attributes
     ----------
@@ -132,9 +122,9 @@ class Connection:
             except urllib.error.HTTPError as error:
                 response = error
             with response:
-                told = {name.lower(): value for name, value in response.headers.items()}
+                found = {name.lower(): value for name, value in response.headers.items()}
                 body = response.read(10_000_000).decode("utf-8", errors="replace")
-                return Answer(response.status, told, body, asked)
+                return Answer(response.status, found, body, asked)
         except http.client.HTTPException as error:
             return Answer(0, {}, f"it speaks no HTTP, {type(error).__name__}", asked)
         except OSError as error:
