@@ -32,7 +32,7 @@ from safetensors import SafetensorError
 from common.code.fingerprint import source_fingerprint
 from common.code.release import VERSION, commit
 from common.config.code_fingerprint import code_fingerprint
-from common.config.keys import ACCEPT, RESUME_CODE, ROUND, TYPED
+from common.config.keys import ACCEPT, RESUME_CODE, TYPED
 from common.config.resolved import Config
 from common.config.schema import GONE
 from common.config.sources import SCHEMA
@@ -182,11 +182,11 @@ class Record(RunDirectory):
         """Note that the run goes on: when, by which words, where, and to which round."""
         now = _provenance(config)
         again = {key: now[key] for key in ("started", "command", "hardware", "threads")}
-        behind = {ROUND: config.round} if config.round else {}
+        behind = {}
         stated = self._provenance()
         if now["code"] != codes_of(stated)[-1]:
             other = {key: now[key] for key in ("code", "source", "versions")}
-            behind |= {**other, RESUME_CODE: config.resume_code}
+            behind = {**other, RESUME_CODE: config.resume_code}
         before = stated.get("continued", [])
         self.note(
             continued=[*before, {**again, "rounds": config.rounds, **behind}], outcome="running"

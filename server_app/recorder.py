@@ -160,7 +160,8 @@ class Recorder:
             )
         elif loss > max(_LEAP * before, math.log(len(self.strategy.run.info.classes))):
             logger.warning(
-                "round %d: the test loss leapt from %.4f to %.4f; resume=%s round=best goes on from the best round",
+                "round %d: the test loss leapt from %.4f to %.4f; `nectar export %s --best` writes the best round's "
+                "model, from which model.start= begins",
                 *(server_round, before, loss, self.record.directory),
             )
         elif self._untrained is not None and loss > self._untrained:

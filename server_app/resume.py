@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import math
-import shutil
-import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from logging import getLogger
 from pathlib import Path
 from typing import Any
 
-from common.config.keys import BEST, ROUND
 from common.config.resolved import Config
 from common.division import require_same_data
 from common.errors import FederationError
-from common.specs.updates import VERSIONS_KEPT
-from common.storage.files import collect_leftovers, write_atomically
+from common.storage.files import collect_leftovers
 from server_app.checkpoint import Checkpoint, Checksum
 from server_app.data_of_run import recorded_data
 from server_app.record import LinesChecksum, Record
@@ -131,8 +126,6 @@ def resume_point_of(
                 strategy.members.outcome = Outcome(rejected=dict(checkpoint.line["rejected"]))
         with record.writing():
             collect_leftovers(record.directory)
-            if config.round and checkpoint is not None:
-                roll_back(record, checkpoint)
             record.keep_lines(lines)
             record.note_continued(config)
     except BaseException:
@@ -144,11 +137,11 @@ def resume_point_of(
 
 
 def _last_point(record: Record, config: Config) -> tuple[ResumePoint, int]:
-    """Return where a run left off, or the round that is gone back to, and how many lines of metrics.jsonl stay."""
-    if not (config.round or record.last.is_file()):
+    """Return where a run left off, and how many lines of metrics.jsonl stay."""
+    if not record.last.is_file():
         _require_lines(record.metrics(), record, 0, config)
         return ResumePoint(record), 0
-    checkpoint, lines = _checkpoint(record, config.round), record.metrics()
+    checkpoint, lines = Checkpoint.load(record.last), record.metrics()
     done = checkpoint.server_round
     on_record = next((line for line in lines if line["round"] == done), None)
     # A line that is in the checkpoint and in the file: the run ended after the sites' figures came.
@@ -171,7 +164,7 @@ def _require_lines(
     """Refuse lines by which no run stands where its checkpoint does: one a round, as many as are ``kept``.
 
     One more is what a crash leaves: a round's line is written before its checkpoint. A run without a checkpoint may
-    have begun its first round; one that goes back to an earlier round has more.
+    have begun its first round.
 
     Raises
     ------
@@ -188,7 +181,7 @@ def _require_lines(
             raise FederationError(
                 f"line {wanted + 1} of {path} is round {found}'s where round {wanted}'s belongs: {_MEND}"
             )
-    if len(lines) > max(kept, 1) + 1 and not config.round:
+    if len(lines) > max(kept, 1) + 1:
         at = len(lines) - 1
         what = (
             f"is of round {last}, and {path.name} goes up to round {at}"
@@ -220,34 +213,10 @@ def ancestor_of(config: Config, strategy: Federated) -> Record | None:
         return None
     record = Record.open(config, strategy.derived_by)
     try:
-        strategy.restore(_checkpoint(record, config.round).strategy)
+        strategy.restore(Checkpoint.load(record.last).strategy)
     finally:
         record.close()
     return record
-
-
-# ---- going back ----------------------------------------------------------------------------------
-# To begin again after an earlier round's checkpoint: which ones there are, and what becomes of the rounds after it.
-
-
-def _checkpoint(record: Record, wanted: str) -> Checkpoint:
-    """Return the checkpoint of round ``wanted``, a number or ``best``, or the newest; FederationError names all."""
-    if not wanted:
-        return Checkpoint.load(record.last)
-    if wanted == BEST and record.best.is_file():
-        return Checkpoint.load(record.best)
-    there: dict[int, str] = {}
-    for path in (record.last, record.best, record.finite):
-        with suppress(FederationError):
-            checkpoint = Checkpoint.load(path)
-            if wanted == str(checkpoint.server_round):
-                return checkpoint
-            there.setdefault(checkpoint.server_round, path.stem)
-    named = ", ".join(f"{ROUND}={r} ({name})" for r, name in sorted(there.items()))
-    raise FederationError(
-        f"{record.directory} has no checkpoint for {ROUND}={wanted}: "
-        + (f"there are {named}" if named else "it has none that can be read; begin a new run")
-    )
 
 
 def best_until(record: Record, checkpoint: Checkpoint) -> float | None:
@@ -257,34 +226,3 @@ def best_until(record: Record, checkpoint: Checkpoint) -> float | None:
     best = Checkpoint.load(record.best)
     passed = best.server_round > checkpoint.server_round
     return checkpoint.validation_accuracy if passed else best.validation_accuracy
-
-
-def roll_back(record: Record, checkpoint: Checkpoint) -> None:
-    """Make ``checkpoint`` the record's last one; the lines after it are set aside in a file of their own.
-
-    Cut short anywhere, the same can be asked again.
-    """
-    server_round = checkpoint.server_round
-    lines = record.metrics_path.read_bytes().split(b"\n")
-    if (back := len(lines) - 2 - server_round) >= VERSIONS_KEPT:
-        logger.warning(
-            "round %d lies %d rounds back, and a site keeps what it remembered of the last %d: one that goes on from "
-            "what it remembered refuses until this run's state is deleted there, and begins afresh then, to other "
-            "numbers",
-            *(server_round, back, VERSIONS_KEPT),
-        )
-    if after := b"\n".join(lines[server_round + 1 :]):
-        stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-        aside = record.directory / f"metrics.dropped-{stamp}-{time.time_ns() % 10**6:06d}.jsonl"
-        write_atomically(aside, lambda file: file.write_bytes(after))
-        logger.warning("the lines after round %d are set aside in %s", server_round, aside)
-    checkpoint.save(record.last)
-    for path in (record.best, record.finite):  # neither may vouch for a round that is gone
-        if _round_of(path) > server_round:
-            checkpoint.save(path)
-    if record.best_sets.is_file() and _round_of(record.best) == server_round:
-        write_atomically(record.last_sets, lambda to: shutil.copyfile(record.best_sets, to))
-
-
-def _round_of(path: Path) -> int:
-    return Checkpoint.load(path).server_round if path.is_file() else -1

@@ -16,8 +16,8 @@ SETTINGS_OF = "settings-of"
 CONFIG = "config"
 """The key that names a file of settings of the user's own; it is read where it was typed, and never travels."""
 
-ROUND, BEST = "round", "best"
-"""The key that says after which round's checkpoint ``resume`` begins again, and the word for the best one's."""
+ROUND = "round"
+"""The key by which earlier releases went back to a round; it is refused with what takes its place."""
 
 RESUME_CODE, ACCEPT = "resume_code", "accept"
 """The key, and its value, by which a run goes on with other code than the one that its record was written by."""

@@ -11,7 +11,6 @@ from typing import Any
 from common.code.imports import is_import_path
 from common.config.keys import (
     ACCEPT,
-    BEST,
     COMMAND_LINE,
     CONFIG,
     PATH_KEYS,
@@ -119,7 +118,6 @@ def load(
         strategy=_strategy_arguments(read.run.method, leaves, own, policy),
         origin=origin,
         typed=str(given.get(TYPED, "")),
-        round=_round(given, resume),
         resume_code=_resume_code(given, resume),
     )
 
@@ -148,6 +146,11 @@ def _check_internal_keys(given: Mapping[str, Any], policy: ImportPolicy | None) 
         raise ConfigError(
             f"{SETTINGS_OF} only asks for a record's settings: leave it out of a run."
         )
+    if given.get(ROUND):
+        raise ConfigError(
+            f"{ROUND}={given[ROUND]} is no setting: write rounds=N for more rounds; to begin from a run's best round, "
+            "`nectar export RECORD --best --output DIR`, then model.start=DIR/model.safetensors."
+        )
     if CONFIG in given and policy is not None:
         # What is wrong with a file is told by quoting it, and a site's files are none of the server's business.
         raise ConfigError(
@@ -157,18 +160,6 @@ def _check_internal_keys(given: Mapping[str, Any], policy: ImportPolicy | None) 
         raise ConfigError(
             f"{RESOLVED} is what `nectar` submits a run with, as {RESOLVED}={YES}: leave it out."
         )
-
-
-def _round(given: Mapping[str, Any], resume: str) -> str:
-    """Return after which round a run begins again: its number, ``best``, or nothing for the newest."""
-    value = str(given.get(ROUND, ""))
-    if value and not resume:
-        raise ConfigError(
-            f"{ROUND}={value} says where resume= begins again: name the record too, or write rounds."
-        )
-    if value not in ("", BEST) and not (value.isascii() and value.isdecimal()):
-        raise ConfigError(f"{ROUND} must be the number of a round or {BEST}, not {show(value)}.")
-    return value
 
 
 def _resume_code(given: Mapping[str, Any], resume: str) -> str:

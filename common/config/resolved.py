@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from common.config.consistency import check
-from common.config.keys import RESOLVED, RESUME_CODE, ROUND, TYPED, YES
+from common.config.keys import RESOLVED, RESUME_CODE, TYPED, YES
 from common.config.text import Scalar, join_set, yaml_line
 from common.errors import ConfigError
 from common.methods import resolve, section
@@ -60,8 +60,6 @@ class Config(SharedSections):
         Where each value that is no class default was given, by dotted key.
     typed : str
         The words that the user typed, as a shell takes them; empty if nobody typed any.
-    round : str
-        Behind which round's checkpoint ``resume`` begins again: its number or ``best``; empty for the newest.
     resume_code : str
         ``accept`` where ``resume`` may go on with other code than the record's; else empty.
     """
@@ -79,7 +77,6 @@ class Config(SharedSections):
     origin: Mapping[str, str] = field(compare=False)
     inner: Mapping[str, Settings] = field(default_factory=dict)
     typed: str = field(default="", compare=False)
-    round: str = field(default="", compare=False)
     resume_code: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -266,7 +263,6 @@ class Config(SharedSections):
         departures |= {f"strategy.{key}": value for key, value in self.strategy.items()}
         stated: dict[str, str | int] = {
             **self._outside,
-            **({ROUND: self.round} if self.round else {}),
             **({RESUME_CODE: self.resume_code} if self.resume_code else {}),
             "set": join_set(departures),
             RESOLVED: YES,

@@ -64,12 +64,6 @@ _PATHS = (
     Description("data-dir", "~/.cache/nectar/data", "a path", "data sets; or NECTAR_DATA"),
     Description("resume", "", "a path", "the record of a run to go on with"),
     Description(
-        "round",
-        "",
-        "a number, or best",
-        "with resume: after which round's checkpoint; the lines after it are set aside",
-    ),
-    Description(
         "resume_code",
         "",
         "accept",

@@ -29,7 +29,6 @@ nectar run                             FedDM on digits, 10 sites
 nectar run fedavg partition.alpha=0.01 seed=3
 nectar run compute.workers=4           four devices at a time; 1: one
 nectar run resume=latest               go on after its last checkpoint
-nectar run resume=latest round=best    begin again after its best one
 """
 
 

@@ -33,7 +33,7 @@ lies: on the ServerApp's machine. The exit code is 0 only if the run completed. 
 A CONNECTION is a name in Flower's config.toml ([superlink.NAME] with address and root-certificates), or HOST:PORT with
 --ca FILE. output-dir is a path on the server, data-dir one on every machine that reads a shared data set; both are
 absolute, and left out each machine has its own. Paths in a file of settings are not the server's, and stay here.
-resume=RECORD-ID continues a run whose record lies on the server, with round=N or round=best after that checkpoint.
+resume=RECORD-ID continues a run whose record lies on the server.
 
 \b
 nectar submit lab fedavg rounds=3

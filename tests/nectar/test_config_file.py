@@ -120,10 +120,3 @@ def test_a_comparison_gives_its_runs_the_resolved_configuration(
     assert tasks[1].config.settings.model_dump() | {"lr": 0.5, "batch": 7} == (
         tasks[1].config.settings.model_dump()
     )
-
-
-def test_a_round_goes_with_a_record_that_the_file_names(tmp_path: Path) -> None:
-    file = tmp_path / "mine.yaml"
-    file.write_text(f"resume: {tmp_path}/record\n")
-    config = load({"config": str(file), "round": "3"})
-    assert (config.resume, config.round) == (f"{tmp_path}/record", "3")

@@ -227,7 +227,7 @@ def test_a_loss_that_leaps_is_told_and_nothing_goes_back(
     told = [r.getMessage() for r in caplog.records if "leapt" in r.getMessage()]
     assert len(told) == 1
     assert told[0].startswith("round 4: the test loss leapt from")
-    assert "round=best" in told[0]
+    assert "--best` writes the best round's model" in told[0]
 
 
 @pytest.mark.extended

@@ -11,7 +11,6 @@ from common.config.keys import (
     FILE_KEY,
     PATH_KEYS,
     RESUME_CODE,
-    ROUND,
     SETTINGS_OF,
     SITES_KEY,
     START_KEY,
@@ -127,7 +126,7 @@ def parse_submission(
     run_config = (typed or {}) | parse_arguments(rest, file=file)
     run_config |= {key: value for key, value in paths.items() if value}
     # A record is named by its id too: which settings it was run with, only the server knows.
-    unknown = (RESUME, ROUND, RESUME_CODE) if RESUME in run_config else ()
+    unknown = (RESUME, RESUME_CODE) if RESUME in run_config else ()
     checked = {key: value for key, value in run_config.items() if key not in unknown}
     return Submission(run_config, load(checked))
 
