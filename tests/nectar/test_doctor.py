@@ -520,6 +520,10 @@ def test_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("tempfile.NamedTemporaryFile", refuse)
     assert "cannot be written (Permission denied)" in room(tmp_path)[1]
+    monkeypatch.setattr(
+        Path, "exists", lambda _: refuse()
+    )  # below a folder that only another user may enter
+    assert "cannot be written (Permission denied)" in room(tmp_path / "state")[1]
 
 
 def test_records_are_looked_at_where_they_are_written(

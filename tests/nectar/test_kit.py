@@ -344,13 +344,15 @@ def test_of_unit_and_compose_file_a_site_gets_the_one_that_its_paths_are_of(
     folder = tmp_path / "site"
     if image:
         monkeypatch.setattr("nectar.operate.keys.kit._IN_IMAGE", folder)
-    open_kit(kit, "north", fingerprint(keys)).install(folder, "/images", "/state/nectar")
+    open_kit(kit, "north", fingerprint(keys)).install(folder, "/images", "/site/state")
     written = {"nectar-site.service", "compose.yml"} & {path.name for path in folder.iterdir()}
     assert written == {"compose.yml" if image else "nectar-site.service"}
     if image:
         (site,) = yaml.safe_load((folder / "compose.yml").read_text())["services"].values()
         assert "--root-certificates /site/ca.crt" in site["command"]
-        assert ".:/site:ro" in site["volumes"]
+        state = tomllib.loads((folder / "node-config.toml").read_text())["state-dir"]
+        mounts = {mount["target"] for mount in site["volumes"] if isinstance(mount, dict)}
+        assert {state} == mounts == {site["environment"]["FLWR_HOME"]}  # a place its user may write
 
 
 @pytest.mark.parametrize("line", ['site = "north"', "site='north'"])

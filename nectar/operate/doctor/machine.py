@@ -138,12 +138,12 @@ def room(directory: Path | None) -> Found:
     if directory is None:
         return
     there = directory
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    if not there.is_dir():
-        yield "fail", f"{there} is not a directory: name another place"
-        return
     try:
+        while not there.exists() and there != there.parent:
+            there = there.parent
+        if not there.is_dir():
+            yield "fail", f"{there} is not a directory: name another place"
+            return
         with tempfile.NamedTemporaryFile(dir=there, prefix=".nectar-doctor-") as file:
             file.write(b"x")
             file.flush()
