@@ -438,13 +438,12 @@ def reason_for_server(
     # A hash tells who may guess the text; in a simulation it gives the same error the same number.
     incident = (uuid.uuid4().hex if owner else hashlib.sha256(trace.encode()).hexdigest())[:8]
     if isinstance(error, NectarError):
-        logger.error("the server is told incident %s of this", incident)
-        return (
-            f"this site cannot do what the run asks, and its log says why ({type(error).__name__}, incident "
-            f"{incident})"
-        )
-    log(f"incident {incident}\n{trace.rstrip()}")
-    return f"{EXCEPTION} {type(error).__name__} (incident {incident} in its log)"
+        logger.error("the server is given the number %s of this error", incident)
+        return f"this site cannot do what the run asks, and its log says why ({type(error).__name__}, log {incident})"
+    log(f"error {incident}\n{trace.rstrip()}")
+    frame = traceback.extract_tb(error.__traceback__)[-1:]
+    place = "".join(f", {Path(one.filename).name}:{one.lineno}" for one in frame)
+    return f"{EXCEPTION} {type(error).__name__}{place} (log {incident})"
 
 
 # ---- private files -------------------------------------------------------------------------------

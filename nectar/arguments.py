@@ -44,7 +44,7 @@ _NUMBER_KEYS = ("rounds", "seed")
 
 def next_step(record: Path) -> str:
     """Describe what is done with a record that is there."""
-    return f"`nectar report {shlex.quote(str(record))}` draws it."
+    return f"to see it: `nectar report {shlex.quote(str(record))}`"
 
 
 def submitter() -> RunConfig:
@@ -87,7 +87,7 @@ def parse_arguments(
                 )
             if position:
                 raise ConfigError(
-                    f"{word!r} is not key=value: only an experiment or a method, named first, has no '='."
+                    f"{word!r} is not key=value: write rounds=3, without spaces; a method or an experiment comes first."
                 )
             method = word in METHODS or is_import_path(word)
             run_config["method" if method else "experiment"] = word

@@ -85,9 +85,7 @@ _GONE = {
 
 _SEEDS = "`nectar compare METHOD --seeds N` runs it over seeds."
 _LATEST = "the newest is listed first, and `latest` names it, as in `nectar report latest`."
-_FLOWERS = (
-    "it is an option of `flwr run`. Settings are words here, such as rounds=3 federation.sites=5."
-)
+_FLOWERS = "it is an option of `flwr run`. Settings are written key=value here, such as rounds=3 federation.sites=5."
 _NO_OPTIONS = {
     **dict.fromkeys(("--federation", "--federation-config", "--run-config", "--stream"), _FLOWERS),
     "--delete": "records are removed by `nectar runs --remove`.",

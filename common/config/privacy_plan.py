@@ -62,8 +62,8 @@ def planned_privacy(read: Sections, *, begins: bool) -> PrivacySettings:
     follows_examples = any(settings.private_steps(n, held) != released for n in (1, _MANY))
     if follows_examples and not privacy.examples:
         raise ConfigError(
-            f"{asked} is planned from a number of examples: set privacy.examples to the one that every site is taken "
-            "to have, with privacy.counts=public to the smallest site's."
+            f"{asked} needs privacy.examples: with privacy.counts=public the size of the smallest site, else the "
+            "number that every site is taken to have."
         )
     if released is None:
         raise ConfigError(

@@ -17,7 +17,7 @@ from common.wire.weights import Weights, WeightsSpec
 _MODEL = ("", "weights", "inner")
 
 #: how a server is told of an exception at a site whose text it does not get
-EXCEPTION = "the device raised"
+EXCEPTION = "site failed:"
 
 
 def sends_updates(config: Config) -> bool:

@@ -42,7 +42,7 @@ nectar doctor --site method=fedavg --node-config \\
 @click.option(
     "--keys",
     metavar="DIR",
-    help="a directory of keys: modes, dates, pairs, the certificate's host names; with --site also whether "
+    help="a directory of keys: permissions, dates, key pairs, the certificate's host names; with --site also whether "
     "the site's key is registered at the server",
 )
 @click.option(

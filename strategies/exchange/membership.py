@@ -128,7 +128,7 @@ def read_answer(node_id: int, reply: Message, question: Question) -> Site:
     """Return the site that ``node_id`` says it is; NoAnswer or SiteRefused says why it takes no part."""
     if reply.has_error():
         waits = reply.error.code == AWAITS_OWNER
-        what = "is not approved yet" if waits else "failed the roll call"
+        what = "waits for its owner's approval" if waits else "failed the roll call"
         kind = NoAnswer if waits or reply.error.code in _AWAY else SiteRefused
         raise kind(f"node {node_id} {what}: {rejection_reason(reply)}")
     try:
@@ -716,7 +716,8 @@ class Members:
             logger.warning("%s: rejected %s", what, reasons_in_words(failed))
         raised = len(reasons) == 1 and all(why.startswith(EXCEPTION) for why in reasons)
         if raised and not well and engine_of(self.sites) != SUPERLINK:
-            raise FederationError(f"{what}: all {len(failed)} sites failed alike, {reasons.pop()}")
+            error = reasons.pop().removeprefix(EXCEPTION).strip()
+            raise FederationError(f"{what}: all {len(failed)} sites failed alike: {error}")
 
     def log_memory_loss(self, server_round: int, upload: Upload) -> None:
         """Log what a site says of its memory where that is not what this run's last round left."""

@@ -64,7 +64,7 @@ def test_every_answer_has_a_line_refusals_and_failures_too(
     assert (sent["run"], sent["record"], sent["site"]) == (1, RECORD, "north")
     assert refused["kind"] == failed["kind"] == "error"
     assert "has no phase 'unheard-of'" in refused["reason"]
-    assert failed["reason"].startswith("the device raised ZeroDivisionError (incident ")
+    assert failed["reason"].startswith("site failed: ZeroDivisionError, ")
 
 
 def test_the_log_lies_in_one_place_whatever_the_server_calls_its_run(

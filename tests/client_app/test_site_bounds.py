@@ -225,12 +225,12 @@ def test_a_sentence_that_names_a_place_stays_in_the_sites_log(
     assert reason_for_server(error, owner=False) == str(error)
     told = reason_for_server(error, owner=True)
     assert "somebody" not in told
-    assert "DataError, incident" in told
+    assert "DataError, log" in told
     assert "/srv/somebody/red" in caplog.text
     for kept in ("see https://example.org/a/b", "w/o it", "data='/abs/folder'", "<class>/*"):
         assert reason_for_server(DataError(kept), owner=True) == kept
     for held in ("in '/srv'", "a=/srv", "(~/x)", "../x", "no ./x", "[Errno 2]: '/x y/z'"):
-        assert "incident" in reason_for_server(DataError(held), owner=True)
+        assert "DataError, log" in reason_for_server(DataError(held), owner=True)
 
 
 # ---- where the owner names no bound ---------------------------------------------------------------------

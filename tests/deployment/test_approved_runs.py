@@ -46,7 +46,7 @@ def test_an_app_is_not_imported_before_its_run_is_approved_and_the_run_then_goes
         assert not question["own"]
         assert "NOT the one" in question["lines"][0]
         until(mark.exists, 120)  # at the site that asks for nothing
-        until(lambda: "is not approved yet" in federation.server_log(run), 120)
+        until(lambda: "waits for its owner's approval" in federation.server_log(run), 120)
         assert str(tmp_path / "node-1") in mark.read_text()
         assert str(tmp_path / "node-0") not in mark.read_text()
         words = [run, question["digest"][:16], "--state", str(tmp_path / "state")]

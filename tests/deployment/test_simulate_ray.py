@@ -96,7 +96,7 @@ def test_a_run_has_the_numbers_of_this_process_and_leaves_nothing(
     assert left_in(temporary) == []
     said = log(tmp_path)
     assert "round 2/2: accuracy" in said
-    assert "draws it" in said
+    assert "to see it: `nectar report" in said
     for idle in ("DEPRECATED", "FutureWarning", "Manually terminating", "ClientAppActor"):
         assert idle not in said
     here = tmp_path / "here"
@@ -110,7 +110,7 @@ def test_a_run_that_stops_says_why_and_leaves_nothing(tmp_path: Path, temporary:
     (tmp_path / "raising.py").write_text(RAISING)
     with simulation(tmp_path, "model.name=raising:Raising", "rounds=2") as process:
         assert process.wait(400) == 2, log(tmp_path)
-    assert "the device raised RuntimeError" in log(tmp_path)
+    assert "site failed: RuntimeError" in log(tmp_path)
     assert outcome(tmp_path).startswith("failed: ")
     assert left_in(temporary) == []
 

@@ -106,7 +106,7 @@ def flower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Flo
 RUNNING = Run("7", "running", seconds=130.0)
 
 
-WAITS = "is not approved yet: its owner is asked until 2026-11-28 20:00 UTC"
+WAITS = "waits for its owner's approval: its owner is asked until 2026-11-28 20:00 UTC"
 ABOUT_ANOTHER = (
     "WARNING :   round 3: rejected south: {0}\n"
     "WARNING :   node 11 failed the roll call: {0}\n"
@@ -149,11 +149,16 @@ SCENES: dict[str, tuple[int, str, str, int]] = {
     **{
         f"one that waits and says {said[:9]!r}": (
             2,
-            f"WARNING :   node 11 is not approved yet: {said}\n",
+            f"WARNING :   node 11 waits for its owner's approval: {said}\n",
             "",
             1,
         )
-        for said in ("\x1b[2J\x1b[31m red", "a" * 5000, "\u202eback", "node 12 is not approved yet")
+        for said in (
+            "\x1b[2J\x1b[31m red",
+            "a" * 5000,
+            "\u202eback",
+            "node 12 waits for its owner's approval",
+        )
     },
     **{
         f"one that says of another, {number}": (

@@ -366,7 +366,7 @@ def test_where_the_record_lies_is_told(
     assert told() == place
     record.mkdir(parents=True)
     (record / "provenance.json").write_text("{}")
-    assert told() == f"{place}`nectar report {record}` draws it.\n"
+    assert told() == f"{place}to see it: `nectar report {record}`\n"
     (record / REPORT).touch()
     assert told() == f"{place}its report: {record / REPORT}\n"
 

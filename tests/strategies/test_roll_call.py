@@ -332,7 +332,7 @@ def test_who_waits_for_an_owner_is_named_in_the_log_by_one_look_at_the_nodes(
     wait_for_sites(grid, NODES, question, deadline=0.5, min_replies=1)
     waits = [line for line in caplog.messages if line.startswith("partition-")]
     assert waits[0] == (
-        "partition-0 (node 1000) is not approved yet: its owner is asked until 20:00 UTC"
+        "partition-0 (node 1000) waits for its owner's approval: its owner is asked until 20:00 UTC"
     )
     assert len(waits) == 30
     assert grid.looks <= 2

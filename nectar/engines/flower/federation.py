@@ -18,7 +18,7 @@ UNREGISTERED, REGISTERED = "unregistered", "registered"
 #: the server's line about a site whose owner has not approved a run: at its beginning, which no site writes
 _NOT_APPROVED = re.compile(
     r"(?:WARNING\s*:\s+)?(?:(?:node \d+ is )?left out: )?"
-    r"(?:[^():]{1,64} \()?node (?P<node>\d+)\)? is not approved yet: (?P<reason>.*)"
+    r"(?:[^():]{1,64} \()?node (?P<node>\d+)\)? waits for its owner's approval: (?P<reason>.*)"
 )
 
 #: characters of a site's reason that are shown, and runs whose logs are read at most

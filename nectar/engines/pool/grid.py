@@ -197,7 +197,7 @@ class PoolGrid(LocalGrid):
             level=getLogger().level,
             flower_level=logger.level,
         )
-        logger.info("%d processes carry out the devices", self._processes)
+        logger.info("simulating sites in %d processes", self._processes)
         self._pool = WorkerPool(setup, self._processes, self._report)
 
 

@@ -43,7 +43,7 @@ def keys(patient: Patient, host: str | None = None) -> Found:
             yield "fail" if entry.fatal else "warn", f"{entry.name}: {entry.problem}"
     if not any(entry.problem for entry in entries):
         files = [entry.name for entry in entries if not entry.name.endswith("/")]
-        yield "ok", f"{', '.join(files)}: modes, dates and pairs are right"
+        yield "ok", f"{', '.join(files)}: permissions, dates and key pairs are right"
     for name in ("ca.key", "server.key"):
         if patient.site and (directory / name).exists():
             yield "warn", f"{directory / name} does not belong at a site: delete it here"

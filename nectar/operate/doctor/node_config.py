@@ -116,5 +116,5 @@ def look(text: str, patient: Patient) -> tuple[Check, Patient]:
         patient = replace(patient, config=held_against(node, patient.run_config))
     except NectarError as error:
         return Check("node config", "fail", str(error)), patient
-    found = f"{', '.join(node)}: read as the site reads them, and nothing that the run asks for is vetoed"
+    found = f"{', '.join(node)}: read as the site reads them, allows this run"
     return Check("node config", "ok", found), patient
