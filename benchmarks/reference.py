@@ -84,8 +84,8 @@ def settings() -> str:
         "A setting is typed `section.key=value`; the keys of `run` have no section. "
         "`nectar config [METHOD] [KEY=VALUE]...` prints what a run would use and where each value comes from; "
         "`nectar config --help SECTION` prints a section of this page.",
-        "**default** is that of the settings class; in brackets what the file of the default data set, digits, has instead "
-        "([all files](data-sets.md)). A paper's symbol and the source of a default stand after "
+        "**default** is that of the settings class; in brackets what the file of the default data set, "
+        "digits, has instead ([all files](data-sets.md)). A paper's symbol and the source of a default stand after "
         "the meaning.",
         listed,
     ]
