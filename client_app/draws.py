@@ -408,7 +408,7 @@ def key_of(run: Run, site: str, directory: Path | None, *, seeded: bool) -> byte
         return _kept(directory / KEY)
     except OSError as error:
         raise FederationError(
-            f"the site's {KEY} cannot be kept in its state-dir ({error.strerror}): make room for it there"
+            f"the site's {KEY} cannot be kept in its state-dir ({error.strerror}): free some space there"
         ) from None
 
 

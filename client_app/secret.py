@@ -139,7 +139,7 @@ class Vault:
             write_atomically(self._path, write)
         except OSError as error:
             raise FederationError(
-                f"this site's state cannot be written ({error.strerror}): make room for it there"
+                f"this site's state cannot be written ({error.strerror}): free some space there"
             ) from None
 
     def forget_ended(self) -> None:

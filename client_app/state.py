@@ -233,7 +233,7 @@ class DirectoryState:
         """Return what to tell the server, which learns no path of the site."""
         logger.error("%s cannot be written: %s", self._directory, error)
         return FederationError(
-            f"this site's state cannot be written ({tensor_file.unreadable_reason(error)}): make room for it there"
+            f"this site's state cannot be written ({tensor_file.unreadable_reason(error)}): free some space there"
         )
 
     def _path(self, server_round: int) -> Path:

@@ -106,7 +106,7 @@ def _removable(output: Path, name: str) -> RunRecord:
 def _refuse_written(run: RunRecord) -> None:
     if run.is_written():
         raise ConfigError(
-            f"{run.id} is being written by {run.writer()}, a run that still goes on: wait for its end, or end it."
+            f"{run.id} is being written by {run.writer()}, a run in progress: wait for its end, or end it."
         )
 
 
