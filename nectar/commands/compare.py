@@ -11,6 +11,7 @@ import typer
 
 from common.errors import ConfigError, NectarError
 from nectar.arguments import ConfigFile, argument, completions, flag, option
+from nectar.comparison.listing import listing
 from nectar.comparison.request import OPTIONS, CompareOptions, option_name, parse
 from nectar.engines.flower.app import project
 from nectar.engines.processes import until_interrupted
@@ -27,7 +28,7 @@ With --grid the rows are compared for each value, or each combination of values;
 columns are the combinations.
 
 With table=NAME the rows are a paper's table's, tuned as it says, in each of its columns, or those that are named; our
-numbers stand beside the paper's. `nectar config --help` lists tables and columns.
+numbers stand beside the paper's. --list lists methods, tables and columns.
 
 \b
 nectar compare feddm fedavg --seeds 3
@@ -37,6 +38,7 @@ nectar compare feddm fedavg feddm-mnist-small --tune fedavg.lr=0.03,0.1,0.3
 nectar compare feddm fedavg --grid partition.alpha=0.1,1 \\
   --grid dataset=digits,mnist
 nectar compare table=feddm-2 --small mnist-alpha0.1
+nectar compare --list cifar10          what is there for CIFAR-10
 """
 
 _INCOMPLETE = 1
@@ -68,9 +70,19 @@ def main(
         bool,
         flag("--print", "print a command for each run, a line each, for a job array; run nothing"),
     ] = False,
+    listed: Annotated[
+        bool,
+        flag(
+            "--list",
+            "list methods, tables and the papers' figures that have each of the words; run nothing",
+        ),
+    ] = False,
     **given: Any,
 ) -> int:
     """Compare what the words name; return 0, 1 if a run failed, or 128 + n if signal n ended it."""
+    if listed:
+        print(listing(words or []))
+        return 0
     own: dict[str, Any] = {
         name: tuple(one) if isinstance(one, list) else one for name, one in given.items()
     }
