@@ -28,7 +28,7 @@ With --grid the rows are compared for each value, or each combination of values;
 columns are the combinations.
 
 With table=NAME the rows are a paper's table's, tuned as it says, in each of its columns, or those that are named; our
-numbers stand beside the paper's. --list lists methods, tables and columns.
+numbers are shown next to the paper's. --list lists methods, tables and columns.
 
 \b
 nectar compare feddm fedavg --seeds 3
@@ -38,7 +38,7 @@ nectar compare feddm fedavg feddm-mnist-small --tune fedavg.lr=0.03,0.1,0.3
 nectar compare feddm fedavg --grid partition.alpha=0.1,1 \\
   --grid dataset=digits,mnist
 nectar compare table=feddm-2 --small mnist-alpha0.1
-nectar compare --list cifar10          what is there for CIFAR-10
+nectar compare --list cifar10
 """
 
 _INCOMPLETE = 1
@@ -59,7 +59,7 @@ def main(
         bool,
         flag(
             "--dry-run",
-            "say which runs are there, and how many rounds and how much room the others take; run nothing",
+            "list the runs that have a record, and the rounds and room that the others take; run nothing",
         ),
     ] = False,
     only: Annotated[
@@ -98,7 +98,7 @@ def main(
         comparison = Comparison(request, _complain if show else _say)
     except ConfigError:
         raise
-    except NectarError:  # no data set is here, which has been said of each column
+    except NectarError:  # no column has its data set, which has been said of each
         if not dry_run or not (request.axes or request.table):
             raise
         _say(uncounted(request.cells))
@@ -124,7 +124,7 @@ def main(
 
     code, interrupted = until_interrupted(carried_out)
     if interrupted is not None:
-        _say(f"Interrupted ({interrupted.name}). The same command goes on from here.")
+        _say(f"Interrupted ({interrupted.name}). The same command continues.")
         return 128 + interrupted.number
     return code or 0
 

@@ -109,7 +109,7 @@ def test_what_another_comparison_runs_is_waited_for(small: Small, tmp_path: Path
 
     def say(sentence: str) -> None:
         message.append(sentence)
-        if "is waited for" in sentence:
+        if "waiting for its record" in sentence:
             record.note(outcome="completed")
             other.release()
 
@@ -238,7 +238,7 @@ def test_killed_in_the_middle_it_repeats_nothing(
         time.sleep(0.05)
     assert [p["outcome"] == "completed" for p in left.values()] == [True, False]
     if how == signal.SIGTERM:
-        assert "The same command goes on from here" in message
+        assert "The same command continues" in message
         assert [p["outcome"] for p in left.values()] == ["completed", "interrupted"]
     before = {p: p.stat().st_mtime_ns for p in (runs / done).rglob("*")}
 
