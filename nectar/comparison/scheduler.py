@@ -142,11 +142,6 @@ def _planned(cell: Cell, variant: Variant, seed: int) -> PlannedRun:
     return PlannedRun(variant, seed, config, Identity.of(config))
 
 
-def most_of_a_run(runs: Sequence[PlannedRun]) -> tuple[int, bool]:
-    """Return the most cores that one of ``runs`` computes on, and whether one of them is on a GPU."""
-    return max(run.cores for run in runs), any(run.on_gpu for run in runs)
-
-
 # -- carrying them out --------------------------------------------------------------------------
 
 
@@ -195,8 +190,8 @@ class Scheduler:
             return
         (self._records / LOCKS).mkdir(parents=True, exist_ok=True)
         self._logs.mkdir(parents=True, exist_ok=True)
-        jobs = self._options.parallel or runs_at_a_time(*most_of_a_run(unique))
-        jobs = min(jobs, len(pending))
+        most, gpu = max(run.cores for run in unique), any(run.on_gpu for run in unique)
+        jobs = min(self._options.parallel or runs_at_a_time(most, gpu), len(pending))
         cores = max(1, available_cores() // jobs)
         carry_out = partial(self._carry_out, starter=RunStarter(), cores=cores, search=search)
         with ThreadPoolExecutor(jobs) as pool:
