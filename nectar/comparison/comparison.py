@@ -10,8 +10,7 @@ import hashlib
 import json
 import math
 import re
-import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from common.config.resolved import Config
@@ -332,8 +331,6 @@ def _digest(text: str) -> str:
 # ---- shards --------------------------------------------------------------------------------------
 # A comparison's runs as commands and as shards for other machines.
 
-PRINT = "--print"
-
 
 def parse_shard(text: str) -> tuple[int, int]:
     """Return K and N of ``K/N``; ConfigError if it is not that, or K is not from 1 to N."""
@@ -362,31 +359,14 @@ def shard(comparison: Comparison, number: int, of: int) -> list[PlannedRun]:
     return list(runs.values())[number - 1 :: of]
 
 
-def _without_shard(words: Sequence[str]) -> Iterator[str]:
-    """Yield the words of a comparison without --only, --print and --dry-run."""
-    rest = iter(words)
-    for word in rest:
-        if word == "--only":
-            next(rest, None)
-        elif word not in (PRINT, "--dry-run") and not word.startswith("--only="):
-            yield word
-
-
-def commands(comparison: Comparison, words: Sequence[str]) -> str:
+def commands(comparison: Comparison) -> str:
     """Return a command for each run, a line each with the run's name after it: the comparison's, for one shard.
-
-    Parameters
-    ----------
-    words : sequence of str
-        What was typed after ``nectar``.
 
     Raises
     ------
     ConfigError
         If rows are searched.
     """
-    typed = shlex.join(["nectar", *_without_shard(words)])
     names = [run.name for run in shard(comparison, 1, 1)]
-    return "\n".join(
-        f"{typed} --only {k}/{len(names)}  # {name}" for k, name in enumerate(names, 1)
-    )
+    line = comparison.options.line
+    return "\n".join(f"{line} --only {k}/{len(names)}  # {name}" for k, name in enumerate(names, 1))

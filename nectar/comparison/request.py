@@ -145,7 +145,8 @@ class CompareOptions:
     @property
     def line(self) -> str:
         """The line of a shell that asks for the same."""
-        line = ["nectar", "compare", *self.words]
+        file = [] if self.file is None else ["--config", self.file]
+        line = ["nectar", "compare", *self.words, *file]
         for name in OPTIONS:
             value, option = getattr(self, name), option_name(name)
             if value is True:
