@@ -502,13 +502,13 @@ def _rounds_to(results: Results, row: str, target: float) -> str:
     runs = results.summary.loc[row, "runs"]
     rounds = results.by_round[(results.by_round["variant"] == row) & results.by_round["completed"]]
     reached = rounds[rounds["measured"] >= target].groupby("seed")["round"].min()
-    making = rounds[rounds["makes_images"].astype(bool)]
-    before = making[making["round"] <= making["seed"].map(reached).fillna(math.inf)]
-    made = before.groupby("seed").size()
+    until = rounds["seed"].map(reached).fillna(math.inf)
+    making = rounds["makes_images"].astype(bool) & (rounds["round"] <= until)
+    made = making.groupby(rounds["seed"]).sum()
     if runs and reached.empty:
-        most = int(made.max()) if len(made) else 0
-        return f">{rounds['round'].max() - most}{f' + {most}' * bool(most)}"
-    part = "" if len(reached) == runs else f" ({len(reached)} of {runs})"
-    extra = mean(made.reindex(reached.index, fill_value=0))
-    counted = count(mean(reached) - extra)
-    return f"{counted}{f' + {count(extra)}' if extra > 0 else ''}{part}"
+        least, extra, part = f">{rounds['round'].max() - made.max()}", float(made.max()), ""
+    else:
+        extra = mean(made[reached.index])
+        least = count(mean(reached) - extra)
+        part = "" if len(reached) == runs else f" ({len(reached)} of {runs})"
+    return f"{least}{f' + {count(extra)}' if extra > 0 else ''}{part}"
