@@ -95,7 +95,8 @@ def frames(
     # as objects, counts stay integers where others are missing
     by_run = DataFrame(of_runs, dtype=object).astype({"completed": bool, "alone": bool})
     target = default_target(by_run) if target is None else target
-    each = by_round.pivot(index=_RUN, columns="round", values="accuracy")
+    once = by_round.drop_duplicates([*_RUN, "round"], keep="last")  # no writer repeats a round
+    each = once.pivot(index=_RUN, columns="round", values="accuracy")
     columns = range(max([longest, *each.columns]) + 1)
     accuracies = each.reindex(columns=columns).add_prefix("accuracy_")
     by_run = by_run.join(accuracies, on=_RUN)
