@@ -264,7 +264,7 @@ def _accuracy(results: Results) -> Table:
         columns["found (alarms)"] = [_found(row) for row in rows.itertuples()]
     for seed, own in runs.groupby("seed", sort=False):
         texts = dict(zip(own["variant"], own["final"].map(share) + own["flags"], strict=True))
-        columns[f"seed {seed}"] = [texts[label] for label in rows.index]
+        columns[f"seed {seed}"] = [texts.get(label, MISSING) for label in rows.index]
     ends = (
         results.by_round[results.by_round["completed"]].groupby(["variant", "seed"])["round"].max()
     )
