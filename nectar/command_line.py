@@ -38,6 +38,8 @@ GROUPS: dict[str, dict[str, str]] = {
         "simulate": "run a federation on Flower's simulation engine, Ray",
         "compare": "run methods over seeds, what is not there yet, side by side",
         "config": "print the resolved configuration; explain methods and settings",
+        "methods": "list the methods: what sites send, and what data each takes",
+        "tables": "list the papers' tables and the experiments in each",
         "init-method": "write the files of a method of your own that runs",
         "data": "prepare a data set, count its classes by site, check a folder",
     },
@@ -94,10 +96,6 @@ _GONE = {
     "journal": "`flwr list` and `nectar status` name runs and sites.",
 }
 """Commands of earlier releases, and what there is in their place."""
-
-
-_MOVED = dict.fromkeys(("methods", "tables"), ("compare", "--list"))
-"""Commands of earlier releases that are another one's option, and still taken for a release."""
 
 
 _SEEDS = "`nectar compare METHOD --seeds N` runs it over seeds."
@@ -247,10 +245,6 @@ class Commands(Actions):
             if len(args) == 1:
                 click.echo(ctx.get_help())
                 ctx.exit()
-        if args[0] in _MOVED:
-            now = _MOVED[args[0]]
-            click.echo(f"`nectar {args[0]}` is `nectar {' '.join(now)}` now.", err=True)
-            args = [*now, *args[1:]]
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

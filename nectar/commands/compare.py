@@ -11,7 +11,6 @@ import typer
 
 from common.errors import ConfigError, NectarError
 from nectar.arguments import ConfigFile, argument, completions, flag, option
-from nectar.comparison.listing import listing
 from nectar.comparison.request import OPTIONS, CompareOptions, option_name, parse
 from nectar.engines.flower.app import project
 from nectar.engines.processes import until_interrupted
@@ -28,7 +27,7 @@ With --grid the rows are compared for each value, or each combination of values;
 columns are the combinations.
 
 With table=NAME the rows are a paper's table's, tuned as it says, in each of its columns, or those that are named; our
-numbers are shown next to the paper's. --list lists methods, tables and columns.
+numbers stand beside the paper's. `nectar config --help` lists tables and columns.
 
 \b
 nectar compare feddm fedavg --seeds 3
@@ -38,7 +37,6 @@ nectar compare feddm fedavg feddm-mnist-small --tune fedavg.lr=0.03,0.1,0.3
 nectar compare feddm fedavg --grid partition.alpha=0.1,1 \\
   --grid dataset=digits,mnist
 nectar compare table=feddm-2 --small mnist-alpha0.1
-nectar compare --list cifar10
 """
 
 _INCOMPLETE = 1
@@ -59,7 +57,7 @@ def main(
         bool,
         flag(
             "--dry-run",
-            "list the runs that have a record, and the rounds and room that the others take; run nothing",
+            "say which runs are there, and how many rounds and how much room the others take; run nothing",
         ),
     ] = False,
     only: Annotated[
@@ -70,19 +68,9 @@ def main(
         bool,
         flag("--print", "print a command for each run, a line each, for a job array; run nothing"),
     ] = False,
-    listed: Annotated[
-        bool,
-        flag(
-            "--list",
-            "list methods, tables and the papers' figures that have each of the words; run nothing",
-        ),
-    ] = False,
     **given: Any,
 ) -> int:
     """Compare what the words name; return 0, 1 if a run failed, or 128 + n if signal n ended it."""
-    if listed:
-        print(listing(words or []))
-        return 0
     own: dict[str, Any] = {
         name: tuple(one) if isinstance(one, list) else one for name, one in given.items()
     }
@@ -98,7 +86,7 @@ def main(
         comparison = Comparison(request, _complain if show else _say)
     except ConfigError:
         raise
-    except NectarError:  # no column has its data set, which has been said of each
+    except NectarError:  # no data set is here, which has been said of each column
         if not dry_run or not (request.axes or request.table):
             raise
         _say(uncounted(request.cells))
@@ -124,7 +112,7 @@ def main(
 
     code, interrupted = until_interrupted(carried_out)
     if interrupted is not None:
-        _say(f"Interrupted ({interrupted.name}). The same command continues.")
+        _say(f"Interrupted ({interrupted.name}). The same command goes on from here.")
         return 128 + interrupted.number
     return code or 0
 

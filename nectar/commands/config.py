@@ -21,7 +21,7 @@ from common.methods import METHODS, settings_class, settings_of
 from common.settings.section import Section, allowed, kind_words, notes
 from common.settings.sections import FORMS, SECTIONS, RunSettings
 from nectar.arguments import ConfigFile, Words, meant_by, parse_arguments, resolved
-from nectar.comparison.listing import tables
+from nectar.commands.tables import listing
 from nectar.comparison.paper_table import title
 from nectar.records.outputs import with_recorded
 
@@ -137,7 +137,7 @@ def _catalogue() -> str:
         f"Tables (`nectar compare {TABLE}=NAME`), and the experiments in each ([{ENDING}]: also with that ending, at "
         "two-core size):"
     )
-    return "\n\n".join([*blocks, "\n".join([head, *tables()])])
+    return "\n\n".join([*blocks, f"{head}\n{listing()}"])
 
 
 def _explain(name: str) -> str:

@@ -1,4 +1,4 @@
-"""`nectar init-method`: files that run at once, of a name that can be one; and `nectar compare --list`."""
+"""`nectar init-method`: files that run at once, of a name that can be one; and `nectar tables`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from small import Small
 
 from nectar.cli import main
 from nectar.commands.init_method import FILES
-from nectar.comparison.listing import listing
+from nectar.commands.tables import listing
 
 
 @pytest.fixture(autouse=True)
@@ -73,14 +73,8 @@ def test_its_files_run(tmp_path: Path, small: Small, monkeypatch: pytest.MonkeyP
 @pytest.mark.extended
 def test_tables_are_found_by_their_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
-        listing([]).count("\n")
-        > listing(["FedDM"]).count("\n")
-        > listing(["feddm", "mnist"]).count("\n")
+        listing().count("\n") > listing("FedDM").count("\n") > listing("feddm", "mnist").count("\n")
     )
-    assert main(["compare", "--list", "feddm-2"]) == 0
-    listed = capsys.readouterr().out
-    assert "  feddm-2 [-small]: FedDM Table 2" in listed
-    assert main(["tables", "feddm-2"]) == 0, "as it is typed in earlier releases"
-    assert capsys.readouterr() == (listed, "`nectar tables` is `nectar compare --list` now.\n")
-    assert main(["compare", "--list", "cifar10", "nosuchtable"]) == 2
-    assert "has 'cifar10' and 'nosuchtable' in its lines" in capsys.readouterr().err
+    assert "feddm-2" in listing("feddm-2")
+    assert main(["tables", "cifar10", "nosuchtable"]) == 2
+    assert "no table has 'cifar10' and 'nosuchtable'" in capsys.readouterr().err

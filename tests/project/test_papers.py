@@ -13,7 +13,7 @@ from common.config.layers import names
 from common.config.loading import load
 from common.config.tables import TABLE
 from nectar.arguments import parse_arguments
-from nectar.comparison.listing import listing
+from nectar.commands.tables import main
 from nectar.comparison.papers import PaperItem, paper_items
 from nectar.comparison.request import parse
 
@@ -67,7 +67,9 @@ def test_every_table_of_a_paper_makes_one_of_its_figures_or_tables() -> None:
 
 
 @pytest.mark.extended
-def test_they_are_listed_and_can_be_filtered() -> None:
-    everything = listing([])
-    assert all(one.line in everything for one in ITEMS)
-    assert listing(["fedssyn,", "a.10"]).strip().startswith("Fedssyn, Figure A.10: nectar run")
+def test_they_are_printed_and_can_be_filtered(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    printed = capsys.readouterr().out
+    assert all(one.line in printed for one in ITEMS)
+    assert main(["fedssyn,", "a.10"]) == 0
+    assert capsys.readouterr().out.strip().startswith("Fedssyn, Figure A.10: nectar run")
