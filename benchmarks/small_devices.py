@@ -25,7 +25,7 @@ from common.division import Division
 from common.draws.seeding import generator
 from common.learning.run import Run
 from common.samples.inputs import Samples
-from nectar.engines.local_grid import LocalGrid, TogetherGrid
+from nectar.engines.local_grid import LocalGrid
 from server_app.app import make_strategy
 from strategies.exchange.exchange import exchange
 
@@ -62,8 +62,8 @@ def _row(epochs: int, together: str, claim: Claim, pairs: int) -> Row:
         with sites_with(data):
             strategy = make_strategy(made)
             strategy.record_id = "benchmark"
-            made_of = LocalGrid if together == "off" else TogetherGrid
-            grid = made_of(client_app.app.app, CLIENTS, config)
+            app, is_together = client_app.app.app, together != "off"
+            grid = LocalGrid(app, CLIENTS, config, trains_together=is_together)
             start = {name: value.clone() for name, value in model.state_dict().items()}
             sent = ArrayRecord(dict(start))
 

@@ -16,6 +16,9 @@ from common.errors import FederationError
 #: what a run is of: nodes in one process, Ray's on one machine, or SuperNodes of their own at a SuperLink
 IN_PROCESS, RAY, SUPERLINK = ENGINES = ("in-process", "ray", "superlink")
 
+#: the clause of a server's sentence that names nodes which do not answer; `nectar status` finds them by it
+SILENT = "online and busy or not answering: "
+
 #: stands for all of them where images are told by site; no site can be called so
 ALL_SITES = "all sites"
 

@@ -27,7 +27,7 @@ from nectar.comparison.request import OPTIONS, CompareOptions, parse
 from nectar.comparison.results import Results
 from nectar.engines.local_run import run_here
 from nectar.engines.preflight import check
-from nectar.engines.processes import until_interrupted
+from nectar.engines.processes import Interrupted, until_interrupted
 from nectar.recorded_run import RecordedRun
 from nectar.records.outputs import with_recorded
 from nectar.records.record import record_at
@@ -181,12 +181,11 @@ def compare(
 
 def _carried_out(carry_out: Callable[[], T]) -> T:
     """Carry out a comparison; a signal ends its runs in order first, then does what it does anywhere."""
-    done, interrupted = until_interrupted(carry_out)
-    if interrupted is not None:
+    try:
+        return until_interrupted(carry_out)
+    except Interrupted as interrupted:
         signal.raise_signal(interrupted.number)
-        raise KeyboardInterrupt  # the signal's own handler let the program go on
-    assert done is not None
-    return done
+        raise KeyboardInterrupt from None  # the signal's own handler let the program go on
 
 
 def _say(sentence: str) -> None:

@@ -40,7 +40,7 @@ from server_app.loop import federate, server_evaluator
 from server_app.marked_lines import monitored, print_marked
 from server_app.record import Record
 from server_app.recorder import Recorder, load_ledger_tips, require_an_update, warn_no_progress
-from server_app.report import draw_report
+from server_app.report import draw_report, has_report
 from server_app.resume import ResumePoint, ancestor_of, recorded_settings, resume_point_of
 from server_app.run_directory import COMPLETED, REPORT, RunDirectory
 from server_app.tracking import Notifier, OnRound, refuse_own_pictures, require_tracker
@@ -65,7 +65,8 @@ def main(grid: Grid, context: Context) -> None:
             print_marked("settings", **recorded_settings(output_dir, str(name)))
             return
         record = serve(grid, load(context.run_config), MarkedLines())
-        draw_report(record.directory, record.directory / REPORT, images=True)
+        if not has_report(record):  # a tracker may have needed it before
+            draw_report(record.directory, {record.directory / REPORT: True})
         print_marked("completed", directory=str(record.directory))
     except NectarError as error:
         logger.error("the run stopped: %s", error)

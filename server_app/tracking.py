@@ -309,7 +309,8 @@ class MLflow:
             write_text(own / "config.yaml", yaml.safe_dump(settings_of(self._config)))
             if record.metrics_path.is_file():
                 shutil.copyfile(record.metrics_path, own / record.metrics_path.name)
-            draw_report(record.directory, own / REPORT, images=self._config.track.images)
+            pages = {record.directory / REPORT: True, own / REPORT: self._config.track.images}
+            draw_report(record.directory, pages)
             for checkpoint in (record.best, record.last):
                 if checkpoint.is_file():
                     weights_of(Checkpoint.load(checkpoint)).save(own / checkpoint.name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import os
 import sys
 from typing import Any, get_type_hints
 
@@ -12,9 +11,6 @@ from common.errors import ConfigError, near
 
 HERE = "__main__"
 """The running program: a script, or a notebook, whose own definitions are found in its process alone."""
-
-FOLDER = "NECTAR_MODULES"
-"""The variable with a folder that is searched last: where the command was started whose processes run elsewhere."""
 
 
 def is_import_path(name: str) -> bool:
@@ -31,8 +27,6 @@ def append_to_path(folder: str) -> None:
 def load(path: str) -> Any:
     """Import what an import path names; ConfigError if the module cannot be imported or does not have the name."""
     module_name, _, attribute = path.partition(":")
-    if folder := os.environ.get(FOLDER, ""):
-        append_to_path(folder)
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a user's own module may raise anything while it is imported

@@ -13,7 +13,7 @@ from common.errors import ConfigError, NectarError
 from nectar.arguments import ConfigFile, argument, completions, flag, option
 from nectar.comparison.request import OPTIONS, CompareOptions, option_name, parse
 from nectar.engines.flower.app import project
-from nectar.engines.processes import until_interrupted
+from nectar.engines.processes import Interrupted, until_interrupted
 
 HELP = """\
 Runs each METHOD with each seed, except for what the output directory already holds: a run is found by its resolved
@@ -110,11 +110,11 @@ def main(
             _say(left_out)
         return _INCOMPLETE if results.failures else 0
 
-    code, interrupted = until_interrupted(carried_out)
-    if interrupted is not None:
+    try:
+        return until_interrupted(carried_out)
+    except Interrupted as interrupted:
         _say(f"Interrupted ({interrupted.name}). The same command goes on from here.")
         return 128 + interrupted.number
-    return code or 0
 
 
 def _signature() -> inspect.Signature:

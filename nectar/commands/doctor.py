@@ -17,7 +17,7 @@ from nectar.arguments import (
     option,
     parse_arguments,
 )
-from nectar.engines.remote.order import Order
+from nectar.engines.remote.submission import Submission
 from nectar.operate.doctor.checks import Check, Found, Patient, show
 
 HELP = """\
@@ -78,13 +78,13 @@ def main(
     if node_config is not None and not site:
         raise ConfigError("--node-config is a site's: add --site.")
     typed = parse_arguments(settings, file=config_file)
-    order = Order(typed, load(typed))
+    submission = Submission(typed, load(typed))
     own_keys, user_data, own_state = (
         None if at is None else here(at) for at in (keys, data, state)
     )
     patient = Patient(
-        config=order.config,
-        run_config=order.run_config,
+        config=submission.config,
+        run_config=submission.run_config,
         server=name,
         site=site,
         keys=own_keys,
@@ -92,7 +92,7 @@ def main(
         state=own_state,
         ca=ca,
         insecure=insecure,
-        named="dataset" in order.config.origin,
+        named="dataset" in submission.config.origin,
     )
     run = bool(settings or config_file or node_config or data)
     return 0 if show(_examine(patient, node_config, run=run or not (site and name))) else 1
@@ -135,7 +135,7 @@ def _examine(
     }
     after: Mapping[str, Callable[[Patient], Found]] = {
         "device": machine.device,
-        "records": lambda seen: machine.room(None if seen.site else seen.config.output_dir),
+        "records": machine.records,
         "state": lambda seen: machine.room(seen.state if seen.site else None),
         "privacy": machine.ledger,
         "data": machine.data,

@@ -88,12 +88,12 @@ def kit(
 ) -> int:
     """Make the one file that a site gets; it holds no secret, and `nectar site init` reads it."""
     from common.sites import site_slug
-    from nectar.operate.keys.kit import make_kit, spoken
+    from nectar.operate.keys.kit import fingerprint_groups, make_kit
 
     place, target = here(directory), here(output or f"{site_slug(site)}.kit")
     certificate = make_kit(place, site, address, target)
     print(f"wrote {target}: send it to the site")
-    print(f"read out over another way, as by telephone: {spoken(certificate)}")
+    print(f"read out over another way, as by telephone: {fingerprint_groups(certificate)}")
     return _warn(place, certificate)
 
 

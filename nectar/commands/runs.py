@@ -44,7 +44,7 @@ _HEAD = ("id", "by", "method", "data set", "seed", "rounds", "accuracy", "outcom
 def main(
     words: Annotated[
         list[str] | None,
-        argument("[FILTER=VALUE | ID]... [output-dir=DIR]", "which records, and where they are"),
+        argument("[FILTER=VALUE | ID]... [output-dir=DIR]", "which records, and where they lie"),
     ] = None,
     as_json: Annotated[bool, flag("--json", "as JSON, with the directories")] = False,
     removing: Annotated[

@@ -1,6 +1,7 @@
 """``nectar simulate``: a federation on Ray, by Flower's simulation engine."""
 
 import math
+import os
 import sys
 from dataclasses import replace
 from importlib.util import find_spec
@@ -26,7 +27,7 @@ from nectar.arguments import (
 from nectar.engines.cores import available_cores
 from nectar.engines.flower.app import app_folder
 from nectar.engines.flower.errors import LaunchError
-from nectar.engines.flower.plain_command import Resources, plain_command
+from nectar.engines.flower.plain_command import plain_command
 from nectar.engines.processes import Interrupted
 from nectar.records.outputs import with_recorded
 
@@ -77,21 +78,12 @@ def main(
             "compute.client_cores do: leave out compute.workers, or --cluster"
         )
     config = with_gpu_shares(with_fitting_sites(config), cluster)
-    given = resources(config, available_cores(), cluster)
+    workers = workers_at_a_time(config, available_cores())
     if plain:
-        print(plain_command(app_folder(), config.to_run_config(), given), flush=True)
+        print(plain_command(app_folder(), config, workers, cluster), flush=True)
         return 0
-    said = {
-        "method": config.method,
-        "dataset": config.dataset,
-        "rounds": config.rounds,
-        "seed": config.seed,
-    }
-    print(
-        " ".join(f"{key}={value}" for key, value in said.items()),
-        "(--print gives the plain flwr command)",
-        flush=True,
-    )
+    chosen = f"method={config.method} dataset={config.dataset} rounds={config.rounds}"
+    print(f"{chosen} seed={config.seed} (--print gives the plain flwr command)", flush=True)
     from nectar.commands.run import log_plainly  # torch with these
     from nectar.engines.alone import on_this_machine
     from nectar.engines.preflight import check
@@ -101,10 +93,11 @@ def main(
         log_plainly()
     try:
         with on_this_machine():
-            record = simulate(config, given, check(config), verbose=verbose)
+            record = simulate(config, workers, cluster, check(config), verbose=verbose)
     except Interrupted as interrupted:
         print(f"Interrupted ({interrupted.name}).", flush=True)
-        return 128 + interrupted.number
+        # A thread of Flower's engine may wait for an actor that has ended, and Python would wait for that thread.
+        os._exit(128 + interrupted.number)
     print(next_step(record.directory), flush=True)
     return 0
 
@@ -135,7 +128,7 @@ def with_gpu_shares(config: Config, cluster: str) -> Config:
             "all is on the CPU: compute.client_gpus=SHARE gives clients one of a cluster's GPUs"
         )
     else:
-        workers = resources(config, available_cores()).workers
+        workers = workers_at_a_time(config, available_cores())
         share = 1 / math.ceil(workers / seen)
         changed = {"client_gpus": share}
         message = f"{workers} clients at a time, each on {share:.2g} of a GPU (compute.client_gpus)"
@@ -152,16 +145,8 @@ def _may_have_gpu() -> bool:
     return any(any(Path("/dev").glob(name)) for name in ("nvidia*", "kfd", "dxg"))
 
 
-def resources(config: Config, cores: int, cluster: str = "") -> Resources:
-    """Choose how many devices work at a time and what each may use.
-
-    Parameters
-    ----------
-    cores
-        Cores that this process may use.
-    cluster
-        The Ray cluster that the devices work on, if any.
-    """
+def workers_at_a_time(config: Config, cores: int) -> int:
+    """Return how many devices work at a time on so many cores of this machine."""
     compute = config.compute
     if compute.device.startswith("cuda") and compute.client_gpus == 0:
         raise ConfigError(
@@ -169,10 +154,4 @@ def resources(config: Config, cores: int, cluster: str = "") -> Resources:
             "from them: set compute.client_gpus, such as 0.1"
         )
     fitting = max(1, cores // compute.client_cores)
-    return Resources(
-        supernodes=config.federation.sites,
-        client_cores=compute.client_cores,
-        client_gpus=compute.client_gpus,
-        workers=compute.workers or min(fitting, config.federation.sites),
-        cluster=cluster,
-    )
+    return compute.workers or min(fitting, config.federation.sites)

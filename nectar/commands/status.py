@@ -14,7 +14,7 @@ from nectar.arguments import CaFile, Connection, Insecure, flag, format_duration
 from nectar.text import MISSING, aligned, plain
 
 if TYPE_CHECKING:
-    from nectar.engines.remote.federation_status import FederationStatus, RunStatus, SiteStatus
+    from nectar.engines.flower.federation import Node, Run
 
 HELP = """\
 Names each registered site, whether it is online, since when or when it was seen last, and the run and round in which
@@ -50,46 +50,45 @@ def main(
 ) -> int:
     """Show how the federation stands; return 0 if all its sites are online, else 1."""
     from nectar.engines.flower.connection import connect
-    from nectar.engines.remote.federation_status import federation_status
-    from nectar.operate.keys.inventory import certificate_days, certificate_problems
+    from nectar.engines.flower.federation import federation_status
+    from nectar.operate.keys.inventory import certificates
 
     if keys_in and not here(keys_in).is_dir():
         raise ConfigError(f"there is no directory of keys {keys_in}: give another --keys, or none")
     connection = connect(name, ca, insecure=insecure)
     connection.wait(0)
     keys = here(keys_in) if keys_in else None
-    ending = certificate_problems(keys) if keys else []
-    found = federation_status(connection)
+    ending, days = certificates(keys) if keys else ([], {})
+    sites, runs = federation_status(connection)
     if as_json:
-        days = certificate_days(keys) if keys else {}
-        content = {"superlink": connection.address, **asdict(found), "certificates": ending}
-        content["certificate_days"] = days
+        content = {
+            "superlink": connection.address,
+            "sites": [asdict(site) for site in sites],
+            "runs": [asdict(run) for run in runs],
+            "certificates": ending,
+            "certificate_days": days,
+        }
         print(json.dumps(content, indent=2))
     else:
-        print("\n".join([*_lines(connection.address, found), *ending]))
-    return 0 if found.well else 1
+        print("\n".join([*_lines(connection.address, sites, runs), *ending]))
+    return 0 if sites and all(site.status == "online" for site in sites) else 1
 
 
-def _lines(address: str, found: FederationStatus) -> list[str]:
-    online = sum(site.status == "online" for site in found.sites)
-    lines = [f"{address}: {online} of {len(found.sites)} sites online"]
-    if found.sites:
-        lines += ["", aligned([_HEAD, *map(_row, found.sites)], right=False)]
-    lines += (
-        ["", *(_run(run, found.sites) for run in found.runs)]
-        if found.runs
-        else ["", "no run is going on"]
-    )
-    return lines
+def _lines(address: str, sites: list[Node], runs: list[Run]) -> list[str]:
+    online = sum(site.status == "online" for site in sites)
+    lines = [f"{address}: {online} of {len(sites)} sites online"]
+    if sites:
+        lines += ["", aligned([_HEAD, *map(_row, sites)], right=False)]
+    return [*lines, "", *([_run(run, sites) for run in runs] or ["no run is going on"])]
 
 
-def _row(member: SiteStatus) -> tuple[str, ...]:
-    state = "never online" if member.status == "registered" else member.status
-    told = (member.site, state, member.since, member.run, member.work, member.node)
-    return tuple(plain(text) or MISSING for text in told)
+def _row(site: Node) -> tuple[str, ...]:
+    state = "never online" if site.status == "registered" else site.status
+    cells = (site.site, state, site.since, site.run, site.work, site.node)
+    return tuple(plain(text) or MISSING for text in cells)
 
 
-def _run(run: RunStatus, sites: Sequence[SiteStatus]) -> str:
+def _run(run: Run, sites: Sequence[Node]) -> str:
     begun = f"run {run.run}: {run.status} for {run.seconds / 60:.0f} min"
     if run.rounds:
         begun += f", round {run.reached} of {run.rounds} done"

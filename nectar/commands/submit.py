@@ -26,8 +26,7 @@ from server_app.run_directory import REPORT, RunDirectory
 
 if TYPE_CHECKING:
     from nectar.engines.flower.connection import Connection as Link
-    from nectar.engines.remote.order import Order
-    from nectar.engines.remote.watching import Watched
+    from nectar.engines.remote.submission import Submission
 
 HELP = """\
 Checks the configuration, hands the app to the SuperLink, shows the run's log and, at its end, says where the record
@@ -60,7 +59,9 @@ def main(
     """Submit what the words say; return 0 if it completed, 1 if not, 128 + n if signal n ended the watching."""
     from nectar.engines.flower.connection import connect
     from nectar.engines.preflight import check_kind
-    from nectar.engines.remote.order import order_of
+    from nectar.engines.processes import Interrupted
+    from nectar.engines.remote.submission import parse_submission
+    from nectar.engines.remote.watching import watch
 
     settings = words or []
     if "=" in name:
@@ -72,24 +73,25 @@ def main(
     if stop is not None:  # whatever is wrong with the settings that a run would have
         return _stop(connect(name, ca, insecure=insecure), str(stop))
     # Options name files of this machine, and what is typed goes to every site.
-    order = order_of(settings, config_file, typed_command(["submit", name, *settings]))
-    if not order.resumes:
-        check_kind(order.config)
-    project()  # refused, if it is, before anything is asked
+    submission = parse_submission(settings, config_file, typed_command(["submit", name, *settings]))
+    if not submission.resumes:
+        check_kind(submission.config)
+    project()  # refused, if it is, before any question to the server
     connection = connect(name, ca, insecure=insecure)
-    run = _submit(connection, order) if follow is None else str(follow)
-    options = [*(["--ca", ca] if ca else []), *["--insecure"] * insecure]
-    again = shlex.join(["nectar", "submit", name, *options])
-    watched = _watch(connection, run, again, verbose=verbose)
-    if watched.outcome is None:
-        return 128 + watched.signal
-    if watched.record:
-        _tell_record(Path(one_line(watched.record)))
-    return 0 if watched.outcome.completed else 1
+    run = _submit(connection, submission) if follow is None else str(follow)
+    try:
+        ended = watch(connection, run, verbose=verbose)
+    except Interrupted as interrupted:
+        options = [*(["--ca", ca] if ca else []), *["--insecure"] * insecure]
+        _leave(connection, run, shlex.join(["nectar", "submit", name, *options]))
+        return 128 + interrupted.number
+    if ended.record:
+        _print_record(Path(one_line(ended.record)))
+    return 0 if ended.completed else 1
 
 
-def _tell_record(place: Path) -> None:
-    """Say where the run's record lies, which may be this very machine."""
+def _print_record(place: Path) -> None:
+    """Print where the run's record is, which may be on this machine."""
     print(f"the record lies where the ServerApp runs: {place}", flush=True)
     if (place / REPORT).is_file():
         print(f"its report: {place / REPORT}", flush=True)
@@ -97,38 +99,20 @@ def _tell_record(place: Path) -> None:
         print(next_step(place), flush=True)
 
 
-def _submit(connection: Link, order: Order) -> str:
+def _submit(connection: Link, submission: Submission) -> str:
     from nectar.engines.flower.superlink import own_bundle
-    from nectar.engines.remote.order import described
+    from nectar.engines.preflight import check_kind
+    from nectar.engines.remote.submission import resume_submission
 
     connection.wait(0)
-    if order.resumes:
-        order = _resumed(connection, order)
-    print(f"submitting to {connection.address}: {described(order)}", flush=True)
+    if submission.resumes:  # every node is sent the settings of the record again
+        submission = resume_submission(connection, submission)
+        check_kind(submission.config)
+    print(f"submitting to {connection.address}: {submission}", flush=True)
     with connection.superlink() as superlink:
-        run = superlink.start(own_bundle(), order.run_config | submitter())
+        run = superlink.start(own_bundle(), submission.run_config | submitter())
     print(f"run {run}", flush=True)
     return run
-
-
-def _resumed(connection: Link, order: Order) -> Order:
-    """Learn from the server which settings the record was run with: every node is told them again."""
-    from nectar.engines.preflight import check_kind
-    from nectar.engines.remote.order import ask_settings, resumed
-
-    folder, _, record = order.resumes.rstrip("/").rpartition("/")
-    order = resumed(order, *ask_settings(connection, record, folder or order.output_dir))
-    check_kind(order.config)
-    return order
-
-
-def _watch(connection: Link, run: str, again: str, *, verbose: bool) -> Watched:
-    from nectar.engines.remote.watching import watch
-
-    watched = watch(connection, run, verbose=verbose)
-    if watched.outcome is None:
-        _leave(connection, run, again)
-    return watched
 
 
 def _leave(connection: Link, run: str, again: str) -> None:

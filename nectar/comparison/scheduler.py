@@ -294,7 +294,8 @@ class Scheduler:
         """Have nothing more started, and end the processes that are left, in order if they listen."""
         with self._mutex:
             self._stop.set()
-        processes.end(lambda: processes.running([job.process for job in self._jobs]), _STEPS)
+        started = [job.process for job in self._jobs]
+        processes.end(lambda: [each for each in started if each.poll() is None], _STEPS)
 
 
 def _start(

@@ -1,12 +1,12 @@
 """The in-process engine: a Flower Grid that calls the ClientApp directly. Same apps, same messages, no processes.
 
-One of the two modules that touch Flower's private parts: outside a Flower runtime, a Message needs a task's identity.
+It uses a private module of Flower: outside a Flower runtime, a Message needs a task's identity.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import getLogger
 from typing import Any
 
@@ -35,8 +35,6 @@ _FIRST_NODE = 1000
 
 Record = ArrayRecord | ConfigRecord | MetricRecord
 
-LookAhead = Callable[[Iterator[tuple[Message, Context]]], int]
-
 UserConfig = Mapping[str, str | int | float | bool]
 
 
@@ -54,9 +52,12 @@ class LocalGrid(Grid):
     node_config : mapping, optional
         Added to every node's config.
     progress : callable, optional
-        Told (messages carried out, messages pushed together) after each one.
+        Called with (messages carried out, messages pushed together) after each one.
     one_for_all : bool
         Whether the app tells what all of the ``clients`` partitions would answer to the roll call, where it can.
+    trains_together : bool
+        Whether the app is shown the instructions that wait, each with its node's context, before the first of them is
+        carried out, so that it can train sites together (``compute.batched``).
     """
 
     works_when_asked = True
@@ -70,6 +71,7 @@ class LocalGrid(Grid):
         progress: Callable[[int, int], None] | None = None,
         *,
         one_for_all: bool = False,
+        trains_together: bool = False,
     ) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
         self._app = client_app
@@ -83,6 +85,7 @@ class LocalGrid(Grid):
         )
         self._kept: dict[int, Context] = {}
         self._one_for_all = one_for_all and not self._node_config
+        self.trains_together, self._shown = trains_together, set[str]()
 
     def set_run(self, run: Any) -> None:
         """There is only this run."""
@@ -166,11 +169,24 @@ class LocalGrid(Grid):
         return [self._worked(message) for message in asked]
 
     def _worked(self, message: Message) -> Message:
+        if self.trains_together and message.metadata.message_id not in self._shown:
+            self._look_ahead([message, *self._waiting.values()])
         reply = self._call(message)
+        self._report()
+        return reply
+
+    def _look_ahead(self, due: Sequence[Message]) -> None:
+        """Let the app see what is next, and note how much of it need not be shown again."""
+        threads = torch.get_num_threads()
+        train_stacked_ahead = self._app.train_stacked_ahead  # type: ignore[attr-defined]
+        shown = train_stacked_ahead((m, self._context(m.metadata.dst_node_id)) for m in due)
+        torch.set_num_threads(threads)
+        self._shown = {message.metadata.message_id for message in due[:shown]}
+
+    def _report(self) -> None:
         self._carried_out += 1
         if self._progress is not None:
-            self._progress(self._carried_out, self._pushed)
-        return reply
+            self._progress(min(self._carried_out, self._pushed), self._pushed)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -179,34 +195,13 @@ class LocalGrid(Grid):
         return self.pull_messages(self.push_messages(messages))
 
 
-class TogetherGrid(LocalGrid):
-    """A `LocalGrid` whose app sees what is next, so that it can train sites together (``compute.batched``).
-
-    The app's ``train_stacked_ahead`` is shown the instructions that wait, each with its node's context, before the
-    first of them is carried out, and returns how many of them it need not be shown again.
-    """
-
-    trains_together = True
-    _shown: frozenset[str] = frozenset()
-
-    def _worked(self, message: Message) -> Message:
-        if message.metadata.message_id not in self._shown:
-            due = [message, *self._waiting.values()]
-            threads = torch.get_num_threads()
-            train_stacked_ahead: LookAhead = self._app.train_stacked_ahead  # type: ignore[attr-defined]
-            shown = train_stacked_ahead((m, self._context(m.metadata.dst_node_id)) for m in due)
-            torch.set_num_threads(threads)
-            self._shown = frozenset(m.metadata.message_id for m in due[:shown])
-        return super()._worked(message)
-
-
 def identify(message: Message) -> None:
     """Give ``message`` an id, as a SuperLink does."""
     message.metadata.__dict__["_message_id"] = uuid.uuid4().hex
 
 
 def _copied(message: Message) -> Message:
-    """Return what arrives of ``message``: records of its own, and the bytes of arrays, which nobody can write to."""
+    """Return what arrives of ``message``: records of its own, and the bytes of arrays, which cannot be written to."""
     records = {name: _record(record) for name, record in message.content.items()}
     new: Message = object.__new__(Message)
     new.__dict__.update(message.__dict__)
@@ -228,7 +223,7 @@ def _record(record: Record) -> Record:
 
 
 def copy_of(array: Array) -> Array:
-    """Return another Array of the same bytes, which nobody can write to."""
+    """Return another Array of the same bytes, which cannot be written to."""
     new = Array.__new__(Array)
     new.__dict__.update(array.__dict__)
     return new

@@ -20,16 +20,16 @@ from server_app.tracking import require_tracker
 
 
 def check_kind(config: Config) -> None:
-    """See that the methods can learn from such data; only a set of one's own has to be read for it.
+    """Check that the methods can learn from such data; only a user's own data set has to be read for it.
 
     Raises
     ------
     NectarError
         If the data set is text, or is not described in full.
     """
-    told = [settings.disclosure() for settings in config.methods.values()]
+    disclosures = [settings.disclosure() for settings in config.methods.values()]
     names = (config.method, *config.inner)
-    images = any(disclosed is not None and disclosed.images for disclosed in told)
+    images = any(found is not None and found.images for found in disclosures)
     if images or (not kind_of(config.dataset) and any(map(_is_choosy, names))):
         run = Division(config).run
         for name in names:

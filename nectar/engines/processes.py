@@ -1,4 +1,4 @@
-"""Child processes: each is started in a session of its own, dies with its parent, and is ended step by step."""
+"""Child processes: each is started in its own session, dies with its parent, and is ended step by step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any, Protocol, TypeVar
+from typing import IO, TypeVar
 
 import psutil
 
@@ -29,14 +29,7 @@ _PR_SET_PDEATHSIG = 1
 _POLL = 0.02
 
 
-class Process(Protocol):
-    """What can be ended: a `subprocess.Popen`, a `psutil.Process`."""
-
-    def send_signal(self, sig: signal.Signals, /) -> None:
-        """Send it a signal if it is there."""
-
-
-P = TypeVar("P", bound=Process)
+P = TypeVar("P", subprocess.Popen[bytes], psutil.Process)
 T = TypeVar("T")
 
 
@@ -51,7 +44,7 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a program that reads nothing.
 
-    It has a session of its own: Ctrl-C goes to this process alone, which ends things in order.
+    It has its own session: Ctrl-C goes to this process alone, which ends things in order.
 
     Parameters
     ----------
@@ -77,7 +70,7 @@ def start(
 
 
 def module_command(module: str, *words: str) -> list[str]:
-    """Return the command that runs a module of Nectar's, which is told this process's number first."""
+    """Return the command that runs a module of Nectar's, whose first argument is this process's number."""
     return [sys.executable, "-P", "-m", module, str(os.getpid()), *words]
 
 
@@ -96,7 +89,7 @@ def end_with(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
     else:
         threading.Thread(target=_watch, args=(parent, number), daemon=True).start()
-    if os.getppid() != parent:  # it died before the system had been told
+    if os.getppid() != parent:  # it died before the request
         os._exit(1)
 
 
@@ -158,11 +151,6 @@ def end(living: Callable[[], Collection[P]], steps: Steps = STEPS) -> list[P]:
     return list(living())
 
 
-def running(children: Collection[subprocess.Popen[bytes]]) -> list[subprocess.Popen[bytes]]:
-    """Return the children that have not ended."""
-    return [child for child in children if child.poll() is None]
-
-
 def living(chosen: Callable[[int], bool] = lambda pid: True) -> list[psutil.Process]:
     """Return this user's processes, this one and those that only wait to be reaped excepted, that are ``chosen``."""
     found = []
@@ -188,8 +176,6 @@ def how_it_ended(code: int) -> str:
 
 
 # ---- interrupt -----------------------------------------------------------------------------------
-# Signals that end a run, as one exception that is raised once and never during the clean-up.
-
 _NUMBERS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
@@ -204,50 +190,23 @@ class Interrupted(BaseException):
         self.name = signal.Signals(number).name
 
 
-def until_interrupted(work: Callable[[], T]) -> tuple[T | None, Interrupted | None]:
-    """Do ``work``; return what came of it, or the signal that ended it, once its own clean-up is done undisturbed."""
-    interrupts = Interrupts()
-    try:
-        with interrupts:
-            return work(), None
-    except Interrupted as interrupted:
-        return None, interrupted
-    finally:
-        interrupts.restore()
+def until_interrupted(work: Callable[[], T]) -> T:
+    """Do ``work``, in which the first ending signal raises `Interrupted`; later ones do not disturb its clean-up.
 
-
-class Interrupts:
-    """While entered, the first ending signal raises `Interrupted`.
-
-    From then, or from the exit, on they are ignored until `restore`, so that what follows can put things in order
-    undisturbed.
-
-    Outside the main thread, where Python allows no handlers, it does nothing.
+    What the caller had ignored (nohup, a shell's background job) stays ignored. Outside the main thread, where Python
+    allows no handlers, no signal is caught.
     """
+    in_main = threading.current_thread() is threading.main_thread()
+    caught = [n for n in _NUMBERS if in_main and signal.getsignal(n) is not signal.SIG_IGN]
 
-    def __init__(self) -> None:
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            return
-        for number in _NUMBERS:
-            # What the caller had ignored (nohup, a shell's background job) stays ignored.
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._raise)
-
-    def __exit__(self, *_: object) -> None:
-        self._ignore()
-
-    def restore(self) -> None:
-        """Put the handlers back that were there before."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _raise(self, number: int, frame: FrameType | None) -> None:
-        self._ignore()
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        for each in caught:
+            signal.signal(each, signal.SIG_IGN)
         raise Interrupted(number)
 
-    def _ignore(self) -> None:
-        for number in self._before:
-            signal.signal(number, signal.SIG_IGN)
+    before = {number: signal.signal(number, interrupt) for number in caught}
+    try:
+        return work()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

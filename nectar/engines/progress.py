@@ -18,11 +18,11 @@ from server_app.run_directory import RunDirectory
 logger = logging.getLogger("flwr")
 
 _ON_TERMINAL, _IN_LOG = 1.0, 60.0
-"""Seconds between two lines: one that replaces the last on a terminal, one more where there is none."""
+"""Seconds between two lines: one that replaces the last on a terminal, one more in a log."""
 
 
 class Progress(Observer):
-    """Knows the sites' and the server's work as far as it is told of it.
+    """Computes from the reported work of the sites and the server how long a round and the run take.
 
     Parameters
     ----------
@@ -39,13 +39,13 @@ class Progress(Observer):
     ) -> None:
         self._rounds, self._clock = rounds, clock
         self._round = 0
-        self._begun: float | None = None
+        self._started: float | None = None
         self._answered: float | None = None
         self._done, self._asked, self._usually = 0, asked, asked
         self._parts: dict[str, float] = {}
-        self._sites: float | None = None
-        self._server: float | None = None
-        self._whole: float | None = None
+        self._last: tuple[float, float] | None = (
+            None  # seconds of the sites, and then of the server
+        )
 
     def begun(self, record: RunDirectory, sites: Sequence[Site]) -> None:
         """Take note of the record, which says how many rounds a resumed run has done: it begins with the next."""
@@ -59,29 +59,28 @@ class Progress(Observer):
 
     def _begin_round(self) -> None:
         now = self._clock()
-        if self._begun is not None:
-            self._whole = now - self._begun
-            self._server = now - (self._begun if self._answered is None else self._answered)
+        if self._started is not None:
+            answered = self._started if self._answered is None else self._answered
+            self._last = answered - self._started, now - answered
         self._round += 1
-        self._begun, self._answered = now, None
+        self._started, self._answered = now, None
         self._done, self._asked, self._parts = 0, self._usually, {}
 
     def __call__(self, done: int, of: int) -> None:
         """Take note of how many of the sites that were asked have answered."""
-        if self._begun is None:
+        if self._started is None:
             return  # who is there
         self._done, self._asked, self._parts = done, of, {}
         if done == of:
             self._answered = self._clock()
-            self._sites = self._answered - self._begun
 
     def step(self, where: str, done: int, steps: int) -> None:
         """Take note of how far a site's work is, or the server's."""
         self._parts[where] = min(1.0, done / max(1, steps))
 
     def line(self) -> str:
-        """Return where the run stands; nothing before its first round and after its last."""
-        if self._begun is None or self._round > self._rounds:
+        """Return how far the run is; nothing before its first round and after its last."""
+        if self._started is None or self._round > self._rounds:
             return ""
         at_server = self._asked == self._done
         part = sum(self._parts.values())
@@ -93,24 +92,23 @@ class Progress(Observer):
         left = self._seconds_left(part, at_server)
         if left is None:
             return f"round {self._round}/{self._rounds}: {what}"
-        whole = self._whole or self._clock() - self._begun + left
+        whole = sum(self._last) if self._last else self._clock() - self._started + left
         run = left + whole * (self._rounds - self._round)
         round_left, run_left = format_duration(left), format_duration(run)
         return f"round {self._round}/{self._rounds}: {what}; the round takes {round_left} more, the run {run_left}"
 
     def _seconds_left(self, part: float, at_server: bool) -> float | None:
         """Return the seconds until the round is over; None if nothing was measured yet."""
-        assert self._begun is not None
+        assert self._started is not None
         now = self._clock()
+        sites, server = self._last or (None, None)
         if at_server:
-            begun = self._begun if self._answered is None else self._answered
-            whole = (now - begun) / part if part else self._server
-            return None if whole is None else max(0.0, whole - (now - begun))
-        work = self._done + part
-        whole = (now - self._begun) * self._asked / work if work else self._sites
-        if whole is None:
-            return None
-        return max(0.0, whole - (now - self._begun)) + (self._server or 0.0)
+            taken = now - (self._started if self._answered is None else self._answered)
+            whole, after = taken / part if part else server, 0.0
+        else:
+            taken, work = now - self._started, self._done + part
+            whole, after = taken * self._asked / work if work else sites, server or 0.0
+        return None if whole is None else max(0.0, whole - taken) + after
 
 
 @contextmanager

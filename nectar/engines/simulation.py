@@ -1,22 +1,21 @@
-"""A simulation on Flower's Ray engine, in this process: no port, no SuperLink, no program beside Ray's own."""
+"""A simulation on Flower's Ray engine, in this process: no port, no SuperLink, no program except Ray's own."""
 
 from __future__ import annotations
 
 import ctypes
 import logging
 import os
-import shutil
 import socket
 import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -24,7 +23,7 @@ from flwr.serverapp import Grid, ServerApp
 from common.config.resolved import Config
 from nectar.engines.flower.app import client_app
 from nectar.engines.flower.errors import LaunchError
-from nectar.engines.flower.plain_command import Resources
+from nectar.engines.private_folder import private_folder
 from nectar.engines.processes import import_path, until_interrupted
 from server_app.app import Observer, Start, serve
 from server_app.record import Record
@@ -52,7 +51,8 @@ _TO_END = 10.0
 
 def simulate(
     config: Config,
-    resources: Resources,
+    workers: int,
+    cluster: str = "",
     start: Start | None = None,
     observer: Observer | None = None,
     *,
@@ -62,6 +62,10 @@ def simulate(
 
     Parameters
     ----------
+    workers : int
+        Devices at work at a time, on a Ray of the run's own.
+    cluster : str
+        The Ray cluster whose cores bound these instead.
     start : Start, optional
         What the check made that the run begins with.
     verbose : bool
@@ -78,43 +82,39 @@ def simulate(
         hide_idle_lines()
     from flwr.simulation import run_simulation  # imports Ray, for seconds
 
-    server, served = ServerApp(), _Served(config, start, observer or Observer())
+    server = ServerApp()
+    served = _Served(lambda grid: serve(grid, config, observer or Observer(), start=start))
     server.main()(served)
     client = ConfiguredApp({k: v for k, v in config.to_run_config().items() if v != ""})
-    share = {"num_cpus": resources.client_cores, "num_gpus": float(resources.client_gpus)}
+    compute = config.compute
+    share = {"num_cpus": compute.client_cores, "num_gpus": float(compute.client_gpus)}
     backend: dict[str, Any] = {"client_resources": share}
 
     def work() -> None:
         try:
-            run_simulation(server, client, resources.supernodes, backend_config=backend)
+            run_simulation(server, client, config.federation.sites, backend_config=backend)
         finally:
             served.end()
 
-    with _ray(resources, verbose=verbose):
-        _, interrupted = until_interrupted(work)  # after Ray has taken the signals for itself
-    if interrupted is not None:
-        raise interrupted
-    if served.error is not None:
-        raise served.error
-    assert served.record is not None
-    return served.record
+    with _ray(workers * compute.client_cores, cluster, verbose=verbose):
+        until_interrupted(work)  # after Ray has taken the signals for itself
+    return served.outcome.result(timeout=0)
 
 
 class _Served:
     """The ServerApp's main function, and what came of it in the thread that Flower runs it in."""
 
-    def __init__(self, config: Config, start: Start | None, observer: Observer) -> None:
-        self._config, self._start, self._observer = config, start, observer
+    def __init__(self, work: Callable[[Grid], Record]) -> None:
+        self._work = work
         self._thread: threading.Thread | None = None
-        self.record: Record | None = None
-        self.error: BaseException | None = None
+        self.outcome: Future[Record] = Future()
 
     def __call__(self, grid: Grid, context: Context) -> None:
         self._thread = threading.current_thread()
         try:
-            self.record = serve(grid, self._config, self._observer, start=self._start)
+            self.outcome.set_result(self._work(grid))
         except BaseException as error:
-            self.error = error
+            self.outcome.set_exception(error)
 
     def end(self) -> None:
         """Have a run that has not ended do so as Ctrl-C would end it in this thread, and wait for it."""
@@ -158,8 +158,8 @@ def hide_idle_lines() -> None:
 
 
 @contextmanager
-def _ray(resources: Resources, *, verbose: bool) -> Iterator[None]:
-    """Start Ray, or join the cluster of ``resources``; end it, and delete its files, at the end."""
+def _ray(cores: int, cluster: str, *, verbose: bool) -> Iterator[None]:
+    """Start Ray, or join a cluster; end it, and delete its files, at the end."""
     os.environ |= _ENVIRONMENT | {"RAY_COLOR_PREFIX": str(int(sys.stderr.isatty()))}
     import ray
 
@@ -168,38 +168,26 @@ def _ray(resources: Resources, *, verbose: bool) -> Iterator[None]:
         environment["worker_process_setup_hook"] = f"{__name__}.{hide_idle_lines.__name__}"
     level = logging.INFO if verbose else logging.ERROR
     given: dict[str, Any] = {"runtime_env": environment, "logging_level": level}
-    folder = None
-    if resources.cluster:
-        require_cluster(resources.cluster)
-    else:
-        folder = own_folder()
-        cores = resources.workers * resources.client_cores
-        given |= {"num_cpus": cores, "include_dashboard": False, "_temp_dir": str(folder)}
-    try:
+    with ExitStack() as stack:
+        if cluster:
+            require_cluster(cluster)
+        else:
+            folder = stack.enter_context(private_folder(_PREFIX, _base()))
+            given |= {"num_cpus": cores, "include_dashboard": False, "_temp_dir": str(folder)}
+        stack.callback(ray.shutdown)
         try:
-            ray.init(resources.cluster or "local", **given)
+            ray.init(cluster or "local", **given)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise no_cluster(resources.cluster, error) from None
+            raise no_cluster(cluster, error) from None
         yield
-    finally:
-        ray.shutdown()
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
-def own_folder() -> Path:
-    """Return a new folder for Ray's sockets and logs, after those that killed simulations left have been deleted."""
-    name = f"{_PREFIX}{os.getpid()}"
-    bases = {Path(tempfile.gettempdir()).resolve(): None, Path("/tmp"): None}
-    for base in bases:
-        for left in base.glob(f"{_PREFIX}*"):
-            number = left.name.removeprefix(_PREFIX)
-            if number.isdigit() and not psutil.pid_exists(int(number)):
-                shutil.rmtree(left, ignore_errors=True)  # another user's stays
-    for base in bases:
+def _base() -> Path:
+    """Return where temporary files go, or /tmp if Ray's sockets there would have too long names."""
+    name = f"{_PREFIX}{'x' * 8}"  # as tempfile's
+    for base in (Path(tempfile.gettempdir()).resolve(), Path("/tmp")):
         if len(os.fsencode(base / name)) + _RAY_TAIL <= _SOCKET_PATH:
-            (base / name).mkdir(mode=0o700, exist_ok=True)
-            return base / name
+            return base
     raise LaunchError(
         f"The temporary directory {tempfile.gettempdir()} has too long a name for Ray's sockets ({_SOCKET_PATH} bytes "
         "with what Ray appends); set TMPDIR to a shorter one."
@@ -207,7 +195,7 @@ def own_folder() -> Path:
 
 
 def require_cluster(address: str) -> None:
-    """See who listens at ``HOST:PORT``, which Ray tries for minutes; LaunchError if nobody; other forms are Ray's."""
+    """Check that something listens at ``HOST:PORT``, else LaunchError: Ray tries for minutes; other forms are Ray's."""
     host, colon, port = address.rpartition(":")
     if not colon or "/" in address:
         return
@@ -218,7 +206,7 @@ def require_cluster(address: str) -> None:
 
 
 def no_cluster(address: str, error: Exception) -> LaunchError:
-    """Return the sentence that there is no cluster."""
+    """Return the error that no cluster answers."""
     reason = str(error).strip().partition("\n")[0]
     return LaunchError(
         f"No Ray cluster answers at {address} ({reason}): start one with `ray start --head`, and give HOST:PORT of its "

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from nectar.engines.site.approval import (
     give,
     listed,
 )
+from nectar.operate.privacy_plan import cost_text
 
 #: characters of a line that an owner is shown
 _WIDEST = 400
@@ -60,17 +61,11 @@ def worked_out(given: Mapping[str, Any]) -> dict[str, Any]:
         be read here; ``lines``.
     """
     own = bool(given["pinned"]) or given["app"] == own_bundle()
-    if own:
-        app = (
-            "the one pinned here"
-            if given["pinned"]
-            else "the one that the Nectar installed here makes"
-        )
-    else:
-        app = (
-            f"NOT the one that the Nectar installed here makes ({version('nectar-fl')}): it may send something else "
-            "than is said below"
-        )
+    app = (
+        "the one pinned here" if given["pinned"] else "the one that the Nectar installed here makes"
+    )
+    if not own:
+        app = f"NOT {app} ({version('nectar-fl')}): it may send something else than is said below"
     lines, methods = [f"app       {given['app'][:16]}, {app}"], []
     if submitter := given["run"].get(BY):
         lines.append(f"from      {submitter}, as the SuperLink reports it; unchecked")
@@ -107,17 +102,18 @@ def _described(config: Config, parameters: int, node: Mapping[str, Any]) -> Iter
     around = f" around {', '.join(inside)}" if inside else ""
     yield f"method    {config.method}{around} on {config.dataset}, {config.rounds} rounds"
     for name, settings in config.methods.items():
-        told = settings.disclosure()
-        if told is None:
+        disclosure = settings.disclosure()
+        if disclosure is None:
             yield f"sends     {name}: its settings do not say what"
             continue
         facts = {
-            "real examples as they are": told.unchanged,
-            f"begun as {told.began_as}": bool(told.began_as),
-            "classes can be read from it": told.labels,
-            "numbers of examples of each class": told.class_counts,
+            "real examples as they are": disclosure.unchanged,
+            f"begun as {disclosure.began_as}": bool(disclosure.began_as),
+            "classes can be read from it": disclosure.labels,
+            "numbers of examples of each class": disclosure.class_counts,
         }
-        yield "; ".join([f"sends     {told.payload}", *(text for text, so in facts.items() if so)])
+        true = [text for text, is_true in facts.items() if is_true]
+        yield "; ".join([f"sends     {disclosure.payload}", *true])
     yield f"model     {parameters:,} numbers, {4 * parameters / 1e6:.2f} MB where all of it is sent"
     asked = [
         f"{section}.{name}={getattr(values, name)}"
@@ -141,10 +137,9 @@ def _privacy(config: Config, node: Mapping[str, Any]) -> str:
         return f"noise multiplier {noise}; what it costs, the ledger says as it is charged{seeded}"
     event = Event("approval", privacy.noise_multiplier, steps[0], steps[1] * config.rounds)
     cost = epsilon([event], privacy.delta).value
-    said = f"{cost:.3g}" if math.isfinite(cost) else "without bound"
     return (
-        f"epsilon {said} at delta {privacy.delta:g} for all {config.rounds} rounds, of {count:,} examples; noise "
-        f"multiplier {noise}{seeded}"
+        f"epsilon {cost_text(cost)} at delta {privacy.delta:g} for all {config.rounds} rounds, of {count:,} examples; "
+        f"noise multiplier {noise}{seeded}"
     )
 
 
@@ -154,7 +149,7 @@ def _examples(node: Mapping[str, Any]) -> int:
     if place is None or not place.is_dir():
         return 0
     found = (path for path in place.glob("*/*") if path.is_file())
-    return sum(1 for _, _ in zip(range(_COUNTED), found, strict=False))
+    return sum(1 for _ in islice(found, _COUNTED))
 
 
 # ---- the owner's word ----------------------------------------------------------------------------
@@ -164,7 +159,7 @@ _DIGEST, _TYPED = re.compile(r"[0-9a-f]{64}"), re.compile(rf"[0-9a-f]{{{DIGITS},
 
 
 def waiting(state: Path) -> str:
-    """Return in words what is asked that no word was given on, newest last."""
+    """Return in words the questions without an answer, newest last."""
     place = state / FOLDER
     found = map(Question.read, place.glob("[0-9]*-*.json"))
     open_to = sorted((q for q in found if q and not q.word), key=lambda q: q.until)
@@ -172,7 +167,7 @@ def waiting(state: Path) -> str:
 
 
 def decide(state: Path, what: str, digits: str = "", *, refuse: bool) -> str:
-    """Write the owner's word on a run, or on what is approved ahead of time, and say what was written.
+    """Write the owner's answer on a run, or what is approved ahead of time, and return a sentence on what was written.
 
     Parameters
     ----------
@@ -184,7 +179,7 @@ def decide(state: Path, what: str, digits: str = "", *, refuse: bool) -> str:
     Raises
     ------
     ConfigError
-        If it is none of these, or no such run asks.
+        If it is not one of these, or no such run is waiting.
     """
     place = state / FOLDER
     if what.isdecimal() and not _DIGEST.fullmatch(what):
@@ -196,8 +191,8 @@ def decide(state: Path, what: str, digits: str = "", *, refuse: bool) -> str:
         question = Question.read(place / f"{int(what)}-{digits[:DIGITS]}.json")
         if question is None or not question.digest.startswith(digits):
             raise ConfigError(
-                f"run {what} asks for nothing with the hash {digits} in {place}: `nectar site approve` lists what "
-                "waits."
+                f"no run {what} with the hash {digits} is waiting for approval in {place}: `nectar site approve` lists "
+                "what waits."
             )
         question.answer(place, REFUSE if refuse else APPROVE)
         return f"{_question_text(question)}\n{'refused' if refuse else 'approved'}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -40,17 +41,12 @@ def rounds_left(
         ]
         return costs_at_most(budget, [*spent, *later], delta)
 
-    if not fits(0) or not fits(1):
-        return 0
-    least, most = 1, 2
+    most = 1
     while fits(most):
-        least, most = most, 2 * most
         if not each or most > _ENOUGH:
             return None
-    while most - least > 1:
-        middle = (least + most) // 2
-        least, most = (middle, most) if fits(middle) else (least, middle)
-    return least
+        most *= 2
+    return max(0, bisect_left(range(most), True, lo=most // 2, key=lambda n: not fits(n)) - 1)
 
 
 # ---- ledger table --------------------------------------------------------------------------------
@@ -79,8 +75,8 @@ def as_text(lines: Lines, path: Path, delta: float) -> tuple[str, float]:
             [
                 aligned([_HEADS, *rows], right=False),
                 "",
-                f"{len(lines.charges)} charges, all data together: epsilon {_said(spent)} at delta {delta:g}, for one "
-                f"{lines.charges[-1].unit} more or less.",
+                f"{len(lines.charges)} charges, all data together: epsilon {cost_text(spent)} at delta {delta:g}, for "
+                f"one {lines.charges[-1].unit} more or less.",
                 f"{path}, head {lines.head.sha256[:16]}",
             ]
         ),
@@ -102,7 +98,7 @@ def _row(charges: Sequence[Charge], delta: float) -> tuple[str, ...]:
     rounds = {charge.round for charge in charges}
     repeated = "" if len(rounds) == len(charges) else f", {len(charges)} charges"
     released = "; ".join(map(_described, events))
-    cost = _said(epsilon(events, delta).value)
+    cost = cost_text(epsilon(events, delta).value)
     counted = f"{len(rounds)}{repeated}"
     return first.time, first.record, first.data, first.method, counted, released, cost
 
@@ -115,5 +111,6 @@ def _described(event: Event) -> str:
     )
 
 
-def _said(cost: float) -> str:
+def cost_text(cost: float) -> str:
+    """Return an epsilon in three digits."""
     return f"{cost:.3g}" if math.isfinite(cost) else "without bound"

@@ -15,7 +15,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from common.code.fingerprint import PACKAGES
-from common.code.imports import FOLDER, HERE
+from common.code.imports import HERE
 from common.config.resolved import Config
 from common.config.text import from_home
 from common.config.user_parts import PART, ImportPolicy
@@ -106,17 +106,13 @@ def _place(path: str) -> str:
     if not colon or top in (*PACKAGES, "nectar", "flwr", HERE):
         return ""
     try:
-        spec = PathFinder.find_spec(top) or PathFinder.find_spec(top, _folders())
+        spec = PathFinder.find_spec(top)
     except (ImportError, ValueError):
         return ""
     if spec is None:
         return ""
     place = spec.origin or next(iter(spec.submodule_search_locations or ()), "")
     return str(Path(place).resolve()) if place else ""
-
-
-def _folders() -> list[str]:
-    return [folder for folder in (os.environ.get(FOLDER, ""),) if folder]
 
 
 def _known() -> Mapping[str, str]:

@@ -93,7 +93,7 @@ def _removable(output: Path, name: str) -> RunRecord:
     directory = place if place.is_absolute() else output / place
     if directory.parent.resolve() != output.resolve() or directory.name.startswith("."):
         raise ConfigError(
-            f"{name} is not in {output}: give a record's id, and its folder as output-dir=DIRECTORY."
+            f"{name} does not lie in {output}: give a record's id, and its folder as output-dir=DIRECTORY."
         )
     directory = output / directory.name
     run = None if directory.is_symlink() else RunRecord.find(directory)

@@ -20,6 +20,7 @@ from common.privacy.ledger import LEDGER_TIPS, LedgerTip, tips_to_text
 from common.settings.sections import FederationSettings
 from common.sites import (
     ENGINES,
+    SILENT,
     SUPERLINK,
     Site,
     engine_of,
@@ -464,8 +465,6 @@ def _belonging(sites: Sequence[Site]) -> tuple[list[Site], dict[int, str]]:
 
 # ---- naming --------------------------------------------------------------------------------------
 # Sites, nodes and reasons in a sentence: by name where there is one, and not all where there are many.
-
-SILENT = "online and busy or not answering: "
 
 
 def some_of(reasons: Sequence[str], shown: int = 3) -> str:

@@ -23,7 +23,6 @@ from common.models.convnet import ConvNet
 from common.models.mlp import MLP
 from common.samples.inputs import Samples
 from common.settings.fedavg import FedAvgSettings
-from nectar.engines.local_grid import TogetherGrid
 from nectar.engines.pool.grid import most_processes
 from nectar.records.record import RunRecord
 from server_app.record import Record
@@ -163,7 +162,7 @@ def test_what_is_trained_one_by_one(
 
 
 def carried_out(config: dict[str, Any]) -> Record:
-    return run(config, TogetherGrid)
+    return run(config, trains_together=True)
 
 
 def gap(one: Record, other: Record) -> float:

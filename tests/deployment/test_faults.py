@@ -122,8 +122,8 @@ def test_a_killed_server_says_why_and_what_continues_the_run_is_unbroken(
             until(begun, f"round {number}", while_runs=submitted)
             fault(federation)
             ended(federation, submitted, 1)
-            ends = tuple(f"The run did not complete (failed): {sentence}" for sentence in LOST)
-            assert federation.log("run").endswith(ends)
+            ends = (f"The run did not complete (failed): {sentence}" for sentence in LOST)
+            assert any(end in federation.log("run") for end in ends)  # before where the record is
             record = the_record(output)
             done = len(record.metrics())
             assert number <= done < len(whole)  # with the evaluation before round 1

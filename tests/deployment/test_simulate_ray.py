@@ -18,8 +18,8 @@ from federation import numbers
 from small import Small
 from waiting import until
 
+from nectar.engines.private_folder import private_folder
 from nectar.engines.processes import living
-from nectar.engines.simulation import own_folder
 from server_app.record import Record
 
 RAISING = """
@@ -61,15 +61,21 @@ def simulation(place: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
             process.wait()
 
 
-def left_by(owner: int) -> list[str]:
+@pytest.fixture(autouse=True)
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the command's temporary files go: Ray's sockets need a short name."""
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        yield Path(folder)
+
+
+def left_in(temporary: Path) -> list[str]:
     """Name what a command left: Ray's processes, which name its folder or work there, and the folder."""
-    name = f"nectar-ray-{owner}"
     found = []
     for process in living():
         with contextlib.suppress(psutil.Error):
-            found += [" ".join(process.cmdline())] * (name in " ".join(process.cmdline()))
-    bases = {Path(tempfile.gettempdir()), Path("/tmp")}
-    return found + [str(base / name) for base in bases if (base / name).exists()]
+            found += [" ".join(process.cmdline())] * (str(temporary) in " ".join(process.cmdline()))
+    return found + [str(path) for path in temporary.glob("nectar-ray-*")]
 
 
 def outcome(place: Path) -> str:
@@ -83,11 +89,11 @@ def log(place: Path) -> str:
 
 @pytest.mark.extended
 def test_a_run_has_the_numbers_of_this_process_and_leaves_nothing(
-    small: Small, tmp_path: Path
+    small: Small, tmp_path: Path, temporary: Path
 ) -> None:
     with simulation(tmp_path, "rounds=2") as process:
         assert process.wait(400) == 0, log(tmp_path)
-    assert left_by(process.pid) == []
+    assert left_in(temporary) == []
     said = log(tmp_path)
     assert "round 2/2: accuracy" in said
     assert "draws it" in said
@@ -100,43 +106,44 @@ def test_a_run_has_the_numbers_of_this_process_and_leaves_nothing(
 
 
 @pytest.mark.extended
-def test_a_run_that_stops_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_run_that_stops_says_why_and_leaves_nothing(tmp_path: Path, temporary: Path) -> None:
     (tmp_path / "raising.py").write_text(RAISING)
     with simulation(tmp_path, "model.name=raising:Raising", "rounds=2") as process:
         assert process.wait(400) == 2, log(tmp_path)
     assert "the device raised RuntimeError" in log(tmp_path)
     assert outcome(tmp_path).startswith("failed: ")
-    assert left_by(process.pid) == []
+    assert left_in(temporary) == []
 
 
 @pytest.mark.long
 @pytest.mark.extended
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_says_so_and_leaves_nothing(
-    tmp_path: Path, number: signal.Signals
+    tmp_path: Path, temporary: Path, number: signal.Signals
 ) -> None:
     with simulation(tmp_path, "rounds=1000") as process:
         until(lambda: "round 1/" in log(tmp_path), 400)
-        assert left_by(process.pid), "this test would not see what is left"
+        assert left_in(temporary), "this test would not see what is left"
         process.send_signal(number)
         assert process.wait(60) == 128 + number
     assert outcome(tmp_path) == "interrupted"
     assert f"Interrupted ({number.name})." in log(tmp_path)
-    assert left_by(process.pid) == []
+    assert left_in(temporary) == []
 
 
 @pytest.mark.long
 @pytest.mark.extended
 def test_ray_ends_with_a_command_that_is_killed_and_its_folder_with_the_next(
-    tmp_path: Path,
+    tmp_path: Path, temporary: Path
 ) -> None:
     with simulation(tmp_path, "rounds=1000") as process:
         until(lambda: "round 1/" in log(tmp_path), 400)
         process.kill()
         process.wait()
-    until(lambda: not [each for each in left_by(process.pid) if " " in each], 60)
-    own_folder().rmdir()
-    assert left_by(process.pid) == []
+    until(lambda: not [each for each in left_in(temporary) if " " in each], 60)
+    with private_folder("nectar-ray-", temporary):
+        pass
+    assert left_in(temporary) == []
 
 
 def _only(place: Path) -> Record:

@@ -7,11 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from nectar.engines.flower.errors import CommandRefused
-from nectar.engines.flower.superlink import Node
-from nectar.operate.keys.authority import read_public
+from nectar.engines.flower.federation import Node
+from nectar.operate.keys.authority import fingerprint, read_public
 
 
 class Registry:
@@ -27,7 +26,7 @@ class Registry:
     ) -> None:
         self.refused = refused
         self.known = [
-            Node(number, public_key_to_bytes(read_public(path)), path.stem, status)
+            Node(path.stem, number, status, fingerprint=fingerprint(read_public(path)))
             for path, (number, status) in (nodes or {}).items()
         ]
         self.asked: list[str] = []
@@ -49,10 +48,9 @@ class Registry:
         if site in self.refused:
             raise CommandRefused(self.refused[site])
         self.registered += 1
-        self.known.append(
-            Node(str(98 + self.registered), public_key_to_bytes(key), site, "registered")
-        )
-        return self.known[-1].number
+        number = str(98 + self.registered)
+        self.known.append(Node(site, number, "registered", fingerprint=fingerprint(key)))
+        return number
 
     def unregister(self, node: str) -> None:
         self.unregistered.append(node)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -34,8 +35,14 @@ def commands(text: str) -> Iterator[list[str]]:
         known = {"PWD": "/abs", "HOME": "/abs"}
         for name, value in _ASSIGNED.findall(block):
             known[name] = Template(value.strip("\"'")).safe_substitute(known)
-        for line in block.replace("\\\n", " ").splitlines():
-            yield from _of_line(Template(line).safe_substitute(known))
+        typed = ""
+        for line in Template(block.replace("\\\n", " ")).safe_substitute(known).splitlines():
+            typed += f"{line}\n"
+            with suppress(ValueError):  # a quotation that a later line closes
+                yield from _of_line(typed)
+                typed = ""
+        if typed:
+            raise ValueError(f"a quotation is not closed: {typed}")
 
 
 def _of_line(line: str) -> Iterator[list[str]]:

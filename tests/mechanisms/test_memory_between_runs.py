@@ -96,7 +96,7 @@ def others(name: str) -> Iterator[tuple[str, Config]]:
             continue  # excluded beside the base
 
 
-class Withheld(Gaussian):
+class NotApproved(Gaussian):
     """Releases zeros."""
 
     def released(self, steps: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ def moved(before: Config, after: Config, place: Path) -> float:
     found = []
     for data, directory in ((own, place / "without"), (_inserted(own, more, 10), place / "with")):
         with suppress(FederationError, RuntimeError):  # a run that fails at the site
-            work(before, 1, data, directory, Withheld)
+            work(before, 1, data, directory, NotApproved)
         sums = list[Tensor]()
         work(after, 2, own, directory, _recording(sums))
         found.append(sums[0])

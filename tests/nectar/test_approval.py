@@ -20,7 +20,7 @@ from common.privacy.accounting import epsilon
 from common.privacy.events import Event
 from nectar.cli import main
 from nectar.engines.site import approval
-from nectar.engines.site.approval import APPROVED, AWAITS_OWNER, FOLDER, Withheld, digest_of
+from nectar.engines.site.approval import APPROVED, AWAITS_OWNER, FOLDER, NotApproved, digest_of
 from nectar.operate import approvals
 from strategies.exchange import membership
 
@@ -73,8 +73,8 @@ def asked(node: dict[str, Any], run_config: dict[str, Any], app: bytes = APP, ru
     approval.require(run, app, run_config, node, pinned=False)
 
 
-def refused(node: dict[str, Any], run_config: dict[str, Any], **more: Any) -> Withheld:
-    with pytest.raises(Withheld) as withheld:
+def refused(node: dict[str, Any], run_config: dict[str, Any], **more: Any) -> NotApproved:
+    with pytest.raises(NotApproved) as withheld:
         asked(node, run_config, **more)
     return withheld.value
 
@@ -191,7 +191,7 @@ def test_an_app_that_is_not_this_nectars_is_shown_as_that_and_no_method_lets_it_
     assert "NOT the one that the Nectar installed here makes" in capsys.readouterr().err
     known(True)
     asked(node, settings(), run=8)
-    with pytest.raises(Withheld, match="neither"):
+    with pytest.raises(NotApproved, match="neither"):
         asked(node, settings(0, "feddm"), run=9)
     assert word(node, "fedavg", "--refuse") == 0
     assert refused(node, settings(), run=10)

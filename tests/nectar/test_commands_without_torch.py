@@ -52,6 +52,9 @@ ROWS = [
     ("import nectar; dir(nectar)", HEAVY | {"numpy", "yaml", "common", "server_app"}),
     # the fork asks for an owner's word before anything of the app is there
     ("from nectar.engines.site import approval", HEAVY | {"common", "client_app"}),
+    # what `nectar status` reads, and the keys are held against
+    ("from nectar.engines.flower import federation", HEAVY | {"numpy"}),
+    ("from nectar.operate.keys import enforce, registry", HEAVY | {"numpy"}),
     ("import nectar.engines.site.__main__", HEAVY | {"common", "client_app", "yaml", "pydantic"}),
     *((TYPED.format(words, code), HEAVY | {"numpy"}) for words, code in COMMANDS.items()),
     (PRINTED + TYPED.format("simulate --print", 0), HEAVY),

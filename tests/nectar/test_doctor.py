@@ -520,6 +520,21 @@ def test_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("tempfile.NamedTemporaryFile", refuse)
     assert "cannot be written (Permission denied)" in room(tmp_path)[1]
+    monkeypatch.setattr(
+        Path, "exists", lambda _: refuse()
+    )  # below a folder that only another user may enter
+    assert "cannot be written (Permission denied)" in room(tmp_path / "state")[1]
+
+
+def test_records_are_looked_at_where_they_are_written(
+    keys: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An operator's container mounts them read-only, and the SuperLink's machine writes them."""
+    for address, level in (("127.0.0.1:1", "fail"), ("elsewhere.test:1", "ok")):
+        code = nectar("doctor", address, "--ca", str(keys / "ca.crt"), "output-dir=/proc/runs")
+        assert code == 1
+        found = [line.split() for line in capsys.readouterr().out.splitlines() if "records" in line]
+        assert [words[0] for words in found] == [level]
 
 
 def test_versions_out_of_range(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.superlink.federation import NoOpFederationManager
 from places import ROOT
 
+from nectar.engines.flower.federation import Node
 from nectar.operate.keys.authority import (
     fingerprint,
     make_authority,
@@ -27,7 +28,7 @@ from nectar.operate.keys.authority import (
     make_server,
     read_public,
 )
-from nectar.operate.keys.registry import LIST, Revoked, note_revoked
+from nectar.operate.keys.registry import LIST, note_revoked
 
 pytestmark = [
     pytest.mark.extended,
@@ -190,7 +191,7 @@ def test_what_cannot_be_enforced_is_a_sentence_and_changes_nothing(
 def test_a_key_that_is_on_the_list_by_its_number_alone_stays_out(
     running: SimpleNamespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    note_revoked(running.keys / LIST, [Revoked(str(running.nodes["south"]), "")])
+    note_revoked(running.keys / LIST, [Node("", str(running.nodes["south"]), "offline")])
     running.superlink.stop()
     assert nectar(*running.enforce) == 0
     assert capsys.readouterr().out == "unregistered again: south\nregistered: north\n"

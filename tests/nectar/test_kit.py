@@ -23,7 +23,7 @@ from common.code.release import VERSION
 from nectar.cli import main
 from nectar.operate.keys import kit as kits
 from nectar.operate.keys.authority import KeysError, make_authority, make_nodes, read_certificate
-from nectar.operate.keys.kit import make_kit, open_kit, spoken
+from nectar.operate.keys.kit import fingerprint_groups, make_kit, open_kit
 
 SERVER = "fl.example.org:8443"
 
@@ -42,7 +42,7 @@ def kit(keys: Path, tmp_path: Path) -> Path:
 
 
 def fingerprint(keys: Path) -> str:
-    return spoken(read_certificate(keys / "ca.crt"))
+    return fingerprint_groups(read_certificate(keys / "ca.crt"))
 
 
 def members(path: Path) -> dict[str, Any]:
@@ -334,6 +334,25 @@ def test_any_path_fills_a_kit_in(keys: Path, tmp_path: Path, place: str) -> None
     assert f"{folder}/ca.crt" in shlex.split(plain["ExecStart"])
     assert "%" not in lines["ExecStart"].replace("%%", "")
     assert "$" not in lines["ExecStart"].replace("$$", "")
+
+
+@pytest.mark.parametrize("image", [False, True])
+def test_of_unit_and_compose_file_a_site_gets_the_one_that_its_paths_are_of(
+    kit: Path, keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: bool
+) -> None:
+    """The image's folder is stood in for, since a test does not write to /site."""
+    folder = tmp_path / "site"
+    if image:
+        monkeypatch.setattr("nectar.operate.keys.kit._IN_IMAGE", folder)
+    open_kit(kit, "north", fingerprint(keys)).install(folder, "/images", "/site/state")
+    written = {"nectar-site.service", "compose.yml"} & {path.name for path in folder.iterdir()}
+    assert written == {"compose.yml" if image else "nectar-site.service"}
+    if image:
+        (site,) = yaml.safe_load((folder / "compose.yml").read_text())["services"].values()
+        assert "--root-certificates /site/ca.crt" in site["command"]
+        state = tomllib.loads((folder / "node-config.toml").read_text())["state-dir"]
+        mounts = {mount["target"] for mount in site["volumes"] if isinstance(mount, dict)}
+        assert {state} == mounts == {site["environment"]["FLWR_HOME"]}  # a place its user may write
 
 
 @pytest.mark.parametrize("line", ['site = "north"', "site='north'"])

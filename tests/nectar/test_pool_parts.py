@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -121,6 +122,15 @@ def test_an_end_that_keeps_nothing_is_sent_all_again() -> None:
         for _ in range(2):
             sender.send(given)
             assert blobs(receiver.receive()) == blobs(given)
+
+
+def test_what_cannot_be_sent_leaves_nothing_for_the_next_message(
+    ends: tuple[Sender, Receiver, Connection],
+) -> None:
+    shared = ["in both"]
+    with pytest.raises((AttributeError, pickle.PicklingError)):
+        ends[0].send([shared, lambda: None])
+    assert carry(ends, [shared, b"x" * 1000]) == [shared, b"x" * 1000]
 
 
 def test_equal_bytes_that_are_other_objects_are_told_apart(

@@ -107,7 +107,8 @@ def test_who_does_not_listen_is_killed_and_who_appears_meanwhile_is_ended_too() 
 
     def living() -> list[subprocess.Popen[bytes]]:
         looks.append(len(looks))
-        return processes.running([one, late] if len(looks) > 3 else [one])
+        there = [one, late] if len(looks) > 3 else [one]
+        return [child for child in there if child.poll() is None]
 
     steps = ((signal.SIGTERM, 0.3), (signal.SIGKILL, 60.0))
     assert processes.end(living, steps) == []
@@ -118,8 +119,8 @@ def test_who_does_not_listen_is_killed_and_who_appears_meanwhile_is_ended_too() 
 
 
 def test_who_is_there_all_the_same_is_told() -> None:
-    class Eternal:
-        def send_signal(self, sig: signal.Signals, /) -> None:
+    class Eternal(psutil.Process):
+        def send_signal(self, sig: int) -> None:
             raise psutil.AccessDenied
 
     eternal = Eternal()

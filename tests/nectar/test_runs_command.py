@@ -110,10 +110,10 @@ def test_what_may_not_go_is_refused_and_nothing_goes(
     killed.begin_writing()
     for name, message in {
         killed.id: "a run in progress",
-        f"../other/{elsewhere.id}": "is not in",
-        str(elsewhere.directory): "is not in",
-        "..": "is not in",
-        ".": "is not in",
+        f"../other/{elsewhere.id}": "does not lie in",
+        str(elsewhere.directory): "does not lie in",
+        "..": "does not lie in",
+        ".": "does not lie in",
         "link": "is not a run's record in",
         "compare-1a2b": "is not a run's record in",
         first.id: "is named twice",

@@ -14,52 +14,50 @@ from common.config.loading import load
 from common.settings.sections import ComputeSettings
 from nectar import cli
 from nectar.commands import simulate
-from nectar.commands.simulate import available_cores, resources
+from nectar.commands.simulate import available_cores, workers_at_a_time
 from nectar.engines import simulation
 from nectar.engines.flower.app import SOURCE, require_app
 from nectar.engines.flower.errors import LaunchError
-from nectar.engines.flower.plain_command import Resources, plain_command
-from nectar.engines.processes import Interrupted, Interrupts
-
-TINY = Resources(supernodes=4, client_cores=1, client_gpus=0.0, workers=2)
-
+from nectar.engines.flower.plain_command import plain_command
+from nectar.engines.private_folder import private_folder
+from nectar.engines.processes import Interrupted, until_interrupted
 
 # -- the command line ---------------------------------------------------------------------------
 
 
 def test_the_plain_command_holds_everything_flower_needs() -> None:
-    command = plain_command(Path("/some where/app"), {"set": "a.b=1 c='x'", "rounds": 3}, TINY)
-    words = shlex.split(command)
+    more = "federation.sites=4 compute.client_cores=2 compute.client_gpus=1 fedavg.epochs=1"
+    config = load({"method": "fedavg", "rounds": 3, "set": more})
+    words = shlex.split(plain_command(Path("/some where/app"), config, 3))
     start = words.index("flwr")
     assert words[0] == "env"
     assert "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1" in words[:start]
     assert words[start : start + 3] == ["flwr", "run", "/some where/app"]
-    given_config = words[words.index("--run-config") + 1]
-    assert parse_config_args([given_config]) == {"set": "a.b=1 c='x'", "rounds": 3}
-    assert parse_config_args([words[words.index("--federation-config") + 1]]) == {
+    given = load(parse_config_args([words[words.index("--run-config") + 1]]))
+    assert given.digest() == config.digest()
+    federation = parse_config_args([words[words.index("--federation-config") + 1]])
+    assert federation == {
         "num-supernodes": 4,
-        "client-resources-num-cpus": 1,
-        "client-resources-num-gpus": 0.0,
-        "init-args-num-cpus": 2,
+        "client-resources-num-cpus": 2,
+        "client-resources-num-gpus": 1.0,
+        "init-args-num-cpus": 6,
     }
+    kinds = [type(federation[f"client-resources-num-{each}"]) for each in ("cpus", "gpus")]
+    assert kinds == [int, float]
     assert "--stream" in words
-
-
-def test_flower_takes_whole_cores_and_a_share_of_a_gpu() -> None:
-    text = Resources(supernodes=10, client_cores=2, client_gpus=1, workers=3).federation_config()
-    assert parse_config_args([text])["init-args-num-cpus"] == 6
-    assert isinstance(parse_config_args([text])["client-resources-num-cpus"], int)
-    assert isinstance(parse_config_args([text])["client-resources-num-gpus"], float)
+    there = shlex.split(plain_command(Path("/app"), config, 3, "10.0.0.1:6379"))
+    assert "RAY_ADDRESS=10.0.0.1:6379" in there
+    assert not any("init-args" in word for word in there)
 
 
 # -- from the configuration ---------------------------------------------------------------------
 
 
 def test_workers_follow_the_cores_unless_stated() -> None:
-    assert resources(load({"set": "compute.client_cores=2"}), cores=8).workers == 4
-    assert resources(load({"set": "compute.client_cores=4"}), cores=2).workers == 1
-    assert resources(load({"set": "federation.sites=3"}), cores=64).workers == 3
-    assert resources(load({"set": "compute.workers=7"}), cores=2).workers == 7
+    assert workers_at_a_time(load({"set": "compute.client_cores=2"}), cores=8) == 4
+    assert workers_at_a_time(load({"set": "compute.client_cores=4"}), cores=2) == 1
+    assert workers_at_a_time(load({"set": "federation.sites=3"}), cores=64) == 3
+    assert workers_at_a_time(load({"set": "compute.workers=7"}), cores=2) == 7
     assert available_cores() >= 1
 
 
@@ -85,24 +83,20 @@ def bases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_rays_folder_is_its_owners_alone_and_leaves_room_for_its_sockets(bases: Path) -> None:
-    place = simulation.own_folder()
-    try:
+    with private_folder(simulation._PREFIX, simulation._base()) as place:
         assert place.parent != bases
         assert place.stat().st_mode & 0o777 == 0o700
         socket = "session_2025-01-01_00-00-00_000000_4194304/sockets/plasma_store"
         assert len(os.fsencode(place / socket)) <= 107
-    finally:
-        place.rmdir()
+    assert not place.exists()
 
 
-def test_what_a_killed_simulation_left_goes_and_nothing_else(bases: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
-        pass
-    names = [f"nectar-ray-{number}" for number in (ended.pid, os.getppid(), "data")]
-    for name in names:
-        (bases / name).mkdir()
-    simulation.own_folder().rmdir()
-    assert sorted(path.name for path in bases.iterdir()) == sorted(names[1:])
+def test_what_a_killed_process_left_goes_and_what_another_has_stays(tmp_path: Path) -> None:
+    with private_folder("nectar-ray-", tmp_path) as living:
+        (tmp_path / "nectar-ray-left").mkdir()
+        (tmp_path / "nectar-other").mkdir()
+        with private_folder("nectar-ray-", tmp_path) as own:
+            assert {*tmp_path.iterdir()} == {living, own, tmp_path / "nectar-other"}
 
 
 def test_a_cluster_that_is_not_there_is_said_at_once() -> None:
@@ -111,27 +105,51 @@ def test_a_cluster_that_is_not_there_is_said_at_once() -> None:
 
 
 def test_the_first_signal_interrupts_and_later_ones_are_ignored() -> None:
-    interrupts = Interrupts()
+    """Those that come while what was interrupted puts things in order."""
     before = signal.getsignal(signal.SIGTERM)
-    try:
-        with pytest.raises(Interrupted) as caught, interrupts:
+    cleaned = []
+
+    def work() -> None:
+        try:
             signal.raise_signal(signal.SIGTERM)
-        assert caught.value.number == signal.SIGTERM
-        signal.raise_signal(signal.SIGTERM)
-        signal.raise_signal(signal.SIGINT)
-    finally:
-        interrupts.restore()
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
+            cleaned.append(True)
+
+    with pytest.raises(Interrupted) as caught:
+        until_interrupted(work)
+    assert (caught.value.number, cleaned) == (signal.SIGTERM, [True])
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_an_interrupted_simulation_ends_though_a_thread_of_the_engine_does_not() -> None:
+    """A thread that waits for a result of Ray's, of an actor that has ended, never gets one."""
+    code = """if True:
+        import threading
+        from nectar import cli
+        from nectar.engines import simulation
+        from nectar.engines.processes import Interrupted
+
+        def simulate(*_, **__):
+            threading.Thread(target=threading.Event().wait).start()
+            raise Interrupted(15)
+
+        simulation.simulate = simulate
+        raise SystemExit(cli.main(["simulate"]))
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stdout.splitlines()[-1]) == (143, "Interrupted (SIGTERM).")
 
 
 def test_what_the_caller_ignores_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    interrupts = Interrupts()
     try:
-        with interrupts:
-            signal.raise_signal(signal.SIGHUP)
+        until_interrupted(lambda: signal.raise_signal(signal.SIGHUP))
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
-        interrupts.restore()
         signal.signal(signal.SIGHUP, before)
 
 

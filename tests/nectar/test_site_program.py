@@ -38,10 +38,11 @@ pytestmark = pytest.mark.promise(
 #: the site's program around a SuperNode that is a shell script, and imports that are a piece of Python
 PARENT = """
 import os, sys
-from nectar.engines.site.supernode import SuperNode, private_folder
+from nectar.engines.private_folder import private_folder
+from nectar.engines.site.supernode import PREFIX, SuperNode
 
 script, imports = sys.argv[1:]
-with private_folder() as folder:
+with private_folder(PREFIX) as folder:
     variables = {**os.environ, "HERE": str(folder)}
     node = SuperNode(["/bin/sh", "-c", script], [sys.executable, "-c", imports], variables)
     code = node.wait()
@@ -426,11 +427,17 @@ class Link:
             answer.raise_for_status()
 
 
-def test_the_end_of_a_run_is_told_from_a_superlink_that_is_away() -> None:
+def test_the_end_of_a_run_is_told_from_a_superlink_that_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from flwr.supercore.task_identity import TaskIdentity
+
     from nectar.engines.site.clientapp import is_over, watch
 
     link, stopped = Link(200, 0, 502, 401, 404, 403), list[int]()
-    watch(lambda: is_over(link, 5, 7), lambda: stopped.append(len(link.asked)), every=0.001)  # type: ignore[arg-type]
+    monkeypatch.setattr(TaskIdentity, "_node_id", 5)
+    monkeypatch.setattr(TaskIdentity, "_run_id", 7)
+    watch(lambda: is_over(link), lambda: stopped.append(len(link.asked)), every=0.001)  # type: ignore[arg-type]
     assert stopped == [6]
     assert set(link.asked) == {(5, 7)}
 
@@ -439,30 +446,28 @@ def test_a_task_is_looked_after_while_its_message_is_still_to_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A run that ends while its message is on the way: the rest never comes, and the fork must not wait for it."""
+    from flwr.supercore.task_identity import TaskIdentity
+
     from nectar.engines.site import clientapp
 
+    monkeypatch.setattr(TaskIdentity, "_run_id", None)
     given_up = threading.Event()
     seen: list[object] = []
-
-    class Node:
-        def PullTaskInput(self, request: object) -> SimpleNamespace:
-            return SimpleNamespace(
-                context=SimpleNamespace(node_id=5), run=SimpleNamespace(run_id=7)
-            )
 
     def give_up(client: object, message: object, context: object) -> None:
         seen.append(message)
         given_up.set()
 
-    def pull(client: Node) -> tuple[object, ...]:
-        client.PullTaskInput(None)
+    def pull(client: object) -> tuple[object, ...]:
+        monkeypatch.setattr(TaskIdentity, "_node_id", 5)
+        monkeypatch.setattr(TaskIdentity, "_run_id", 7)
         assert given_up.wait(300), "nobody looked after the task"
         return ("message", "context", "run", "fab")
 
     fleet = SimpleNamespace(client=lambda: Link(200, 403))
     monkeypatch.setattr(clientapp, "give_up", give_up)
     monkeypatch.setattr(clientapp.watch, "__defaults__", (0.001,))
-    task = clientapp.looked_after(Node(), fleet, pull)  # type: ignore[arg-type]
+    task = clientapp.pull_watched(None, fleet, pull)  # type: ignore[arg-type]
     assert task[0] == "message"
     assert seen == [None]
 

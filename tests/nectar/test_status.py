@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,11 +23,10 @@ from small import SMALL
 from client_app.app import app as client_app
 from nectar.engines.flower.connection import Connection
 from nectar.engines.flower.errors import LaunchError
-from nectar.engines.flower.marked_lines import marked_content
-from nectar.engines.flower.superlink import Node, Run
+from nectar.engines.flower.federation import Node, Run
+from nectar.engines.flower.log import marked_content
 from nectar.engines.local_grid import LocalGrid
 from nectar.engines.remote import watching as silence
-from nectar.engines.remote.federation_status import RunStatus
 from nectar.engines.remote.watching import breaking_silence
 from nectar.operate.keys.authority import make_authority, make_server
 from server_app.app import MarkedLines
@@ -41,10 +41,10 @@ pytestmark = pytest.mark.promise(
 
 SAID = ROOT / "tests" / "golden" / "status.txt"
 NODES = [
-    Node("11", b"", "north", "online", "2026-11-22 10:00:00Z"),
-    Node("12", b"", "south", "offline", "2026-11-22 11:00:00Z"),
-    Node("13", b"", "east", "registered"),
-    Node("14", b"", "west", "unregistered", "2026-11-22 09:00:00Z"),
+    Node("north", "11", "online", "2026-11-22 10:00:00Z"),
+    Node("south", "12", "offline", "2026-11-22 11:00:00Z"),
+    Node("east", "13", "registered"),
+    Node("west", "14", "unregistered", "2026-11-22 09:00:00Z"),
 ]
 
 LOG = """INFO :      the record is /srv/runs/r
@@ -71,7 +71,7 @@ class Flower:
 
     def runs(self) -> list[Run]:
         self.asked.append("runs")
-        return self.listed
+        return deepcopy(self.listed)
 
     def log(self, run: str) -> Iterator[tuple[float, str]]:
         self.asked.append(f"log {run}")
@@ -179,7 +179,7 @@ def test_what_is_said_of_a_federation(
 ) -> None:
     nodes, log, words, code = SCENES[scene]
     over = Run("6", "finished:completed", seconds=1.0)
-    listed = [node if "by name" in scene else replace(node, name="") for node in NODES[:nodes]]
+    listed = [node if "by name" in scene else replace(node, site="") for node in NODES[:nodes]]
     client = flower(listed, [over, RUNNING] if nodes else [], log)
     assert nectar("status", "lab", "--insecure", *words.split()) == code
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
@@ -208,6 +208,10 @@ def test_the_operator_sees_that_a_certificate_ends(
     assert last.endswith("in 19 days: make a new one before")
     assert nectar("status", "lab", "--insecure", "--json", "--keys", str(keys)) == 0
     assert json.loads(capsys.readouterr().out)["certificates"] == [last]
+    (keys / "old.pem").write_text("not a certificate")
+    assert nectar("status", "lab", "--insecure", "--keys", str(keys)) == 0
+    assert "old.pem is not a certificate in PEM form" in capsys.readouterr().out
+    (keys / "old.pem").unlink()
     assert nectar("keys", "show", str(keys)) == 0
     assert "superlink.pem  valid for superlink, " in capsys.readouterr().out
 
@@ -241,7 +245,7 @@ def test_a_server_app_names_its_nodes_once(
 # -- a log that says nothing --------------------------------------------------------------------
 
 
-def sentence(flower: Flower, reading: RunStatus) -> str:
+def sentence(flower: Flower, reading: Run) -> str:
     """Return the first sentence that breaks a silence."""
     message: list[str] = []
     there = threading.Event()
@@ -251,28 +255,26 @@ def sentence(flower: Flower, reading: RunStatus) -> str:
         there.set()
 
     connection = Connection("127.0.0.1:9", None, True)
-    with breaking_silence(connection, "7", reading, say, every=0.1):
+    with breaking_silence(connection, reading, say, every=0.1):
         assert there.wait(300)
     return message[0]
 
 
 def test_submit_says_for_whom_a_silent_run_waits(flower: Callable[..., Flower]) -> None:
-    assert sentence(flower([], [Run("7", "starting")]), RunStatus()).endswith(
+    assert sentence(flower([], [Run("7", "starting")]), Run("7")).endswith(
         "run 7 is starting, the server has not begun it yet)"
     )
     client = flower(NODES, [RUNNING])
-    assert "run 7 is running and waits for its sites; 1 are online)" in sentence(
-        client, RunStatus()
-    )
-    reading = RunStatus()
+    assert "run 7 is running and waits for its sites; 1 are online)" in sentence(client, Run("7"))
+    reading = Run("7")
     for line in LOG.splitlines():
-        reading.see(line)
+        reading.read(line)
     assert "round 3 waits for replies; online: the-north; away: south)" in sentence(client, reading)
 
 
 def test_a_log_that_speaks_is_told_once_a_while_until_when(flower: Callable[..., Flower]) -> None:
-    reading, message, there = RunStatus(), list[str](), threading.Event()
-    reading.see('nectar-round {"reached": 2, "of": 5, "left": 200.0}')
+    reading, message, there = Run("7"), list[str](), threading.Event()
+    reading.read('nectar-round {"reached": 2, "of": 5, "left": 200.0}')
     connection = Connection("127.0.0.1:9", None, True)
 
     def say(text: str) -> None:
@@ -281,7 +283,7 @@ def test_a_log_that_speaks_is_told_once_a_while_until_when(flower: Callable[...,
             there.set()
 
     flower(NODES, [RUNNING])
-    with breaking_silence(connection, "7", reading, say, every=0.3) as heard:
+    with breaking_silence(connection, reading, say, every=0.3) as heard:
         while not there.wait(0.02):
             heard()
     assert message[-1].endswith(" s; about 3 min 20 s more after round 2 of 5)")
@@ -289,8 +291,8 @@ def test_a_log_that_speaks_is_told_once_a_while_until_when(flower: Callable[...,
 
 @pytest.mark.parametrize("left", ["NaN", "Infinity", '"soon"', "null", "[1]"])
 def test_a_log_that_tells_odd_seconds_tells_none(left: str) -> None:
-    reading = RunStatus()
-    reading.see(f'nectar-round {{"reached": 2, "of": 5, "left": {left}}}')
+    reading = Run("7")
+    reading.read(f'nectar-round {{"reached": 2, "of": 5, "left": {left}}}')
     assert (reading.reached, reading.left) == (2, 0.0)
 
 
@@ -316,7 +318,7 @@ def test_a_log_that_speaks_is_not_interrupted(
     message: list[str] = []
     client = flower(NODES, [RUNNING])
     connection = Connection("127.0.0.1:9", None, True)
-    with breaking_silence(connection, "7", RunStatus(), message.append, every=0.5) as heard:
+    with breaking_silence(connection, Run("7"), message.append, every=0.5) as heard:
         for _ in range(16):
             time.sleep(0.05)
             now[0] += 0.3

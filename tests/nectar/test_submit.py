@@ -25,10 +25,10 @@ from common.errors import ConfigError, PayloadError
 from nectar.arguments import typed_command
 from nectar.engines.flower.connection import Connection, connect
 from nectar.engines.flower.errors import CommandRefused, LaunchError
-from nectar.engines.flower.superlink import Run
+from nectar.engines.flower.federation import Run
 from nectar.engines.processes import until_interrupted
 from nectar.engines.remote import watching
-from nectar.engines.remote.order import ask_settings, described, order_of, resumed
+from nectar.engines.remote.submission import parse_submission, resume_submission
 from nectar.engines.remote.watching import follow, watch
 from server_app.run_directory import REPORT
 from strategies.exchange.replies import rejection_reason
@@ -98,35 +98,37 @@ def test_no_path_of_this_machine_reaches_the_server(
     monkeypatch.setenv("NECTAR_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("NECTAR_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("HOME", "/home/of-the-laptop")
-    order = order_of(["method=fedavg", "output_dir=~/runs", "federation.sites=3"])
-    assert {key: order.run_config.get(key) for key in PATH_KEYS} == {
+    submission = parse_submission(["method=fedavg", "output_dir=~/runs", "federation.sites=3"])
+    assert {key: submission.run_config.get(key) for key in PATH_KEYS} == {
         "output-dir": "~/runs",
         "data-dir": None,
         "resume": None,
     }
-    assert not any(str(tmp_path) in str(value) for value in order.run_config.values())
-    assert described(order).endswith("; data-dir: each machine's own")
+    assert not any(str(tmp_path) in str(value) for value in submission.run_config.values())
+    assert str(submission).endswith("; data-dir: each machine's own")
 
 
 def test_what_is_submitted_is_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says the same where files of settings say something else; a file's paths are not the server's."""
     file = tmp_path / "mine.yaml"
     file.write_text("base: feddm-mnist-small\noutput-dir: /home/me/runs\nfeddm:\n  ipc: 3\n")
-    order = order_of(["rounds=7"], str(file), typed_command(["submit", "lab", "rounds=7"]))
+    submission = parse_submission(
+        ["rounds=7"], str(file), typed_command(["submit", "lab", "rounds=7"])
+    )
     monkeypatch.setattr(layers, "CONF", tmp_path)
-    there = load(order.run_config)
-    assert there.digest() == order.config.digest()
+    there = load(submission.run_config)
+    assert there.digest() == submission.config.digest()
     assert (there.rounds, there.settings.ipc) == (7, 3)  # type: ignore[attr-defined]
-    assert "output-dir" not in order.run_config
+    assert "output-dir" not in submission.run_config
     assert there.typed == "nectar submit lab rounds=7"
 
 
 def test_what_is_resumed_is_the_servers_record() -> None:
     """Its settings, with what was typed over them; its place, as the server names it."""
-    order = order_of(["resume=20260101-feddm", "rounds=9", "feddm.ipc=3"])
+    submission = parse_submission(["resume=20260101-feddm", "rounds=9", "feddm.ipc=3"])
     recorded = {"method": "feddm", "rounds": 4, "seed": 7, "set": "feddm.ipc=5", "resume": ""}
     places = {"output-dir": "/old/place", "data-dir": "/home/of-the-server/nectar/data"}
-    again = resumed(order, "/srv/runs/20260101-feddm", {**recorded, **places})
+    again = submission.continuing("/srv/runs/20260101-feddm", {**recorded, **places})
     assert "data-dir" not in again.run_config  # sites have their own
     there = load(again.run_config)
     assert (there.method, there.rounds, there.seed) == ("feddm", 9, 7)
@@ -182,7 +184,7 @@ def test_a_broken_log_is_taken_up_where_it_broke(
     """A piece of it may end within a line; that of a silent one ends without an error."""
     cut = LaunchError("cut")
     superlink = FakeSuperLink(
-        [["a\nb", cut], [cut], ["b\nc\n"], ["d\n", "end"]],
+        [["a\nb", cut], [CommandRefused("busy")], ["b\nc\n"], ["d\n", "end"]],
         [RUNNING, LaunchError("away"), RUNNING, RUNNING, COMPLETED],
     )
     through(monkeypatch, superlink)
@@ -201,7 +203,8 @@ def test_a_log_that_breaks_as_the_run_ends_is_read_to_its_end(
     seen: list[str] = []
     assert follow(connection, "17", seen.append) == COMPLETED
     assert seen == ["a\n", "b\n"]
-    through(monkeypatch, FakeSuperLink([["a\n", cut]] * 3, [COMPLETED] * 3))
+    monkeypatch.setattr(watching, "_GONE_SECONDS", 0.0)
+    through(monkeypatch, FakeSuperLink([["a\n", cut]], [COMPLETED]))
     assert follow(connection, "17", seen.append) == COMPLETED
 
 
@@ -322,7 +325,7 @@ def test_options_of_this_machine_do_not_travel(home: Path, monkeypatch: pytest.M
         told.append(words)
         raise ConfigError("enough")
 
-    monkeypatch.setattr("nectar.engines.remote.order.order_of", note)
+    monkeypatch.setattr("nectar.engines.remote.submission.parse_submission", note)
     words = ["lab", "method=fedavg", "--ca", "/home/me/ca.crt", "rounds=2"]
     assert nectar("submit", *words) == 2
     assert told == [{"typed": "nectar submit lab method=fedavg rounds=2"}]
@@ -384,18 +387,20 @@ def test_the_server_says_which_settings_a_record_was_run_with(
     told = {"directory": "/srv/r1", "run-config": settings, "continued": [{"rounds": 4}]}
     superlink = Server([["a\n", f"nectar-settings {json.dumps(told)}\n"]], [COMPLETED])
     through(monkeypatch, superlink)
-    assert ask_settings(connection, "r1", "/srv") == ("/srv/r1", settings | {"rounds": 4})
+    submission = parse_submission(["resume=/srv/r1/", "seed=3"])
+    again = resume_submission(connection, submission).run_config
+    assert again.items() >= {"resume": "/srv/r1", "rounds": 4, "seed": 3}.items()
     assert asked[0].items() >= {"settings-of": "r1", "output-dir": "/srv"}.items()
     why = 'nectar-stopped {"reason": "there is no record r1 below /srv"}\n'
     through(monkeypatch, Server([[why]], [FAILED]))
     with pytest.raises(LaunchError, match=r"^there is no record r1 below /srv$"):
-        ask_settings(connection, "r1", "/srv")
+        resume_submission(connection, submission)
 
 
 def test_a_run_is_stopped_whatever_is_wrong_with_the_settings_here(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nectar.engines.remote.order.order_of", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("nectar.engines.remote.submission.parse_submission", lambda *_, **__: 1 / 0)
     superlink = FakeSuperLink([], [])
     through(monkeypatch, superlink)
     assert nectar("submit", "lab", "--stop", "17") == 0
@@ -405,4 +410,4 @@ def test_a_run_is_stopped_whatever_is_wrong_with_the_settings_here(
 
 
 def test_what_runs_while_watched_is_left_undisturbed() -> None:
-    assert until_interrupted(lambda: COMPLETED) == (COMPLETED, None)
+    assert until_interrupted(lambda: COMPLETED) == COMPLETED

@@ -9,18 +9,22 @@ from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.proto import control_pb2 as api
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.proto.run_pb2 import Run as FlowerRun
 from flwr.proto.run_pb2 import RunStatus
 from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from google.protobuf.message import Message
 
 from nectar.engines.flower import superlink as module
 from nectar.engines.flower.connection import Connection
 from nectar.engines.flower.errors import CommandRefused, LaunchError
+from nectar.engines.flower.federation import Node, Run
 from nectar.engines.flower.log import Screen
-from nectar.engines.flower.superlink import Node, Run, SuperLink
+from nectar.engines.flower.superlink import SuperLink
+from nectar.operate.keys.authority import fingerprint
 
 Answer = Callable[[httpx.Request], httpx.Response]
 
@@ -97,17 +101,22 @@ def test_runs_and_nodes_are_read_as_flowers_command_line_shows_them() -> None:
     assert (ended.finished, ended.completed) == (True, False)
     assert ended.reason == "The run did not complete (failed): No room"
     assert pending == Run("6", "pending")
+    key = ec.generate_private_key(ec.SECP384R1()).public_key()
     nodes = [
         NodeInfo(
-            node_id=1, public_key=b"k", name="north", status="online", last_activated_at=day(0)
+            node_id=1,
+            public_key=public_key_to_bytes(key),
+            name="north",
+            status="online",
+            last_activated_at=day(0),
         ),
         NodeInfo(node_id=2, status="offline", last_activated_at=day(0), last_deactivated_at=day(1)),
         NodeInfo(node_id=3, status="registered"),
     ]
     assert answering(giving(api.ListNodesResponse(nodes_info=nodes))).nodes() == [
-        Node("1", b"k", "north", "online", "2026-11-22 10:00:00Z"),
-        Node("2", b"", "", "offline", "2026-11-22 11:00:00Z"),
-        Node("3", b"", "", "registered"),
+        Node("north", "1", "online", "2026-11-22 10:00:00Z", fingerprint(key)),
+        Node("", "2", "offline", "2026-11-22 11:00:00Z"),
+        Node("", "3", "registered"),
     ]
 
 
@@ -168,6 +177,7 @@ def test_nobody_listens() -> None:
     [
         ("\x1b[92mINFO \x1b[0m:      \t\n", ""),
         ("WARNING :   \n", ""),
+        ("\x1b[92mINFO \x1b[0m:      Start `flwr-serverapp` process\n", ""),
         ("\x1b[92mINFO \x1b[0m:      round 1: accuracy 0.93\n", "round 1: accuracy 0.93\n"),
         ("\x1b[91mERROR \x1b[0m:     \n", "ERROR :     \n"),
         ("Traceback (most recent call last):\n", "Traceback (most recent call last):\n"),
@@ -180,3 +190,19 @@ def test_idle_lines_are_cut_and_nothing_else(line: str, shown: str) -> None:
         Screen(out, verbose=verbose).show(line)
         assert verbose or out.getvalue() == shown
         assert not verbose or out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("reason", "killed"),
+    [
+        ("The run did not complete (failed): Task failed with unknown error.", True),
+        ("The run did not complete (failed): No heartbeat received from the task", True),
+        ("The run did not complete (stopped): Flower gives no reason", False),
+    ],
+)
+def test_a_run_whose_process_was_killed_is_said_to_be_continued(reason: str, killed: bool) -> None:
+    out = io.StringIO()
+    Screen(out, verbose=False).say_failed(reason)
+    assert out.getvalue().startswith(reason)
+    assert ("was killed or stopped. If the run has a record" in out.getvalue()) == killed
+    assert ("resume=RECORD-ID" in out.getvalue()) == killed

@@ -14,7 +14,7 @@ from small import Small
 from common.config.loading import load
 from common.errors import ConfigError, FederationError
 from nectar.arguments import parse_arguments, resolved
-from nectar.engines.remote.order import order_of, resumed
+from nectar.engines.remote.submission import parse_submission
 from nectar.records.outputs import recorded_config, with_recorded
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
@@ -94,7 +94,7 @@ def test_without_a_record_it_is_refused_in_every_command(small: Small) -> None:
         with pytest.raises(ConfigError, match="round=best says where resume= begins again"):
             command({"round": "best"})
     with pytest.raises(ConfigError, match="round=2 says where resume= begins again"):
-        order_of(["round=2"])
+        parse_submission(["round=2"])
 
 
 def test_every_command_hands_it_on(small: Small) -> None:
@@ -103,7 +103,7 @@ def test_every_command_hands_it_on(small: Small) -> None:
     stated = resolved(words).to_run_config()
     assert (stated["round"], load(stated).round) == ("best", "best")
     provenance = json.loads((record.directory / "provenance.json").read_text())
-    order = resumed(
-        order_of(["resume=one", "round=1"]), "/srv/runs/one", recorded_config(provenance)
+    submission = parse_submission(["resume=one", "round=1"]).continuing(
+        "/srv/runs/one", recorded_config(provenance)
     )
-    assert order.run_config["round"] == "1"
+    assert submission.run_config["round"] == "1"

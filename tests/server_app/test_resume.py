@@ -14,7 +14,7 @@ from small import Small
 from client_app.state import ContextState, DirectoryState
 from common.config.loading import load
 from common.errors import ConfigError, FederationError
-from nectar.engines.flower.marked_lines import marked_content
+from nectar.engines.flower.log import marked_content
 from nectar.records.outputs import with_recorded
 
 pytestmark = pytest.mark.promise(

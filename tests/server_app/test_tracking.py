@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -35,7 +36,7 @@ from server_app import tracking
 from server_app.app import serve
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
-from server_app.report import draw_report
+from server_app.report import draw_report, has_report
 from server_app.tracking import (
     EVENTS,
     InBackground,
@@ -329,9 +330,14 @@ def test_a_server_of_mlflows_is_given_settings_figures_and_weights_alone(
 ) -> None:
     """Neither a path of the server's nor what the sites sent: of ridge's checkpoint not the sites' sums."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:1")
+    drawn: list[Mapping[Path, bool]] = []
+    monkeypatch.setattr(tracking, "draw_report", lambda _, images: drawn.append(images))
     record = run(small(method="ridge", rounds=1, set="track.by=mlflow data.site_holdout=0.2"))
     files = files_of(mlflow)
     assert sorted(files) == ["best.safetensors", "config.yaml", "metrics.jsonl"]
+    (pages,) = drawn  # in one process: the record's own, and the one for MLflow without images
+    assert pages.pop(record.directory / "report.html")
+    assert [*pages.values()] == [False]
     assert yaml.safe_load(files["config.yaml"]) == settings_of(load_of(record))
     assert str(record.directory.parent).encode() not in b"".join(files.values())
     assert files["metrics.jsonl"] == record.metrics_path.read_bytes()
@@ -351,17 +357,22 @@ def test_the_report_shows_no_image_unless_images_are_tracked(
     small: Small, tmp_path: Path, images: bool
 ) -> None:
     record = run(small(rounds=1))
-    draw_report(record.directory, tmp_path / "report.html", images=images)
-    page = (tmp_path / "report.html").read_text()
-    assert "</html>" in page
-    assert ("data:image" in page) == images
+    assert not has_report(record)
+    page, own = tmp_path / "report.html", record.directory / "report.html"
+    draw_report(record.directory, {page: images, own: True})
+    assert has_report(record)
+    os.utime(own, (0, 0))  # of the run before this one was continued
+    assert not has_report(record)
+    assert "data:image" in own.read_text()
+    assert "</html>" in page.read_text()
+    assert ("data:image" in page.read_text()) == images
 
 
 def test_a_report_that_cannot_be_drawn_costs_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "flwr"):
-        draw_report(tmp_path, tmp_path / "report.html", images=True)
+        draw_report(tmp_path, {tmp_path / "report.html": True})
     assert "the report was not drawn: nectar: " in caplog.text
     assert list(tmp_path.iterdir()) == []
 

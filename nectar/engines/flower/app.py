@@ -1,4 +1,4 @@
-"""Where the Flower app lies that this installation runs, simulates and submits.
+"""Where the Flower app is that this installation runs, simulates and submits.
 
 In a clone that is the folder with pyproject.toml. An installation carries that file inside the package: its bundle has
 the checksum of the clone's, which sites pin.
@@ -6,7 +6,6 @@ the checksum of the clone's, which sites pin.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import tomllib
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common.code.fingerprint import fingerprint_of
+from common.code.fingerprint import digits_of
 from common.storage.files import cache_folder, write_atomically
 from nectar.engines.flower.errors import LaunchError
 
@@ -50,7 +49,9 @@ def client_app() -> ClientApp:
 
 def app_files() -> dict[str, bytes]:
     """Return the app's files by their places in it: all that its bundle takes, and what says which."""
-    found = {path.relative_to(SOURCE).as_posix(): path.read_bytes() for path in _bundled()}
+    patterns = project()["tool"]["flwr"]["app"]["fab-include"]
+    paths = sorted({path for pattern in patterns for path in SOURCE.glob(pattern)})
+    found = {path.relative_to(SOURCE).as_posix(): path.read_bytes() for path in paths}
     if not _CARRIED.is_file() and (rules := SOURCE / ".gitignore").is_file():
         found[rules.name] = rules.read_bytes()
     return found | {_PROJECT: project_file().read_bytes()}
@@ -67,9 +68,8 @@ def app_folder() -> Path:
         raise LaunchError(
             "the Flower app is laid out in a cache, and this user has no home: set XDG_CACHE_HOME"
         )
-    # Every release of Nectar has a folder of its own: another one may be read from its folder now.
-    text = fingerprint_of(SOURCE, _bundled()).encode() + files[_PROJECT]
-    folder = cache / "app" / f"nectar-{hashlib.sha256(text).hexdigest()[:16]}"
+    # Every release of Nectar has its own folder: another one may be read from its folder now.
+    folder = cache / "app" / f"nectar-{digits_of(files.items())}"
     try:
         _lay_out(files, folder)
     except OSError as error:
@@ -100,12 +100,6 @@ def _read(file: Path) -> dict[str, Any]:
             "unchanged source folder."
         ) from error
     return content
-
-
-def _bundled() -> list[Path]:
-    """Return the files that the bundle takes beside pyproject.toml, in a fixed order."""
-    patterns = project()["tool"]["flwr"]["app"]["fab-include"]
-    return sorted({path for pattern in patterns for path in SOURCE.glob(pattern)})
 
 
 def _lay_out(files: Mapping[str, bytes], folder: Path) -> None:

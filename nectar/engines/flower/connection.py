@@ -1,4 +1,4 @@
-"""A SuperLink that somebody else started: where it is, what is trusted of it, and whether it answers."""
+"""A SuperLink elsewhere: where it is, whose certificates are trusted, and whether it answers."""
 
 from __future__ import annotations
 
@@ -30,27 +30,17 @@ _POLL_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back.
-
-    Attributes
-    ----------
-    status : int
-        HTTP's; 0 if nothing came, and ``body`` says why.
-    body : str
-        The content.
-    asked : float
-        When it was asked, in seconds since the epoch by this machine's clock.
-    """
+    """What came back; a status of 0 if nothing came, and then ``body`` gives the reason."""
 
     status: int
     headers: Mapping[str, str]
     body: str
-    asked: float
+    asked: float  #: seconds since the epoch by this machine's clock
 
 
 @dataclass(frozen=True)
 class Connection:
-    """A SuperLink that somebody else started.
+    """A SuperLink elsewhere.
 
     Attributes
     ----------
@@ -68,6 +58,11 @@ class Connection:
     def host(self) -> str:
         """The host's name or address, without brackets."""
         return self.address.rpartition(":")[0].strip("[]")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the host is this machine by its loopback name or address."""
+        return self.host in ("localhost", "127.0.0.1", "::1")
 
     @property
     def port(self) -> int:
@@ -113,8 +108,8 @@ class Connection:
         LaunchError
             The certificates cannot be read.
         """
-        here = self.host in ("localhost", "127.0.0.1", "::1")
-        proxies, context = urllib.request.ProxyHandler({} if here else None), self.tls()
+        proxies = urllib.request.ProxyHandler({} if self.is_local else None)
+        context = self.tls()
         secure = [urllib.request.HTTPSHandler(context=context)] if context else []
         opener = urllib.request.build_opener(proxies, *secure)
         sent = {"Content-Type": content, **(headers or {})}
@@ -127,9 +122,9 @@ class Connection:
             except urllib.error.HTTPError as error:
                 response = error
             with response:
-                told = {name.lower(): value for name, value in response.headers.items()}
+                found = {name.lower(): value for name, value in response.headers.items()}
                 body = response.read(10_000_000).decode("utf-8", errors="replace")
-                return Answer(response.status, told, body, asked)
+                return Answer(response.status, found, body, asked)
         except http.client.HTTPException as error:
             return Answer(0, {}, f"it speaks no HTTP, {type(error).__name__}", asked)
         except OSError as error:

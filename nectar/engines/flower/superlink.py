@@ -1,6 +1,6 @@
 """A SuperLink's Control API over one connection: runs, their logs, nodes, and who is registered.
 
-One of the three modules that touch Flower's private parts: each call of its command line is a process of three seconds.
+It uses private modules of Flower, since each call of its command line is a process of three seconds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.common.serde import user_config_to_proto
 from flwr.proto import control_pb2 as api
 from flwr.proto.fab_pb2 import Fab
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.proto.run_pb2 import Run as FlowerRun
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
@@ -27,74 +27,13 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from nectar.engines.flower.app import app_files
 from nectar.engines.flower.connection import Connection
 from nectar.engines.flower.errors import CommandRefused, LaunchError
+from nectar.engines.flower.federation import Node, Run
+from nectar.operate.keys.authority import pem_fingerprint
 
 _THIS_MACHINE = ("127.0.0.1", "localhost", "::1")
 
-#: seconds for which an answer is waited, and the next lines of a log before it is asked for anew
+#: seconds to wait for an answer, and for the next lines of a log before it is requested again
 _ANSWER, _SILENCE = 120.0, 30.0
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run as the SuperLink lists it.
-
-    Attributes
-    ----------
-    number : str
-        Its run id.
-    status : str
-        Flower's: pending, starting, running, or finished: with completed, failed or stopped behind the colon.
-    details : str
-        Why it failed; empty if Flower does not say.
-    seconds : float
-        For which it is or was running.
-    """
-
-    number: str
-    status: str
-    details: str = ""
-    seconds: float = 0.0
-
-    @property
-    def finished(self) -> bool:
-        """Tell whether it is over."""
-        return self.status.startswith("finished:")
-
-    @property
-    def completed(self) -> bool:
-        """Tell whether it is over and went well."""
-        return self.status == "finished:completed"
-
-    @property
-    def reason(self) -> str:
-        """What is said of a run that did not complete."""
-        why = self.details or "Flower gives no reason"
-        return f"The run did not complete ({self.status.partition(':')[2]}): {why}"
-
-
-@dataclass(frozen=True)
-class Node:
-    """A SuperNode as the SuperLink lists it.
-
-    Attributes
-    ----------
-    number : str
-        Its node id.
-    public_key : bytes
-        The site's public half, in PEM.
-    name : str
-        The name under which it was registered; empty if it has none.
-    status : str
-        Flower's: registered (it never came), online, offline or unregistered.
-    since : str
-        Since when it is online, or when it was seen last, UTC; empty if it never came.
-    """
-
-    number: str
-    public_key: bytes
-    name: str
-    status: str
-    since: str = ""
 
 
 class SuperLink:
@@ -125,7 +64,7 @@ class SuperLink:
         return str(answer.run_id)
 
     def run(self, number: str) -> Run:
-        """Return how a run stands."""
+        """Return what the SuperLink lists of a run."""
         return self._runs(api.ListRunsRequest(run_id=int(number)))[0]
 
     def runs(self) -> list[Run]:
@@ -138,7 +77,7 @@ class SuperLink:
             self._client.StopRun(api.StopRunRequest(run_id=int(run)))
 
     def log(self, run: str, after: float = 0.0) -> Iterator[tuple[float, str]]:
-        """Yield what a run logs, line ends and all, each piece with what is given as ``after`` to go on behind it.
+        """Yield what a run logs, line ends and all, each piece with the ``after`` that continues after it.
 
         It ends with the run, or when nothing has come for long: where a network is cut nothing ever comes.
         """
@@ -151,13 +90,7 @@ class SuperLink:
         """Return every node that Flower knows."""
         with self._answering():
             listed = self._client.ListNodes(api.ListNodesRequest()).nodes_info
-        found = []
-        for node in listed:
-            online = node.status == "online"
-            since = _time(node.last_activated_at if online else node.last_deactivated_at)
-            about = str(node.node_id), node.public_key, node.name, node.status
-            found.append(Node(*about, f"{since:%Y-%m-%d %H:%M:%SZ}" if since else ""))
-        return found
+        return [_node(node) for node in listed]
 
     def register(self, key: ec.EllipticCurvePublicKey, name: str) -> str:
         """Register a site's public half, and return the number of its node."""
@@ -233,17 +166,25 @@ def own_bundle() -> bytes:
 def _refusal(response: httpx.Response, address: str) -> LaunchError:
     """Return Flower's sentence, with its code as its command line writes it."""
     try:
-        told = json.loads(response.text)
-        return CommandRefused(f"[code: {told['code']}] {told['detail']}")
+        answer = json.loads(response.text)
+        return CommandRefused(f"[code: {answer['code']}] {answer['detail']}")
     except (ValueError, KeyError, TypeError):
         return LaunchError(f"The SuperLink at {address} answers {response.status_code}")
 
 
 def _run(run: FlowerRun, now: str) -> Run:
-    begun, until = _time(run.running_at), _time(run.finished_at or now)
-    seconds = (until - begun).total_seconds() if begun and until else 0.0
+    started, end = _time(run.running_at), _time(run.finished_at or now)
+    seconds = (end - started).total_seconds() if started and end else 0.0
     status = ":".join(filter(None, [run.status.status, run.status.sub_status]))
     return Run(str(run.run_id), status, run.status.details, seconds)
+
+
+def _node(node: NodeInfo) -> Node:
+    online = node.status == "online"
+    since = _time(node.last_activated_at if online else node.last_deactivated_at)
+    day = f"{since:%Y-%m-%d %H:%M:%SZ}" if since else ""
+    key = pem_fingerprint(node.public_key)
+    return Node(node.name, str(node.node_id), node.status, day, key)
 
 
 def _time(text: str) -> datetime | None:

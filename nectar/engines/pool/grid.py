@@ -1,4 +1,4 @@
-"""The in-process engine with a pool of workers beside it, from the moment at which they pay."""
+"""The in-process engine with a pool of workers, from the moment at which they pay."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from common.config.code_fingerprint import user_modules_of
 from common.config.resolved import Config
 from common.learning.compute import gpus, torch_device
 from nectar.engines.cores import available_cores, granted_cores
-from nectar.engines.local_grid import LocalGrid, TogetherGrid
+from nectar.engines.local_grid import LocalGrid
 from nectar.engines.pool.pool import Setup, WorkerPool
 
 logger = getLogger("flwr")
@@ -44,13 +44,14 @@ def local_federation(
     Parameters
     ----------
     progress : callable, optional
-        Told (messages carried out, messages pushed together) after each one.
+        Called with (messages carried out, messages pushed together) after each one.
     """
     # What the running program defines is in no other process.
     processes = 1 if HERE in user_modules_of(config) else most_processes(config)
     if processes == 1:
-        grid = LocalGrid if config.compute.batched == "off" else TogetherGrid
-        yield grid(client_app, progress=progress, **of_run(config))
+        together = config.compute.batched != "off"
+        options = grid_options(config)
+        yield LocalGrid(client_app, progress=progress, trains_together=together, **options)
         return
     pooled = PoolGrid(client_app, config, processes, progress)
     try:
@@ -59,7 +60,7 @@ def local_federation(
         pooled.close()
 
 
-def of_run(config: Config) -> dict[str, Any]:
+def grid_options(config: Config) -> dict[str, Any]:
     """Return what a `LocalGrid` is made with for a run."""
     return {
         "clients": config.federation.sites,
@@ -110,7 +111,7 @@ class PoolGrid(LocalGrid):
     processes : int
         Workers of the pool, at least 2.
     progress : callable, optional
-        Told (messages carried out, messages pushed together) after each one; of the pool's in another thread.
+        Called with (messages carried out, messages pushed together) after each one; by the pool in another thread.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class PoolGrid(LocalGrid):
         processes: int,
         progress: Progress | None = None,
     ) -> None:
-        super().__init__(client_app, progress=progress, **of_run(config))
+        super().__init__(client_app, progress=progress, **grid_options(config))
         self._config, self._processes = config, processes
         self._forecast = Forecast(config.rounds, devices_asked(config))
         self._pool: WorkerPool | None = None
@@ -171,15 +172,15 @@ class PoolGrid(LocalGrid):
             self._waiting.clear()
 
     def _worked(self, message: Message) -> Message:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         reply = super()._worked(message)
         if message.metadata.message_type == MessageType.TRAIN:
-            self._forecast.worked(time.perf_counter() - begun)
+            self._forecast.worked(time.perf_counter() - started)
             self._consider(message)
         return reply
 
     def _consider(self, message: Message) -> None:
-        """Have workers started where they pay; this process goes on until they are there."""
+        """Have workers started where they pay; this process continues until they are ready."""
         group = message.metadata.group_id
         server_round = int(group) if group.isdecimal() else self._config.rounds
         left = len(self._waiting)
@@ -197,11 +198,7 @@ class PoolGrid(LocalGrid):
             flower_level=logger.level,
         )
         logger.info("%d processes carry out the devices", self._processes)
-        self._pool = WorkerPool(setup, self._processes, self._tell_of_pool)
-
-    def _tell_of_pool(self, done: int, of: int) -> None:
-        if self._progress is not None:
-            self._progress(self._pushed - of + done, self._pushed)
+        self._pool = WorkerPool(setup, self._processes, self._report)
 
 
 class Forecast:
@@ -234,5 +231,5 @@ class Forecast:
 
 
 def _is_work(message: Message) -> bool:
-    """Return whether it is worth a worker: who a node is, it says here."""
+    """Return whether a message is worth a worker: the roll call is answered in this process."""
     return message.metadata.message_type in (MessageType.TRAIN, MessageType.EVALUATE)

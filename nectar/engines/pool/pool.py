@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from logging import getLogger
@@ -35,13 +35,11 @@ logger = getLogger("flwr")
 #: Flower's own code for a node that is not to be had
 _UNAVAILABLE = 5
 
-#: bytes of arrays in replies that nobody has taken yet, above which workers do not run ahead of the server
+#: bytes of arrays in replies that were not taken yet, above which workers do not run ahead of the server
 _HELD = 256 * 2**20
 
 #: waiting messages among which a worker looks for one whose node it had before
 _LOOKED_THROUGH = 64
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(eq=False)
@@ -62,24 +60,26 @@ class WorkerPool:
     """Workers that carry out messages side by side, each with a thread that starts it, feeds it and restarts it.
 
     A node goes to the worker that had it last, whose memory holds its data, and to another one where that has no time.
-    Messages are begun in their order, in which their replies are best taken: where these are large, no more of them
+    Messages are started in their order, in which their replies are best taken: where these are large, no more of them
     wait here than some, however many messages there are. A worker that dies costs the node that it was at this one
     message, and is started again.
 
     Parameters
     ----------
-    progress : callable, optional
-        Told (messages carried out, messages put together) after each one, in a thread of the pool's.
+    report : callable
+        Called after each message that was carried out, in a thread of the pool's.
     """
 
-    def __init__(self, setup: Setup, size: int, progress: Progress | None = None) -> None:
-        self._setup, self._progress = setup, progress
+    def __init__(
+        self, setup: Setup, size: int, report: Callable[[], object] = lambda: None
+    ) -> None:
+        self._setup, self._report = setup, report
         self._lock = threading.RLock()  # of all that follows
         self._jobs: dict[str, _Job] = {}
         self._waiting: list[_Job] = []
         self._home: dict[int, int] = {}
         self._busy: set[int] = set()
-        self._replied = self._taken = self._held = 0
+        self._taken = self._held = 0
         self._workers: dict[int, Worker] = {}
         self._problem, self._closing = "", False
         self._threads = [ThreadPoolExecutor(1) for _ in range(size)]
@@ -97,17 +97,17 @@ class WorkerPool:
         return "" if self._living else self._problem
 
     def wait(self) -> None:
-        """Wait until there is a worker, or nobody is left to become one."""
+        """Wait until there is a worker, or none is left that could start."""
         any(start.result() for start in as_completed(self._started))
 
     def put(self, messages: Sequence[Message]) -> None:
-        """Have ``messages`` carried out; those put earlier that nobody has begun are dropped."""
+        """Have ``messages`` carried out; those put earlier that no worker has started are dropped."""
         with self._lock:
             for dropped in self._waiting:
                 dropped.reply.cancel()
             jobs = [_Job(message, position) for position, message in enumerate(messages)]
             self._jobs = {job.message.metadata.message_id: job for job in jobs}
-            self._replied = self._taken = self._held = 0
+            self._taken = self._held = 0
             self._waiting = [job for job in jobs if job.node not in self._busy]
             for job in jobs:
                 if job.node in self._busy:
@@ -185,7 +185,7 @@ class WorkerPool:
                 self._start(index)
 
     def _next(self, index: int) -> _Job | None:
-        """Take from what waits the worker's own, else nobody's, else the first one; None if it has to wait."""
+        """Take the first waiting message of a node that the worker had, else of a new node, else of any."""
         with self._lock:
             if self._closing or index not in self._living:
                 return None
@@ -205,16 +205,14 @@ class WorkerPool:
     def _done(self, job: _Job, answer: RecordDict | Error) -> None:
         with self._lock:
             self._busy.discard(job.node)
-            if self._jobs.get(job.message.metadata.message_id) is job:  # else nobody waits for it
+            if self._jobs.get(job.message.metadata.message_id) is job:  # else it was dropped
                 self._settle(job, answer)
 
     def _settle(self, job: _Job, answer: RecordDict | Error) -> None:
         reply = Message(answer, reply_to=job.message)
         self._held += _size(reply)
-        self._replied += 1
         job.reply.set_result(reply)
-        if self._progress is not None:
-            self._progress(self._replied, len(self._jobs) + self._taken)
+        self._report()
 
 
 def _size(reply: Message) -> int:
@@ -240,7 +238,7 @@ class WorkerError(Exception):
 
 @dataclass(frozen=True)
 class Setup:
-    """What a worker is told first: the run, what this process has imported, and which lines of the log are wanted."""
+    """What a worker is sent first: the run, what this process has imported, and which lines of the log are wanted."""
 
     run_config: Mapping[str, str | int | float | bool]
     device: str
@@ -256,8 +254,8 @@ class Worker:
     def __init__(self, setup: Setup, number: int = 0) -> None:
         self._setup = setup
         self._shown: dict[Any, Any] = {}
-        here, theirs = Pipe()
-        self._tasks, self._answers = Sender(here, keep=True), Receiver(here, keep=False)
+        ours, theirs = Pipe()
+        self._tasks, self._answers = Sender(ours, keep=True), Receiver(ours, keep=False)
         with theirs:
             command = processes.module_command(_PROCESS, str(theirs.fileno()))
             command[1:1] = [f"-W{option}" for option in sys.warnoptions]
@@ -289,12 +287,12 @@ class Worker:
                 "ttl": to.ttl,
             }
         )
-        kind, said = self._answer("reply", "error")
-        return Error(*said) if kind == "error" else said
+        kind, answer = self._answer("reply", "error")
+        return Error(*answer) if kind == "error" else answer
 
     def end(self) -> None:
-        """End the process, whatever it is at; returns when it is gone."""
-        processes.end(lambda: processes.running([self._process]))
+        """End the process, also one at work; returns when it is gone."""
+        processes.end(lambda: [] if self._process.poll() is not None else [self._process])
 
     def _send(self, item: object) -> None:
         try:
@@ -311,16 +309,16 @@ class Worker:
         except (EOFError, OSError):
             raise WorkerError(self._how_it_ended()) from None
 
-    def _pass_on(self, kind: str, said: tuple[Any, ...]) -> None:
+    def _pass_on(self, kind: str, content: tuple[Any, ...]) -> None:
         if kind == "log":
-            name, level, text = said
+            name, level, text = content
             logging.getLogger(name).log(level, "%s", text)
         elif kind == "warning":
-            text, category, filename, line = said
+            text, category, filename, line = content
             of = getattr(builtins, category, UserWarning)
             warnings.warn_explicit(text, of, filename, line, registry=self._shown)
         elif kind == "steps":
-            steps.report_progress(f"worker {self._process.pid}", *said)
+            steps.report_progress(f"worker {self._process.pid}", *content)
 
     def _how_it_ended(self) -> str:
         """Describe how the worker ended, whose end of the pipe is closed."""
@@ -340,11 +338,11 @@ class Worker:
 # its own child speak here: nothing that came from outside is ever unpickled.
 
 _LEAST = 512
-"""Bytes from which on they are sent beside the message."""
+"""Bytes from which on they are sent after the message, not in it."""
 
 
-class Sender:
-    """One end of a pipe.
+class Sender(pickle.Pickler):
+    """One end of a pipe; it replaces large bytes by a number, and knows them by their identity while they are kept.
 
     Parameters
     ----------
@@ -353,19 +351,38 @@ class Sender:
     """
 
     def __init__(self, connection: Connection, *, keep: bool) -> None:
+        self._file = io.BytesIO()
+        super().__init__(self._file, pickle.HIGHEST_PROTOCOL)
         self._connection, self._keep = connection, keep
         self._last: dict[int, tuple[int, bytes]] = {}
+        self._used: dict[int, tuple[int, bytes]] = {}
+        self._new: list[bytes] = []
         self._numbers = itertools.count()
 
     def send(self, item: object) -> None:
         """Send ``item``; OSError if the other end is gone."""
-        file = io.BytesIO()
-        pickler = _Pickler(file, self._last, self._numbers)
-        pickler.dump(item)
-        self._last = pickler.used if self._keep else {}
-        self._connection.send_bytes(file.getbuffer())
-        for blob in pickler.new:
-            self._connection.send_bytes(blob)
+        self._file.seek(0)
+        self._file.truncate()
+        self._used, self._new = {}, []
+        try:
+            self.dump(item)
+        finally:
+            self.clear_memo()
+        self._last = self._used if self._keep else {}
+        for part in (self._file.getvalue(), *self._new):
+            self._connection.send_bytes(part)
+        self._new = []
+
+    def persistent_id(self, value: object) -> int | None:
+        """Return the number of bytes that follow the message, or were sent with the one before; None if it has none."""
+        if type(value) is not bytes or len(value) < _LEAST:
+            return None
+        known = self._used.get(id(value)) or self._last.get(id(value))
+        if known is None:
+            known = next(self._numbers), value
+            self._new.append(value)
+        self._used[id(value)] = known
+        return known[0]
 
 
 class Receiver:
@@ -383,45 +400,22 @@ class Receiver:
 
     def receive(self) -> Any:
         """Wait for what comes next, and return it; EOFError if the other end is closed."""
-        file = io.BytesIO(self._connection.recv_bytes())
-        unpickler = _Unpickler(file, self._last, self._connection)
+        unpickler = _Unpickler(io.BytesIO(self._connection.recv_bytes()))
+        unpickler.connection, unpickler.last, unpickler.used = self._connection, self._last, {}
         item = unpickler.load()
         self._last = unpickler.used if self._keep else {}
         return item
 
 
-class _Pickler(pickle.Pickler):
-    """Replaces large bytes by a number; they are known by their identity as long as they are kept."""
-
-    def __init__(
-        self, file: io.BytesIO, last: Mapping[int, tuple[int, bytes]], numbers: Iterator[int]
-    ) -> None:
-        super().__init__(file, pickle.HIGHEST_PROTOCOL)
-        self._last, self._numbers = last, numbers
-        self.used: dict[int, tuple[int, bytes]] = {}
-        self.new: list[bytes] = []
-
-    def persistent_id(self, value: object) -> int | None:
-        if type(value) is not bytes or len(value) < _LEAST:
-            return None
-        known = self.used.get(id(value)) or self._last.get(id(value))
-        if known is None:
-            known = next(self._numbers), value
-            self.new.append(value)
-        self.used[id(value)] = known
-        return known[0]
-
-
 class _Unpickler(pickle.Unpickler):
     """Puts the bytes back; new ones follow the message in the order of their numbers."""
 
-    def __init__(self, file: io.BytesIO, last: Mapping[int, bytes], connection: Connection) -> None:
-        super().__init__(file)
-        self._last, self._connection = last, connection
-        self.used: dict[int, bytes] = {}
+    connection: Connection
+    last: Mapping[int, bytes]
+    used: dict[int, bytes]
 
     def persistent_load(self, number: int) -> bytes:
         if number not in self.used:
-            known = self._last.get(number)
-            self.used[number] = self._connection.recv_bytes() if known is None else known
+            known = self.last.get(number)
+            self.used[number] = self.connection.recv_bytes() if known is None else known
         return self.used[number]

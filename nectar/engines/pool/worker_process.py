@@ -90,18 +90,18 @@ class _Answers(logging.Handler):
         self._sender, self._sending = Sender(connection, keep=False), threading.Lock()
         self._reported = time.monotonic()
 
-    def send(self, kind: str, said: object) -> None:
+    def send(self, kind: str, content: object) -> None:
         """Send one answer."""
         with self._sending:
-            self._sender.send((kind, said))
+            self._sender.send((kind, content))
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send a line of the log, with its traceback if it has one."""
-        with suppress(OSError):  # nobody is there to read it
+        with suppress(OSError):  # the parent is gone
             self.send("log", (record.name, record.levelno, self.format(record)))
 
     def report(self, where: str, done: int, steps: int) -> None:
-        """Tell from time to time how far a site is."""
+        """Report from time to time how far a site is."""
         if time.monotonic() - self._reported > _REPORT_EVERY:
             self._reported = time.monotonic()
             with suppress(OSError):
@@ -109,7 +109,7 @@ class _Answers(logging.Handler):
 
 
 def _pass_on_logs(to: _Answers, setup: Setup) -> None:
-    """Let what is logged and warned of here be said by the other process."""
+    """Let the parent log what is logged, and warn of what is warned of, in this process."""
     root, flowers = logging.getLogger(), logging.getLogger("flwr")
     root.handlers = [to]
     root.setLevel(setup.level)

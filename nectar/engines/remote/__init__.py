@@ -1,1 +1,1 @@
-"""A run at a SuperLink that somebody else started: submitted and watched."""
+"""A run at a SuperLink that runs elsewhere: submitted and watched."""

@@ -19,8 +19,9 @@ from pathlib import Path
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+from nectar.engines.private_folder import private_folder
 from nectar.engines.site import zygote
-from nectar.engines.site.supernode import SuperNode, private_folder
+from nectar.engines.site.supernode import PREFIX, SuperNode
 
 #: The folder of the `flower-superexec` that a SuperNode finds first: part of the package, since a temporary folder may
 #: be one from which nothing can be started, as in the containers.
@@ -42,13 +43,13 @@ def main() -> int:
     parser.add_argument("programs", type=Path)
     parser.add_argument("options", nargs="*")
     words = parser.parse_args()
-    with private_folder() as folder:
+    with private_folder(PREFIX) as folder:
         if words.pin is not None:
             (folder / zygote.BUNDLE).write_bytes(words.pin.read_bytes())
         command = [str(words.programs / "flower-supernode"), *words.options]
         supernode = SuperNode(command, zygote.command(), _environment(words, folder))
         code = supernode.wait()
-        if supernode.told_to_end or code not in _ENDS:
+        if supernode.is_ending or code not in _ENDS:
             return code
         supernode.leave_signals()
         # imported only now, as it takes memory

@@ -27,7 +27,7 @@ from typing import Any, Self
 FOLDER, LIST = "approvals", "list.txt"
 
 APPROVED = "NECTAR_SITE_APPROVED"
-"""The variable that tells the app that this program has asked: Flower's own would not."""
+"""The variable by which the app sees that this program has asked: Flower's own would not."""
 
 AWAITS_OWNER = 102
 """The code of a reply that says until when the owner's word is waited for: its node is asked again."""
@@ -49,8 +49,8 @@ PATIENCE, _WORKING = 3600, 180.0
 _HOLD, _LOOK = 15.0, 0.5
 
 
-class Withheld(Exception):
-    """A run that may not begin here, or not yet; the sentence is for the server."""
+class NotApproved(Exception):
+    """A run that may not start at this site, or not yet; the sentence is for the server."""
 
     def __init__(self, sentence: str, code: int = RAISED) -> None:
         super().__init__(sentence)
@@ -100,12 +100,10 @@ class Question:
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
-        """Return the question in a file; None if there is none."""
+        """Return the question in a file; None if it holds no question."""
         try:
-            said: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            fields: dict[str, Any] = {
-                k: tuple(v) if isinstance(v, list) else v for k, v in said.items()
-            }
+            found = json.loads(path.read_text(encoding="utf-8")).items()
+            fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found}
             return cls(**fields)
         except (OSError, ValueError, TypeError, AttributeError):
             return None
@@ -145,7 +143,7 @@ def digest_of(app: bytes, run_config: Mapping[str, str | int | float | bool]) ->
 def require(
     run: int, app: bytes, run_config: Mapping[str, Any], node: Mapping[str, Any], *, pinned: bool
 ) -> None:
-    """Return where the owner has approved the run, or asks for no say; else Withheld with a sentence.
+    """Return where the owner has approved the run, or asks for no say; else NotApproved with a sentence.
 
     Parameters
     ----------
@@ -169,20 +167,20 @@ def require(
     if not question.word and not _is_listed(place, question):
         question = _asked(place, question, node, fresh)
     if question.word == REFUSE:
-        raise Withheld(f"this site's owner has refused run {run}")
+        raise NotApproved(f"this site's owner has refused run {run}")
     os.environ[APPROVED] = str(run)
 
 
 def _question_of(place: Path, run: int, digest: str) -> Question | None:
-    """Return the question of this very app and configuration; None if there is none yet.
+    """Return the question of exactly this app and configuration; None if it was not asked yet.
 
-    The file's name has a part of the digest, for which a SuperLink can find two apps: the whole digest decides.
+    The file's name has a part of the digest, for which a SuperLink can find two apps: all of the digest decides.
     """
     path = place / f"{run}-{digest[:DIGITS]}.json"
     question = Question.read(path)
     if question is None or (question.run, question.digest) == (run, digest):
         return question
-    raise Withheld(f"this site has another app or configuration as run {run}: nothing begins")
+    raise NotApproved(f"this site has another app or configuration as run {run}: nothing begins")
 
 
 def listed(place: Path) -> list[str]:
@@ -196,15 +194,17 @@ def listed(place: Path) -> list[str]:
 
 def _folder(node: Mapping[str, Any]) -> Path:
     if node["approve"] not in ("ask", "list"):
-        raise Withheld("this site's node config has an approve that is neither ask nor list")
+        raise NotApproved("this site's node config has an approve that is neither ask nor list")
     if not (state := str(node.get("state-dir", ""))).startswith("/"):
-        raise Withheld("this site's node config says approve and names no state-dir to keep it in")
+        raise NotApproved(
+            "this site's node config says approve and names no state-dir to keep it in"
+        )
     place = Path(state, FOLDER)
     try:
         place.parent.mkdir(0o700, parents=True, exist_ok=True)  # without others' rights, too
         place.mkdir(0o700, exist_ok=True)
     except OSError:
-        raise Withheld(
+        raise NotApproved(
             "this site cannot write what its owner is asked: nothing runs here"
         ) from None
     return place
@@ -218,7 +218,7 @@ def _is_listed(place: Path, question: Question) -> bool:
 
 
 def _asked(place: Path, question: Question, node: Mapping[str, Any], fresh: bool) -> Question:
-    """Return the question once it has the owner's word; Withheld while it has none, and after the deadline."""
+    """Return the question once it has the owner's word; NotApproved while it has none, and after the deadline."""
     run, end = question.run, question.end
     only_listed = node["approve"] == "list"
     if fresh:
@@ -227,14 +227,18 @@ def _asked(place: Path, question: Question, node: Mapping[str, Any], fresh: bool
         lines = "\n  ".join([answer, *question.lines])
         print(f"nectar site: run {run} {what}:\n  {lines}", file=sys.stderr, flush=True)
     if only_listed:
-        raise Withheld(
+        raise NotApproved(
             f"this site's owner has approved neither run {run}'s app and settings nor its method"
         )
-    waits = Withheld(f"this site waits for its owner's word on run {run} until {end}", AWAITS_OWNER)
-    held = time.time() + (0.0 if fresh else _HOLD)  # the server is told at once
+    waits = NotApproved(
+        f"this site waits for its owner's word on run {run} until {end}", AWAITS_OWNER
+    )
+    held = time.time() + (0.0 if fresh else _HOLD)  # the server learns it at once
     while not question.word:
         if time.time() > question.until:
-            raise Withheld(f"this site's owner gave no word on run {run} by {end}: submit it again")
+            raise NotApproved(
+                f"this site's owner gave no word on run {run} by {end}: submit it again"
+            )
         if time.time() > held:
             raise waits
         time.sleep(_LOOK)
@@ -257,24 +261,20 @@ def _worked_out(
         "run": dict(run_config),
         "node": dict(node),
     }
-    command = [sys.executable, "-P", "-m", "nectar.operate.approvals"]
+    stated = node.get("approve-seconds", PATIENCE)
+    seconds = stated if isinstance(stated, int) and stated > 0 else PATIENCE
     try:
         done = subprocess.run(
-            command,
+            [sys.executable, "-P", "-m", "nectar.operate.approvals"],
             input=json.dumps(given).encode(),
             capture_output=True,
             timeout=_WORKING,
             check=True,
         )
         found = json.loads(done.stdout)
-        own, methods, lines = (
-            found["own"] is True,
-            map(str, found["methods"]),
-            map(str, found["lines"]),
-        )
+        own, methods, lines = found["own"] is True, [*found["methods"]], [*found["lines"]]
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
         reason = f"the Nectar installed here could not work out what it would send ({type(error).__name__})"
-        own, methods, lines = False, map(str, ()), map(str, [reason])
-    seconds = node.get("approve-seconds", PATIENCE)
-    until = time.time() + (seconds if isinstance(seconds, int) and seconds > 0 else PATIENCE)
-    return Question(run, digest, until, own, tuple(methods), (*lines, f"hash      {digest}"))
+        own, methods, lines = False, [], [reason]
+    lines.append(f"hash      {digest}")
+    return Question(run, digest, time.time() + seconds, own, (*methods,), (*lines,))

@@ -1,8 +1,8 @@
-"""What a fork does: Flower's own `flwr-clientapp`, with the run's end seen and, where a site pins, its app alone.
+"""What a fork does: Flower's own `flwr-clientapp`, with the run's end noticed and, where a site pins, only its app.
 
 And what asks for a fork: Flower's own `flower-superexec`, with an executor that starts no program for a ClientApp.
 
-One of the modules that touch Flower's private parts: what these programs call is not public.
+It uses private modules of Flower: what these programs call is not public.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from logging import getLogger
 from pathlib import Path
 from types import ModuleType
@@ -41,6 +42,7 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExecutor
 from flwr.supercore.superexec.executor.types import ExecutionSpec, LaunchResult
+from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.cli import flwr_clientapp
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
@@ -70,15 +72,7 @@ LOOK_EVERY = 5.0
 
 @dataclass(frozen=True)
 class Pin:
-    """The one app that a site runs.
-
-    Attributes
-    ----------
-    total : str
-        The bundle's SHA-256.
-    folder : Path
-        The site's own copy, unpacked.
-    """
+    """The one app that a site runs: its bundle's SHA-256, and the site's own copy, unpacked."""
 
     total: str
     folder: Path
@@ -93,20 +87,10 @@ def pinned(content: bytes, folder: Path) -> Pin:
 
 @dataclass(frozen=True)
 class Fleet:
-    """How the site's node speaks to its SuperLink.
-
-    Attributes
-    ----------
-    address : str
-        HOST:PORT.
-    certificates : str, optional
-        Path to the authority's certificate; None for the system's.
-    key : EllipticCurvePrivateKey
-        The site's.
-    """
+    """How the site's node speaks to its SuperLink, at HOST:PORT, with the site's key."""
 
     address: str
-    certificates: str | None
+    certificates: str | None  #: path to the authority's; None for the system's
     key: ec.EllipticCurvePrivateKey
 
     def client(self) -> FleetHttpClient:
@@ -123,7 +107,7 @@ class Fleet:
 
 
 def fleet_of(words: Sequence[str]) -> Fleet | None:
-    """Read a SuperNode's options; None if the node has no key, which Flower lets nobody else speak for."""
+    """Read a SuperNode's options; None if the node has no key: then Flower lets only the SuperNode speak for it."""
     parser = ArgumentParser(allow_abbrev=False, add_help=False, exit_on_error=False)
     for option in ("superlink", "root-certificates", "auth-supernode-private-key"):
         parser.add_argument(f"--{option}")
@@ -158,8 +142,16 @@ def run(pin: Pin | None, fleet: Fleet | None) -> None:
     pull = process.pull_task_input
 
     def fetch(client: Any) -> tuple[Any, ...]:
-        task = looked_after(client, fleet, pull)
-        _require_approval(client, pin, task)
+        message, context, run, fab = task = pull_watched(client, fleet, pull)
+        is_pinned = pin is not None and pin.total == hashlib.sha256(fab.content).hexdigest()
+        if (
+            pin is None or is_pinned
+        ):  # another one is refused where it would be unpacked; its owner is not asked
+            about = run.run_id, fab.content, context.run_config, context.node_config
+            try:
+                approval.require(*about, pinned=is_pinned)
+            except approval.NotApproved as reason:
+                give_up(client, message, context, str(reason), reason.code)
         with contextlib.suppress(OSError):  # what `ps` and `top` show; not every system has it
             Path("/proc/self/comm").write_text("flwr-clientapp", encoding="utf-8")
         return task
@@ -169,7 +161,7 @@ def run(pin: Pin | None, fleet: Fleet | None) -> None:
 
 
 def _use(pin: Pin) -> None:
-    """Let Flower unpack nothing and load the site's own copy, whatever name a bundle comes under."""
+    """Let Flower unpack nothing and load the site's own copy, under any name that a bundle has."""
 
     def reviewed(fab: bytes, **options: object) -> Path:
         if hashlib.sha256(fab).hexdigest() != pin.total:
@@ -181,50 +173,23 @@ def _use(pin: Pin) -> None:
         _replace(module, "get_project_dir", lambda *names: pin.folder)
 
 
-def _require_approval(client: Any, pin: Pin | None, task: tuple[Any, ...]) -> None:
-    """Return where the site's owner lets the run begin; else reply why not, and end this process."""
-    message, context, run, fab = task
-    pinned = pin is not None and hashlib.sha256(fab.content).hexdigest() == pin.total
-    if pin is not None and not pinned:
-        return  # refused where it would be unpacked; its owner is not asked
-    try:
-        approval.require(
-            run.run_id, fab.content, context.run_config, context.node_config, pinned=pinned
-        )
-    except approval.Withheld as withheld:
-        give_up(client, message, context, str(withheld), withheld.code)
-
-
 def _replace(module: ModuleType, name: str, function: Callable[..., object]) -> None:
     """Replace a function that Flower calls by this name; AttributeError where it does so no more."""
     getattr(module, name)
     setattr(module, name, function)
 
 
-def looked_after(
+def pull_watched(
     client: Any, fleet: Fleet | None, pull: Callable[[Any], tuple[Any, ...]]
 ) -> tuple[Any, ...]:
-    """Fetch the task, and look after it from the first answer on: once the run is over, the rest may never come."""
-    if fleet is None:
-        return pull(client)
-    fetched: list[tuple[Any, ...]] = []
-    link, ask = fleet.client(), client.PullTaskInput
-
-    def asked(request: Any) -> Any:
-        task = ask(request)
-
-        def over() -> bool:
-            return is_over(link, task.context.node_id, task.run.run_id)
-
-        def stop() -> None:
-            give_up(client, *(fetched[0][:2] if fetched else (None, None)))
-
-        threading.Thread(target=watch, args=(over, stop), daemon=True).start()
-        return task
-
-    client.PullTaskInput = asked
-    fetched.append(pull(client))
-    return fetched[0]
+    """Fetch the task; from now on this process ends once its run is over, since what is missing may never come."""
+    message = context = None
+    if fleet is not None:
+        link = fleet.client()
+        watched = partial(watch, partial(is_over, link), lambda: give_up(client, message, context))
+        threading.Thread(target=watched, daemon=True).start()
+    message, context, *rest = pull(client)
+    return message, context, *rest
 
 
 def watch(over: Callable[[], bool], stop: Callable[[], None], every: float = LOOK_EVERY) -> None:
@@ -236,13 +201,14 @@ def watch(over: Callable[[], bool], stop: Callable[[], None], every: float = LOO
             return
 
 
-def is_over(link: FleetHttpClient, node_id: int, run_id: int) -> bool:
-    """Ask the SuperLink about a run, as the node would before it sends its reply; unknown counts as going on."""
+def is_over(link: FleetHttpClient) -> bool:
+    """Ask the SuperLink about this task's run, as the node would before its reply; unknown counts as going on."""
     try:
-        link.GetRun(GetRunRequest(node=Node(node_id=node_id), run_id=run_id))
+        node, run = Node(node_id=TaskIdentity.node_id), TaskIdentity.run_id
+        link.GetRun(GetRunRequest(node=node, run_id=run))
     except httpx.HTTPStatusError as error:
         return error.response.status_code == httpx.codes.FORBIDDEN
-    except Exception:
+    except Exception:  # also before the SuperNode has said which run it is
         return False
     return False
 
@@ -281,16 +247,10 @@ def superexec() -> None:
 
 
 class ForkExecutor(SubprocessExecutor):
-    """Starts ClientApps as forks of a zygote, which is started when there is none.
+    """Starts ClientApps as forks of a zygote, which is started when none runs.
 
-    Parameters
-    ----------
-    command : sequence of str
-        The zygote's.
-    only : bool
-        Whether nothing but ClientApps is started.
-    idle : float
-        Seconds after the last ClientApp was started until the zygote is to end.
+    ``command`` is the zygote's. With ``only``, nothing but ClientApps is started; ``idle`` seconds after the last one
+    was started the zygote is to end.
     """
 
     def __init__(self, command: Sequence[str], *, only: bool, idle: float = IDLE) -> None:

@@ -7,17 +7,12 @@ and what is left of the group at the end is found and ended.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from types import FrameType
 
 from nectar.engines import processes
@@ -33,52 +28,13 @@ _GRACE, _SUPERNODE_GRACE = 5.0, 30
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-@contextlib.contextmanager
-def private_folder() -> Iterator[Path]:
-    """Make a folder that is readable for its owner alone; it is locked while its program lives, and goes with it."""
-    _clear_leftovers()
-    new = Path(tempfile.mkdtemp(prefix=f".{PREFIX}"))
-    with _locked(new):
-        folder = new.rename(new.with_name(new.name[1:]))  # locked before another program finds it
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Lock a folder; OSError if its program lives."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _clear_leftovers() -> None:
-    """Remove the folders of this user's programs that were killed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError):
-            if folder.stat().st_uid == os.getuid():
-                with _locked(folder):
-                    shutil.rmtree(folder, ignore_errors=True)
-
-
 class SuperNode:
-    """A SuperNode, which ends with this process, and a first zygote, to see that it can import what it needs.
-
-    Attributes
-    ----------
-    told_to_end : bool
-        Whether a signal was passed on to the SuperNode.
-    """
+    """A SuperNode, which ends with this process, and a first zygote, to see that it can import what it needs."""
 
     def __init__(
         self, command: Sequence[str], zygote: Sequence[str], environment: Mapping[str, str]
     ) -> None:
-        self.told_to_end = False
+        self.is_ending = False  # whether a signal was passed on
         try:
             self._process = subprocess.Popen(
                 command,
@@ -113,8 +69,8 @@ class SuperNode:
             signal.signal(number, lambda number, frame: sys.exit(128 + number))
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
-        if not self.told_to_end:
+        if not self.is_ending:
             signal.signal(signal.SIGALRM, lambda number, frame: self._process.kill())
             signal.alarm(_SUPERNODE_GRACE)
-        self.told_to_end = True
+        self.is_ending = True
         self._process.send_signal(signal.SIGTERM)

@@ -1,7 +1,7 @@
-"""What Flower does not tell a site: that its server does not know its key, or no longer does.
+"""What Flower does not report to a site: that its server does not know its key, or no longer does.
 
 Flower's SuperNode ends with the same words where the key is not registered and where its own predecessor still counts
-as online, which passes within a minute. The server tells the two apart where it is asked.
+as online, which passes within a minute. A question to the server distinguishes the two.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nectar.operate.doctor.keys import is_registered
 from nectar.operate.keys.authority import fingerprint
 
 MARK = "turned-away"
-"""The file in the program's folder by which `nectar-healthy` sees that this site is out, as it was told."""
+"""The file in the program's folder by which `nectar-healthy` sees that this site was turned away."""
 
 #: seconds in which a key may still be registered, and between two questions
 _PATIENCE, _PAUSE = 120.0, 10.0
@@ -41,7 +41,7 @@ def exit_code(
     code : int
         With what the SuperNode ended: 0 where it was online before.
     ask : callable
-        Whether the server knows the key; None if that cannot be told.
+        Whether the server knows the key; None if that is not known.
     """
     certificates = Path(fleet.certificates) if fleet.certificates else None
     server = Connection(fleet.address, certificates)

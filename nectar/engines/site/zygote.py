@@ -2,7 +2,7 @@
 
 ``python -m nectar.engines.site.zygote PARENT``, with `SITE` among its variables. A line is the JSON of a ClientApp's
 words. It ends with its input, once its forks have ended; when its parent dies, at once, and its forks with it. It has
-one thread, so that a fork is a whole process.
+one thread, so that a fork has all of it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def command() -> list[str]:
 
 
 def isolation() -> str:
-    """Return Python's option: where an app is pinned it is all that runs, whatever PYTHONPATH says."""
+    """Return Python's option: where an app is pinned it is all that runs, also against PYTHONPATH."""
     return "-I" if sys.flags.isolated else "-P"
 
 
@@ -72,23 +72,23 @@ def serve(prepare: Callable[[], ClientApp]) -> None:
     prepare : callable
         Imports what a ClientApp needs, and returns what it does.
     """
-    begun, own = time.monotonic(), os.getpid()
+    started, own = time.monotonic(), os.getpid()
     client_app = prepare()
-    # what is there already is not looked through by the forks' collectors, so that its pages stay shared
+    # the forks' collectors leave alone what was imported until now, so that its pages stay shared
     gc.collect()
     gc.freeze()
-    _say(f"ready after {time.monotonic() - begun:.1f} s; ClientApps are forks of process {own}")
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a fork ended
+    _say(f"ready after {time.monotonic() - started:.1f} s; ClientApps are forks of process {own}")
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # how a fork ended is not read
     with open(0, "rb", buffering=0, closefd=False) as lines:
         for line in lines:
             if os.fork() == 0:
-                _become(client_app, own, json.loads(line))
+                _be_client_app(client_app, own, json.loads(line))
     _say(f"process {own} ends, as no message waits; the next one starts another")
     with suppress(ChildProcessError):
         os.wait()  # for all of them, as they are ignored
 
 
-def _become(client_app: ClientApp, parent: int, words: list[str]) -> NoReturn:
+def _be_client_app(client_app: ClientApp, parent: int, words: list[str]) -> NoReturn:
     """Be a ClientApp, and end without the interpreter's clean-up of all that was imported."""
     try:
         processes.end_with(parent, signal.SIGTERM)

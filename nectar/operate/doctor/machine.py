@@ -34,6 +34,7 @@ from nectar.dataset.account import own
 from nectar.dataset.class_folders import class_folders
 from nectar.engines.cores import available_cores
 from nectar.engines.flower.app import project
+from nectar.engines.flower.connection import connect
 from nectar.engines.flower.errors import LaunchError
 from nectar.operate.doctor.checks import Found, Level, Patient
 from nectar.text import plural
@@ -118,17 +119,31 @@ def device(patient: Patient) -> Found:
         yield "ok", text
 
 
+def records(patient: Patient) -> Found:
+    """Look whether records can be written; with a SuperLink on another machine they are written there."""
+    if patient.site:
+        return
+    here = True
+    if patient.server is not None:
+        with suppress(LaunchError):  # the check of the connection reports it
+            here = connect(patient.server, patient.ca, insecure=patient.insecure).is_local
+    if here:
+        yield from room(patient.config.output_dir)
+    else:
+        yield "ok", "not checked here: the ServerApp writes them on the SuperLink's machine"
+
+
 def room(directory: Path | None) -> Found:
     """Look whether a directory can be written, or made, and how much room there is."""
     if directory is None:
         return
     there = directory
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    if not there.is_dir():
-        yield "fail", f"{there} is not a directory: name another place"
-        return
     try:
+        while not there.exists() and there != there.parent:
+            there = there.parent
+        if not there.is_dir():
+            yield "fail", f"{there} is not a directory: name another place"
+            return
         with tempfile.NamedTemporaryFile(dir=there, prefix=".nectar-doctor-") as file:
             file.write(b"x")
             file.flush()
@@ -207,7 +222,7 @@ def _own(path: Path) -> tuple[Level, str]:
         return _table(path)
     names = class_folders(path)
     if not names:
-        what = "holds no folder a class" if path.is_dir() else "is not there"
+        what = "holds no folder per class" if path.is_dir() else "is not there"
         return "fail", f"{path} {what}: name the one that holds <class>/*, or a .csv file"
     listed = [*names, f"not {names[0]}"] if len(names) == 1 else names  # a run has two at least
     word = shlex.quote(f"images.classes={','.join(listed)}")

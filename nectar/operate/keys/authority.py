@@ -39,15 +39,9 @@ def make_authority(directory: Path, days: int = CA_DAYS) -> x509.Certificate:
     refuse_existing(key_file, certificate_file)
     make_directory(directory)
     key = ec.generate_private_key(ec.SECP384R1())
-    # The number tells two authorities of one operator apart, in the sites' bundle as in an error message.
+    # The number distinguishes two authorities of one operator, in the sites' bundle as in an error message.
     name = _name(f"Nectar federation CA {x509.random_serial_number():040x}"[:56])
-    usage = _usage(digital_signature=False, signs_certificates=True)
-    certificate = (
-        _builder(name, name, key.public_key(), days)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .sign(key, hashes.SHA384())
-    )
+    certificate = _builder(name, name, key.public_key(), days).sign(key, hashes.SHA384())
     write_new({key_file: _private(key), certificate_file: _pem(certificate)})
     return certificate
 
@@ -58,7 +52,7 @@ def make_server(directory: Path, hosts: Sequence[str], days: int = SERVER_DAYS) 
     Parameters
     ----------
     directory : Path
-        Where ``ca.key`` and ``ca.crt`` lie.
+        Where ``ca.key`` and ``ca.crt`` are.
     hosts : sequence of str
         Host names and addresses under which sites and operators reach the server; the loopback's are added.
     days : int
@@ -75,18 +69,14 @@ def make_server(directory: Path, hosts: Sequence[str], days: int = SERVER_DAYS) 
     refuse_existing(key_file, certificate_file)
     ca_key, ca = authority(directory)
     key = ec.generate_private_key(ec.SECP384R1())
-    usage = _usage(digital_signature=True, signs_certificates=False)
-    issuer_key_id = ca.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    issuer = ca.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    issuer_key = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer)
+    name = _name(hosts[0] if hosts else "localhost")
     certificate = (
-        _builder(_name(hosts[0] if hosts else "localhost"), ca.subject, key.public_key(), days, ca)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(usage, critical=True)
+        _builder(name, ca.subject, key.public_key(), days, ca)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer_key_id),
-            critical=False,
-        )
+        .add_extension(issuer_key, critical=False)
         .sign(ca_key, hashes.SHA384())
     )
     write_new({key_file: _private(key), certificate_file: _pem(certificate)})
@@ -94,22 +84,11 @@ def make_server(directory: Path, hosts: Sequence[str], days: int = SERVER_DAYS) 
 
 
 def read_certificate(path: Path) -> x509.Certificate:
-    """Return the (first) certificate in a PEM file; KeysError if there is none."""
+    """Return the (first) certificate in a PEM file; KeysError if it holds no certificate."""
     try:
         return x509.load_pem_x509_certificates(read(path))[0]
     except ValueError:
         raise KeysError(f"{path} is not a certificate in PEM form") from None
-
-
-def read_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Return a private key in PEM form; KeysError if it is not one, has a passphrase or is of another kind."""
-    try:
-        key = serialization.load_pem_private_key(read(path), password=None)
-    except (ValueError, TypeError):
-        raise KeysError(f"{path} is not a private key in PEM form without a passphrase") from None
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise KeysError(f"{path} is not a key on an elliptic curve: make one with `nectar keys`")
-    return key
 
 
 def authority(directory: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
@@ -120,10 +99,8 @@ def authority(directory: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certifi
                 f"there is no {directory / name}: make the authority with `nectar keys ca {directory}`, or name the "
                 "directory that has it"
             )
-    key, certificate = (
-        read_private_key(directory / "ca.key"),
-        read_certificate(directory / "ca.crt"),
-    )
+    key = read_private(directory / "ca.key", PEM)
+    certificate = read_certificate(directory / "ca.crt")
     if key.public_key() != certificate.public_key():
         raise KeysError(f"{directory / 'ca.key'} and {directory / 'ca.crt'} do not belong together")
     if certificate.not_valid_after_utc <= _now():
@@ -141,8 +118,21 @@ def _builder(
     days: int,
     ca: x509.Certificate | None = None,
 ) -> x509.CertificateBuilder:
-    now = _now()
+    """Return what is common to the authority's certificate and, where there is a ``ca``, the server's."""
+    now, is_ca = _now(), ca is None
     end = now + datetime.timedelta(days=days)
+    usage = x509.KeyUsage(
+        digital_signature=not is_ca,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=is_ca,
+        crl_sign=is_ca,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    constraints = x509.BasicConstraints(ca=is_ca, path_length=0 if is_ca else None)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -152,20 +142,8 @@ def _builder(
         .not_valid_before(now - _BACKDATED)
         .not_valid_after(end if ca is None else min(end, ca.not_valid_after_utc))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-    )
-
-
-def _usage(*, digital_signature: bool, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=digital_signature,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
+        .add_extension(constraints, critical=True)
+        .add_extension(usage, critical=True)
     )
 
 
@@ -206,7 +184,7 @@ def _now() -> datetime.datetime:
 
 
 # ---- files ---------------------------------------------------------------------------------------
-# Key files: private from their first byte, whole or not there, and never written over another.
+# Key files: private from their first byte, complete or not there, and never written over another.
 
 #: modes of a directory of keys, of a private key and of what may be handed out
 DIRECTORY, PRIVATE, PUBLIC = 0o700, 0o600, 0o644
@@ -280,7 +258,7 @@ def _write(path: Path, content: bytes, mode: int) -> None:
 
 
 def _is_same(path: Path, temporary: Path) -> bool:
-    """Return whether both names are of one file, which is then ours and nobody else's."""
+    """Return whether both names are of one file, which is then ours."""
     try:
         return path.samefile(temporary)
     except OSError:
@@ -307,11 +285,18 @@ def _exists(path: Path) -> KeysError:
 # The key pair of a site's SuperNode: the site keeps one half, the server registers the other.
 
 FOLDER = "nodes"
-"""The folder of a directory of keys in which the sites' lie."""
+"""The folder of a directory of keys in which the sites' keys are."""
 
 SUFFIX = ".pub"
 
-#: the ending of what releases up to 0.2 noted beside a public half
+#: the forms of private keys, and who reads them
+OPENSSH, PEM = "OpenSSH", "PEM"
+_LOADERS = {
+    OPENSSH: serialization.load_ssh_private_key,
+    PEM: serialization.load_pem_private_key,
+}
+
+#: the ending of what releases up to 0.2 noted next to a public half
 _NOTE = ".node-id"
 
 _CURVES = ("secp256r1", "secp384r1", "secp521r1")
@@ -325,7 +310,7 @@ def make_nodes(directory: Path, sites: Sequence[str]) -> list[Path]:
     Raises
     ------
     FederationError
-        If a name is none that a site may have.
+        If a site may not have such a name.
     KeysError
         If a file is there already or cannot be written.
     """
@@ -339,7 +324,8 @@ def make_nodes(directory: Path, sites: Sequence[str]) -> list[Path]:
     for key_file, public_file in zip(private, public, strict=True):
         key = ec.generate_private_key(ec.SECP384R1())
         contents[key_file] = _private(key, serialization.PrivateFormat.OpenSSH)
-        contents[public_file] = (_public_line(key.public_key(), key_file.name), PUBLIC)
+        line = b"%b %b\n" % (_public_line(key.public_key()), key_file.name.encode())
+        contents[public_file] = line, PUBLIC
     write_new(contents)
     return public
 
@@ -362,26 +348,40 @@ def read_public(path: Path) -> ec.EllipticCurvePublicKey:
     return key
 
 
-def read_private(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Return the site's own half; KeysError if it is not one, or has a passphrase (a SuperNode cannot ask for it)."""
+def read_private(path: Path, form: str = OPENSSH) -> ec.EllipticCurvePrivateKey:
+    """Return a private key; KeysError if it is not one of this form, or has a passphrase, which no server can ask for.
+
+    Parameters
+    ----------
+    form : str
+        `OPENSSH`, as a site's own half is written, or `PEM`, as the authority's and the server's are.
+    """
     try:
-        key = serialization.load_ssh_private_key(read(path), password=None)
+        key = _LOADERS[form](read(path), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise KeysError(
-            f"{path} is not a private key of OpenSSH's form without a passphrase"
+            f"{path} is not a private key of {form}'s form without a passphrase"
         ) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise KeysError(
-            f"{path} is of a kind that Flower does not take: make the pair with `nectar keys node`"
+            f"{path} is of a kind that Flower does not take: make one with `nectar keys`"
         )
     return key
 
 
 def fingerprint(key: ec.EllipticCurvePublicKey) -> str:
     """Return a public key's fingerprint as ``ssh-keygen -l`` prints it."""
-    line = key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    digest = hashlib.sha256(base64.b64decode(line.split()[1])).digest()
+    digest = hashlib.sha256(base64.b64decode(_public_line(key).split()[1])).digest()
     return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+
+
+def pem_fingerprint(public_key: bytes | None) -> str:
+    """Return the fingerprint of a public key in PEM, as Flower keeps it; empty if it is not a site's."""
+    try:
+        key = serialization.load_pem_public_key(public_key or b"")
+    except ValueError:
+        return ""
+    return fingerprint(key) if isinstance(key, ec.EllipticCurvePublicKey) else ""
 
 
 def public_halves(directory: Path) -> list[Path]:
@@ -407,6 +407,5 @@ def _checked(site: str) -> str:
     return name
 
 
-def _public_line(key: ec.EllipticCurvePublicKey, site: str) -> bytes:
-    line = key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    return line + b" " + site.encode() + b"\n"
+def _public_line(key: ec.EllipticCurvePublicKey) -> bytes:
+    return key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)

@@ -1,34 +1,34 @@
-"""Who was revoked stays out of a SuperLink's database that was put back.
+"""Revoked sites stay revoked when a SuperLink's older database is put back.
 
 An older database has sites registered that were unregistered since it was copied. They are unregistered again before a
-SuperLink opens it.
+SuperLink opens it. Flower keeps its runs and nodes in SQLite's WAL mode and does not checkpoint it at its end: all of
+it may be in the neighbouring file that ends in `-wal`, and the file itself may have no tables.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import quote
 
-from nectar.operate.keys.authority import KeysError
-from nectar.operate.keys.database import RANGE, connect, key_fingerprint, node_number, opened
-from nectar.operate.keys.registry import Revoked, find, note_revoked, revoked
-
-#: Flower's word for a node that may not come back
-_GONE = "unregistered"
+from common.errors import one_line
+from nectar.engines.flower.federation import UNREGISTERED, Node
+from nectar.operate.keys.authority import KeysError, pem_fingerprint
+from nectar.operate.keys.registry import find, note_revoked, revoked
 
 
 def enforce(database: Path, listed: Path | None, replaced: Path | None) -> list[str]:
-    """Unregister in a database whoever was revoked, and say who is a member, a line each.
+    """Unregister the revoked sites in a database; return a line on those, and a line on its members.
 
     Parameters
     ----------
     database : Path
         What flower-superlink is given as --database.
     listed : Path or None
-        The list of revocations; who was unregistered in ``replaced`` is put on it. None if nobody ever was.
+        The list of revocations; who was unregistered in ``replaced`` is put on it. None if no site ever was.
     replaced : Path, optional
         The database that was there before, whose unregistered sites stay out too.
 
@@ -38,60 +38,66 @@ def enforce(database: Path, listed: Path | None, replaced: Path | None) -> list[
         If a SuperLink has the database open, or a database or the list is not there or cannot be read. Nothing is
         changed then.
     """
-    if _is_open(database):
-        raise KeysError(f"a SuperLink has {database} open: stop it first")
-    if listed is not None and not listed.exists():
-        raise KeysError(
-            f"there is no list of revocations {listed}: a site that was unregistered since the backup would be a "
-            "member again. Put your copy of the list there, or say none if there was none"
-        )
-    gone = revoked(listed) if listed else []
-    gone += _members(replaced)[1] if replaced else []
-    again = _unregister_again(database, gone)
+    with _opened(database) as connection:
+        _require_closed(connection, database)
+        if listed is not None and not listed.exists():
+            raise KeysError(
+                f"there is no list of revocations {listed}: a site that was unregistered since the backup would be a "
+                "member again. Put your copy of the list there, or say none if there was none"
+            )
+        gone = revoked(listed) if listed else []
+        if replaced is not None:
+            with _opened(replaced) as before:
+                gone += [n for n in _nodes(before).values() if n.status == UNREGISTERED]
+        members = {i: n for i, n in _nodes(connection).items() if n.status != UNREGISTERED}
+        again = {i: n for i, n in members.items() if find(gone, n.node, n.fingerprint)}
+        now = datetime.now(UTC).isoformat()
+        with connection:
+            connection.executemany(
+                "UPDATE node SET status = ?, unregistered_at = ?, online_until = NULL WHERE node_id = ?",
+                [(UNREGISTERED, now, i) for i in again],
+            )
     if listed is not None:
         note_revoked(listed, gone)
-    names = ", ".join(site.site or f"node {site.node}" for site in again)
-    members = ", ".join(site.site or f"node {site.node}" for site in _members(database)[0])
-    return [f"unregistered again: {names or 'nobody'}", f"registered: {members or 'nobody'}"]
+    left = [node for i, node in members.items() if i not in again]
+    return [f"unregistered again: {_names(again.values())}", f"registered: {_names(left)}"]
 
 
-def _members(database: Path) -> tuple[list[Revoked], list[Revoked]]:
-    """Return a database's sites, registered and unregistered; KeysError if it is not a SuperLink's, or damaged."""
-    sites: tuple[list[Revoked], list[Revoked]] = ([], [])
-    with opened(database) as connection:
-        rows = connection.execute(
-            "SELECT node_id, public_key, name, status, unregistered_at FROM node"
-        )
-        for node, key, name, status, day in rows:
-            number, known = str(node_number(node)), key_fingerprint(key)
-            sites[status == _GONE].append(Revoked(number, known, name or "", (day or "")[:10]))
-    return sites
+def _names(nodes: Iterable[Node]) -> str:
+    return ", ".join(node.site or f"node {node.node}" for node in nodes) or "nobody"
 
 
-def _unregister_again(database: Path, listed: Sequence[Revoked]) -> list[Revoked]:
-    """Unregister in a database that no SuperLink has open whoever is on a list; return who was a member until now."""
-    registered, _ = _members(database)
-    gone = [site for site in registered if find(listed, site.node, site.fingerprint)]
-    now = datetime.now(UTC).isoformat()
-    with opened(database) as connection, connection:
-        for site in gone:
-            node = int(site.node)
-            connection.execute(
-                "UPDATE node SET status = ?, unregistered_at = ?, online_until = NULL WHERE node_id = ?",
-                (_GONE, now, node - RANGE if node >= RANGE // 2 else node),
-            )
-    return gone
-
-
-def _is_open(database: Path) -> bool:
-    """Return whether a SuperLink has a database open: the last one to leave WAL mode has to be alone with it."""
+@contextlib.contextmanager
+def _opened(database: Path) -> Iterator[sqlite3.Connection]:
+    """Open a SuperLink's database; KeysError if it is not there, not a SuperLink's, or damaged."""
     if not database.is_file():
-        return False
-    with contextlib.closing(connect(database)) as connection:
-        try:
-            connection.execute("PRAGMA journal_mode=DELETE").fetchone()
-        except sqlite3.OperationalError as error:
-            return "locked" in str(error)
-        except sqlite3.DatabaseError:
-            return False
-    return False
+        raise KeysError(
+            f"there is no database {database}: name the one that flower-superlink was given as --database"
+        )
+    place = f"file:{quote(str(database))}?mode=rw"
+    try:
+        with contextlib.closing(sqlite3.connect(place, uri=True, timeout=10)) as connection:
+            yield connection
+    except (sqlite3.Error, TypeError, ValueError) as error:
+        raise KeysError(
+            f"{database} cannot be read as the database of a SuperLink of this Flower ({one_line(str(error))})"
+        ) from None
+
+
+def _require_closed(connection: sqlite3.Connection, database: Path) -> None:
+    """Refuse a database that a SuperLink has open: only a connection that is alone with it can leave WAL mode."""
+    try:
+        connection.execute("PRAGMA journal_mode=DELETE").fetchone()
+    except sqlite3.OperationalError as error:
+        if "locked" in str(error):
+            raise KeysError(f"a SuperLink has {database} open: stop it first") from None
+        raise
+
+
+def _nodes(connection: sqlite3.Connection) -> dict[int, Node]:
+    """Return a database's nodes by their numbers there: SQLite has Flower's, of 64 bits, as signed ones."""
+    rows = connection.execute("SELECT node_id, public_key, name, status, unregistered_at FROM node")
+    return {
+        number: Node(name or "", str(number % 2**64), status, day or "", pem_fingerprint(key))
+        for number, key, name, status, day in rows
+    }

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime
 import stat
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from cryptography import x509
@@ -15,13 +16,14 @@ from cryptography.x509.oid import NameOID
 from common.sites import site_order
 from nectar.operate.keys.authority import (
     FOLDER,
+    OPENSSH,
+    PEM,
     SUFFIX,
     KeysError,
     fingerprint,
     key_files,
     read_certificate,
     read_private,
-    read_private_key,
     read_public,
 )
 
@@ -42,12 +44,15 @@ class Entry:
         What is wrong with it and how it is mended; empty if nothing is.
     fatal : bool
         Whether the federation fails by it, or soon will or might.
+    days : int or None
+        That a certificate has left, below 0 once it has ended.
     """
 
     name: str
     text: str
     problem: str = ""
     fatal: bool = False
+    days: int | None = None
 
 
 def inventory(directory: Path) -> list[Entry]:
@@ -62,46 +67,53 @@ def inventory(directory: Path) -> list[Entry]:
         raise KeysError(
             f"there is no directory {directory}: `nectar keys --help` says how to make one"
         )
-    entries = [_directory(d) for d in (directory, directory / FOLDER) if d.is_dir()]
-    for key_name, certificate_name in (("ca.key", "ca.crt"), ("server.key", "server.pem")):
-        key_file, certificate_file = directory / key_name, directory / certificate_name
-        if key_file.exists():
-            entries.append(_private(directory, key_file, certificate_file))
-        if certificate_file.exists():
-            entries.append(_certificate(directory, certificate_file))
-    published = [path for path in sorted(directory.glob("*.pem")) if path.name != "server.pem"]
-    entries += [_certificate(directory, path) for path in published]
-    if (directory / SITE_KEY).exists():
-        entries.append(_node_private(directory, directory / SITE_KEY))
     folder = directory / FOLDER
+    ca = directory / "ca.crt"
+    entries = [
+        Entry(f"{d.name}/", "directory", mode_problem(d)) for d in (directory, folder) if d.is_dir()
+    ]
+
+    def add(path: Path, text: str, check: Callable[[Path], Entry]) -> None:
+        if path.exists():
+            name = path.relative_to(directory).as_posix()
+            try:
+                entries.append(replace(check(path), name=name))
+            except KeysError as error:
+                entries.append(Entry(name, text, str(error), True))
+
+    for key, certificate in (("ca.key", "ca.crt"), ("server.key", "server.pem")):
+        add(directory / key, "private key", partial(_private, directory / certificate))
+        add(directory / certificate, "certificate", partial(_certificate, ca))
+    for path in sorted([*directory.glob("*.crt"), *directory.glob("*.pem")]):
+        if path.name not in ("ca.crt", "server.pem"):
+            add(path, "certificate", partial(_certificate, ca))
     sites = {path.name.removesuffix(SUFFIX) for path in key_files(directory)}
-    for site in sorted(sites, key=site_order):
-        if (folder / site).exists():
-            entries.append(_node_private(directory, folder / site))
-        if (folder / f"{site}{SUFFIX}").exists():
-            entries.append(_node_public(directory, folder / f"{site}{SUFFIX}"))
+    for private in (
+        directory / SITE_KEY,
+        *(folder / site for site in sorted(sites, key=site_order)),
+    ):
+        public = private.with_name(private.name + SUFFIX)
+        add(private, "private key", partial(_private, public))
+        add(public, "public half", _public)
     if all(entry.name.endswith("/") for entry in entries):
         raise KeysError(f"{directory} holds no keys: `nectar keys --help` says how to make them")
     return entries
 
 
-def certificate_problems(directory: Path) -> list[str]:
-    """Describe which certificates of a directory of keys have ended or end soon, each in a sentence."""
+def certificates(directory: Path) -> tuple[list[str], dict[str, int]]:
+    """Return which certificates of a directory of keys have ended or end soon, and the days that each has left.
+
+    Returns
+    -------
+    list of str, dict of str to int
+        A sentence on each; by file, below 0 once it has ended.
+    """
     try:
-        entries = inventory(directory)
+        found = [e for e in inventory(directory) if e.name.endswith((".crt", ".pem"))]
     except KeysError:
-        return []
-    ends = (".crt", ".pem")
-    return [f"{e.name}: {e.problem}" for e in entries if e.problem and e.name.endswith(ends)]
-
-
-def certificate_days(directory: Path) -> dict[str, int]:
-    """Return the whole days that each certificate of a directory of keys has left, below 0 once it has ended."""
-    now, days = datetime.datetime.now(datetime.UTC), {}
-    for path in sorted([*directory.glob("*.crt"), *directory.glob("*.pem")]):
-        with suppress(KeysError):
-            days[path.name] = (read_certificate(path).not_valid_after_utc - now).days
-    return days
+        return [], {}
+    problems = [f"{entry.name}: {entry.problem}" for entry in found if entry.problem]
+    return problems, {entry.name: entry.days for entry in found if entry.days is not None}
 
 
 def certificate_problem(certificate: x509.Certificate) -> tuple[str, bool]:
@@ -156,36 +168,30 @@ def mode_problem(path: Path) -> str:
     return f"others may use it (mode {mode:o}): chmod {right} {path}"
 
 
-def _directory(path: Path) -> Entry:
-    return Entry(f"{path.name}/", "directory", mode_problem(path))
+def _private(other: Path, path: Path) -> Entry:
+    """Look at a private key, of whose pair ``other`` is the site's public half or the certificate."""
+    is_site = other.suffix == SUFFIX
+    key, text = read_private(path, OPENSSH if is_site else PEM), "private key"
+    if other.exists():
+        public = read_public(other) if is_site else read_certificate(other).public_key()
+        if key.public_key() != public:
+            return Entry("", text, f"does not belong to {other.name}", True)
+        text += f" of {other.name}"
+    return Entry("", text, mode_problem(path))
 
 
-def _private(directory: Path, path: Path, certificate_file: Path) -> Entry:
-    name, text = _name(directory, path), "private key"
-    try:
-        key = read_private_key(path)
-        if certificate_file.exists():
-            certificate = read_certificate(certificate_file)
-            if key.public_key() != certificate.public_key():
-                return Entry(name, text, f"does not belong to {certificate_file.name}", True)
-            text += f" of {certificate_file.name}"
-    except KeysError as error:
-        return Entry(name, text, str(error), True)
-    return Entry(name, text, mode_problem(path))
+def _public(path: Path) -> Entry:
+    return Entry("", f"public half; {fingerprint(read_public(path))}")
 
 
-def _certificate(directory: Path, path: Path) -> Entry:
-    name = _name(directory, path)
-    try:
-        certificate = read_certificate(path)
-    except KeysError as error:
-        return Entry(name, "certificate", str(error), True)
+def _certificate(ca: Path, path: Path) -> Entry:
+    certificate = read_certificate(path)
     problem, fatal = certificate_problem(certificate)
-    ca = directory / "ca.crt"
     if path != ca and ca.is_file() and not problem:
         problem = _issuer_problem(certificate, ca)
         fatal = bool(problem)
-    return Entry(name, certificate_text(certificate), problem, fatal)
+    days = (certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)).days
+    return Entry("", certificate_text(certificate), problem, fatal, days)
 
 
 def _issuer_problem(certificate: x509.Certificate, ca: Path) -> str:
@@ -196,27 +202,3 @@ def _issuer_problem(certificate: x509.Certificate, ca: Path) -> str:
     except Exception:  # cryptography names three kinds, and InvalidSignature has no text
         return f"not signed by {ca.name} here: sites that trust that one refuse it"
     return ""
-
-
-def _node_private(directory: Path, path: Path) -> Entry:
-    name, text = _name(directory, path), "private key"
-    public_file = path.with_name(path.name + SUFFIX)
-    try:
-        key = read_private(path)
-        if public_file.exists() and read_public(public_file) != key.public_key():
-            return Entry(name, text, f"does not belong to {public_file.name}", True)
-    except KeysError as error:
-        return Entry(name, text, str(error), True)
-    return Entry(name, text, mode_problem(path))
-
-
-def _node_public(directory: Path, path: Path) -> Entry:
-    name = _name(directory, path)
-    try:
-        return Entry(name, f"public half; {fingerprint(read_public(path))}")
-    except KeysError as error:
-        return Entry(name, "public half", str(error), True)
-
-
-def _name(directory: Path, path: Path) -> str:
-    return path.relative_to(directory).as_posix()

@@ -36,17 +36,22 @@ from nectar.operate.keys.authority import (
 
 FORMAT = 1
 
-AUTHORITY, NODE_CONFIG = "ca.crt", "node-config.toml"
+AUTHORITY, NODE_CONFIG, UNIT = "ca.crt", "node-config.toml", "nectar-site.service"
 
 _TEXTS = Path(__file__).with_name("site_kit")
-"""Where the other entries' texts lie; what stands in them as @THIS@ is filled in, of the site's own places there."""
+"""The folder of the other entries' texts, in which @THIS@ is replaced by a value; the site's own paths at the site."""
 
-_NAMES = (NODE_CONFIG, "nectar-site.service", "compose.yml")
+COMPOSE = "compose.yml"
+
+_NAMES = (NODE_CONFIG, UNIT, COMPOSE)
+
+#: where the site's folder is in a container of the image, as the compose file mounts it
+_IN_IMAGE = Path("/site")
 
 #: bytes of a kit
 _MOST = 512 * 2**10
 
-#: hex digits of the fingerprint that have to be typed: 128 bits, which nobody finds a second authority for
+#: hex digits of the fingerprint that have to be typed: 128 bits, for which no second authority is found
 _TYPED = 32
 
 _HOW = ec.ECDSA(hashes.SHA384())
@@ -72,7 +77,10 @@ class Kit:
     made: str
 
     def install(self, folder: Path, data: str, state: str) -> None:
-        """Write what the kit holds to ``folder``; what is there of the same site and server stays, edited or not.
+        """Write what the kit holds to ``folder``; existing files of the same site and server stay, edited or not.
+
+        The paths are those of the image or those of this machine: only one of the compose file and the unit works with
+        them, and only that one is written.
 
         Raises
         ------
@@ -85,11 +93,13 @@ class Kit:
             raise KeysError(
                 f"{folder} is of another site than {self.site!r}: name another --folder"
             )
-        here = {"FOLDER": str(folder), "DATA": data, "STATE": state}
-        here["NECTAR"] = str(Path(sys.argv[0]).absolute())
+        paths = {"FOLDER": str(folder), "DATA": data, "STATE": state}
+        paths["NECTAR"] = str(Path(sys.argv[0]).absolute())
+        other = UNIT if folder == _IN_IMAGE else COMPOSE
         texts = {
-            folder / name: _QUOTED.get(name, _filled)(text, here).encode()
+            folder / name: _filled(name, text, paths).encode()
             for name, text in self.entries.items()
+            if name != other
         }
         server = self.server.encode()
         for path in [path for path in texts if path.exists()]:
@@ -107,17 +117,14 @@ def make_kit(directory: Path, site: str, server: str, target: Path) -> x509.Cert
     FederationError
         If no site can be called so.
     KeysError
-        If the address is none, the authority is missing, or the file is there already or cannot be written.
+        If it is not an address, the authority is missing, or the file is there already or cannot be written.
     """
     name = site_name({"site": site})
     if not is_address(server):
         raise KeysError(f"{server!r:.80} is not an address: give HOST:PORT of the sites' proxy")
     key, certificate = authority(directory)
     values = {"SITE": name, "SLUG": site_slug(name), "SERVER": server}
-    entries = {
-        text: _QUOTED.get(text, _filled)((_TEXTS / text).read_text("utf-8"), values)
-        for text in _NAMES
-    }
+    entries = {each: _filled(each, (_TEXTS / each).read_text("utf-8"), values) for each in _NAMES}
     entries[AUTHORITY] = read(directory / AUTHORITY).decode()
     kit: dict[str, Any] = {"format": FORMAT, "nectar": VERSION, "site": name, "server": server}
     kit["made"] = f"{datetime.now(UTC):%Y-%m-%d}"
@@ -127,7 +134,7 @@ def make_kit(directory: Path, site: str, server: str, target: Path) -> x509.Cert
     return certificate
 
 
-def spoken(certificate: x509.Certificate) -> str:
+def fingerprint_groups(certificate: x509.Certificate) -> str:
     """Return what the operator reads out of an authority's fingerprint, and the site's owner types."""
     digits = certificate.fingerprint(hashes.SHA256()).hex()[:_TYPED].upper()
     return " ".join(re.findall("....", digits))
@@ -178,7 +185,7 @@ def open_kit(path: Path, site: str, typed: str) -> Kit:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], x509.Certificate]:
-    """Return a kit of its fixed entries, as nobody has proved yet, and the authority's certificate in it."""
+    """Return a kit of its fixed entries, not proved yet, and the authority's certificate in it."""
     if path.exists() and not (path.is_file() and path.stat().st_size <= _MOST):
         raise KeysError(f"{path} is not a kit: a kit is a file of at most {_MOST // 1024} kB")
     try:
@@ -209,36 +216,30 @@ def _site_of(config: Path) -> object:
         raise KeysError(f"{config} cannot be read as TOML ({error}): mend it") from None
 
 
-def _filled(text: str, values: Mapping[str, str]) -> str:
-    for name, value in values.items():
-        text = text.replace(f"@{name}@", value)
-    return text
+def _filled(name: str, text: str, values: Mapping[str, str]) -> str:
+    """Return an entry's text with each @NAME@ that has a value replaced by it, quoted as the entry's form has it."""
 
+    def value(found: re.Match[str]) -> str:
+        return values.get(found[1], found[0])
 
-def _filled_toml(text: str, values: Mapping[str, str]) -> str:
-    """Fill in values between quotes: as basic strings of TOML, which may hold any character."""
-    for name, value in values.items():
-        text = text.replace(f"'@{name}@'", json.dumps(value, ensure_ascii=False))
-    return text
+    def toml(found: re.Match[str]) -> str:  # a basic string, which may hold any character
+        return json.dumps(values[found[1]], ensure_ascii=False) if found[1] in values else found[0]
 
-
-def _filled_unit(text: str, values: Mapping[str, str]) -> str:
-    """Fill in the words of a systemd unit, quoted where they have blanks or signs of systemd's own."""
-
-    def word(found: re.Match[str]) -> str:
-        whole = _filled(found[0], values)
-        if whole == found[0] or re.fullmatch(r"[\w./:@+=-]+", whole):
-            return whole
-        escaped = re.sub(r'([\\"])', r"\\\1", whole).replace("%", "%%").replace("$", "$$")
+    def word(found: re.Match[str]) -> str:  # of systemd, quoted if it has blanks or its signs
+        text = _NAME.sub(value, found[0])
+        if text == found[0] or re.fullmatch(r"[\w./:@+=-]+", text):
+            return text
+        escaped = re.sub(r'([\\"])', r"\\\1", text).replace("%", "%%").replace("$", "$$")
         return f'"{escaped}"'
 
+    if name == NODE_CONFIG:
+        return re.sub("'@([A-Z]+)@'", toml, text)
+    if name != UNIT:
+        return _NAME.sub(value, text)
     lines = text.split("\n")
     return "\n".join(
-        _filled(line, values) if line.startswith("#") else _WORD.sub(word, line) for line in lines
+        _NAME.sub(value, line) if line.startswith("#") else _WORD.sub(word, line) for line in lines
     )
 
 
-_WORD = re.compile(r"(?<=[\s=])[^\s]*@[A-Z]+@[^\s]*")
-
-_QUOTED = {NODE_CONFIG: _filled_toml, "nectar-site.service": _filled_unit}
-"""How what a site's own paths are filled into an entry, where it has quotes of its own."""
+_NAME, _WORD = re.compile("@([A-Z]+)@"), re.compile(r"(?<=[\s=])[^\s]*@[A-Z]+@[^\s]*")

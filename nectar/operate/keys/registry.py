@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from common.storage.files import write_text
 from nectar.engines.flower.connection import Connection
 from nectar.engines.flower.errors import CommandRefused
+from nectar.engines.flower.federation import REGISTERED, UNREGISTERED, Node
 from nectar.operate.keys.authority import (
     FOLDER,
     SUFFIX,
@@ -24,13 +20,6 @@ from nectar.operate.keys.authority import (
     read,
     read_public,
 )
-from nectar.operate.keys.database import key_fingerprint
-
-if TYPE_CHECKING:
-    from nectar.engines.flower.superlink import Node
-
-#: Flower's own words for a node that may not come back, and for one that was registered and has not come
-UNREGISTERED, _NEVER = "unregistered", "registered"
 
 
 def register(
@@ -60,28 +49,28 @@ def register(
     connection.wait(wait)
     problems = []
     with connection.superlink() as superlink:
-        nodes = {node.public_key: node for node in superlink.nodes()}
+        nodes = {node.fingerprint: node for node in superlink.nodes()}
         for path, key in keys.items():
-            site = path.name.removesuffix(SUFFIX)
-            node = nodes.get(_pem(key))
-            try:
-                if _is_revoked(key, node, gone[path]):
-                    if all_of is None:
-                        raise KeysError(
-                            f"{path} was unregistered, and Flower takes no key twice: let the site make a new pair"
-                        )
-                    standing = (
-                        "stays out, since it was unregistered; with a new pair it can come back"
+            site, mark = path.name.removesuffix(SUFFIX), fingerprint(key)
+            node = nodes.get(mark)
+            is_out = node is not None and node.status == UNREGISTERED
+            if is_out or find(gone[path], node.node if node else "", mark):
+                if all_of is None:
+                    problems.append(
+                        f"{site}: {path} was unregistered, and Flower takes no key twice: let the site make a new pair"
                     )
-                elif node is None:
-                    standing = f"registered as node {superlink.register(key, site)}"
-                else:
-                    now = "never online yet" if node.status == _NEVER else node.status
-                    standing = f"registered already as node {node.number}, {now}"
-            except (KeysError, CommandRefused) as problem:
-                problems.append(f"{site}: {problem}")
+                    continue
+                result = "stays out, since it was unregistered; with a new pair it can come back"
+            elif node is not None:
+                state = "never online yet" if node.status == REGISTERED else node.status
+                result = f"registered already as node {node.node}, {state}"
             else:
-                print(f"{site}: {standing} ({fingerprint(key)})", flush=True)
+                try:
+                    result = f"registered as node {superlink.register(key, site)}"
+                except CommandRefused as refusal:
+                    problems.append(f"{site}: {refusal}")
+                    continue
+            print(f"{site}: {result} ({mark})", flush=True)
     if problems:
         raise KeysError("\n".join(problems))
 
@@ -94,12 +83,6 @@ def _required_halves(directory: Path) -> list[Path]:
             "pair with `nectar keys node` and sends that file"
         )
     return found
-
-
-def _is_revoked(key: ec.EllipticCurvePublicKey, node: Node | None, gone: Sequence[Revoked]) -> bool:
-    """Return whether a key was unregistered: at the SuperLink, whose database may be an older one, or by the list."""
-    unregistered = node is not None and node.status == UNREGISTERED
-    return unregistered or bool(find(gone, node.number if node else "", fingerprint(key)))
 
 
 def unregister(connection: Connection, which: Sequence[Path | str], directory: Path | None) -> None:
@@ -121,19 +104,16 @@ def unregister(connection: Connection, which: Sequence[Path | str], directory: P
     LaunchError
         If the SuperLink does not answer.
     """
-    for entry in which:
-        note_revoked(
-            _list_of(entry, directory), []
-        )  # found out before a site is out and not listed
+    lists = [_list_of(entry, directory) for entry in which]
+    for path in lists:
+        note_revoked(path, [])  # fails, if it does, before a site is out and not listed
     with connection.superlink() as superlink:
         nodes = superlink.nodes()
-        meant = [(entry, _node_of(entry, nodes, connection.address)) for entry in which]
-        for entry, node in meant:
-            superlink.unregister(node.number)
-            path, of = _list_of(entry, directory), key_fingerprint(node.public_key)
-            site = node.name if isinstance(entry, str) else entry.name.removesuffix(SUFFIX)
-            note_revoked(path, [Revoked(node.number, of, site)])
-            print(f"node {node.number}: unregistered, and listed in {path}", flush=True)
+        found = [_node_of(entry, nodes, connection.address) for entry in which]
+        for path, node in zip(lists, found, strict=True):
+            superlink.unregister(node.node)
+            note_revoked(path, [node])
+            print(f"node {node.node}: unregistered, and listed in {path}", flush=True)
 
 
 def _list_of(entry: Path | str, directory: Path | None) -> Path:
@@ -148,24 +128,19 @@ def _list_of(entry: Path | str, directory: Path | None) -> Path:
 
 def _node_of(entry: Path | str, nodes: Sequence[Node], address: str) -> Node:
     if isinstance(entry, str):
-        found = [node for node in nodes if node.number == entry]
+        found = [node for node in nodes if node.node == entry]
         unknown = f"there is no node {entry} at the SuperLink {address}"
     else:
-        key = _pem(read_public(entry))
-        found = [node for node in nodes if node.public_key == key]
+        mark = fingerprint(read_public(entry))
+        found = [node for node in nodes if node.fingerprint == mark]
         unknown = f"{entry} is registered as no node at the SuperLink {address}"
     if not found:
         raise KeysError(f"{unknown}: `flwr supernode list` shows all")
     return found[0]
 
 
-def _pem(key: ec.EllipticCurvePublicKey) -> bytes:
-    """Return a public half as the SuperLink keeps it."""
-    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-
-
 # ---- revoked -------------------------------------------------------------------------------------
-# Which keys were unregistered: a list beside the keys, which no backup holds and no restore shortens.
+# Which keys were unregistered: a list in the directory of keys, which no backup holds and no restore shortens.
 
 LIST = "revoked.txt"
 """The list's name in a directory of keys."""
@@ -180,40 +155,14 @@ _HEAD = """\
 _LINE = re.compile(r"(?P<node>\d+|-) (?P<fingerprint>SHA256:\S+|-) (?P<site>\S+) (?P<day>[\d-]+)")
 
 
-@dataclass(frozen=True)
-class Revoked:
-    """A key that may never come back.
-
-    Attributes
-    ----------
-    node : str
-        The number of the node that it was registered as; empty if nobody knows it.
-    fingerprint : str
-        The public half's, as ``ssh-keygen -l`` prints it; empty if nobody knows it.
-    site : str
-        Its name at the SuperLink.
-    day : str
-        When it was unregistered.
-    """
-
-    node: str
-    fingerprint: str
-    site: str = ""
-    day: str = ""
-
-    def is_of(self, node: str, fingerprint: str) -> bool:
-        """Return whether a key of this fingerprint, registered as this node, is meant."""
-        return node == self.node != "" or fingerprint == self.fingerprint != ""
-
-
 def list_for(public_file: Path) -> Path:
-    """Return the list of the directory of keys in which a public half lies."""
+    """Return the list of the directory of keys that holds a public half."""
     above = public_file.parent
     return (above.parent if above.name == FOLDER else above) / LIST
 
 
-def revoked(path: Path) -> list[Revoked]:
-    """Return what is on the list; nothing if there is none.
+def revoked(path: Path) -> list[Node]:
+    """Return the nodes on the list, each ``since`` the day when it was unregistered; nothing if there is no list.
 
     Raises
     ------
@@ -232,31 +181,29 @@ def revoked(path: Path) -> list[Revoked]:
                 f"{path}, line {number} is not of the form `NODE FINGERPRINT SITE DAY`: mend it, since it may name a "
                 "key that must not come back"
             )
-        found.append(
-            Revoked(*(text.strip() if text != _UNKNOWN else "" for text in match.groups()))
-        )
+        node, mark, site, day = ("" if text == _UNKNOWN else text for text in match.groups())
+        found.append(Node(site, node, UNREGISTERED, day, mark))
     return found
 
 
-def note_revoked(path: Path, entries: Iterable[Revoked]) -> None:
-    """Put on the list what is not on it yet; KeysError if it cannot be read or written."""
-    known = revoked(path)
-    new = [entry for entry in entries if not find(known, entry.node, entry.fingerprint)]
+def note_revoked(path: Path, nodes: Iterable[Node]) -> None:
+    """Put nodes that are unregistered now on the list; KeysError if it cannot be read or written."""
+    known, today = revoked(path), f"{datetime.now(UTC):%Y-%m-%d}"
+    new = [node for node in nodes if not find(known, node.node, node.fingerprint)]
     if not new and path.exists():
         return
-    before = path.read_text(encoding="utf-8") if path.exists() else _HEAD
+    text = path.read_text(encoding="utf-8") if path.exists() else _HEAD
+    for node in new:
+        day = node.since if node.status == UNREGISTERED and node.since else today
+        words = (node.node, node.fingerprint, node.site.replace(" ", "_"), day[:10])
+        text += " ".join(word or _UNKNOWN for word in words) + "\n"
     try:
-        write_text(path, before + "".join(map(_line, new)))
+        write_text(path, text)
     except OSError as error:
         raise KeysError(f"{path} cannot be written ({error.strerror}): make room for it") from None
 
 
-def find(entries: Sequence[Revoked], node: str, fingerprint: str) -> Revoked | None:
-    """Return the entry of a key, None if it has none."""
-    return next((entry for entry in entries if entry.is_of(node, fingerprint)), None)
-
-
-def _line(entry: Revoked) -> str:
-    day = entry.day or f"{datetime.now(UTC):%Y-%m-%d}"
-    words = (entry.node, entry.fingerprint, entry.site.replace(" ", "_"), day)
-    return " ".join(word or _UNKNOWN for word in words) + "\n"
+def find(nodes: Sequence[Node], number: str, mark: str) -> Node | None:
+    """Return the node with this number, or with the key of this fingerprint, if any."""
+    same = (node for node in nodes if node.node == number != "" or node.fingerprint == mark != "")
+    return next(same, None)

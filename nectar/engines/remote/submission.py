@@ -1,4 +1,4 @@
-"""What is submitted: a run configuration in which no path of the submitting machine stands."""
+"""What is submitted: a run configuration without any path of the submitting machine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from nectar.arguments import (
 )
 from nectar.engines.flower.connection import Connection
 from nectar.engines.flower.errors import LaunchError
-from nectar.engines.flower.marked_lines import marked_content
+from nectar.engines.flower.log import marked_content
 from nectar.engines.remote.watching import follow
 from nectar.records.outputs import over_recorded, recorded_config
 
@@ -37,7 +37,7 @@ RESUME, OUTPUT, DATA = "resume", "output-dir", "data-dir"
 
 
 @dataclass(frozen=True)
-class Order:
+class Submission:
     """A run configuration for a server elsewhere.
 
     Attributes
@@ -45,7 +45,7 @@ class Order:
     typed : dict
         What was typed; its paths are the server's, word for word.
     config : Config
-        What it resolves to here, but for the paths that nobody typed.
+        What it resolves to here, except for the paths that were not typed.
     """
 
     typed: RunConfig
@@ -63,15 +63,35 @@ class Order:
         """The record that is continued: its id, or its directory on the server; empty if none."""
         return str(self.typed.get(RESUME, ""))
 
-    @property
-    def output_dir(self) -> str:
-        """The server's output directory, empty for the server's own default."""
-        return str(self.typed.get(OUTPUT, ""))
+    def __str__(self) -> str:
+        """Describe what is submitted, and which machine's paths are used."""
+        config = self.config
+        unstated = {OUTPUT: "the server's own", DATA: "each machine's own"}
+        paths = "".join(f"; {key}: {own}" for key, own in unstated.items() if key not in self.typed)
+        experiment = f"experiment={config.experiment} " if config.experiment else ""
+        chosen = f"method={config.method} dataset={config.dataset} rounds={config.rounds}"
+        return f"{experiment}{chosen} seed={config.seed}{paths}"
+
+    def continuing(self, directory: str, recorded: RunConfig) -> Submission:
+        """Return the submission that continues a record.
+
+        Parameters
+        ----------
+        directory : str
+            Where the record is on the server.
+        recorded : dict
+            The run config in its provenance, which what was typed overrides. Its data-dir is the server's and no
+            site's, so it is left out.
+        """
+        recorded = {key: value for key, value in recorded.items() if key != DATA}
+        output_dir = self.typed.get(OUTPUT) or str(PurePosixPath(directory).parent)
+        run_config = over_recorded(recorded, self.typed) | {RESUME: directory, OUTPUT: output_dir}
+        return Submission(run_config, load(run_config))
 
 
-def order_of(
+def parse_submission(
     words: Sequence[str], file: str | None = None, typed: RunConfig | None = None
-) -> Order:
+) -> Submission:
     """Read ``[EXPERIMENT] [key=value ...]`` for a server elsewhere, and check it.
 
     Parameters
@@ -109,34 +129,40 @@ def order_of(
     # A record is named by its id too: which settings it was run with, only the server knows.
     unknown = (RESUME, ROUND, RESUME_CODE) if RESUME in run_config else ()
     checked = {key: value for key, value in run_config.items() if key not in unknown}
-    return Order(run_config, load(checked))
+    return Submission(run_config, load(checked))
 
 
-def resumed(order: Order, directory: str, recorded: RunConfig) -> Order:
-    """Return the order that continues a record.
+def resume_submission(connection: Connection, submission: Submission) -> Submission:
+    """Ask the server for the settings of the record that is continued, by a run that trains nothing.
 
-    Parameters
-    ----------
-    directory : str
-        Where the record is on the server.
-    recorded : dict
-        The run config in its provenance; what was typed stands over it. Its data-dir is the server's and no site's,
-        so it is left out.
+    Raises
+    ------
+    LaunchError
+        With the server's reason if it has no such record.
     """
-    recorded = {key: value for key, value in recorded.items() if key != DATA}
-    output_dir = order.output_dir or str(PurePosixPath(directory).parent)
-    run_config = over_recorded(recorded, order.typed) | {RESUME: directory, OUTPUT: output_dir}
-    return Order(run_config, load(run_config))
+    from nectar.engines.flower.superlink import own_bundle
 
+    folder, _, record = submission.resumes.rstrip("/").rpartition("/")
+    settings: dict[str, Any] = {}
+    reasons: list[str] = []
 
-def described(order: Order) -> str:
-    """Describe what is submitted, and whose paths count."""
-    config = order.config
-    unstated = {OUTPUT: "the server's own", DATA: "each machine's own"}
-    whose = "".join(f"; {key}: {own}" for key, own in unstated.items() if key not in order.typed)
-    experiment = f"experiment={config.experiment} " if config.experiment else ""
-    chosen = f"method={config.method} dataset={config.dataset} rounds={config.rounds}"
-    return f"{experiment}{chosen} seed={config.seed}{whose}"
+    def see(line: str) -> None:
+        settings.update(marked_content(line, "settings"))
+        if reason := marked_content(line, "stopped").get("reason"):
+            reasons.append(str(reason))
+
+    output_dir = folder or submission.typed.get(OUTPUT, "")
+    question: RunConfig = {SETTINGS_OF: record, OUTPUT: output_dir, **submitter()}
+    with connection.superlink() as superlink:
+        run = superlink.start(own_bundle(), question)
+    ended = follow(connection, run, see)
+    if not ended.completed or not settings:
+        raise LaunchError(
+            reasons[0]
+            if reasons
+            else f"The server did not report {record}'s settings: {ended.reason}"
+        )
+    return submission.continuing(str(settings["directory"]), recorded_config(settings))
 
 
 def _server_path(key: str, value: str) -> str:
@@ -152,41 +178,3 @@ def _server_path(key: str, value: str) -> str:
         + (", or the id of a record" if key == RESUME else "")
         + f"; here it would be {Path.cwd() / value}"
     )
-
-
-def ask_settings(
-    connection: Connection, record: str, output_dir: str
-) -> tuple[str, dict[str, str | int | float | bool]]:
-    """Let the server say where a record of its lies, and which settings that was run with.
-
-    Parameters
-    ----------
-    record : str
-        Its id, or ``latest``.
-    output_dir : str
-        The server's output directory; empty for the server's own default.
-
-    Raises
-    ------
-    LaunchError
-        With the server's reason if it has no such record.
-    """
-    from nectar.engines.flower.superlink import own_bundle
-
-    told: dict[str, Any] = {}
-    reasons: list[str] = []
-
-    def see(line: str) -> None:
-        told.update(marked_content(line, "settings"))
-        if reason := marked_content(line, "stopped").get("reason"):
-            reasons.append(str(reason))
-
-    asked: RunConfig = {SETTINGS_OF: record, OUTPUT: output_dir, **submitter()}
-    with connection.superlink() as superlink:
-        run = superlink.start(own_bundle(), asked)
-    ended = follow(connection, run, see)
-    if not ended.completed or not told:
-        raise LaunchError(
-            next(iter(reasons), "") or f"The settings of {record} were not told: {ended.reason}"
-        )
-    return str(told["directory"]), recorded_config(told)
