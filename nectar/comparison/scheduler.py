@@ -294,8 +294,9 @@ class Scheduler:
         """Have nothing more started, and end the processes that are left, in order if they listen."""
         with self._mutex:
             self._stop.set()
-        started = [job.process for job in self._jobs]
-        processes.end(lambda: [each for each in started if each.poll() is None], _STEPS)
+        processes.end(
+            lambda: [job.process for job in self._jobs if job.process.poll() is None], _STEPS
+        )
 
 
 def _start(
