@@ -109,7 +109,7 @@ def test_what_another_comparison_runs_is_waited_for(small: Small, tmp_path: Path
 
     def say(sentence: str) -> None:
         message.append(sentence)
-        if "is waited for" in sentence:
+        if "waiting for its record" in sentence:
             record.note(outcome="completed")
             other.release()
 
