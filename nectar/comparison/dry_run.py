@@ -31,12 +31,13 @@ def dry_run(comparison: Comparison) -> Iterator[str]:
             yield f"{what} {label}, {number} of {len(comparison.planned)}."
         for name in planned.by_search:
             tried = own[own["search"] == name]
-            yield f"search for {name}: {plural(len(tried), 'run')}, {tried['there'].sum()} of them there"
+            yield f"search for {name}: {plural(len(tried), 'run')}, {tried['there'].sum()} cached"
         reported = own[own["search"] == ""]
         yield from reported["name"] + ": " + reported["state"]
         if several:
             yield f"{what} {label}: {_to_be_made(own)}\n"
-    yield f"{plural(len(runs), 'run')}, {runs['there'].sum()} of them there already."
+    cached = runs["there"].sum()
+    yield f"{plural(len(runs), 'run')}: {cached} cached, {len(runs) - cached} to do"
     if not runs["there"].all():
         yield _to_be_made(runs)
         yield from _room(runs[~runs["there"]], archive, comparison.records)

@@ -34,6 +34,7 @@ from nectar.engines.preflight import check
 from nectar.records.identity import Identity
 from nectar.records.record import SEARCH, RunRecord
 from nectar.records.run_list import Archive
+from nectar.text import plural
 
 #: the folder, among the records, with a lock for each run that a comparison is carrying out
 LOCKS = ".compare"
@@ -185,7 +186,9 @@ class Scheduler:
         unique = list({run.identity: run for run in runs}.values())
         pending = [r for r in unique if self.record_of(r) is None and r.name not in self.failures]
         self._total, self._done = len(unique), len(unique) - len(pending)
-        self._say(f"{len(unique)} runs, {self._done} of them there already.")
+        self._say(
+            f"{plural(len(unique), 'run')}: {self._done} cached, {len(unique) - self._done} to do"
+        )
         if not pending:
             return
         (self._records / LOCKS).mkdir(parents=True, exist_ok=True)
