@@ -233,7 +233,7 @@ def _site(
         strips = [Strip(view.done, sent_here)]
         for owner, one in compared.items():
             label = which if owner == site else f"{which} at {owner}"
-            alt = f"{of}: the real image that is {label} for each"
+            alt = f"{of}: the {which} real image of each{'' if owner == site else f' at {owner}'}"
             found_there = _drawn(one.images[part], alt, budget)
             strips.append(Strip(label, found_there, one.captions[part]))
         rows.append((name, strips))

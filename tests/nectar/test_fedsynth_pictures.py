@@ -279,7 +279,7 @@ def test_the_report_compares_fedsynths_images_with_a_control(fedsynth: Record) -
     assert f"{near['norm-error']:.4f}" in document.text
     assert "Equal updates have 1 and 0." in document.text
     alts = [image["alt"] for image in document.all("img")]
-    assert any(alt.endswith("the real image that is most similar for each") for alt in alts)
+    assert any(alt.endswith("the most similar real image of each") for alt in alts)
     assert not any("nearest" in alt for alt in alts)
 
 
