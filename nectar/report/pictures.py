@@ -22,7 +22,7 @@ from common.sites import ALL_SITES, site_slug
 from common.wire.image_codecs import Contrast
 from common.wire.images import SyntheticImages
 from nectar.charts import inline_svg, small_multiples
-from nectar.records.real_images import MostCorrelated, Nearest, RealImages, real_images
+from nectar.records.real_images import Nearest, RealImages, real_images
 from nectar.records.synthetic_sets import contrast_of
 from nectar.report.tables import ReportTable
 from nectar.report.view import View
@@ -33,10 +33,16 @@ from server_app.pictures import hard, on_screen
 _MAX_SITES, _MAX_CLASSES, _MAX_IMAGES = 20, 20, 10
 #: the same of tables and series: sites with series, examples of a class, columns
 _MAX_DRAWN, _MAX_EACH, _MAX_COLUMNS = 5, 5, 12
+#: how real images are chosen, and what the figure below them is, by how images are compared
+_WHICH = {"pixels": "nearest", "stretched": "most similar"}
+_FIGURE = {
+    "pixels": "far it is: the root of the mean squared difference of their pixel values, which run from 0 to 1. 0 is "
+    "the same image. The site whose image lies closest to a real one stands first.",
+    "stretched": "alike the two are: the correlation of their pixel values, which no change of contrast or brightness "
+    "moves. 1 is the same image, -1 the same as a negative, 0 is nothing in common.",
+}
 #: closer than this to a real image is the same image but for rounding
 _SAME = 0.005
-
-Beside = Nearest | MostCorrelated
 
 
 class Picture(NamedTuple):
@@ -127,7 +133,9 @@ def of_run(view: View, budget: Budget) -> Images:
     if not view.info.has_images:
         return _of_rows(sets, view.info, server_round, view.record.id)
     real = real_images(view.record)
-    found = Images("", _introduction(view, server_round, real, contrast, sets), of=len(sets))
+    whose = "all sites'" if ALL_SITES in sets else "the site's"
+    introduction = _introduction(view, server_round, real, contrast, whose)
+    found = Images("", introduction, of=len(sets))
     found.real = isinstance(real, RealImages)
     helped = {helper: site for _, site, helper, _ in reversed(view.matches)}
     apart = {site: closest.distance for site, closest in view.closest.items()}
@@ -165,39 +173,23 @@ def heading(view: View, server_round: int) -> str:
 
 
 def _introduction(
-    view: View,
-    server_round: int,
-    real: RealImages | str,
-    contrast: Contrast,
-    sets: Mapping[str, SyntheticImages],
+    view: View, server_round: int, real: RealImages | str, contrast: Contrast, whose: str
 ) -> list[str]:
     what = view.facts.pictures if view.facts is not None else "images"
-    whose = "all sites'" if ALL_SITES in sets else "the site's"
     message = [f"{heading(view, server_round)}: {what}, a strip a class."]
     if contrast == "stretched":
         message.append(
             "Their values lie outside what a screen shows, or in a small part of it: each one is drawn from its own "
             "smallest value, black, to its own largest, white. How strong an image is cannot be seen."
         )
-    which = "nearest" if contrast == "pixels" else "most similar"
     if isinstance(real, str):
-        return [*message, f"The {which} real images are not shown: {real}."]
-    below = (
-        f"Below each {view.done} image is the {which} one among {whose} own real images, and how "
-    )
-    if contrast == "pixels":
-        return [
-            *message,
-            below
-            + "far it is: the root of the mean squared difference of their pixel values, which run from 0 to 1. "
-            "0 is the same image. The site whose image lies closest to a real one stands first.",
-        ]
-    return [
-        *message,
-        below
-        + "alike the two are: the correlation of their pixel values, which no change of contrast or brightness "
-        "moves. 1 is the same image, -1 the same as a negative, 0 is nothing in common.",
-    ]
+        message.append(f"The {_WHICH[contrast]} real images are not shown: {real}.")
+    else:
+        message.append(
+            f"Below each {view.done} image is the {_WHICH[contrast]} one among {whose} own real images, and how "
+            + _FIGURE[contrast]
+        )
+    return message
 
 
 def _site(
@@ -216,35 +208,32 @@ def _site(
     present = torch.unique(labels).tolist()
     chosen = [(labels == c).nonzero().flatten()[:_MAX_IMAGES] for c in present[:_MAX_CLASSES]]
     every = torch.cat(chosen)
-    compared: dict[str, Beside] = {}
+    compared: dict[str, Nearest] = {}
     if isinstance(real, RealImages):
-        ask = real.nearest if contrast == "pixels" else real.most_correlated
-        found = {owner: ask(owner, images[every]) for owner in (site, *others)}
+        found = {owner: real.nearest(owner, images[every], contrast) for owner in (site, *others)}
         compared = {owner: one for owner, one in found.items() if one is not None}
-    which = "nearest" if contrast == "pixels" else "most similar"
-    rows, start = [], 0
-    for c, members in zip(present, chosen, strict=False):
-        part = slice(start, start + len(members))
-        start += len(members)
+    rows, parts = [], torch.split(torch.arange(len(every)), [*map(len, chosen)])
+    for c, members, part in zip(present, chosen, parts, strict=False):
         name = _class(info, c)
         of = f"{site}, class {name}"
         alt = f"{of}: {plural(len(members), 'image')} {view.done}"
-        sent_here = _drawn(images[members], alt, budget)
-        strips = [Strip(view.done, sent_here)]
+        strips = [Strip(view.done, _drawn(images[members], alt, budget))]
         for owner, one in compared.items():
-            label = which if owner == site else f"{which} at {owner}"
+            label = _WHICH[contrast] + ("" if owner == site else f" at {owner}")
             alt = f"{of}: the real image that is {label} for each"
-            found_there = _drawn(one.images[part], alt, budget)
-            strips.append(Strip(label, found_there, one.captions[part]))
+            digits = 3 if contrast == "pixels" else 2
+            captions = [f"{one.figures[at]:.{digits}f}" for at in part.tolist()]
+            strips.append(Strip(label, _drawn(one.images[part], alt, budget), captions))
         rows.append((name, strips))
-    message = counted = (
-        f"{plural(len(labels), 'image')} of {plural(len(present), 'class', 'classes')}"
-    )
+    message = f"{plural(len(labels), 'image')} of {plural(len(present), 'class', 'classes')}"
     if len(every) < len(labels):
-        message = f"{counted}; here {plural(len(every), 'image')} of {plural(len(rows), 'class', 'classes')}"
+        message += (
+            f"; here {plural(len(every), 'image')} of {plural(len(rows), 'class', 'classes')}"
+        )
     if compared:
         message += f"; below each row its {'distance' if contrast == 'pixels' else 'correlation'}"
-    judged = _judgement(site, compared[site]) if site in compared else ""
+    judge = _of_distances if contrast == "pixels" else _of_correlations
+    judged = judge(site, compared[site]) if site in compared else ""
     return SiteImages(site, plural(len(labels), "image"), judged, f"{site}: {message}", rows)
 
 
@@ -276,16 +265,15 @@ def strip(images: Tensor) -> tuple[bytes, int, int]:
     return buffer.getvalue(), n * (width + gap), height
 
 
-def _judgement(site: str, beside: Beside) -> str:
-    if isinstance(beside, MostCorrelated):
-        return _of_most_correlated(beside)
+def _of_distances(site: str, found: Nearest) -> str:
+    """Describe how near the images come to the site's own, and the site's own to each other."""
     whose = "all sites" if site == ALL_SITES else "the site"
-    ordered = sorted(beside.distances)
+    ordered = sorted(found.figures)
     same = sum(value < _SAME for value in ordered)
     message = f"Distances: smallest {ordered[0]:.3f}, median {median(ordered):.3f}. "
-    if beside.typical is not None:
+    if found.typical is not None:
         message += (
-            f"A real image of {whose} is {beside.typical:.3f} (median) from its nearest other one. "
+            f"A real image of {whose} is {found.typical:.3f} (median) from its nearest other one. "
         )
     if same:
         message += f"{same} of {plural(len(ordered), 'image')} shown are real images of {whose}, but for rounding."
@@ -294,9 +282,9 @@ def _judgement(site: str, beside: Beside) -> str:
     return message
 
 
-def _of_most_correlated(found: MostCorrelated) -> str:
+def _of_correlations(_: str, found: Nearest) -> str:
     """Describe how alike the images are to the site's own, to another site's, and the site's own to each other."""
-    own = [abs(value) for value in found.correlations]
+    own = [abs(value) for value in found.figures]
     message = (
         f"Correlation with the most similar of this site's {plural(found.held, 'image')}, whatever its sign: "
         f"median {median(own):.2f}, largest {max(own):.2f}. "
@@ -308,7 +296,7 @@ def _of_most_correlated(found: MostCorrelated) -> str:
             "No other site's images are at hand to compare with, so a high correlation cannot be told from the look "
             "of a class."
         )
-    other = [abs(value) for value in found.control.correlations]
+    other = [abs(value) for value in found.control.figures]
     here, there = max(zip(own, other, strict=True), key=lambda pair: pair[0] - pair[1])
     return message + (
         f"With the most similar of the {plural(found.control.held, 'image')} of {found.control.site}, whose classes "

@@ -68,7 +68,7 @@ def test_the_nearest_real_image_is_found_in_pixel_space(
         own = real.dataset.train.images[real.parts[site]].astype(np.float64)[:, 0] / 16
         apart = ((images.double().numpy()[:, 0, None] - own[None]) ** 2).mean((2, 3))
         assert apart.shape == (len(images), len(own))
-        np.testing.assert_allclose(nearest.distances, np.sqrt(apart.min(1)), atol=1e-6)
+        np.testing.assert_allclose(nearest.figures, np.sqrt(apart.min(1)), atol=1e-6)
         np.testing.assert_allclose(nearest.images[:, 0], own[apart.argmin(1)], atol=1e-6)
         asked = np.linspace(0, len(own) - 1, min(100, len(own))).astype(int)
         among = ((own[asked, None] - own[None]) ** 2).mean((2, 3))
@@ -168,7 +168,7 @@ def test_a_delta_above_one_over_the_examples_is_said_at_the_start_in_record_and_
 
 
 def test_the_median_of_two_distances_lies_between_them() -> None:
-    sentence = pictures._judgement("north", Nearest(torch.zeros(2, 1, 8, 8), [0.3, 0.1], None))
+    sentence = pictures._of_distances("north", Nearest(torch.zeros(2, 1, 8, 8), [0.3, 0.1], None))
     assert "smallest 0.100, median 0.200." in sentence
 
 
