@@ -24,9 +24,8 @@ from common.wire.images import SyntheticImages
 from nectar.charts import inline_svg, small_multiples
 from nectar.records.real_images import Nearest, RealImages, real_images
 from nectar.records.synthetic_sets import contrast_of
-from nectar.report.tables import ReportTable
 from nectar.report.view import View
-from nectar.text import plural
+from nectar.text import Table, plural
 from server_app.pictures import hard, on_screen
 
 #: what is drawn of one run at most; the record has all
@@ -91,7 +90,7 @@ class SiteImages:
     judgement: str = ""
     caption: str = ""
     rows: list[tuple[str, list[Strip]]] = field(default_factory=list)
-    table: ReportTable | None = None
+    table: Table | None = None
     chart: str = ""
 
 
@@ -360,5 +359,5 @@ def _rows(site: str, sent: SyntheticImages, info: DatasetInfo, run: str) -> Site
     ]
     more = len(names) - _MAX_COLUMNS
     beside = f"; {more} more columns are not shown" if more > 0 else ""
-    found.table = ReportTable(f"rows of {site}{beside}", ["class", *names[:_MAX_COLUMNS]], rows)
+    found.table = Table(f"rows of {site}{beside}", ["class", *names[:_MAX_COLUMNS]], rows)
     return found

@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
+from pandas import DataFrame, Series, json_normalize
 
 from common.code.imports import is_import_path
 from common.config.resolved import Config
@@ -27,7 +28,7 @@ from nectar.records.real_images import Closest, closest_by_site
 from nectar.records.record import RunRecord
 from nectar.records.record_imports import NotNamed
 from nectar.report.facts import Facts, facts_of
-from nectar.text import number
+from nectar.text import number, total
 
 #: settings that make no other experiment: places, names, and the seed, which groups repeat
 _APART = ("seed", "experiment", "output-dir", "data-dir", "resume", "schema")
@@ -41,6 +42,9 @@ class View:
     """One run; every property is there for an unfinished run too, if only empty."""
 
     record: RunRecord
+
+    PARTS: ClassVar = ("test", "sites", "validation")
+    """Where figures are taken: on the server's test set, or on what sites, or a validation share, hold out."""
 
     @cached_property
     def config_text(self) -> str:
@@ -118,12 +122,13 @@ class View:
         return measure if measure in MEASURES else "accuracy"
 
     @property
-    def above_untrained(self) -> list[dict[str, Any]]:
-        """The lines of rounds whose test loss, if that is trained by, was above the one before training."""
+    def above_untrained(self) -> list[int]:
+        """The rounds whose test loss, if that is trained by, was above the one before training."""
         if self.config is not None and self.config.weighs_classes:
             return []
-        losses = {line["round"]: number(accuracy(line, "test", "loss")) for line in self.lines}
-        return [line for line in self.rounds if losses[line["round"]] > losses.get(0, math.inf)]
+        rounds, losses = self.frame["round"], self.track("test.loss")
+        before = losses[rounds == 0].min()
+        return list(rounds[(rounds > 0) & (losses > before)])
 
     @property
     def display_name(self) -> str:
@@ -143,20 +148,38 @@ class View:
         dataset = self.settings.get("dataset", "unknown data")
         return f"{self.display_name} on {dataset}, seed {self.settings.get('seed', 'unknown')}"
 
-    @property
-    def lines(self) -> list[dict[str, Any]]:
-        """A line a round, that of round 0 first; rounds of a run still going may follow."""
-        return self.record.rounds
+    @cached_property
+    def frame(self) -> DataFrame:
+        """A row a line: round, bytes ``up`` and ``down`` of all sites, and figures such as ``test.accuracy``."""
+        kept = ("round", *self.PARTS, "train")
+        lines = [{key: line.get(key) for key in kept} for line in self.record.rounds]
+        moved = [line.get("bytes", {}) for line in self.record.rounds]
+        ways = {way: [total(each.get(way, {})) for each in moved] for way in ("up", "down")}
+        return json_normalize(lines or [{"round": 0}])[: len(lines)].assign(**ways)
+
+    def track(self, figure: str) -> Series:
+        """Return a figure such as ``test.accuracy`` by line, NaN where there is none."""
+        if figure not in self.frame:
+            return Series(math.nan, index=self.frame.index)
+        return self.frame[figure].map(number)
+
+    def over_sites(self, figure: str) -> Series:
+        """Return by line what the run's measure is over the sites: ``mean``, ``deviation`` or ``worst``."""
+        return self.track(f"sites.{figure}").fillna(self.track(f"validation.{figure}"))
+
+    def last_figures(self, part: str) -> dict[str, Any]:
+        """Return what the last line has of one of ``PARTS``."""
+        return dict((self.record.rounds[-1].get(part) if self.record.rounds else None) or {})
 
     @property
     def rounds(self) -> list[dict[str, Any]]:
         """The lines of rounds in which sites were asked."""
-        return [line for line in self.lines if line["round"] > 0]
+        return [line for line in self.record.rounds if line["round"] > 0]
 
     @property
     def reached(self) -> int:
         """The last round on record."""
-        return int(self.lines[-1]["round"]) if self.lines else 0
+        return int(self.record.rounds[-1]["round"]) if self.record.rounds else 0
 
     @property
     def matches(self) -> list[tuple[int, str, str, list[int]]]:
@@ -166,11 +189,6 @@ class View:
             for line in self.rounds
             for site, found in (line.get("notes") or {}).get("matches", {}).items()
         ]
-
-    @property
-    def sites(self) -> dict[str, dict[str, Any]]:
-        """What is known of each site."""
-        return self.record.sites
 
     @property
     def unlisted(self) -> dict[str, Any]:
@@ -234,14 +252,9 @@ class View:
         return "bad", f"{message[:1].upper()}{message[1:]}. {far}."
 
 
-def accuracy(line: Mapping[str, Any], of: str = "test", measure: str = "accuracy") -> Any:
-    """Return a line's accuracy, or another measure, on ``test``, ``validation`` or ``sites``, or None."""
-    return (line.get(of) or {}).get(measure)
-
-
 def judged_by(views: Sequence[View]) -> str:
     """Return where the accuracy of these runs was taken: ``test``, or ``sites`` where no server evaluated."""
-    tested = any(accuracy(line) is not None for view in views for line in view.lines)
+    tested = any(view.track("test.accuracy").notna().any() for view in views)
     return "test" if tested else "sites"
 
 

@@ -25,7 +25,7 @@ from nectar.audit.images.attacks import (
     figures,
 )
 from nectar.records.record_shape import Found, Nearest
-from nectar.text import aligned
+from nectar.text import MISSING, Table, aligned
 from synth.distribution_matching import doubled as blown_up
 
 MOST_UNMIXED = 8_000
@@ -345,64 +345,57 @@ def plus_minus(found: Mapping[str, Any], name: str, digits: int = 1) -> str:
     return f"{100 * found[name]:.{digits}f} ± {100 * found[f'{name}_error']:.{digits}f} %"
 
 
-def attack_rows(examined: Mapping[str, Any]) -> list[list[str]]:
-    """Return a row an attack: its name, area, members found, false alarms counted; the strongest is marked."""
-    return [
+def tables(content: Mapping[str, Any]) -> list[Table]:
+    """Return what each attack finds of all sites, the strongest marked, and what is known of each site."""
+    strongest = content["all"]["strongest"]
+    attacks = [
         [
-            f"{name} *" if name == examined["strongest"] else name,
+            f"{name} *" if name == strongest else name,
             f"{found['area']:.3f} ± {found['area_error']:.3f}",
             plus_minus(found, "found"),
             plus_minus(found, "false_alarms"),
         ]
-        for name, found in examined["attacks"].items()
+        for name, found in content["all"]["attacks"].items()
+    ]
+    return [
+        Table("Attacks on all sites together, the strongest with *", _ATTACK_HEAD, attacks),
+        Table(
+            "Attacks by site",
+            _SITE_HEAD,
+            [_site_row(site, each) for site, each in content["sites"].items()],
+        ),
     ]
 
 
-ATTACK_HEAD = ("attack", "area", f"members found at {100 * RATE:g} %", "false alarms counted")
-SITE_HEAD = (
-    "site",
-    "members",
-    "images",
-    "own",
-    "other",
-    "nearer to own",
-    "by chance",
-    "strongest",
-    "found",
-    "area",
+_ATTACK_HEAD = ("attack", "area", f"members found at {100 * RATE:g} %", "false alarms counted")
+_SITE_HEAD = (
+    *("site", "members", "images", "own", "other", "nearer to own", "by chance"),
+    *("strongest", "found", "area"),
 )
 
 
-def site_rows(content: Mapping[str, Any]) -> list[list[str]]:
-    """Return a row a site: members, images, median distances, share nearer to its own, and the strongest attack."""
-    rows = []
-    for site, each in content["sites"].items():
-        found = each["attacks"].get(each["strongest"])
-        near = each.get("nearest") or {}
-        rows.append(
-            [
-                site,
-                f"{found['members']:,}" if found else _NOTHING,
-                f"{each['images']:,}",
-                *(_number(near.get(key)) for key in ("own_median", "other_median")),
-                *(_share(near.get(key)) for key in ("nearer_to_own", "nearer_by_chance")),
-                each["strongest"] or _NOTHING,
-                plus_minus(found, "found") if found else _NOTHING,
-                f"{found['area']:.3f}" if found else _NOTHING,
-            ]
-        )
-    return rows
+def _site_row(site: str, each: Mapping[str, Any]) -> list[str]:
+    """Return members, images, median distances, share nearer to its own, and the strongest attack."""
+    found, near = each["attacks"].get(each["strongest"]), each.get("nearest") or {}
+    distances = (near.get(key) for key in ("own_median", "other_median"))
+    shares = (near.get(key) for key in ("nearer_to_own", "nearer_by_chance"))
+    return [
+        site,
+        f"{found['members']:,}" if found else MISSING,
+        f"{each['images']:,}",
+        *(MISSING if value is None else f"{value:.3f}" for value in distances),
+        *(MISSING if value is None else f"{100 * value:.0f} %" for value in shares),
+        each["strongest"] or MISSING,
+        plus_minus(found, "found") if found else MISSING,
+        f"{found['area']:.3f}" if found else MISSING,
+    ]
 
 
 def as_text(content: Mapping[str, Any]) -> str:
     """Return the outcome for a terminal."""
-    parts = [sentence(content)]
-    if content["all"]["attacks"]:
-        parts.append(aligned([ATTACK_HEAD, *attack_rows(content["all"])]))
-    if content["sites"]:
-        parts.append(aligned([SITE_HEAD, *site_rows(content)]))
-        parts.append(DISTANCES)
-    return "\n\n".join([*parts, *content["notes"]])
+    shown = [aligned([table.head, *table.rows]) for table in tables(content) if table.rows]
+    notes = [DISTANCES] if content["sites"] else []
+    return "\n\n".join([sentence(content), *shown, *notes, *content["notes"]])
 
 
 DISTANCES = (
@@ -429,14 +422,3 @@ def sentence(content: Mapping[str, Any]) -> str:
             f"{found['area']:.3f} ± {found['area_error']:.3f}."
         )
     return " ".join(message)
-
-
-_NOTHING = "–"
-
-
-def _number(value: Any) -> str:
-    return _NOTHING if value is None else f"{value:.3f}"
-
-
-def _share(value: Any) -> str:
-    return _NOTHING if value is None else f"{100 * value:.0f} %"
