@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from common.errors import ConfigError
 from common.models import Classifier
 from common.samples.dataset import DatasetInfo
-from nectar.export.model import ExportedModel
+from nectar.export.model import ExportedModel, Normalise
 
 SAFETENSORS, PT2 = "safetensors", "pt2"
 """The weights and the program of torch.export: in every folder, the latter where torch can follow the network."""
@@ -98,39 +98,17 @@ def require_packages(formats: Sequence[str]) -> None:
 
 
 class FromRaw(nn.Module):
-    """A classifier behind the normalisation of its data set: of pixel values from 0 to 1, or of rows' raw values.
-
-    Parameters
-    ----------
-    network : Classifier
-        Takes normalised images.
-    info : DatasetInfo
-        Whose constants, by channel, values are normalised with.
-    """
-
-    gain: Tensor
-    shift: Tensor
-    low: Tensor
-    high: Tensor
+    """A classifier behind the normalisation of its data set: of pixel values from 0 to 1, or of rows' raw values."""
 
     def __init__(self, network: Classifier, info: DatasetInfo) -> None:
         super().__init__()
-        mean, std = (torch.tensor(x, dtype=torch.float64) for x in (info.mean, info.std))
-        self.network, self.images = network, info.has_images
-        # Raw values of rows have any scale: what is subtracted may be far larger than what is left.
-        dtype = torch.float32 if self.images else torch.float64
-        self.register_buffer("gain", (1 / std).to(dtype)[:, None, None])
-        self.register_buffer("shift", (-mean / std).to(dtype)[:, None, None])
-        for name, ends in zip(("low", "high"), info.ends if info.low else (), strict=False):
-            self.register_buffer(name, torch.tensor(ends, dtype=dtype)[:, None, None])
-        self.bounded = bool(info.low)
+        ends = info.ends if info.low else ()
+        self.normalise = Normalise(info.mean, info.std, 1.0, ends, exact=not info.has_images)
+        self.network = network
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Return the logits [n, classes] of pixel values [n, C, H, W] from 0 to 1, or of raw values."""
-        values = pixels if self.images else pixels.double()
-        if self.bounded:
-            values = torch.minimum(torch.maximum(values, self.low), self.high)
-        logits: Tensor = self.network(torch.addcmul(self.shift, values, self.gain).float())
+        logits: Tensor = self.network(self.normalise(pixels))
         return logits
 
 

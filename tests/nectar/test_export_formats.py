@@ -113,7 +113,7 @@ def test_a_network_of_ones_own_needs_no_code_as_a_program(
     assert main([*words, "--allow-imports", "my_networks"]) == 0
     there = {path.name for path in (tmp_path / "out").iterdir()}
     assert there == {"README.md", "model.json", "model.pt2", "model.safetensors"}
-    assert ExportedModel.open(tmp_path / "out").shape == (1, 8, 8)
+    assert ExportedModel.open(tmp_path / "out").input.shape == (1, 8, 8)
     logits = "torch.export.load('out/model.pt2').module()(torch.zeros(3, 1, 8, 8))"
     done = subprocess.run(
         [sys.executable, "-I", "-c", f"import torch; print(tuple({logits}.shape))"],
