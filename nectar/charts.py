@@ -113,7 +113,7 @@ def _in_units(series: Sequence[Series]) -> tuple[list[Series], str]:
 
 
 @contextmanager
-def _drawn(width: float, height: float) -> Iterator[Figure]:
+def drawing(width: float, height: float) -> Iterator[Figure]:
     """Give a figure of so many inches, to be drawn within."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -142,7 +142,7 @@ def lines(
         series = [s if max(s.x, default=0) > 0 else replace(s, low=None, high=None) for s in series]
     columns = 1 if max((len(one.name) for one in series), default=0) > _LONG_NAME else 2
     rows = -(-len(series) // columns)
-    with _drawn(_WIDTH, _HEIGHT + rows * _LEGEND_ROW) as figure:
+    with drawing(_WIDTH, _HEIGHT + rows * _LEGEND_ROW) as figure:
         axes = figure.add_subplot()
         handles = [_draw(axes, index, one) for index, one in enumerate(series)]
         _frame(axes, title, x_label, y_label)
@@ -177,7 +177,7 @@ def small_multiples(
         The columns' names; of many only the first are drawn.
     """
     named, across = list(dict.fromkeys(rows))[:_MOST_BOXES], columns[:_MOST_BOXES]
-    with _drawn(1 + 2.2 * len(across), 0.6 + 1.1 * len(named)) as figure:
+    with drawing(1 + 2.2 * len(across), 0.6 + 1.1 * len(named)) as figure:
         boxes = figure.subplots(len(named), len(across), sharex=True, sharey=True, squeeze=False)
         for row, name in enumerate(named):
             members = [place for place, one in enumerate(rows) if one == name]
@@ -190,7 +190,7 @@ def small_multiples(
 def boxes(values: Mapping[str, Sequence[float]], *, title: str, y_label: str) -> Figure:
     """Draw a box for each name, from the lower to the upper quartile, and every value as a dot beside the median."""
     names = list(values)
-    with _drawn(_WIDTH, _HEIGHT + max(map(len, names), default=0) * _LETTER) as figure:
+    with drawing(_WIDTH, _HEIGHT + max(map(len, names), default=0) * _LETTER) as figure:
         axes = figure.add_subplot()
         for at, name in enumerate(names, 1):
             colour, own = LIGHT[(at - 1) % len(LIGHT)], _numbers(values[name])

@@ -259,31 +259,21 @@ def judged_by(views: Sequence[View]) -> str:
 
 
 def groups(views: Sequence[View]) -> dict[str, list[View]]:
-    """Return runs of one configuration, which differ in the seed, under a name that tells groups apart."""
-    by_key: dict[Any, list[View]] = {}
-    for view in views:
-        key = tuple(sorted((k, str(v)) for k, v in view.settings.items() if k not in _APART))
-        by_key.setdefault(key, []).append(view)
+    """Return runs of one configuration, which differ in the seed, under a name that tells groups apart.
+
+    That is the method and the settings in which others that have them differ.
+    """
+    settings = DataFrame([{k: str(v) for k, v in view.settings.items()} for view in views])
+    settings = settings.drop(columns=[*_APART], errors="ignore")
+    differing = [key for key in settings if key != "method" and settings[key].nunique() > 1]
     named: dict[str, list[View]] = {}
-    for members in by_key.values():
-        name = unique = _name(members[0], [other[0] for other in by_key.values()])
+    for places in settings.fillna("").groupby([*settings], sort=False).indices.values():
+        first = views[places[0]]
+        own = [f"{key}={first.settings[key]}" for key in differing if key in first.settings]
+        shown = own[:_MAX_NAMED] + ["..."] * (len(own) > _MAX_NAMED)
+        name = unique = ", ".join([first.display_name, *shown])
         number = 2
         while unique in named:
             unique, number = f"{name} ({number})", number + 1
-        named[unique] = members
+        named[unique] = [views[place] for place in places]
     return named
-
-
-def _name(view: View, all_views: Sequence[View]) -> str:
-    """Name a group by its method and the settings in which others that have them differ."""
-    own = view.settings
-    differing = [
-        key
-        for key, value in own.items()
-        if key not in (*_APART, "method")
-        and any(other.settings.get(key, value) != value for other in all_views)
-    ]
-    shown = [f"{key}={own[key]}" for key in differing[:_MAX_NAMED]]
-    if len(differing) > _MAX_NAMED:
-        shown.append("...")
-    return f"{view.display_name}, {', '.join(shown)}" if shown else view.display_name

@@ -331,5 +331,7 @@ def test_each_is_beside_the_senders_and_the_receivers_nearest(
     for helper, site in helped.items():
         assert f"nearest at {site}" in document.text
         alternatives = [image["alt"] for image in document.all("img")]
-        assert any(a.startswith(helper) and a.endswith(f"nearest at {site} for each") for a in alternatives)
+        assert any(
+            a.startswith(helper) and a.endswith(f"nearest at {site} for each") for a in alternatives
+        )
     assert isinstance(real_images(view.record), RealImages)
