@@ -178,7 +178,8 @@ class Normalise(nn.Module):
         self.dtype = torch.float64 if exact else torch.float32
         means, stds = (torch.tensor(x, dtype=torch.float64) for x in (mean, std))
         constants = {"gain": 1 / (scale * stds), "shift": -means / stds}
-        constants |= {n: torch.tensor(e) for n, e in zip(("low", "high"), ends, strict=False)}
+        for name, values in zip(("low", "high"), ends, strict=False):
+            constants[name] = torch.tensor(values, dtype=torch.float64)
         for name, value in constants.items():
             self.register_buffer(name, value.to(self.dtype)[:, None, None])
         self.bounded = bool(ends)
@@ -222,9 +223,10 @@ class ExportedModel:
     @cached_property
     def _normalise(self) -> Normalise:
         given = self.input
+        if given.kind == "images":
+            return Normalise(given.mean, given.std, given.scale, exact=False)
         ends = (given.low, given.high) if given.low else ()
-        exact = given.kind != "images"
-        return Normalise(given.mean, given.std, given.scale, ends, exact=exact)
+        return Normalise(given.mean, given.std, 1.0, ends, exact=True)
 
     def inputs(self, raw: Tensor) -> Tensor:
         """Return raw images [n, C, H, W] normalised: (raw / scale - mean) / std, float32; rows within their bounds."""

@@ -24,8 +24,8 @@ from nectar.report import curves, pictures, privacy, tables
 from nectar.report.view import View
 from nectar.text import MISSING, plural, share, size
 
-#: bytes of pictures that all runs of a page may take
-PICTURES = 8_000_000
+#: characters of pictures that all runs of a page may take
+PICTURES = 11_000_000
 
 REFRESH = 10
 """Seconds after which a browser loads the page of a run that is going on again."""
@@ -62,8 +62,17 @@ def follow(
 def write(
     runs: Sequence[RunRecord], to: Path, named: str, *, images: bool = True, refresh: int = 0
 ) -> None:
-    """Write the report on ``runs`` to ``to``; ConfigError if it cannot be written there."""
-    text = page_of(runs, images=images, refresh=refresh)
+    """Write the report on ``runs`` to ``to``, with ``images`` or without; loaded again after ``refresh`` seconds.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be written there; before any work, if a record names what may not be imported.
+    """
+    views = [View(run) for run in runs]
+    for view in views:  # a record that names what may not be imported is refused before any work
+        _ = view.method, view.config
+    text = page(views, images=images, refresh=refresh)
     try:
         write_text(to, text)
     except OSError as error:
@@ -72,24 +81,10 @@ def write(
         ) from None
 
 
-def page_of(runs: Sequence[RunRecord], *, images: bool = True, refresh: int = 0) -> str:
-    """Return the report on ``runs``, with ``images`` or without; a browser loads it again after ``refresh`` seconds.
-
-    Raises
-    ------
-    ConfigError
-        Before any work, if a record names what may not be imported.
-    """
-    views = [View(run) for run in runs]
-    for view in views:
-        _ = view.method, view.config
-    return page(views, images=images, refresh=refresh)
-
-
 def page(views: Sequence[View], *, images: bool = True, refresh: int = 0) -> str:
     """Return the report on one or several runs as an HTML document that loads nothing."""
-    picture_bytes = PICTURES // len(views) if images else None
-    runs = [page_values(view, picture_bytes) for view in views]
+    most = PICTURES // len(views) if images else None
+    runs = [_values(view, most) for view in views]
     if len(views) == 1:
         return render("page.html", title=views[0].title, runs=runs, refresh=refresh)
     return render(
@@ -103,7 +98,7 @@ def page(views: Sequence[View], *, images: bool = True, refresh: int = 0) -> str
     )
 
 
-def page_values(view: View, picture_bytes: int | None) -> dict[str, Any]:
+def _values(view: View, most: int | None) -> dict[str, Any]:
     """Return what the page shows of one run, by the names that its template has for it; None: no pictures."""
     return {
         "view": view,
@@ -112,8 +107,8 @@ def page_values(view: View, picture_bytes: int | None) -> dict[str, Any]:
         "copies": Copies.recorded(view.rounds),
         "charts": curves.of_run(view),
         "images": pictures.Images("The images were left out of this page.")
-        if picture_bytes is None
-        else pictures.of_run(view, pictures.Budget(picture_bytes)),
+        if most is None
+        else pictures.of_run(view, most),
         "heading": pictures.heading(view, 1),
         "audit": examining,
     }

@@ -7,7 +7,6 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
@@ -63,25 +62,6 @@ class Strip(NamedTuple):
 
 
 @dataclass
-class Budget:
-    """How many more bytes of pictures the page may take."""
-
-    left: int
-
-    def picture(self, png: bytes, alt: str, width: int, height: int, n: int = 1) -> Picture:
-        """Return the picture; `_Spent` where it would be too much."""
-        if len(png) > self.left:
-            raise _Spent
-        self.left -= len(png)
-        data = base64.b64encode(png).decode("ascii")
-        return Picture(f"data:image/png;base64,{data}", alt, width, height, n)
-
-
-class _Spent(Exception):
-    """The page may take no more pictures."""
-
-
-@dataclass
 class SiteImages:
     """What one site sent: a row a class of strips of images, each with the captions below it; or a table; a curve."""
 
@@ -92,6 +72,11 @@ class SiteImages:
     rows: list[tuple[str, list[Strip]]] = field(default_factory=list)
     table: Table | None = None
     chart: str = ""
+
+    @property
+    def size(self) -> int:
+        """The characters of its pictures."""
+        return sum(len(one.picture.src) for _, strips in self.rows for one in strips)
 
 
 @dataclass
@@ -118,8 +103,8 @@ class Images:
     first_of: int = 0
 
 
-def of_run(view: View, budget: Budget) -> Images:
-    """Return what the sites of one run sent, in the last round and in the first."""
+def of_run(view: View, most: int) -> Images:
+    """Return what the sites of one run sent, in the last round and in the first: ``most`` characters of pictures."""
     try:
         server_round, sets = view.record.synthetic()
         contrast = contrast_of(view.record.last_sets) if sets else "pixels"
@@ -138,16 +123,16 @@ def of_run(view: View, budget: Budget) -> Images:
     found.real = isinstance(real, RealImages)
     helped = {helper: site for _, site, helper, _ in reversed(view.matches)}
     apart = {site: closest.distance for site, closest in view.closest.items()}
-    try:
-        for site in sorted(sets, key=lambda one: apart.get(one, math.inf))[:_MAX_SITES]:
-            others = [helped[site]] if site in helped else []
-            drawn = _site(site, others, sets[site], view, view.info, real, contrast, budget)
-            found.sites.append(drawn)
-    except _Spent:
-        pass
+    for site in sorted(sets, key=lambda one: apart.get(one, math.inf))[:_MAX_SITES]:
+        others = [helped[site]] if site in helped else []
+        drawn = _site(site, others, sets[site], view, view.info, real, contrast)
+        most -= drawn.size
+        if most < 0:
+            break
+        found.sites.append(drawn)
     found.more = len(sets) - len(found.sites)
     if server_round > 1:
-        _first_round(found, view, list(sets), budget)
+        _first_round(found, view, list(sets), most)
     return found
 
 
@@ -199,9 +184,8 @@ def _site(
     info: DatasetInfo,
     real: RealImages | str,
     contrast: Contrast,
-    budget: Budget,
 ) -> SiteImages:
-    """Draw one site's images above its own real ones and those of ``others``; `_Spent` where they are too much."""
+    """Draw one site's images above its own real ones and those of ``others``."""
     labels = hard(sent.labels)
     images = on_screen(sent.images, info, contrast)
     present = torch.unique(labels).tolist()
@@ -216,13 +200,13 @@ def _site(
         name = _class(info, c)
         of = f"{site}, class {name}"
         alt = f"{of}: {plural(len(members), 'image')} {view.done}"
-        strips = [Strip(view.done, _drawn(images[members], alt, budget))]
+        strips = [Strip(view.done, strip(images[members], alt))]
         for owner, one in compared.items():
             label = _WHICH[contrast] + ("" if owner == site else f" at {owner}")
             alt = f"{of}: the real image that is {label} for each"
             digits = 3 if contrast == "pixels" else 2
             captions = [f"{one.figures[at]:.{digits}f}" for at in part.tolist()]
-            strips.append(Strip(label, _drawn(one.images[part], alt, budget), captions))
+            strips.append(Strip(label, strip(one.images[part], alt), captions))
         rows.append((name, strips))
     message = f"{plural(len(labels), 'image')} of {plural(len(present), 'class', 'classes')}"
     if len(every) < len(labels):
@@ -240,13 +224,8 @@ def _class(info: DatasetInfo, c: int) -> str:
     return info.classes[c] if c < len(info.classes) else str(c)
 
 
-def _drawn(images: Tensor, alt: str, budget: Budget) -> Picture:
-    png, width, height = strip(images)
-    return budget.picture(png, alt, width, height, len(images))
-
-
-def strip(images: Tensor) -> tuple[bytes, int, int]:
-    """Return images [n, C, H, W], values 0 to 1, side by side as a PNG, with its width and height.
+def strip(images: Tensor, alt: str) -> Picture:
+    """Return images [n, C, H, W], values 0 to 1, side by side.
 
     Behind each one is a gap that lets the page through, so that n columns of equal width fit below.
     """
@@ -261,7 +240,12 @@ def strip(images: Tensor) -> tuple[bytes, int, int]:
     rows = sheet.permute(2, 0, 3, 1).reshape(height, n * (width + gap), -1).contiguous()
     buffer = io.BytesIO()
     Image.fromarray(rows.numpy()).save(buffer, format="PNG")
-    return buffer.getvalue(), n * (width + gap), height
+    return _picture(buffer.getvalue(), alt, n * (width + gap), height, n)
+
+
+def _picture(png: bytes, alt: str, width: int, height: int, n: int = 1) -> Picture:
+    data = base64.b64encode(png).decode("ascii")
+    return Picture(f"data:image/png;base64,{data}", alt, width, height, n)
 
 
 def _of_distances(site: str, found: Nearest) -> str:
@@ -307,24 +291,23 @@ def _of_correlations(_: str, found: Nearest) -> str:
     )
 
 
-def _first_round(found: Images, view: View, sites: Sequence[str], budget: Budget) -> None:
+def _first_round(found: Images, view: View, sites: Sequence[str], most: int) -> None:
     """Add the pictures that the record kept of the first round."""
     folder = view.record.directory / "samples" / "round-001"
     there = {site: path for site in sites if (path := folder / f"{site_slug(site)}.png").is_file()}
     found.first_of = len(there)
     for site, path in list(there.items())[:_MAX_SITES]:
+        alt = f"{site}: images {view.done} in round 1, a row a class"
         try:
-            picture = _kept(path, f"{site}: images {view.done} in round 1, a row a class", budget)
-        except (OSError, SyntaxError, ValueError, _Spent):  # what Pillow raises for a damaged file
+            with Image.open(path, formats=["PNG"]) as opened:
+                opened.verify()
+            picture = _picture(path.read_bytes(), alt, *opened.size)
+        except (OSError, SyntaxError, ValueError):  # what Pillow raises for a damaged file
+            return
+        most -= len(picture.src)
+        if most < 0:
             return
         found.first.append((site, picture))
-
-
-def _kept(path: Path, alt: str, budget: Budget) -> Picture:
-    with Image.open(path, formats=["PNG"]) as picture:
-        picture.verify()
-        width, height = picture.size
-    return budget.picture(path.read_bytes(), alt, width, height)
 
 
 def _of_rows(

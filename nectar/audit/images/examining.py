@@ -24,7 +24,7 @@ from nectar.audit.images.attacks import (
     Scored,
     figures,
 )
-from nectar.records.record_shape import Found, Nearest
+from nectar.records.record_shape import ExaminedSite, Found, Nearest
 from nectar.text import MISSING, Table, aligned
 from synth.distribution_matching import doubled as blown_up
 
@@ -50,35 +50,11 @@ def nearest(own: Tensor, other: Tensor, by_chance: Tensor) -> Nearest:
     return Nearest(**dict(zip(Nearest.model_fields, figures, strict=True)))
 
 
-@dataclass(frozen=True)
-class Examined:
-    """What was found of one site, or of all.
-
-    Parameters
-    ----------
-    attacks : mapping of str to Found
-        By the attack's name.
-    nearest : Nearest or None
-        None if it sent no images, and for all sites unless what they sent is known for all together only.
-    """
-
-    images: int
-    attacks: Mapping[str, Found]
-    nearest: Nearest | None = None
-
-    @property
-    def strongest(self) -> str:
-        """The name of the attack that finds the most members, of those alike the one with the larger area."""
-        return max(
-            self.attacks, key=lambda n: (self.attacks[n].found, self.attacks[n].area), default=""
-        )
-
-
 def examined(
     evidence: Evidence,
     by_model: Mapping[str, Tensor],
     by_sums: Mapping[str, Mapping[str, Tensor]] | None = None,
-) -> tuple[Examined, dict[str, Examined]]:
+) -> tuple[ExaminedSite, dict[str, ExaminedSite]]:
     """Return what is found of all sites together, and of each of the first hundred.
 
     Parameters
@@ -92,12 +68,13 @@ def examined(
     for label in range(len(evidence.info.classes)):
         search.look_at(label)
 
-    def found(who: str, members: Tensor, images: int) -> Examined:
+    def found(who: str, members: Tensor, images: int) -> ExaminedSite:
         scores = {**search.scores.get(who, {}), **(by_sums or {}).get(who, {}), **by_model}
         each = {name: _figures(evidence, members, score) for name, score in scores.items()}
         attacks = {name: figure for name, figure in each.items() if figure is not None}
-        apart = search.apart.get(who)
-        return Examined(images, attacks, None if apart is None else nearest(*apart))
+        strongest = max(attacks, key=lambda n: (attacks[n].found, attacks[n].area), default="")
+        near = nearest(*search.apart[who]) if who in search.apart else None
+        return ExaminedSite(images=images, strongest=strongest, attacks=attacks, nearest=near)
 
     sent = {site: len(one) for site, one in evidence.sent.items()}
     sites = {
@@ -310,7 +287,10 @@ LIMITS = (
 
 
 def outcome(
-    whole: Examined, sites: Mapping[str, Examined], about: Mapping[str, Any], notes: Sequence[str]
+    whole: ExaminedSite,
+    sites: Mapping[str, ExaminedSite],
+    about: Mapping[str, Any],
+    notes: Sequence[str],
 ) -> dict[str, Any]:
     """Return the outcome as JSON can state it.
 
@@ -326,17 +306,8 @@ def outcome(
         "rate": RATE,
         **about,
         "notes": [*notes, LIMITS],
-        "all": _stated(whole),
-        "sites": {site: _stated(each) for site, each in sites.items()},
-    }
-
-
-def _stated(one: Examined) -> dict[str, Any]:
-    return {
-        "images": one.images,
-        "attacks": {name: found.model_dump() for name, found in one.attacks.items()},
-        "nearest": None if one.nearest is None else one.nearest.model_dump(),
-        "strongest": one.strongest,
+        "all": whole.model_dump(),
+        "sites": {site: each.model_dump() for site, each in sites.items()},
     }
 
 
