@@ -82,6 +82,8 @@ _SILENT: dict[str, dict[str, None]] = {
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
+#: of a narrower range than this a logarithmic axis may have a single mark, and is not drawn
+_NARROW = 5
 #: a logarithmic axis of a wider range than this is marked at powers of ten only
 _WIDE = 300
 _SVG = "{http://www.w3.org/2000/svg}"
@@ -298,8 +300,10 @@ def scale(axes: Axes, x: list[float], log_x: bool) -> None:
     """Choose the x axis's ticks: whole numbers for rounds, plain numbers on a logarithmic axis."""
     from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullLocator
 
-    positive = [value for value in x if value > 0]
-    if log_x and positive:  # rows that send nothing have no place on it
+    positive = [
+        value for value in x if value > 0
+    ]  # rows that send nothing have no place on a logarithmic axis
+    if log_x and positive and max(positive) >= _NARROW * min(positive):
         axes.set_xscale("log", nonpositive="mask")
         wide = max(positive) > _WIDE * min(positive)
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))

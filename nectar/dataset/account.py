@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ from common.division import Division, unheld
 from common.samples.dataset import Dataset, DatasetInfo, Split, alike
 from common.samples.inputs import normalised, samples
 from common.settings.images import ImagesSettings
+from common.storage.files import write_atomically, write_text
 from nectar import charts
 from nectar.text import aligned
 from server_app.pictures import grid
@@ -307,23 +309,21 @@ def draw_samples(dataset: Dataset) -> Image.Image:
     return picture
 
 
-def samples_as_text(dataset: Dataset) -> str:
-    """Return ten rows of each class as comma-separated text, as far as they were between the bounds."""
+def save_samples(dataset: Dataset, path: Path) -> None:
+    """Write ten of each class to ``path``, as the model is given them: images, a table's rows as text, or curves."""
+    info = dataset.info
+    if info.kind == "images":
+        write_atomically(path, partial(draw_samples(dataset).save, format="PNG"))
+        return
     split, chosen = examples(dataset, _SAMPLES)
-    shown = samples(split, dataset.info, chosen)
-    names = [dataset.info.classes[label] for label in shown.labels.tolist()]
-    return csv_of_rows(shown.inputs(slice(None)), names, dataset.info)
-
-
-def draw_series(dataset: Dataset) -> Figure:
-    """Draw ten series of each class as curves, as the model is given them: a row a class, a column a channel."""
-    split, chosen = examples(dataset, _SAMPLES)
-    shown = samples(split, dataset.info, chosen)
-    return charts.small_multiples(
-        shown.inputs(slice(None))[:, :, 0].numpy(),
-        [dataset.info.classes[label] for label in shown.labels.tolist()],
-        column_names(dataset.info),
-    )
+    shown = samples(split, info, chosen)
+    names = [info.classes[label] for label in shown.labels.tolist()]
+    values = shown.inputs(slice(None))
+    if info.kind == "table":
+        write_text(path, csv_of_rows(values, names, info))
+    else:
+        curves = values[:, :, 0].numpy()
+        charts.save(charts.small_multiples(curves, names, column_names(info)), path)
 
 
 def _font() -> ImageFont.FreeTypeFont:

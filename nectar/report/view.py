@@ -17,7 +17,7 @@ from common.config.text import dotted
 from common.data.published.catalogue import describe
 from common.division import Division
 from common.errors import NectarError
-from common.methods import METHODS, is_foreign
+from common.methods import is_foreign
 from common.methods import section as section_of
 from common.samples.dataset import DatasetInfo
 from common.settings.base import Disclosure
@@ -82,20 +82,14 @@ class View:
         return method
 
     @cached_property
-    def _known(self) -> bool:
-        """Whether the method is there: a user's own may be in a folder that is not searched now."""
-        if not is_import_path(self.method):
-            return self.method in METHODS
-        try:
-            section_of(self.method)
-        except NectarError:
-            return False
-        return True
-
-    @property
     def foreign(self) -> bool:
-        """Whether the method is a Flower strategy named by import path."""
-        return is_import_path(self.method) and self._known and is_foreign(self.method)
+        """Whether the method is a Flower strategy named by import path, which is there."""
+        method = self.method
+        try:
+            section_of(method)  # a user's own may be in a folder that is not searched now
+        except (NectarError, KeyError):
+            return False
+        return is_foreign(method)
 
     @cached_property
     def facts(self) -> Facts | None:
