@@ -196,17 +196,9 @@ def boxes(values: Mapping[str, Sequence[float]], *, title: str, y_label: str) ->
         axes = figure.add_subplot()
         for at, name in enumerate(names, 1):
             colour, own = LIGHT[(at - 1) % len(LIGHT)], _numbers(values[name])
-            line: dict[str, Any] = {"color": colour, "linewidth": 1.2}
-            axes.boxplot(
-                [own],
-                positions=[at],
-                widths=0.5,
-                showfliers=False,
-                boxprops=line,
-                whiskerprops=line,
-                capprops=line,
-                medianprops=line,
-            )
+            parts = ("boxprops", "whiskerprops", "capprops", "medianprops")
+            looks: Any = {part: {"color": colour, "linewidth": 1.2} for part in parts}
+            axes.boxplot([own], positions=[at], widths=0.5, showfliers=False, **looks)
             marker = _MARKERS[(at - 1) % len(_MARKERS)]
             axes.plot([at] * len(own), own, marker, color=colour, markersize=4, alpha=0.7)
         _frame(axes, title, "", y_label)

@@ -103,12 +103,7 @@ def describe_columns(dataset: Dataset) -> str:
     """Describe what the columns of a table, or the channels of series, hold, and how a model is given them."""
     info = dataset.info
     values = dataset.train.images.astype(np.float64)
-    figures = [
-        values.min((0, 2, 3)),
-        values.max((0, 2, 3)),
-        values.mean((0, 2, 3)),
-        values.std((0, 2, 3)),
-    ]
+    figures = [figure((0, 2, 3)) for figure in (values.min, values.max, values.mean, values.std)]
     given = np.abs(normalised(dataset.train.images, info)).max((0, 2, 3))
     head = ["column", "least", "largest", "mean", "std", "|x| for a model, at most"]
     rows = [

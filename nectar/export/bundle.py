@@ -19,12 +19,17 @@ from common.division import Division
 from common.errors import ConfigError, FederationError
 from common.learning.run import Run
 from common.models import Classifier
-from common.samples.dataset import DatasetInfo
 from common.sites import site_slug
 from common.storage import tensor_file
 from common.storage.files import write_json, write_text
 from common.storage.tensor_file import TensorFileError, unreadable_reason
-from nectar.export.formats import FORMATS, PT2, SAFETENSORS, Graphs, check_weights, require_packages
+from nectar.export.formats import (
+    FORMATS,
+    SAFETENSORS,
+    check_weights,
+    require_packages,
+    write_graphs,
+)
 from nectar.export.model import MODEL_SCHEMA, RunSplit
 from nectar.export.readme import readme, sent_images
 from nectar.export.synthetic import require_fit, write_synthetic
@@ -148,7 +153,7 @@ def _written(
         save_file(weights, temporary / FORMATS[SAFETENSORS].file)
         write_json(temporary / "model.json", about)
         differences = {SAFETENSORS: check_weights(network, run.info, temporary)}
-        graphs, no_pt2 = _write_graphs(network, run.info, formats, temporary)
+        graphs, no_pt2 = write_graphs(network, run.info, formats, temporary)
         differences |= graphs
         about["formats"] = {
             name: {"file": FORMATS[name].file, "input": FORMATS[name].takes} for name in differences
@@ -217,24 +222,6 @@ def _about(run: Run, figures: dict[str, Any], origin: Mapping[str, Any]) -> dict
             "split": RunSplit.of(config),
         },
     }
-
-
-def _write_graphs(
-    network: Classifier, info: DatasetInfo, asked: Sequence[str], folder: Path
-) -> tuple[dict[str, float], str]:
-    """Write pt2 and what is asked for; return the differences, and why there is no pt2 that nobody asked for."""
-    graphs, differences, no_pt2 = Graphs(network, info), dict[str, float](), ""
-    for name in (name for name in FORMATS if name == PT2 or name in asked):
-        try:
-            differences[name] = graphs.write(name, folder)
-        except ConfigError as error:
-            if name in asked:
-                raise ConfigError(
-                    f"{error}: leave --format {name} out, or rewrite what this names"
-                ) from None
-            no_pt2 = str(error)
-            (folder / FORMATS[name].file).unlink(missing_ok=True)
-    return differences, no_pt2
 
 
 # ---- learned -------------------------------------------------------------------------------------

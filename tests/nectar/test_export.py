@@ -35,7 +35,7 @@ from server_app.checkpoint import Checkpoint
 def _no_graphs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the graphs, seconds each, but where a test is of them; test_export_formats has the others."""
     if "with_graphs" not in request.fixturenames:
-        monkeypatch.setattr("nectar.export.bundle._write_graphs", lambda *_: ({}, ""))
+        monkeypatch.setattr("nectar.export.bundle.write_graphs", lambda *_: ({}, ""))
 
 
 @pytest.fixture

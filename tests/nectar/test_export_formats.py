@@ -189,4 +189,4 @@ def test_what_a_network_makes_constant_is_said(
     network = importlib.import_module("constant_networks").tiny((1, 8, 8), 10).eval()
     info = DatasetInfo("own", (1, 8, 8), tuple("abcdefghij"), (0.5,), (0.5,), 255.0)
     with pytest.raises(ConfigError, match="makes the number of images in a batch a constant"):
-        formats.Graphs(network, info).write("pt2", tmp_path)
+        formats.write_graphs(network, info, ["pt2"], tmp_path)
