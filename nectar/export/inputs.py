@@ -133,18 +133,14 @@ def _picture(name: str, path: Path, exported: ExportedModel, label: int = -1) ->
 def _pictures(place: Path, exported: ExportedModel) -> Iterator[Input]:
     if not place.exists():
         raise DataError(f"there is no {place}: give a picture, or a folder of pictures")
-    root, files = place.parent, [place]
+    files = {place.name: place}
     if place.is_dir():
-        root = place
-        files = [path for path in sorted(place.rglob("*")) if path.is_file()]
-        files = [path for path in files if not _is_hidden(path.relative_to(place))]
+        found = {path.relative_to(place): path for path in sorted(place.rglob("*"))}
+        hidden = {name for name in found if any(part.startswith(".") for part in name.parts)}
+        files = {n.as_posix(): p for n, p in found.items() if n not in hidden and p.is_file()}
     if not files:
         raise DataError(f"{place} holds no files: put pictures into it")
-    return (_picture(path.relative_to(root).as_posix(), path, exported) for path in files)
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
+    return (_picture(name, path, exported) for name, path in files.items())
 
 
 def _of_class_folders(folder: Path, exported: ExportedModel) -> Iterator[Input]:

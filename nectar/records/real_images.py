@@ -69,7 +69,7 @@ class Nearest:
 
 @dataclass(frozen=True)
 class Closest:
-    """The image of a site that lies nearest to one of its real ones: distances as in `Nearest`.
+    """The image of a site that is nearest to one of its real ones: distances as in `Nearest`.
 
     ``typical`` is that among the site's real images, ``control`` the same image's from another site's nearest; None
     if there is no other image, or site.
@@ -92,7 +92,7 @@ class RealImages:
     def nearest(self, site: str, images: Tensor, contrast: Contrast = "pixels") -> Nearest | None:
         """Return the most similar of ``site``'s images to each of ``images`` [n, C, H, W]; None for a site unknown.
 
-        ``images`` have values 0 to 1 as ``pixels``, any as ``stretched``. ``ALL_SITES`` has everybody's.
+        ``images`` have values 0 to 1 as ``pixels``, any as ``stretched``. ``ALL_SITES`` means all sites' images.
         """
         indices = self.parts.get(site)
         if site == ALL_SITES:
@@ -153,11 +153,11 @@ class RealImages:
         for start in range(0, len(indices), _CHUNK):
             rows = self._pixels(indices[start : start + _CHUNK]).flatten(1)
             found = _FIGURES[contrast](queries, rows)
-            apart = found if contrast == "pixels" else -found.abs()
-            here = (selves >= start) & (selves < start + len(rows))
-            apart[here.nonzero().flatten(), selves[here] - start] = torch.inf
-            index = apart.argmin(1, keepdim=True)
-            value = apart.gather(1, index)[:, 0]
+            distance = found if contrast == "pixels" else -found.abs()
+            within = (selves >= start) & (selves < start + len(rows))
+            distance[within.nonzero().flatten(), selves[within] - start] = torch.inf
+            index = distance.argmin(1, keepdim=True)
+            value = distance.gather(1, index)[:, 0]
             better = value < best
             best = torch.where(better, value, best)
             figures = torch.where(better, found.gather(1, index)[:, 0], figures)
@@ -189,8 +189,8 @@ def _standard(rows: Tensor) -> Tensor:
 
 def _distances(queries: Tensor, rows: Tensor) -> Tensor:
     """Return distances by exact differences: by matrix products that of equal images would not be 0."""
-    apart: Tensor = torch.cdist(queries, rows, compute_mode="donot_use_mm_for_euclid_dist")
-    return apart.div_(queries.shape[1] ** 0.5)
+    distances: Tensor = torch.cdist(queries, rows, compute_mode="donot_use_mm_for_euclid_dist")
+    return distances.div_(queries.shape[1] ** 0.5)
 
 
 _FIGURES = {"pixels": _distances, "stretched": _correlations}

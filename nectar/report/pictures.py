@@ -35,7 +35,7 @@ _MAX_DRAWN, _MAX_EACH, _MAX_COLUMNS = 5, 5, 12
 _WHICH = {"pixels": "nearest", "stretched": "most similar"}
 _FIGURE = {
     "pixels": "far it is: the root of the mean squared difference of their pixel values, which run from 0 to 1. 0 is "
-    "the same image. The site whose image lies closest to a real one stands first.",
+    "the same image. The site whose image is closest to a real one comes first.",
     "stretched": "alike the two are: the correlation of their pixel values, which no change of contrast or brightness "
     "moves. 1 is the same image, -1 the same as a negative, 0 is nothing in common.",
 }
@@ -122,8 +122,8 @@ def of_run(view: View, most: int) -> Images:
     found = Images("", introduction, of=len(sets))
     found.real = isinstance(real, RealImages)
     helped = {helper: site for _, site, helper, _ in reversed(view.matches)}
-    apart = {site: closest.distance for site, closest in view.closest.items()}
-    for site in sorted(sets, key=lambda one: apart.get(one, math.inf))[:_MAX_SITES]:
+    distances = {site: closest.distance for site, closest in view.closest.items()}
+    for site in sorted(sets, key=lambda one: distances.get(one, math.inf))[:_MAX_SITES]:
         others = [helped[site]] if site in helped else []
         drawn = _site(site, others, sets[site], view, view.info, real, contrast)
         most -= drawn.size
@@ -152,8 +152,8 @@ def _nothing(view: View) -> str:
 
 def heading(view: View, server_round: int) -> str:
     """Return the heading of a round's images."""
-    told = {"sent": "What the sites sent in", "made": "What the server made in"}
-    return f"{told[view.done]} round {server_round}"
+    verbs = {"sent": "What the sites sent in", "made": "What the server made in"}
+    return f"{verbs[view.done]} round {server_round}"
 
 
 def _introduction(
@@ -163,7 +163,7 @@ def _introduction(
     message = [f"{heading(view, server_round)}: {what}, a strip a class."]
     if contrast == "stretched":
         message.append(
-            "Their values lie outside what a screen shows, or in a small part of it: each one is drawn from its own "
+            "Their values are outside what a screen shows, or in a small part of it: each one is drawn from its own "
             "smallest value, black, to its own largest, white. How strong an image is cannot be seen."
         )
     if isinstance(real, str):
@@ -249,7 +249,7 @@ def _picture(png: bytes, alt: str, width: int, height: int, n: int = 1) -> Pictu
 
 
 def _of_distances(site: str, found: Nearest) -> str:
-    """Describe how near the images come to the site's own, and the site's own to each other."""
+    """Return how near the images come to the site's own, and the site's own to each other."""
     whose = "all sites" if site == ALL_SITES else "the site"
     ordered = sorted(found.figures)
     same = sum(value < _SAME for value in ordered)
@@ -266,7 +266,7 @@ def _of_distances(site: str, found: Nearest) -> str:
 
 
 def _of_correlations(_: str, found: Nearest) -> str:
-    """Describe how alike the images are to the site's own, to another site's, and the site's own to each other."""
+    """Return how alike the images are to the site's own, to another site's, and the site's own to each other."""
     own = [abs(value) for value in found.figures]
     message = (
         f"Correlation with the most similar of this site's {plural(found.held, 'image')}, whatever its sign: "
@@ -276,8 +276,8 @@ def _of_correlations(_: str, found: Nearest) -> str:
         message += f"A real image of this site has {found.typical:.2f} (median) with its most similar other one. "
     if found.control is None:
         return message + (
-            "No other site's images are at hand to compare with, so a high correlation cannot be told from the look "
-            "of a class."
+            "No other site's images are at hand to compare with, so a high correlation cannot be distinguished from "
+            "the look of a class."
         )
     other = [abs(value) for value in found.control.figures]
     here, there = max(zip(own, other, strict=True), key=lambda pair: pair[0] - pair[1])
@@ -341,6 +341,6 @@ def _rows(site: str, sent: SyntheticImages, info: DatasetInfo, run: str) -> Site
         for name, row in zip(classes, values.reshape(len(values), -1), strict=True)
     ]
     more = len(names) - _MAX_COLUMNS
-    beside = f"; {more} more columns are not shown" if more > 0 else ""
-    found.table = Table(f"rows of {site}{beside}", ["class", *names[:_MAX_COLUMNS]], rows)
+    hidden = f"; {more} more columns are not shown" if more > 0 else ""
+    found.table = Table(f"rows of {site}{hidden}", ["class", *names[:_MAX_COLUMNS]], rows)
     return found

@@ -22,8 +22,8 @@ _SEEDED = (
 )
 
 _IN_LEDGERS = (
-    "What this run cost is in the privacy ledgers of the sites: with privacy.counts=one it was not told to the server, "
-    "which could have read the number of examples from it."
+    "What this run cost is in the privacy ledgers of the sites: with privacy.counts=one it was not reported to the "
+    "server, which could have read the number of examples from it."
 )
 
 RELEASED: Mapping[str, str] = {
@@ -83,11 +83,13 @@ def _nearness(closest: Closest, view: View) -> str:
         "rows": ("row", "root mean square, in the data's units"),
         "series": ("series", "root mean square, in the data's units"),
     }[view.unit]
-    message = f"The closest {one} {view.done} lies {closest.distance:.3f} from a real one of {closest.site}"
+    message = (
+        f"The closest {one} {view.done} is {closest.distance:.3f} from a real one of {closest.site}"
+    )
     if closest.typical is not None:
-        message += f"; real {view.unit} of that site lie {closest.typical:.3f} apart"
+        message += f"; real {view.unit} of that site are {closest.typical:.3f} apart"
     if closest.control is not None:
-        message += f"; the nearest of another site's lies {closest.control:.3f} from it"
+        message += f"; the nearest of another site's is {closest.control:.3f} from it"
     return f"{message} ({of})."
 
 
@@ -112,34 +114,34 @@ def protected(view: View) -> list[str]:
 
 def exposed(view: View) -> list[str]:
     """Return what an observer of the traffic, or the server, learned or may have learned."""
-    message = [unknown_method(view.method)] if view.facts is None else [*view.facts.sent]
-    message += _beside(view)
+    sentences = [unknown_method(view.method)] if view.facts is None else [*view.facts.sent]
+    sentences += _beside(view)
     if view.foreign:
-        message.append(
+        sentences.append(
             f"Nectar adds no differential privacy. If {view.method} adds noise, that is its own claim, and is not "
             "accounted for here."
         )
     else:
-        message += _epsilons(view) or ["Nothing here is differentially private."]
+        sentences += _epsilons(view) or ["Nothing here is differentially private."]
         if view.config is not None and view.config.weak_delta:
-            message.append(f"Note: {view.config.weak_delta}.")
+            sentences.append(f"Note: {view.config.weak_delta}.")
     if view.simulated:
-        message.append(
+        sentences.append(
             "This was a simulation: one machine held all the data. What is said here is what would have left the "
             "devices."
         )
     elif view.engine:
-        message.append("The sites were nodes of their own at a SuperLink.")
+        sentences.append("The sites were nodes of their own at a SuperLink.")
         if view.record.counted:
-            message.append(
+            sentences.append(
                 "Their data are shares of a data set that the server has too, which is how this page can show the "
                 "real images."
             )
-    return message
+    return sentences
 
 
 def _beside(view: View) -> list[str]:
-    """Describe what left beside the payload, and of a secret sum what it withstands."""
+    """Return what was sent in addition to the payload, or what a secret sum withstands."""
     config, number = view.config, f"Each device's number of {view.unit}"
     if config is not None and config.secret:
         return [
@@ -149,26 +151,26 @@ def _beside(view: View) -> list[str]:
         ]
     if config is not None and config.private:
         public = config.privacy.counts == "public"
-        told = (
+        reported = (
             "was reported to the server, and no epsilon covers it" if public else "was not reported"
         )
         return [
-            f"{number} {told}; no loss, norm or time of a device was.",
+            f"{number} {reported}; no loss, norm or time of a device was.",
             "When a reply came was seen, and how long a device works depends on its data.",
         ]
-    message = [f"{number} was reported to the server."]
+    sentences = [f"{number} was reported to the server."]
     if config is not None and config.judged_at_sites and view.measure != "accuracy":
-        message.append(
-            f"Of its held-out {view.unit} each told how many of each class were taken for which."
+        sentences.append(
+            f"Of its held-out {view.unit} each reported how many of each class were taken for which."
         )
-    message.append(
-        "Figures beside the payload (counts, losses, seconds) are computed from private data as well."
+    sentences.append(
+        "Figures sent with the payload (counts, losses, seconds) are computed from private data as well."
     )
-    return message
+    return sentences
 
 
 def _epsilons(view: View) -> list[str]:
-    """Describe what epsilon the releases have that the record's lines account for, and what it is given."""
+    """Return which epsilon the releases have that the record's lines account for, and what it is given."""
     notes = [line.get("notes") or {} for line in view.rounds]
     stated = [each for note in notes for each in note.get("privacy", {}).values()]
     if not stated:
@@ -187,12 +189,12 @@ def _epsilons(view: View) -> list[str]:
 
 
 def _charged(view: View) -> list[str]:
-    """Describe what the lines tell last of each site's charges in this run; nothing where there were none."""
+    """Return what each site was last charged in this run, in sentences; nothing without charges."""
     charged = _last_charges(view)
-    told = [each for each in charged if each["events"]]
-    if not told:
+    known = [each for each in charged if each["events"]]
+    if not known:
         return [_IN_LEDGERS] * bool(charged)
-    named = sorted({event["mechanism"] for each in told for event in each["events"]})
+    named = sorted({event["mechanism"] for each in known for event in each["events"]})
     left = sorted({RELEASED[name] for name in named if name in RELEASED})
     what = f"released by {' and '.join(named)}"
     covers = "Nothing else that was sent here is differentially private."
@@ -204,14 +206,14 @@ def _charged(view: View) -> list[str]:
         )
     message = "".join(f"A device sent {each}. " for each in left)
     message += (
-        f"What {plural(len(told), 'device')} {what} in this run has an epsilon of {_range(told)}, for one example more "
-        f"or less. {covers}"
+        f"What {plural(len(known), 'device')} {what} in this run has an epsilon of {_range(known)}, for one example "
+        f"more or less. {covers}"
     )
-    return [_SEEDED] * any(each["seeded"] for each in told) + [message]
+    return [_SEEDED] * any(each["seeded"] for each in known) + [message]
 
 
 def _last_charges(view: View) -> list[Mapping[str, Any]]:
-    """Return what the lines tell last of each site's charges in this run."""
+    """Return what each site was last charged in this run."""
     last: dict[str, Mapping[str, Any]] = {}
     for line in view.rounds:
         last |= (line.get("notes") or {}).get("spent") or {}

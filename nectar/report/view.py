@@ -257,11 +257,15 @@ def groups(views: Sequence[View]) -> dict[str, list[View]]:
 
     That is the method and the settings in which others that have them differ.
     """
-    settings = DataFrame([{k: str(v) for k, v in view.settings.items()} for view in views])
-    settings = settings.drop(columns=[*_APART], errors="ignore")
-    differing = [key for key in settings if key != "method" and settings[key].nunique() > 1]
+    stated = [{"method": "", **view.settings} for view in views]
+    settings = DataFrame(stated).map(str).drop(columns=[*_APART], errors="ignore")
+    differing = [
+        key
+        for key in settings
+        if key != "method" and len({str(one[key]) for one in stated if key in one}) > 1
+    ]
     named: dict[str, list[View]] = {}
-    for places in settings.fillna("").groupby([*settings], sort=False).indices.values():
+    for places in settings.groupby([*settings], sort=False).indices.values():
         first = views[places[0]]
         own = [f"{key}={first.settings[key]}" for key in differing if key in first.settings]
         shown = own[:_MAX_NAMED] + ["..."] * (len(own) > _MAX_NAMED)

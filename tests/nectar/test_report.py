@@ -45,7 +45,7 @@ def test_the_first_screen_says_how_near_what_was_sent_comes_to_a_real_image(smal
         apart = np.sqrt(((made[:, None] - own[None].astype(float)) ** 2).mean(2))
         least[apart.min()] = site
     nearest = min(least)
-    message = f"The closest image sent lies {nearest:.3f} from a real one of {least[nearest]};"
+    message = f"The closest image sent is {nearest:.3f} from a real one of {least[nearest]};"
     assert "Not differentially private." in document.text
     assert message in document.text
     classes = {tag["class"] for tag in document.all("p") if "outcome" in tag.get("class", "")}

@@ -73,7 +73,7 @@ def examined(
         each = {name: _figures(evidence, members, score) for name, score in scores.items()}
         attacks = {name: figure for name, figure in each.items() if figure is not None}
         strongest = max(attacks, key=lambda n: (attacks[n].found, attacks[n].area), default="")
-        near = nearest(*search.apart[who]) if who in search.apart else None
+        near = nearest(*search.distances[who]) if who in search.distances else None
         return ExaminedSite(images=images, strongest=strongest, attacks=attacks, nearest=near)
 
     sent = {site: len(one) for site, one in evidence.sent.items()}
@@ -93,7 +93,7 @@ def attacks_on(evidence: Evidence) -> list[str]:
 
 
 def notes_of(evidence: Evidence) -> list[str]:
-    """Describe what was not examined, and why."""
+    """Return notes on what was not examined, and why."""
     notes = []
     if attacks_on(evidence) and "unmixing" not in attacks_on(evidence):
         notes.append(
@@ -117,23 +117,23 @@ class _Search:
     ----------
     scores : dict of str to dict
         By site and attack, against what it sent, and under ALL_SITES against all: float32 [n].
-    apart : dict of str to Tensor
+    distances : dict of str to Tensor
         By site, what `nearest` takes of each image that it sent: float32 [3, m].
     """
 
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
         self._attacks = attacks_on(evidence)
-        self._told = [
+        self._listed = [
             site for site in (ALL_SITES, *evidence.sites[:MOST_SITES]) if site in evidence.sent
         ]
         none = torch.full(evidence.kind.shape, -torch.inf)
         self.scores = {
             who: {name: none.clone() for name in self._attacks}
-            for who in dict.fromkeys((ALL_SITES, *self._told))
+            for who in dict.fromkeys((ALL_SITES, *self._listed))
         }
-        self.apart = {
-            site: torch.full((3, len(evidence.sent[site])), torch.inf) for site in self._told
+        self.distances = {
+            site: torch.full((3, len(evidence.sent[site])), torch.inf) for site in self._listed
         }
 
     def look_at(self, label: int) -> None:
@@ -154,26 +154,26 @@ class _Search:
                     for who in {ALL_SITES, site} & self.scores.keys():
                         best = self.scores[who][name]
                         best[rows] = torch.maximum(best[rows], found.amax(1))
-                    if name == "nearest" and site in self._told:
+                    if name == "nearest" and site in self._listed:
                         self._measure(site, at, rows, candidates.pixels, found)
 
     def _measure(self, site: str, at: Tensor, rows: Tensor, pixels: Tensor, near: Tensor) -> None:
         """Note the distances to the nearest of the site's own images and of the controls, exactly."""
-        evidence, apart = self._evidence, self.apart[site]
+        evidence, distances = self._evidence, self.distances[site]
         owner, sent = evidence.owner[rows], evidence.sent[site].pixels[at]
-        other = owner == NOBODY
+        other = owner == CONTROL
         own = ~other if site == ALL_SITES else owner == evidence.sites.index(site)
         for place, mask in enumerate((own, other)):
             if mask.any():
                 distance = ((pixels[mask][near[mask].argmax(0)] - sent) ** 2).mean(1).sqrt()
-                apart[place, at] = torch.minimum(apart[place, at], distance)
-        apart[2, at] = float(own.sum() / (own | other).sum().clamp_min(1))
+                distances[place, at] = torch.minimum(distances[place, at], distance)
+        distances[2, at] = float(own.sum() / (own | other).sum().clamp_min(1))
 
 
 # ---- evidence ------------------------------------------------------------------------------------
 # What an audit of images goes by: who was in the data, who was not, and what left.
 
-NOBODY = -1
+CONTROL = -1
 """The owner of a control."""
 
 
@@ -205,7 +205,7 @@ class Evidence:
     candidates : Samples
         Members and controls, as they are stored.
     owner : Tensor
-        int64 [n]: the position in ``sites`` of the site that trains on it, or NOBODY.
+        int64 [n]: the position in ``sites`` of the site that trains on it, or CONTROL.
     kind : Tensor
         int64 [n], MEMBER, FITTED or COUNTED of :mod:`nectar.audit.images.attacks`.
     sent : mapping of str to Sent
@@ -229,11 +229,11 @@ class Evidence:
     ) -> Evidence:
         """Put it together; half of the controls of each class fit thresholds, the others are counted."""
         owners = [torch.full((len(one),), i) for i, one in enumerate(members.values())]
-        owner = torch.cat([*owners, torch.full((len(controls),), NOBODY)])
+        owner = torch.cat([*owners, torch.full((len(controls),), CONTROL)])
         kind = torch.full((len(owner),), MEMBER)
-        kind[owner == NOBODY] = _halves(controls.labels)
+        kind[owner == CONTROL] = _halves(controls.labels)
         return cls(
-            everybody([*members.values(), controls]), owner, kind, tuple(members), info, sent
+            concatenated([*members.values(), controls]), owner, kind, tuple(members), info, sent
         )
 
     def pixels(self, rows: Tensor) -> Tensor:
@@ -241,7 +241,7 @@ class Evidence:
         return self.candidates.raw[rows].flatten(1).to(torch.float32) / self.info.scale
 
 
-def everybody(parts: Sequence[Samples]) -> Samples:
+def concatenated(parts: Sequence[Samples]) -> Samples:
     """Return samples of one data set as one."""
     raw, labels = (
         torch.cat(each) for each in zip(*((p.raw, p.labels) for p in parts), strict=True)
@@ -287,7 +287,7 @@ LIMITS = (
 
 
 def outcome(
-    whole: ExaminedSite,
+    overall: ExaminedSite,
     sites: Mapping[str, ExaminedSite],
     about: Mapping[str, Any],
     notes: Sequence[str],
@@ -306,7 +306,7 @@ def outcome(
         "rate": RATE,
         **about,
         "notes": [*notes, LIMITS],
-        "all": whole.model_dump(),
+        "all": overall.model_dump(),
         "sites": {site: each.model_dump() for site, each in sites.items()},
     }
 
@@ -379,17 +379,17 @@ DISTANCES = (
 def sentence(content: Mapping[str, Any]) -> str:
     """Say who the members and controls are, and what the strongest attack finds."""
     controls = ", ".join(f"{count:,} {what}" for what, count in content["controls"].items())
-    whole = content["all"]
-    found = whole["attacks"].get(whole["strongest"])
+    overall = content["all"]
+    found = overall["attacks"].get(overall["strongest"])
     members = f"{found['members']:,} members" if found else "No members"
-    message = [f"{members} (all images that sites train on); controls: {controls}."]
+    sentences = [f"{members} (all images that sites train on); controls: {controls}."]
     after = f" after round {content['round']}" if "round" in content else ""
-    if whole["images"] or not found:
-        message.append(f"{whole['images']:,} images that were sent were read{after}.")
+    if overall["images"] or not found:
+        sentences.append(f"{overall['images']:,} images that were sent were read{after}.")
     if found:
-        message.append(
-            f"The strongest attack, {whole['strongest']}, finds {plus_minus(found, 'found')} of the members where "
+        sentences.append(
+            f"The strongest attack, {overall['strongest']}, finds {plus_minus(found, 'found')} of the members where "
             f"{plus_minus(found, 'false_alarms')} of the controls are taken for some; area "
             f"{found['area']:.3f} ± {found['area_error']:.3f}."
         )
-    return " ".join(message)
+    return " ".join(sentences)
