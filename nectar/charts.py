@@ -82,6 +82,8 @@ _SILENT: dict[str, dict[str, None]] = {
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
+#: of a narrower range than this a logarithmic axis may have a single mark, and is not drawn
+_NARROW = 5
 #: a logarithmic axis of a wider range than this is marked at powers of ten only
 _WIDE = 300
 _SVG = "{http://www.w3.org/2000/svg}"
@@ -113,7 +115,7 @@ def _in_units(series: Sequence[Series]) -> tuple[list[Series], str]:
 
 
 @contextmanager
-def _drawn(width: float, height: float) -> Iterator[Figure]:
+def drawing(width: float, height: float) -> Iterator[Figure]:
     """Give a figure of so many inches, to be drawn within."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -142,7 +144,7 @@ def lines(
         series = [s if max(s.x, default=0) > 0 else replace(s, low=None, high=None) for s in series]
     columns = 1 if max((len(one.name) for one in series), default=0) > _LONG_NAME else 2
     rows = -(-len(series) // columns)
-    with _drawn(_WIDTH, _HEIGHT + rows * _LEGEND_ROW) as figure:
+    with drawing(_WIDTH, _HEIGHT + rows * _LEGEND_ROW) as figure:
         axes = figure.add_subplot()
         handles = [_draw(axes, index, one) for index, one in enumerate(series)]
         _frame(axes, title, x_label, y_label)
@@ -177,7 +179,7 @@ def small_multiples(
         The columns' names; of many only the first are drawn.
     """
     named, across = list(dict.fromkeys(rows))[:_MOST_BOXES], columns[:_MOST_BOXES]
-    with _drawn(1 + 2.2 * len(across), 0.6 + 1.1 * len(named)) as figure:
+    with drawing(1 + 2.2 * len(across), 0.6 + 1.1 * len(named)) as figure:
         boxes = figure.subplots(len(named), len(across), sharex=True, sharey=True, squeeze=False)
         for row, name in enumerate(named):
             members = [place for place, one in enumerate(rows) if one == name]
@@ -190,21 +192,13 @@ def small_multiples(
 def boxes(values: Mapping[str, Sequence[float]], *, title: str, y_label: str) -> Figure:
     """Draw a box for each name, from the lower to the upper quartile, and every value as a dot beside the median."""
     names = list(values)
-    with _drawn(_WIDTH, _HEIGHT + max(map(len, names), default=0) * _LETTER) as figure:
+    with drawing(_WIDTH, _HEIGHT + max(map(len, names), default=0) * _LETTER) as figure:
         axes = figure.add_subplot()
         for at, name in enumerate(names, 1):
             colour, own = LIGHT[(at - 1) % len(LIGHT)], _numbers(values[name])
-            line: dict[str, Any] = {"color": colour, "linewidth": 1.2}
-            axes.boxplot(
-                [own],
-                positions=[at],
-                widths=0.5,
-                showfliers=False,
-                boxprops=line,
-                whiskerprops=line,
-                capprops=line,
-                medianprops=line,
-            )
+            parts = ("boxprops", "whiskerprops", "capprops", "medianprops")
+            looks: Any = {part: {"color": colour, "linewidth": 1.2} for part in parts}
+            axes.boxplot([own], positions=[at], widths=0.5, showfliers=False, **looks)
             marker = _MARKERS[(at - 1) % len(_MARKERS)]
             axes.plot([at] * len(own), own, marker, color=colour, markersize=4, alpha=0.7)
         _frame(axes, title, "", y_label)
@@ -298,8 +292,10 @@ def scale(axes: Axes, x: list[float], log_x: bool) -> None:
     """Choose the x axis's ticks: whole numbers for rounds, plain numbers on a logarithmic axis."""
     from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullLocator
 
-    positive = [value for value in x if value > 0]
-    if log_x and positive:  # rows that send nothing have no place on it
+    positive = [
+        value for value in x if value > 0
+    ]  # rows that send nothing have no place on a logarithmic axis
+    if log_x and positive and max(positive) >= _NARROW * min(positive):
         axes.set_xscale("log", nonpositive="mask")
         wide = max(positive) > _WIDE * min(positive)
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))

@@ -17,7 +17,6 @@ from nectar.export.bundle import network_of
 from nectar.records.outputs import output_page
 from nectar.records.record import RunRecord
 from nectar.records.synthetic_sets import contrast_of
-from nectar.report.page import write
 from server_app.pictures import grid
 from server_app.run_directory import REPORT
 
@@ -102,6 +101,8 @@ class RecordedRun(RunRecord):
         ConfigError
             If it cannot be written there.
         """
+        from nectar.report.page import write  # its imports take a second
+
         to = self.directory / REPORT if path is None else output_page(str(path), "path")
         write([self], to, "path")
         return to

@@ -5,9 +5,21 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 MISSING = "–"
+
+Cell = str | tuple[str, str]
+"""A cell's text, alone or with the name of its looks on a page; of ``bar`` the text is a width in percent."""
+
+
+class Table(NamedTuple):
+    """A table; a row's first cell names it."""
+
+    caption: str
+    head: Sequence[Cell]
+    rows: Sequence[Sequence[Cell]]
+    foot: Sequence[str] = ()
 
 
 def share(value: Any) -> str:
@@ -59,7 +71,7 @@ def total(account: Mapping[str, Any]) -> int:
     return sum(int(value) for value in account.values() if is_number(value))
 
 
-def aligned(rows: Sequence[Sequence[str]], *, right: bool = True) -> str:
+def aligned(rows: Sequence[Sequence[Any]], *, right: bool = True) -> str:
     """Return rows of equal length in columns, a line each: the first to the left, the others ``right`` or left too."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     padded = (

@@ -12,7 +12,6 @@ from common.config.resolved import Config
 from common.config.text import from_home
 from common.errors import ConfigError, DataError
 from common.models.registry import KINDS
-from common.storage.files import write_atomically, write_text
 from nectar.arguments import parse_arguments, resolved
 from nectar.command_line import command
 from nectar.options import allow_imports_option, config_file_option, settings_words
@@ -112,36 +111,29 @@ def _run(config: Config) -> tuple[Dataset, Holdings, DataError | None]:
     """Describe the run's data set and how it is divided, or why it cannot be, or the folders of simulated sites."""
     from common.division import Division
     from nectar.arguments import with_fitting_sites
-    from nectar.dataset.account import (
-        describe_columns,
-        describe_dataset,
-        describe_own,
-        describe_partition,
-        describe_sites,
-        held_by_sites,
-        own,
-        partitioned,
-        some_of_each_site,
-    )
+    from nectar.dataset import account
 
     division = Division(config)
     if config.site_places:
-        holdings = held_by_sites(division)
-        print(describe_sites(division, holdings), flush=True)
+        holdings = account.held_by_sites(division)
+        print(account.describe_sites(division, holdings), flush=True)
         if config.images.folder:
             _print_same(division)
-        return some_of_each_site(division), holdings, None
-    print(describe_dataset(division.dataset), flush=True)
+        return account.some_of_each_site(division), holdings, None
+    print(account.describe_dataset(division.dataset), flush=True)
     if division.dataset.info.kind in ("table", "series"):
-        print(f"\n{describe_columns(division.dataset)}", flush=True)
+        print(f"\n{account.describe_columns(division.dataset)}", flush=True)
     refused = None
     try:
         division = Division(with_fitting_sites(config))
-        holdings = partitioned(division)
-        print(f"\n{describe_partition(division, holdings)}", flush=True)
+        holdings = account.partitioned(division)
+        print(f"\n{account.describe_partition(division, holdings)}", flush=True)
     except DataError as error:
-        refused, holdings = error, own("all", division.dataset)
-        print(f"\ntraining {holdings.unit} by class:\n{describe_own(division.dataset)}", flush=True)
+        refused, holdings = error, account.own("all", division.dataset)
+        print(
+            f"\ntraining {holdings.unit} by class:\n{account.describe_own(division.dataset)}",
+            flush=True,
+        )
     if config.images.folder:
         _print_same(division)
     return division.dataset, holdings, refused
@@ -157,32 +149,25 @@ def _print_same(division: Division) -> None:
 def _site(config: Config, folder: Path) -> tuple[Dataset, Holdings]:
     """Describe a site's own folder, as the site would read it."""
     from common.division import Division
-    from nectar.dataset.account import describe_dataset, describe_own, own
+    from nectar.dataset import account
 
     dataset = Division(config).site_dataset(folder, None)
-    print(f"{describe_dataset(dataset)}\n\n{dataset.info.unit} of each class in {folder}:")
-    print(describe_own(dataset))
-    return dataset, own(folder.name, dataset)
+    print(f"{account.describe_dataset(dataset)}\n\n{dataset.info.unit} of each class in {folder}:")
+    print(account.describe_own(dataset))
+    return dataset, account.own(folder.name, dataset)
 
 
 def _draw(dataset: Dataset, holdings: Holdings, charts: list[Path], sheets: list[Path]) -> None:
     if not charts and not sheets:
         return
     from nectar.charts import save
-    from nectar.dataset.account import draw_counts, draw_samples, draw_series, samples_as_text
+    from nectar.dataset import account
 
     for path in charts:
-        figure = draw_counts(holdings, f"{dataset.info.name}: {holdings.what}")
+        figure = account.draw_counts(holdings, f"{dataset.info.name}: {holdings.what}")
         _written(path, partial(save, figure, path))
     for path in sheets:
-        if dataset.info.kind == "table":
-            _written(path, partial(write_text, path, samples_as_text(dataset)))
-            continue
-        if dataset.info.kind == "series":
-            _written(path, partial(save, draw_series(dataset), path))
-            continue
-        picture = draw_samples(dataset)
-        _written(path, partial(write_atomically, path, partial(picture.save, format="PNG")))
+        _written(path, partial(account.save_samples, dataset, path))
 
 
 def _target(text: str, endings: tuple[str, ...]) -> Path:

@@ -156,7 +156,7 @@ def _figures(
         )
         return as_text(found), found.to_dict(), skipped
     inputs = labelled(place, exported, label)
-    own = own_pictures(place, exported) if exported.kind == "images" else None
+    own = own_pictures(place, exported) if exported.input.kind == "images" else None
     if own is not None:
         scores = {
             name: score(exported, split_batches(split, size), device, precision)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,12 +31,12 @@ from common.division import Division, unheld
 from common.samples.dataset import Dataset, DatasetInfo, Split, alike
 from common.samples.inputs import normalised, samples
 from common.settings.images import ImagesSettings
+from common.storage.files import write_atomically, write_text
 from nectar import charts
 from nectar.text import aligned
 from server_app.pictures import grid
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -102,12 +103,7 @@ def describe_columns(dataset: Dataset) -> str:
     """Describe what the columns of a table, or the channels of series, hold, and how a model is given them."""
     info = dataset.info
     values = dataset.train.images.astype(np.float64)
-    figures = [
-        values.min((0, 2, 3)),
-        values.max((0, 2, 3)),
-        values.mean((0, 2, 3)),
-        values.std((0, 2, 3)),
-    ]
+    figures = [figure((0, 2, 3)) for figure in (values.min, values.max, values.mean, values.std)]
     given = np.abs(normalised(dataset.train.images, info)).max((0, 2, 3))
     head = ["column", "least", "largest", "mean", "std", "|x| for a model, at most"]
     rows = [
@@ -241,17 +237,11 @@ def examples(dataset: Dataset, each: int) -> tuple[Split, NDArray[np.int64]]:
 
 
 # ---- drawing -------------------------------------------------------------------------------------
-# The pictures of `nectar data`: who holds what as bubbles with numbers, and some images of each class.
-
-#: a light fill, on which dark numbers are read; size and number say all, so no colour has to be told from another
-_FILL, _EDGE = "#a9d3f2", "#0072b2"
+# The pictures of `nectar data`: who holds what as shades with numbers, and some images of each class.
 
 #: more sites or classes than this get no numbers, and smaller cells; more than _MAX_NAMED, no names
 _MAX_NUMBERED, _MAX_NAMED = 30, 110
 _CELL, _SMALL_CELL, _ROOM, _SMALL_ROOM = 0.46, 0.16, 1.6, 1.1  # inches
-#: a bubble's width, as a share of its cell, that has room for a number
-_HOLDS = 0.35
-
 _NARROWEST = 3.2
 
 _SAMPLES, _MIN_SIDE = 10, 64
@@ -259,64 +249,32 @@ _MARGIN, _TEXT = 8, 13  # pixels
 
 
 def draw_counts(holdings: Holdings, title: str) -> Figure:
-    """Draw a bubble for each site (column) and class (row), its area in proportion to the number of images."""
-    import matplotlib as mpl
-    from matplotlib.collections import EllipseCollection
-    from matplotlib.figure import Figure
-
+    """Draw a cell for each site (column) and class (row), the darker the more images are in it; roots, for contrast."""
     sites, classes = holdings.counts.shape
     numbered = max(sites, classes) <= _MAX_NUMBERED
     cell, room = (_CELL, _ROOM) if numbered else (_SMALL_CELL, _SMALL_ROOM)
-    label = max(map(len, holdings.classes)) * 0.09
-    size = (max(_NARROWEST, sites * cell + label + _ROOM), classes * cell + room)
-    with mpl.rc_context({"text.parse_math": False, "font.size": 10 if numbered else 7}):
-        figure = Figure(figsize=size, facecolor=charts.PAPER, layout="constrained")
-        axes = figure.add_subplot(aspect="equal")
-        column, row = np.nonzero(holdings.counts)
-        counts = holdings.counts[column, row]
-        across = 0.94 * np.sqrt(counts / counts.max())
-        bubbles = EllipseCollection(
-            across,
-            across,
-            np.zeros(len(counts)),
-            units="xy",
-            offsets=np.column_stack([column, row]),
-            offset_transform=axes.transData,
-            facecolor=_FILL,
-            edgecolor=_EDGE,
-            linewidth=0.8 if numbered else 0.4,
-        )
-        axes.add_collection(bubbles)
-        if numbered:
-            for x, y, count, width in zip(*_lists(column, row, counts, across), strict=True):
-                # Over a bubble too small to hold its number, clear of the line through it.
-                at = (y, "center") if width > _HOLDS else (y - width / 2 - 0.06, "bottom")
-                axes.text(x, at[0], _short(count), ha="center", va=at[1], size=8)
-        _label(axes, holdings, numbered, title)
-    return figure
-
-
-def _lists(*arrays: NDArray[Any]) -> list[list[Any]]:
-    return [array.tolist() for array in arrays]
-
-
-def _label(axes: Axes, holdings: Holdings, numbered: bool, title: str) -> None:
-    sites, classes = holdings.counts.shape
-    totals = holdings.counts.sum(axis=1)
+    width = sites * cell + max(map(len, holdings.classes)) * 0.09 + _ROOM
     names = [name.removeprefix("partition-") for name in holdings.sites]
-    if numbered:
-        names = [f"{name}\n{_short(int(n))}" for name, n in zip(names, totals, strict=True)]
-    axes.set_xlim(-0.5, sites - 0.5)
-    axes.set_ylim(classes - 0.5, -0.5)
-    axes.set_xticks(range(sites), names) if sites <= _MAX_NUMBERED else None
-    axes.set_yticks(range(classes), holdings.classes) if classes <= _MAX_NAMED else None
-    axes.tick_params(length=0, colors=charts.INK)
-    axes.set_axisbelow(True)
-    axes.grid(color=charts.GRID, linewidth=0.6)
-    for spine in axes.spines.values():
-        spine.set_color(charts.GRID)
-    axes.set_xlabel(f"site, and its {holdings.unit}" if numbered else "site", color=charts.INK)
-    axes.set_title(title, color=charts.INK, fontsize="large", loc="left")
+    with charts.drawing(max(_NARROWEST, width), classes * cell + room) as figure:
+        axes = figure.add_subplot()
+        shades = np.sqrt(holdings.counts.T)
+        # light enough for dark numbers, whatever the count
+        axes.imshow(shades, cmap="Blues", vmin=0, vmax=max(1.0, 1.8 * float(shades.max())))
+        if numbered:
+            totals = holdings.counts.sum(1).tolist()
+            names = [f"{name}\n{_short(n)}" for name, n in zip(names, totals, strict=True)]
+            for column, row in np.argwhere(holdings.counts).tolist():
+                count = _short(int(holdings.counts[column, row]))
+                axes.text(column, row, count, ha="center", va="center", size=8)
+        names = names if sites <= _MAX_NUMBERED else []
+        axes.set_xticks(range(len(names)), names)
+        shown = holdings.classes if classes <= _MAX_NAMED else ()
+        axes.set_yticks(range(len(shown)), shown)
+        axes.grid(visible=False)
+        axes.tick_params(length=0, labelsize=10 if numbered else 7)
+        axes.set_xlabel(f"site, and its {holdings.unit}" if numbered else "site")
+        axes.set_title(title, loc="left")
+    return figure
 
 
 def _short(count: int) -> str:
@@ -346,23 +304,21 @@ def draw_samples(dataset: Dataset) -> Image.Image:
     return picture
 
 
-def samples_as_text(dataset: Dataset) -> str:
-    """Return ten rows of each class as comma-separated text, as far as they were between the bounds."""
+def save_samples(dataset: Dataset, path: Path) -> None:
+    """Write ten of each class to ``path``, as the model is given them: images, a table's rows as text, or curves."""
+    info = dataset.info
+    if info.kind == "images":
+        write_atomically(path, partial(draw_samples(dataset).save, format="PNG"))
+        return
     split, chosen = examples(dataset, _SAMPLES)
-    shown = samples(split, dataset.info, chosen)
-    names = [dataset.info.classes[label] for label in shown.labels.tolist()]
-    return csv_of_rows(shown.inputs(slice(None)), names, dataset.info)
-
-
-def draw_series(dataset: Dataset) -> Figure:
-    """Draw ten series of each class as curves, as the model is given them: a row a class, a column a channel."""
-    split, chosen = examples(dataset, _SAMPLES)
-    shown = samples(split, dataset.info, chosen)
-    return charts.small_multiples(
-        shown.inputs(slice(None))[:, :, 0].numpy(),
-        [dataset.info.classes[label] for label in shown.labels.tolist()],
-        column_names(dataset.info),
-    )
+    shown = samples(split, info, chosen)
+    names = [info.classes[label] for label in shown.labels.tolist()]
+    values = shown.inputs(slice(None))
+    if info.kind == "table":
+        write_text(path, csv_of_rows(values, names, info))
+    else:
+        curves = values[:, :, 0].numpy()
+        charts.save(charts.small_multiples(curves, names, column_names(info)), path)
 
 
 def _font() -> ImageFont.FreeTypeFont:

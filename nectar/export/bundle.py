@@ -13,22 +13,27 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from common.config.loading import load
-from common.config.resolved import Config
 from common.config.user_parts import ImportPolicy
 from common.data.user.rows import column_names
 from common.division import Division
 from common.errors import ConfigError, FederationError
 from common.learning.run import Run
 from common.models import Classifier
-from common.samples.dataset import DatasetInfo
 from common.sites import site_slug
 from common.storage import tensor_file
 from common.storage.files import write_json, write_text
 from common.storage.tensor_file import TensorFileError, unreadable_reason
-from nectar.export.formats import FORMATS, PT2, SAFETENSORS, Graphs, check_weights, require_packages
+from nectar.export.formats import (
+    FORMATS,
+    SAFETENSORS,
+    check_weights,
+    require_packages,
+    write_graphs,
+)
 from nectar.export.model import MODEL_SCHEMA, RunSplit
 from nectar.export.readme import readme, sent_images
 from nectar.export.synthetic import require_fit, write_synthetic
+from nectar.records.outputs import output_folder
 from nectar.records.record import RunRecord
 from nectar.records.synthetic_sets import contrast_of
 from server_app.checkpoint import Checkpoint
@@ -85,7 +90,7 @@ def export(
     run = Division(past.config).run.with_model(checkpoint.named(model))
     which = f"-{model}" if model else ""
     name = f"{'best-' if best else ''}round-{checkpoint.server_round:03d}{which}"
-    folder = _free(Path(output or past.directory / "export" / name))
+    folder = output_folder(str(output or past.directory / "export" / name), fresh=True)
     network = network_of(run, checkpoint, model)
     server_round, sets = past.synthetic(best=best)
     kept = past.best_sets if best else past.last_sets
@@ -124,7 +129,7 @@ def export_of_site(
     run = Division(config).run
     require_values(run, kept.parent, kept)
     name = f"site-{site_slug(site)}-round-{server_round:03d}"
-    folder = _free(Path(output or kept.with_name(name)))
+    folder = output_folder(str(output or kept.with_name(name)), fresh=True)
     checkpoint = Checkpoint(server_round, weights, {})
     origin = {"id": "", "site": site, "round": server_round, "outcome": "completed", "data": data}
     about = _about(run, {"test": None, "validation": None, "site": figures}, origin)
@@ -148,7 +153,7 @@ def _written(
         save_file(weights, temporary / FORMATS[SAFETENSORS].file)
         write_json(temporary / "model.json", about)
         differences = {SAFETENSORS: check_weights(network, run.info, temporary)}
-        graphs, no_pt2 = _write_graphs(network, run.info, formats, temporary)
+        graphs, no_pt2 = write_graphs(network, run.info, formats, temporary)
         differences |= graphs
         about["formats"] = {
             name: {"file": FORMATS[name].file, "input": FORMATS[name].takes} for name in differences
@@ -189,6 +194,11 @@ def about_model(past: RunRecord, run: Run, checkpoint: Checkpoint) -> dict[str, 
 
 def _about(run: Run, figures: dict[str, Any], origin: Mapping[str, Any]) -> dict[str, Any]:
     config, info = run.config, run.info
+    if info.has_images:
+        own = {key: getattr(config.images, key) for key in ("page", "white", "black")}
+        own["pixels"] = "raw / scale, from 0 to 1"
+    else:  # raw values are brought to the bounds first, if there are any
+        own = {"columns": list(column_names(info)), "low": list(info.low), "high": list(info.high)}
     return {
         "schema": MODEL_SCHEMA,
         "model": config.model.architecture(),
@@ -198,7 +208,7 @@ def _about(run: Run, figures: dict[str, Any], origin: Mapping[str, Any]) -> dict
             "mean": list(info.mean),
             "std": list(info.std),
             "scale": info.scale,
-            **(_of_pictures(config) if info.has_images else _of_rows(info)),
+            **own,
             "normalised": "(raw / scale - mean) / std",
         },
         "classes": list(info.classes),
@@ -212,48 +222,6 @@ def _about(run: Run, figures: dict[str, Any], origin: Mapping[str, Any]) -> dict
             "split": RunSplit.of(config),
         },
     }
-
-
-def _of_pictures(config: Config) -> dict[str, Any]:
-    return {
-        "page": config.images.page,
-        "white": config.images.white,
-        "black": config.images.black,
-        "pixels": "raw / scale, from 0 to 1",
-    }
-
-
-def _of_rows(info: DatasetInfo) -> dict[str, Any]:
-    """Return the columns' names and the bounds to which raw values are brought first, if there are any."""
-    return {"columns": list(column_names(info)), "low": list(info.low), "high": list(info.high)}
-
-
-def _free(output: Path) -> Path:
-    """Return the folder to make as an absolute path; ConfigError if something is there."""
-    folder = output.expanduser().absolute()
-    if folder.exists() or folder.is_symlink():
-        raise ConfigError(
-            f"{folder} is there already and is left as it is: remove it, or name another folder with --output"
-        )
-    return folder
-
-
-def _write_graphs(
-    network: Classifier, info: DatasetInfo, asked: Sequence[str], folder: Path
-) -> tuple[dict[str, float], str]:
-    """Write pt2 and what is asked for; return the differences, and why there is no pt2 that nobody asked for."""
-    graphs, differences, no_pt2 = Graphs(network, info), dict[str, float](), ""
-    for name in (name for name in FORMATS if name == PT2 or name in asked):
-        try:
-            differences[name] = graphs.write(name, folder)
-        except ConfigError as error:
-            if name in asked:
-                raise ConfigError(
-                    f"{error}: leave --format {name} out, or rewrite what this names"
-                ) from None
-            no_pt2 = str(error)
-            (folder / FORMATS[name].file).unlink(missing_ok=True)
-    return differences, no_pt2
 
 
 # ---- learned -------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """The forms of a model in an exported folder: weights, and graphs (torch.export, ONNX) that need no code of Nectar's.
 
-`read_formats` reads what a person asks for, `write_graph` writes a graph, and `check` holds the logits of what was
+`read_formats` reads what a person asks for, `write_graphs` writes graphs, and `check` holds the logits of what was
 written against those of the run's model.
 """
 
@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 from common.errors import ConfigError
 from common.models import Classifier
 from common.samples.dataset import DatasetInfo
-from nectar.export.model import ExportedModel
+from nectar.export.model import ExportedModel, Normalise
 
 SAFETENSORS, PT2 = "safetensors", "pt2"
 """The weights and the program of torch.export: in every folder, the latter where torch can follow the network."""
@@ -98,90 +97,77 @@ def require_packages(formats: Sequence[str]) -> None:
 
 
 class FromRaw(nn.Module):
-    """A classifier behind the normalisation of its data set: of pixel values from 0 to 1, or of rows' raw values.
-
-    Parameters
-    ----------
-    network : Classifier
-        Takes normalised images.
-    info : DatasetInfo
-        Whose constants, by channel, values are normalised with.
-    """
-
-    gain: Tensor
-    shift: Tensor
-    low: Tensor
-    high: Tensor
+    """A classifier behind the normalisation of its data set: of pixel values from 0 to 1, or of rows' raw values."""
 
     def __init__(self, network: Classifier, info: DatasetInfo) -> None:
         super().__init__()
-        mean, std = (torch.tensor(x, dtype=torch.float64) for x in (info.mean, info.std))
-        self.network, self.images = network, info.has_images
-        # Raw values of rows have any scale: what is subtracted may be far larger than what is left.
-        dtype = torch.float32 if self.images else torch.float64
-        self.register_buffer("gain", (1 / std).to(dtype)[:, None, None])
-        self.register_buffer("shift", (-mean / std).to(dtype)[:, None, None])
-        for name, ends in zip(("low", "high"), info.ends if info.low else (), strict=False):
-            self.register_buffer(name, torch.tensor(ends, dtype=dtype)[:, None, None])
-        self.bounded = bool(info.low)
+        ends = info.ends if info.low else ()
+        self.normalise = Normalise(info.mean, info.std, 1.0, ends, exact=not info.has_images)
+        self.network = network
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Return the logits [n, classes] of pixel values [n, C, H, W] from 0 to 1, or of raw values."""
-        values = pixels if self.images else pixels.double()
-        if self.bounded:
-            values = torch.minimum(torch.maximum(values, self.low), self.high)
-        logits: Tensor = self.network(torch.addcmul(self.shift, values, self.gain).float())
+        logits: Tensor = self.network(self.normalise(pixels))
         return logits
 
 
-class Graphs:
-    """A network as graphs that take pixel values, any number of images a batch; it is traced once.
+def write_graphs(
+    network: Classifier, info: DatasetInfo, asked: Sequence[str], folder: Path
+) -> tuple[dict[str, float], str]:
+    """Write the network as pt2 and as what is ``asked`` into ``folder``, read it again and `check` it.
 
-    Parameters
-    ----------
-    network : Classifier
-        The run's own model, in evaluation mode on the CPU.
+    Returns
+    -------
+    dict of str to float, str
+        What `check` returns by format; why there is no pt2 that nobody asked for, empty if there is one.
+
+    Raises
+    ------
+    ConfigError
+        If torch cannot follow the network's code, saying where it gave up, or a graph gives other logits.
     """
-
-    def __init__(self, network: Classifier, info: DatasetInfo) -> None:
-        self.network, self.info = network, info
-
-    def write(self, name: str, folder: Path) -> float:
-        """Write the graph ``name``, one of `ADDED`, into ``folder``, read it again and return what `check` does.
-
-        Raises
-        ------
-        ConfigError
-            If torch cannot follow the network's code, saying where it gave up, or the graph gives other logits.
-        """
+    program, differences, no_pt2 = None, dict[str, float](), ""
+    for name in (name for name in ADDED if name == PT2 or name in asked):
         path = folder / FORMATS[name].file
         try:
             with _quiet():
-                read = _READERS[name](self._program, path)
+                program = program or _traced(network, info)
+                read = _READERS[name](program, path)
+            differences[name] = check(name, network, info, read)
         except OSError:
             raise
         except Exception as error:  # whatever an exporter raises over somebody's model
-            lines = str(error).strip().splitlines()
-            reason = lines[0].strip() if lines else type(error).__name__
-            if "to be a constant" in str(error):
-                reason = (
-                    "its code makes the number of images in a batch a constant, as a loop over images, a comparison "
-                    "with x.shape[0] or a size written out does"
-                )
-            raise ConfigError(f"the model cannot be written as {name} ({reason})") from None
-        return check(name, self.network, self.info, read)
+            reason = str(error) if isinstance(error, ConfigError) else _unwritten(name, error)
+            if name in asked:
+                raise ConfigError(
+                    f"{reason}: leave --format {name} out, or rewrite what this names"
+                ) from None
+            no_pt2 = reason
+            path.unlink(missing_ok=True)
+    return differences, no_pt2
 
-    @cached_property
-    def _program(self) -> Any:
-        from torch.export import Dim, export  # seconds of imports, for these alone
 
-        example = torch.zeros(2, *self.info.shape)  # of one image torch would fix the batch's size
-        shapes = {"pixels": {0: Dim("n", min=1)}}
-        model = FromRaw(self.network, self.info).eval()
-        program = export(model, (example,), dynamic_shapes=shapes)
-        for node in program.graph.nodes:
-            node.meta.pop("stack_trace", None)  # the paths of this machine's source files
-        return program
+def _unwritten(name: str, error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    reason = lines[0].strip() if lines else type(error).__name__
+    if "to be a constant" in str(error):
+        reason = (
+            "its code makes the number of images in a batch a constant, as a loop over images, a comparison with "
+            "x.shape[0] or a size written out does"
+        )
+    return f"the model cannot be written as {name} ({reason})"
+
+
+def _traced(network: Classifier, info: DatasetInfo) -> Any:
+    """Return the network as a program that takes pixel values, any number of images a batch."""
+    from torch.export import Dim, export  # seconds of imports, for these alone
+
+    example = torch.zeros(2, *info.shape)  # of one image torch would fix the batch's size
+    shapes = {"pixels": {0: Dim("n", min=1)}}
+    program = export(FromRaw(network, info).eval(), (example,), dynamic_shapes=shapes)
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # the paths of this machine's source files
+    return program
 
 
 def _pt2(program: Any, path: Path) -> Any:

@@ -52,7 +52,7 @@ def labelled(place: Path, exported: ExportedModel, label: str) -> Iterator[Input
     DataError
         If there is nothing of the kind, or a class that the model does not know.
     """
-    if exported.kind == "images":
+    if exported.input.kind == "images":
         return _of_class_folders(place, exported)
     if not label:
         raise DataError(f"{place} needs data.label=NAME, the column that holds the classes")
@@ -67,7 +67,7 @@ def unlabelled(place: Path, exported: ExportedModel) -> Iterator[Input]:
     DataError
         If nothing is there, or the CSV lacks one of the model's columns.
     """
-    return _pictures(place, exported) if exported.kind == "images" else _rows(place, exported)
+    return _pictures(place, exported) if exported.input.kind == "images" else _rows(place, exported)
 
 
 def batches(inputs: Iterable[Input], size: int, skipped: list[Skipped]) -> Iterator[Batch]:
@@ -113,13 +113,14 @@ def read_picture(path: Path, exported: ExportedModel) -> Tensor:
         If it is not a picture, or is damaged; the message says which.
     """
     given = exported.input
-    channels, side, _ = given["shape"]
-    kept = {key: given[key] for key in ("page", "white", "black") if key in given}
-    bits = 16 if given["scale"] > 255 else 8
-    form = ImagesSettings.model_validate({"size": side, "channels": channels, "bits": bits, **kept})
+    channels, side, _ = given.shape
+    bits = 16 if given.scale > 255 else 8
+    form = ImagesSettings.model_validate(
+        {"size": side, "channels": channels, "bits": bits, **given.form}
+    )
     values = read_image(path, form).astype(np.float32)
     top = np.float32(np.iinfo(dtype_of(form)).max)
-    return torch.from_numpy((values * np.float32(exported.scale) / top).round())
+    return torch.from_numpy((values * np.float32(given.scale) / top).round())
 
 
 def _picture(name: str, path: Path, exported: ExportedModel, label: int = -1) -> Input:
@@ -132,18 +133,14 @@ def _picture(name: str, path: Path, exported: ExportedModel, label: int = -1) ->
 def _pictures(place: Path, exported: ExportedModel) -> Iterator[Input]:
     if not place.exists():
         raise DataError(f"there is no {place}: give a picture, or a folder of pictures")
-    root, files = place.parent, [place]
+    files = {place.name: place}
     if place.is_dir():
-        root = place
-        files = [path for path in sorted(place.rglob("*")) if path.is_file()]
-        files = [path for path in files if not _is_hidden(path.relative_to(place))]
+        found = {path.relative_to(place): path for path in sorted(place.rglob("*"))}
+        hidden = {name for name in found if any(part.startswith(".") for part in name.parts)}
+        files = {n.as_posix(): p for n, p in found.items() if n not in hidden and p.is_file()}
     if not files:
         raise DataError(f"{place} holds no files: put pictures into it")
-    return (_picture(path.relative_to(root).as_posix(), path, exported) for path in files)
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
+    return (_picture(name, path, exported) for name, path in files.items())
 
 
 def _of_class_folders(folder: Path, exported: ExportedModel) -> Iterator[Input]:
@@ -225,14 +222,14 @@ def _rows(path: Path, exported: ExportedModel, label: str = "") -> Iterator[Inpu
 
 
 def _places(path: Path, head: list[str], exported: ExportedModel) -> list[int]:
-    missing = [name for name in exported.cells if name not in head]
+    missing = [name for name in exported.input.cells if name not in head]
     if missing:
         raise DataError(
             f"{path} lacks the column {missing[0]!r}"
             f"{f' and {len(missing) - 1} more' if len(missing) > 1 else ''}: the model takes a CSV whose first "
-            f"line names {', '.join(exported.cells[:8])}{', ...' if exported.cells[8:] else ''}"
+            f"line names {', '.join(exported.input.cells[:8])}{', ...' if exported.input.cells[8:] else ''}"
         )
-    return [head.index(name) for name in exported.cells]
+    return [head.index(name) for name in exported.input.cells]
 
 
 def _place_of_label(path: Path, head: list[str], label: str) -> int:
@@ -252,8 +249,8 @@ def _values(
         return f"{len(cells)} cells where the first line has {wanted}"
     found = [number_of(cells[at]) for at in places]
     if None in found:
-        return f"column {exported.cells[found.index(None)]!r}: not a finite number"
-    return torch.tensor(found, dtype=torch.float64).view(exported.shape)
+        return f"column {exported.input.cells[found.index(None)]!r}: not a finite number"
+    return torch.tensor(found, dtype=torch.float64).view(exported.input.shape)
 
 
 # ---- data sets -----------------------------------------------------------------------------------
@@ -271,23 +268,23 @@ def with_runs_own(
     """
     if exported.split is None:
         return dict(settings)
-    seed: int = exported.run["seed"]
+    seed = exported.run.seed
     if settings.get("seed", seed) != seed:
         raise ConfigError(
             f"seed={settings['seed']} would draw other test pictures than the run's seed={seed}, some of which it "
             "learned from: leave it out."
         )
     known: dict[str, Any] = {"data.test_share": exported.split.test_share}
-    if exported.kind != "images":
-        known |= {"data.kind": exported.kind, "data.scale": "standard"}
+    if exported.input.kind != "images":
+        known |= {"data.kind": exported.input.kind, "data.scale": "standard"}
         for key, name in (
             ("images.mean", "mean"),
             ("images.std", "std"),
             ("data.low", "low"),
             ("data.high", "high"),
         ):
-            if exported.input[name]:
-                known[key] = ",".join(map(repr, exported.input[name]))
+            if values := getattr(exported.input, name):
+                known[key] = ",".join(map(repr, values))
     elif settings.get("dataset") == "images":
         known |= _form_of(exported)
     typed = str(settings.get("set", ""))
@@ -297,15 +294,15 @@ def with_runs_own(
 def _form_of(exported: ExportedModel) -> dict[str, Any]:
     """Return the settings of a folder of images that the run read."""
     assert exported.split is not None
-    channels, side, _ = exported.shape
-    given = {key: exported.input.get(key) for key in ("page", "white", "black")}
-    given |= {"group": exported.split.group, "bits": 16 if exported.scale > 255 else 8}
+    channels, side, _ = exported.input.shape
+    bits = 16 if exported.input.scale > 255 else 8
+    given = {**exported.input.form, "group": exported.split.group, "bits": bits}
     unset = {key: field.default for key, field in ImagesSettings.model_fields.items()}
     return {
         "images.classes": ",".join(exported.classes),
         "images.size": side,
         "images.channels": channels,
-        **{f"images.{k}": v for k, v in given.items() if v is not None and v != unset[k]},
+        **{f"images.{k}": v for k, v in given.items() if v != unset[k]},
     }
 
 
@@ -321,11 +318,11 @@ def test_split(config: Config, exported: ExportedModel) -> Split:
     """
     dataset = Division(config).dataset
     info, split = dataset.info, dataset.test
-    ours = (exported.shape, exported.classes, exported.scale)
+    ours = (exported.input.shape, exported.classes, exported.input.scale)
     if (info.shape, info.classes, info.scale) != ours or not len(split):
         raise ConfigError(
             f"the test images of {info.name} ({len(split)} of shape {info.shape}, {len(info.classes)} classes) are not "
-            f"this model's, which takes {exported.shape} and knows {len(exported.classes)} classes"
+            f"this model's, which takes {exported.input.shape} and knows {len(exported.classes)} classes"
         )
     return split
 
@@ -344,7 +341,7 @@ def own_pictures(folder: Path, exported: ExportedModel) -> OwnPictures | None:
     ``folder`` holds the class folders: it is the one that the run divided, or its ``train`` or ``test``. The
     pictures are divided again as the run divided them, and recognised by the checksum of them all.
     """
-    if exported.split is None or not exported.split.folder or not exported.run["data"]:
+    if exported.split is None or not exported.split.folder or not exported.run.data:
         return None
     folder = folder.absolute()
     roots = [folder, folder.parent] if folder.name in (TRAIN, *TEST) else [folder]
@@ -355,7 +352,7 @@ def own_pictures(folder: Path, exported: ExportedModel) -> OwnPictures | None:
             typed = {"dataset": "images", "data-dir": place, "set": join_set(words)}
             division = Division(load(with_runs_own(typed, exported)))
             train, test = split_folders(root, exported.classes)
-            if division.dataset.checksum != exported.run["data"]:
+            if division.dataset.checksum != exported.run.data:
                 continue
             within = folder.name if root != folder else "."
             if within == (train or ""):

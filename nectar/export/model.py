@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from operator import lt
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -27,8 +27,56 @@ from common.settings.sections import PartitionSettings, kind_of
 
 MODEL_SCHEMA = 1
 
-_DAMAGED = (ValueError, LookupError, TypeError, AttributeError, RuntimeError)
-_UNREADABLE = (OSError, SafetensorError, *_DAMAGED)
+_UNREADABLE = (
+    *(OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError),
+)
+
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+_Positive = Annotated[float, Field(allow_inf_nan=False, gt=0)]
+
+
+class ModelInput(BaseModel):
+    """What a model takes: shape, normalisation, and of rows the columns' names and bounds, if there are any."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["images", "table", "series"] = "images"
+    shape: tuple[PositiveInt, PositiveInt, PositiveInt]
+    scale: _Positive
+    mean: tuple[_Finite, ...]
+    std: tuple[_Positive, ...]
+    columns: tuple[str, ...] = ()
+    low: tuple[_Finite, ...] = ()
+    high: tuple[_Finite, ...] = ()
+    page: Any = None
+    white: Any = None
+    black: Any = None
+
+    @model_validator(mode="after")
+    def _describes_every_column(self) -> Self:
+        if self.kind != "images":
+            ordered = len(self.low) == len(self.high) and all(map(lt, self.low, self.high))
+            bounds = {len(self.low), self.shape[0]} in ({0, self.shape[0]}, {self.shape[0]})
+            if len(self.columns) != self.shape[0] or not (ordered and bounds):
+                raise ValueError(
+                    f"it names {len(self.columns)} columns, and bounds of {len(self.low)}, where there are "
+                    f"{self.shape[0]}"
+                )
+        return self
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The names of the cells of a line that holds one row or series."""
+        return cell_names(self.columns, self.kind, self.shape[2])
+
+    @property
+    def form(self) -> dict[str, Any]:
+        """How pictures were read, as far as model.json says so: settings of `ImagesSettings`."""
+        return {
+            key: value
+            for key in ("page", "white", "black")
+            if (value := getattr(self, key)) is not None
+        }
 
 
 class RunSplit(BaseModel):
@@ -87,100 +135,114 @@ def is_folder(config: Config) -> bool:
     return bool(config.images.folder) and not config.images.sites and not kind_of(config.dataset)
 
 
-@dataclass(frozen=True)
-class ExportedModel:
-    """The network on the CPU in evaluation mode, and what model.json says of it.
+class RunOrigin(BaseModel):
+    """The run that a model comes from: its seed, the checksum of its data, how it divided its own ones."""
 
-    Attributes
-    ----------
-    input : mapping
-        Shape, scale and normalisation of what it takes.
-    classes : tuple of str
-        In the order of the logits.
-    run : mapping
-        The run that it comes from: its data set, seed, checksum of its data.
-    split : RunSplit, optional
-        How the run divided its own data.
+    seed: int = 0
+    data: str = ""
+    split: RunSplit | None = None
+
+
+class _About(BaseModel):
+    """model.json, as far as it is read."""
+
+    version: Literal[1] = Field(alias="schema")
+    model: dict[str, Any]
+    input: ModelInput
+    classes: tuple[str, ...]
+    run: RunOrigin
+
+
+class Normalise(nn.Module):
+    """Raw values [n, C, H, W] as a network takes them, float32: (raw / scale - mean) / std, ``ends`` as bounds first.
+
+    ``exact`` computes in float64: values of rows have any scale, and what is subtracted from them may be far larger
+    than what is left.
     """
 
-    folder: Path
+    gain: Tensor
+    shift: Tensor
+    low: Tensor
+    high: Tensor
+
+    def __init__(
+        self,
+        mean: Sequence[float],
+        std: Sequence[float],
+        scale: float,
+        ends: Sequence[Sequence[float]] = (),
+        *,
+        exact: bool,
+    ) -> None:
+        super().__init__()
+        self.dtype = torch.float64 if exact else torch.float32
+        means, stds = (torch.tensor(x, dtype=torch.float64) for x in (mean, std))
+        constants = {"gain": 1 / (scale * stds), "shift": -means / stds}
+        for name, values in zip(("low", "high"), ends, strict=False):
+            constants[name] = torch.tensor(values, dtype=torch.float64)
+        for name, value in constants.items():
+            self.register_buffer(name, value.to(self.dtype)[:, None, None])
+        self.bounded = bool(ends)
+
+    def forward(self, raw: Tensor) -> Tensor:
+        """Return what the network takes."""
+        values = raw.to(self.dtype)
+        if self.bounded:
+            values = torch.minimum(torch.maximum(values, self.low), self.high)
+        return torch.addcmul(self.shift, values, self.gain).float()
+
+
+@dataclass(frozen=True)
+class ExportedModel:
+    """The network on the CPU in evaluation mode, and what model.json says of it; ``classes`` as its logits."""
+
     network: nn.Module
-    input: Mapping[str, Any]
+    input: ModelInput
     classes: tuple[str, ...]
-    run: Mapping[str, Any]
-    split: RunSplit | None = None
+    run: RunOrigin
 
     @classmethod
     def open(cls, folder: Path, policy: ImportPolicy | None = None) -> ExportedModel:
         """Read an export, its network's import path put before ``policy``; ConfigError if it is not one or damaged."""
         try:
-            about = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-            if about["schema"] != MODEL_SCHEMA:
-                raise ValueError(
-                    f"model.json has schema {about['schema']}, this reads {MODEL_SCHEMA}"
-                )
-            given = {**about["input"], "scale": float(about["input"]["scale"])}
-            channels, height, width = (int(n) for n in given["shape"])
-            given["shape"] = shape = (channels, height, width)
-            classes = tuple(str(name) for name in about["classes"])
-            network = _network(about["model"], shape, len(classes), policy)
-            _check_constants(given)
-            if given.get("kind", "images") != "images":
-                _check_rows(given, channels)
+            about = _About.model_validate_json((folder / "model.json").read_bytes())
+            network = _network(about.model, about.input.shape, len(about.classes), policy)
             network.load_state_dict(load_file(folder / "model.safetensors"))
-            run = dict(about["run"])
-            return cls(folder, network.eval(), given, classes, run, _split(run))
+            return cls(network.eval(), about.input, about.classes, about.run)
         except _UNREADABLE as error:
-            reason = str(error).splitlines()[-1].strip() if str(error) else type(error).__name__
             raise ConfigError(
-                f"{folder} is not an exported model that can be read ({reason}): give a folder that `nectar export` "
-                "made"
+                f"{folder} is not an exported model that can be read ({_reason(error)}): give a folder that "
+                "`nectar export` made"
             ) from None
 
     @property
-    def kind(self) -> str:
-        """What it takes: images, a table's rows or series."""
-        return str(self.input.get("kind", "images"))
+    def split(self) -> RunSplit | None:
+        """How the run divided its own data."""
+        return self.run.split
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The names of a table's columns or a series' channels."""
-        return tuple(map(str, self.input.get("columns", ())))
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """The names of the cells of a line that holds one row or series."""
-        return cell_names(self.columns, self.kind, self.shape[2])
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """The shape of an image: channels, height, width."""
-        shape: tuple[int, int, int] = self.input["shape"]
-        return shape
-
-    @property
-    def scale(self) -> float:
-        """The largest raw value."""
-        return float(self.input["scale"])
+    @cached_property
+    def _normalise(self) -> Normalise:
+        given = self.input
+        if given.kind == "images":
+            return Normalise(given.mean, given.std, given.scale, exact=False)
+        ends = (given.low, given.high) if given.low else ()
+        return Normalise(given.mean, given.std, 1.0, ends, exact=True)
 
     def inputs(self, raw: Tensor) -> Tensor:
         """Return raw images [n, C, H, W] normalised: (raw / scale - mean) / std, float32; rows within their bounds."""
-        if self.kind != "images":
-            return self._rows(raw)
-        mean, std = (torch.tensor(self.input[key], dtype=torch.float64) for key in ("mean", "std"))
-        factor, offset = 1 / (self.scale * std), -mean / std
-        shift, gain = (part.float()[:, None, None].to(raw.device) for part in (offset, factor))
-        return torch.addcmul(shift, raw.float(), gain)
+        values: Tensor = self._normalise.to(raw.device)(raw)
+        return values
 
-    def _rows(self, raw: Tensor) -> Tensor:
-        low, high, mean, std = (
-            torch.tensor(self.input[key], dtype=torch.float64, device=raw.device)[:, None, None]
-            for key in ("low", "high", "mean", "std")
-        )
-        values = raw.double()  # raw values have any scale
-        if len(low):
-            values = values.clamp(low, high)
-        return ((values - mean) / std).float()
+
+def _reason(error: Exception) -> str:
+    """Return in a line what is wrong with an export."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        held = f" holds {first['input']!r:.80}" if isinstance(first["input"], float | int) else ""
+        message = first["msg"].removeprefix("Value error, ")
+        return f"model.json's {place}{held}: {message}" if place else f"model.json: {message}"
+    return str(error).splitlines()[-1].strip() if str(error) else type(error).__name__
 
 
 def _network(
@@ -193,37 +255,3 @@ def _network(
     if policy is not None:
         policy("model.name", name)
     return make(load(name), name, shape, classes)
-
-
-def _split(run: Mapping[str, Any]) -> RunSplit | None:
-    if not run.get("split"):
-        return None
-    try:
-        return RunSplit.model_validate(run["split"])
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, ("run", "split", *first["loc"])))
-        raise ValueError(f"model.json's {key}: {first['msg']}") from None
-
-
-def _check_constants(given: Mapping[str, Any]) -> None:
-    """Refuse constants by which no image can be normalised: of a standard deviation of 0 each loss would be NaN."""
-    for key in ("scale", "mean", "std"):
-        for value in [given[key]] if key == "scale" else given[key]:
-            if not math.isfinite(value) or (key != "mean" and value <= 0):
-                above = "" if key == "mean" else " above 0"
-                raise ValueError(
-                    f"model.json's {key} holds {value}, where a finite number{above} is needed"
-                )
-
-
-def _check_rows(given: Mapping[str, Any], channels: int) -> None:
-    """Refuse a description of rows that lacks a name, or has a bound for some columns alone."""
-    low, high = list(map(float, given["low"])), list(map(float, given["high"]))
-    bounded = len(low) == len(high) == channels and all(
-        a < b for a, b in zip(low, high, strict=True)
-    )
-    if len(given["columns"]) != channels or not (bounded or not low + high):
-        raise ValueError(
-            f"model.json names {len(given['columns'])} columns and bounds for {channels}"
-        )

@@ -65,10 +65,8 @@ def readme(about: Mapping[str, Any], sent: Mapping[str, Any] | None, no_pt2: str
 def who_made_images(config: Config) -> str:
     """Return who made the images, in words that follow "what" or "images that"."""
     disclosed = config.settings.disclosure()
-    facts = None
-    if disclosed is not None:
-        facts = facts_of(config.method, disclosed, config.settings)
-    return "the server made" if facts is not None and facts.carries else "the sites sent"
+    sent = disclosed is None or disclosed.images or disclosed.began_as
+    return "the sites sent" if sent else "the server made"
 
 
 def _sender(config: Config) -> tuple[str, Settings]:

@@ -9,18 +9,16 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 
 from common.errors import DataError
 from common.learning.compute import autocast
 from common.learning.task import Classification
+from nectar.confusion import MAX_CLASSES, by_class, mistakes
 from nectar.export.inputs import HELD_OUT, TRAINED, UNUSED, VALIDATION, Batch, Input
 from nectar.export.model import ExportedModel
 from nectar.text import aligned
 
-#: more classes than this make a matrix that no terminal shows; the commonest confusions stand for it
-_MAX_MATRIX = 20
 _MAX_PAIRS = 10
 
 _PARTS = {
@@ -47,27 +45,10 @@ class Score:
         """The number of images."""
         return int(np.sum(self.confusion))
 
-    def by_class(self) -> pd.DataFrame:
-        """Return a row for each class: class, images, taken-for, recall, precision; NaN where it has no images.
-
-        Recall is the share of the class's images that were recognised, precision the share of right ones among the
-        images taken for it.
-        """
-        counts = np.array(self.confusion)
-        right, images, taken = counts.diagonal(), counts.sum(1), counts.sum(0)
-        return pd.DataFrame(
-            {
-                "class": self.classes,
-                "images": images,
-                "taken-for": taken,
-                "recall": right / np.where(images, images, np.nan),
-                "precision": right / np.where(taken, taken, np.nan),
-            }
-        )
-
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as JSON can hold them."""
-        rows = self.by_class().astype(object)
+        rows = by_class(self.confusion).drop(columns="f1").astype(object)
+        rows.insert(0, "class", self.classes)
         return {
             "images": self.images,
             "accuracy": self.accuracy,
@@ -104,15 +85,14 @@ def score(
 def as_text(score: Score) -> str:
     """Return accuracy and loss, a line a class, and the confusions."""
     head = f"accuracy {score.accuracy:.4f}, loss {score.loss:.4f}, {score.images} images"
-    small = len(score.classes) <= _MAX_MATRIX
+    small = len(score.classes) <= MAX_CLASSES
     return "\n\n".join([head, _classes(score), _matrix(score) if small else _pairs(score)])
 
 
 def _classes(score: Score) -> str:
-    rows = [
-        [row["class"], str(row["images"]), _figure(row["recall"]), _figure(row["precision"])]
-        for row in score.by_class().to_dict("records")
-    ]
+    found = by_class(score.confusion)
+    shares = (found[name].map(_figure) for name in ("recall", "precision"))
+    rows = zip(score.classes, found["images"].map(str), *shares, strict=True)
     return aligned([["class", "images", "recall", "precision"], *rows])
 
 
@@ -131,14 +111,10 @@ def _matrix(score: Score) -> str:
 
 
 def _pairs(score: Score) -> str:
-    counts = np.array(score.confusion)
-    wrong = counts - np.diag(counts.diagonal())
-    order = np.argsort(-wrong, axis=None, kind="stable")[:_MAX_PAIRS]
-    pairs = zip(*np.unravel_index(order, wrong.shape), strict=True)
+    names = score.classes
     lines = [
-        f"{wrong[true, taken]} of {counts[true].sum()} {score.classes[true]} taken for {score.classes[taken]}"
-        for true, taken in pairs
-        if wrong[true, taken]
+        f"{found.number} of {found.examples} {names[found.true]} taken for {names[found.predicted]}"
+        for found in mistakes(score.confusion, _MAX_PAIRS)
     ]
     return "\n".join(["most frequent confusions:", *lines]) if lines else "no confusions"
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from statistics import median
 
@@ -22,77 +21,55 @@ from common.errors import NectarError
 from common.samples.dataset import Dataset, DatasetInfo
 from common.samples.inputs import samples
 from common.sites import ALL_SITES
+from common.wire.image_codecs import Contrast
 from nectar.records.record import RunRecord
 from nectar.records.record_imports import NotNamed
 from nectar.records.synthetic_sets import contrast_of
 from server_app.pictures import on_screen
 
-Measure = Callable[[Tensor, Tensor], Tensor]
-"""The figures of all pairs of queries [n, d] and rows [m, d]: [n, m]."""
-
 #: real images compared at a time
 _CHUNK = 4096
-#: real images of a site for which the best figure with its others is computed
+#: of a site's real images, as many are asked how far their own nearest other one is
 _ASKED = 100
-
-
-@dataclass(frozen=True)
-class Nearest:
-    """For n images: the nearest real ones [n, C, H, W], values 0 to 1, and how far they are.
-
-    A distance is the root of the mean squared difference over all pixel values: 0 is the same image. ``typical`` is
-    the median of that distance from a real image of the site to its nearest other one, None for a single image.
-    """
-
-    images: Tensor
-    distances: list[float]
-    typical: float | None
-
-    @property
-    def captions(self) -> list[str]:
-        """Each image's distance."""
-        return [f"{value:.3f}" for value in self.distances]
 
 
 @dataclass(frozen=True)
 class Control:
     """Another site's images, asked the same: what is reached there is no memory of the site that sent.
 
-    ``site`` is the one whose numbers of images by class are nearest; ``held`` is how many it has, ``correlations``
-    are the sent images' own with their most similar there.
+    ``site`` is the one whose numbers of images by class are nearest; ``held`` is how many it has, ``figures`` are the
+    sent images' own with their most similar there.
     """
 
     site: str
     held: int
-    correlations: list[float]
+    figures: list[float]
 
 
 @dataclass(frozen=True)
-class MostCorrelated:
-    """For n images: the most similar real ones [n, C, H, W], values 0 to 1, and how alike they are.
+class Nearest:
+    """For n images: the real ones most like each [n, C, H, W], values 0 to 1, and a figure of how alike they are.
 
-    Likeness is Pearson's correlation over all pixel values, which no change of contrast or brightness moves. The
-    most similar image is the one whose correlation is furthest from 0: -1 is the same image as a negative, which
-    shows as much. ``typical`` is the median size of that correlation of a real image of the site with its most similar
-    other one, None for a single image; ``held`` is the number of the site's images, ``control``
+    The figure of images compared as ``pixels`` is a distance, the root of the mean squared difference over all pixel
+    values: 0 is the same image. That of ``stretched`` ones is Pearson's correlation over all pixel values, which no
+    change of contrast or brightness moves; the most similar image is the one whose correlation is furthest from 0: -1
+    is the same image as a negative, which shows as much.
+
+    ``typical`` is the median of the figure, without its sign, of a real image of the site with its most similar other
+    one, None for a single image; ``held`` is the number of the site's images. ``control`` is that of correlations,
     None if there is no other site.
     """
 
     images: Tensor
-    correlations: list[float]
+    figures: list[float]
     typical: float | None
-    held: int
-    control: Control | None
-
-    @property
-    def captions(self) -> list[str]:
-        """Each image's correlation."""
-        return [f"{value:.2f}" for value in self.correlations]
+    held: int = 0
+    control: Control | None = None
 
 
 @dataclass(frozen=True)
 class Closest:
-    """The image of a site that lies nearest to one of its real ones: distances as in `Nearest`.
+    """The image of a site that is nearest to one of its real ones: distances as in `Nearest`.
 
     ``typical`` is that among the site's real images, ``control`` the same image's from another site's nearest; None
     if there is no other image, or site.
@@ -112,65 +89,39 @@ class RealImages:
     parts: dict[str, NDArray[np.int64]]
     shares: int
 
-    def nearest(self, site: str, images: Tensor) -> Nearest | None:
-        """Return the nearest of ``site``'s images to each of ``images`` (values 0 to 1); None for an unknown site.
+    def nearest(self, site: str, images: Tensor, contrast: Contrast = "pixels") -> Nearest | None:
+        """Return the most similar of ``site``'s images to each of ``images`` [n, C, H, W]; None for a site unknown.
 
-        ``ALL_SITES`` has the images of all.
+        ``images`` have values 0 to 1 as ``pixels``, any as ``stretched``. ``ALL_SITES`` means all sites' images.
         """
-        found = self._best(site, images, _distances, torch.neg, float("inf"))
-        return None if found is None else Nearest(found[1], found[0].tolist(), found[2])
-
-    def most_correlated(self, site: str, images: Tensor) -> MostCorrelated | None:
-        """Return the most similar of ``site``'s images to each of ``images`` [n, C, H, W]; None for an unknown site."""
-        if site not in self.parts:
-            return None
-        found = self._best(site, images, _correlations, torch.abs, 0.0)
-        if found is None:
-            return None
-        control, other = None, self.most_like(site)
-        if other and (theirs := self._best(other, images, _correlations, torch.abs, 0.0)):
-            control = Control(other, len(self.parts[other]), theirs[0].tolist())
-        held = len(self.parts[site])
-        return MostCorrelated(found[1], found[0].tolist(), found[2], held, control)
-
-    def _best(
-        self,
-        site: str,
-        images: Tensor,
-        measure: Measure,
-        rank: Callable[[Tensor], Tensor],
-        nothing: float,
-    ) -> tuple[Tensor, Tensor, float | None] | None:
-        """Return each image's best figure, the real image that it is of, and the median of the site's own images.
-
-        The median is over the size of the best figure of a real image with its site's others; None for a single image.
-        """
-        indices = self._held(site)
+        indices = self.parts.get(site)
+        if site == ALL_SITES:
+            indices = np.concatenate(list(self.parts.values()))
         if indices is None or not len(indices) or not len(images):
             return None
-        asked = _spread(len(indices))
-        queries = torch.cat([images.flatten(1), self._pixels(indices[asked]).flatten(1)])
-        selves = torch.tensor([-1] * len(images) + asked.tolist())
-        best, at = _search(queries, selves, self._chunks(indices), measure, rank, nothing)
-        count = len(images)
-        typical = median(best[count:].abs().tolist()) if len(indices) > 1 else None
-        return best[:count], self._pixels(indices[at[:count].numpy()]), typical
-
-    def _held(self, site: str) -> NDArray[np.int64] | None:
-        if site == ALL_SITES:
-            return np.concatenate(list(self.parts.values()))
-        return self.parts.get(site)
+        n, asked = len(images), _spread(len(indices))
+        queries = torch.cat([images, self._pixels(indices[asked])])
+        selves = torch.tensor([-1] * n + asked.tolist())
+        figures, at = self._search(queries, selves, indices, contrast)
+        among = figures[n:].abs()[figures[n:].isfinite()].tolist()
+        return Nearest(
+            self._pixels(indices[at[:n].numpy()]),
+            figures[:n].tolist(),
+            median(among) if among else None,
+            len(indices),
+            self._control(site, images) if contrast == "stretched" else None,
+        )
 
     def closest(self, site: str, images: Tensor) -> Closest | None:
         """Return how near the nearest of ``images`` comes to a real one of ``site``; None for a site unknown."""
         found = self.nearest(site, images)
         if found is None:
             return None
-        at = min(range(len(found.distances)), key=found.distances.__getitem__)
+        at = min(range(len(found.figures)), key=found.figures.__getitem__)
         other = self.most_like(site) if site in self.parts else None
-        theirs = self.nearest(other, images[at : at + 1]) if other is not None else None
-        control = theirs.distances[0] if theirs is not None else None
-        return Closest(site, found.distances[at], found.typical, control)
+        elsewhere = self.nearest(other, images[at : at + 1]) if other is not None else None
+        control = elsewhere.figures[0] if elsewhere is not None else None
+        return Closest(site, found.figures[at], found.typical, control)
 
     def most_like(self, site: str) -> str | None:
         """Return the other site whose numbers of images by class are nearest; None if there is none."""
@@ -181,9 +132,37 @@ class RealImages:
         own, *theirs = class_counts(labels, [self.parts[s] for s in (site, *others)], classes)
         return others[int(np.abs(np.stack(theirs) - own).sum(1).argmin())]
 
-    def _chunks(self, indices: NDArray[np.int64]) -> Iterator[tuple[int, Tensor]]:
+    def _control(self, site: str, images: Tensor) -> Control | None:
+        other = self.most_like(site)
+        if other is None:
+            return None
+        none, part = torch.full((len(images),), -1), self.parts[other]
+        figures, _ = self._search(images, none, part, "stretched")
+        return Control(other, len(part), figures.tolist())
+
+    def _search(
+        self, queries: Tensor, selves: Tensor, indices: NDArray[np.int64], contrast: Contrast
+    ) -> tuple[Tensor, Tensor]:
+        """Return each query's figure with the best of the images ``indices``, and which it is.
+
+        ``selves`` [n] says which of them is the query itself, and is passed over; a query without another has infinity.
+        """
+        queries = queries.flatten(1)
+        best = figures = torch.full((len(queries),), torch.inf)
+        at = torch.zeros(len(queries), dtype=torch.int64)
         for start in range(0, len(indices), _CHUNK):
-            yield start, self._pixels(indices[start : start + _CHUNK]).flatten(1)
+            rows = self._pixels(indices[start : start + _CHUNK]).flatten(1)
+            found = _FIGURES[contrast](queries, rows)
+            distance = found if contrast == "pixels" else -found.abs()
+            within = (selves >= start) & (selves < start + len(rows))
+            distance[within.nonzero().flatten(), selves[within] - start] = torch.inf
+            index = distance.argmin(1, keepdim=True)
+            value = distance.gather(1, index)[:, 0]
+            better = value < best
+            best = torch.where(better, value, best)
+            figures = torch.where(better, found.gather(1, index)[:, 0], figures)
+            at = torch.where(better, index[:, 0] + start, at)
+        return figures, at
 
     def _pixels(self, indices: NDArray[np.int64]) -> Tensor:
         raw = samples(self.dataset.train, self.dataset.info, indices).raw
@@ -209,39 +188,12 @@ def _standard(rows: Tensor) -> Tensor:
 
 
 def _distances(queries: Tensor, rows: Tensor) -> Tensor:
-    """Return roots of mean squared differences, exactly: by matrix products those of equal images would not be 0."""
-    exact: Tensor = torch.cdist(queries, rows, compute_mode="donot_use_mm_for_euclid_dist")
-    return exact.div(queries.shape[1] ** 0.5)
+    """Return distances by exact differences: by matrix products that of equal images would not be 0."""
+    distances: Tensor = torch.cdist(queries, rows, compute_mode="donot_use_mm_for_euclid_dist")
+    return distances.div_(queries.shape[1] ** 0.5)
 
 
-def _search(
-    queries: Tensor,
-    selves: Tensor,
-    chunks: Iterator[tuple[int, Tensor]],
-    measure: Measure,
-    rank: Callable[[Tensor], Tensor],
-    nothing: float,
-) -> tuple[Tensor, Tensor]:
-    """Return the figure of the best row of all chunks but the query's own, and which row it is.
-
-    Parameters
-    ----------
-    measure, rank : callable
-        The figures of all pairs, and how good each is.
-    nothing : float
-        The figure of a query without a row.
-    """
-    best = torch.full((len(queries),), nothing)
-    at = torch.zeros(len(queries), dtype=torch.int64)
-    for start, rows in chunks:
-        found = measure(queries, rows)
-        inside = (selves >= start) & (selves < start + len(rows))
-        found[inside.nonzero().flatten(), selves[inside] - start] = nothing
-        index = rank(found).argmax(dim=1)
-        value = found.gather(1, index[:, None])[:, 0]
-        better = rank(value) > rank(best)
-        best, at = torch.where(better, value, best), torch.where(better, index + start, at)
-    return best, at
+_FIGURES = {"pixels": _distances, "stretched": _correlations}
 
 
 def real_images(record: RunRecord) -> RealImages | str:

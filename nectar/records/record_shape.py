@@ -203,7 +203,10 @@ class Nearest(Shape):
 
 
 class ExaminedSite(Shape):
-    """What an audit found of one site, or of all."""
+    """What an audit found of one site, or of all: by attack, of which ``strongest`` finds the most members.
+
+    ``nearest`` is None if it sent no images, and of all sites unless what they sent is known for all together only.
+    """
 
     images: int
     strongest: str

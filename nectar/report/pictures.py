@@ -7,7 +7,6 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
@@ -22,21 +21,26 @@ from common.sites import ALL_SITES, site_slug
 from common.wire.image_codecs import Contrast
 from common.wire.images import SyntheticImages
 from nectar.charts import inline_svg, small_multiples
-from nectar.records.real_images import MostCorrelated, Nearest, RealImages, real_images
+from nectar.records.real_images import Nearest, RealImages, real_images
 from nectar.records.synthetic_sets import contrast_of
-from nectar.report.tables import ReportTable
 from nectar.report.view import View
-from nectar.text import plural
+from nectar.text import Table, plural
 from server_app.pictures import hard, on_screen
 
 #: what is drawn of one run at most; the record has all
 _MAX_SITES, _MAX_CLASSES, _MAX_IMAGES = 20, 20, 10
 #: the same of tables and series: sites with series, examples of a class, columns
 _MAX_DRAWN, _MAX_EACH, _MAX_COLUMNS = 5, 5, 12
+#: how real images are chosen, and what the figure below them is, by how images are compared
+_WHICH = {"pixels": "nearest", "stretched": "most similar"}
+_FIGURE = {
+    "pixels": "far it is: the root of the mean squared difference of their pixel values, which run from 0 to 1. 0 is "
+    "the same image. The site whose image is closest to a real one comes first.",
+    "stretched": "alike the two are: the correlation of their pixel values, which no change of contrast or brightness "
+    "moves. 1 is the same image, -1 the same as a negative, 0 is nothing in common.",
+}
 #: closer than this to a real image is the same image but for rounding
 _SAME = 0.005
-
-Beside = Nearest | MostCorrelated
 
 
 class Picture(NamedTuple):
@@ -58,25 +62,6 @@ class Strip(NamedTuple):
 
 
 @dataclass
-class Budget:
-    """How many more bytes of pictures the page may take."""
-
-    left: int
-
-    def picture(self, png: bytes, alt: str, width: int, height: int, n: int = 1) -> Picture:
-        """Return the picture; `_Spent` where it would be too much."""
-        if len(png) > self.left:
-            raise _Spent
-        self.left -= len(png)
-        data = base64.b64encode(png).decode("ascii")
-        return Picture(f"data:image/png;base64,{data}", alt, width, height, n)
-
-
-class _Spent(Exception):
-    """The page may take no more pictures."""
-
-
-@dataclass
 class SiteImages:
     """What one site sent: a row a class of strips of images, each with the captions below it; or a table; a curve."""
 
@@ -85,8 +70,13 @@ class SiteImages:
     judgement: str = ""
     caption: str = ""
     rows: list[tuple[str, list[Strip]]] = field(default_factory=list)
-    table: ReportTable | None = None
+    table: Table | None = None
     chart: str = ""
+
+    @property
+    def size(self) -> int:
+        """The characters of its pictures."""
+        return sum(len(one.picture.src) for _, strips in self.rows for one in strips)
 
 
 @dataclass
@@ -113,8 +103,8 @@ class Images:
     first_of: int = 0
 
 
-def of_run(view: View, budget: Budget) -> Images:
-    """Return what the sites of one run sent, in the last round and in the first."""
+def of_run(view: View, most: int) -> Images:
+    """Return what the sites of one run sent, in the last round and in the first: ``most`` characters of pictures."""
     try:
         server_round, sets = view.record.synthetic()
         contrast = contrast_of(view.record.last_sets) if sets else "pixels"
@@ -127,20 +117,22 @@ def of_run(view: View, budget: Budget) -> Images:
     if not view.info.has_images:
         return _of_rows(sets, view.info, server_round, view.record.id)
     real = real_images(view.record)
-    found = Images("", _introduction(view, server_round, real, contrast, sets), of=len(sets))
+    whose = "all sites'" if ALL_SITES in sets else "the site's"
+    introduction = _introduction(view, server_round, real, contrast, whose)
+    found = Images("", introduction, of=len(sets))
     found.real = isinstance(real, RealImages)
     helped = {helper: site for _, site, helper, _ in reversed(view.matches)}
-    apart = {site: closest.distance for site, closest in view.closest.items()}
-    try:
-        for site in sorted(sets, key=lambda one: apart.get(one, math.inf))[:_MAX_SITES]:
-            others = [helped[site]] if site in helped else []
-            drawn = _site(site, others, sets[site], view, view.info, real, contrast, budget)
-            found.sites.append(drawn)
-    except _Spent:
-        pass
+    distances = {site: closest.distance for site, closest in view.closest.items()}
+    for site in sorted(sets, key=lambda one: distances.get(one, math.inf))[:_MAX_SITES]:
+        others = [helped[site]] if site in helped else []
+        drawn = _site(site, others, sets[site], view, view.info, real, contrast)
+        most -= drawn.size
+        if most < 0:
+            break
+        found.sites.append(drawn)
     found.more = len(sets) - len(found.sites)
     if server_round > 1:
-        _first_round(found, view, list(sets), budget)
+        _first_round(found, view, list(sets), most)
     return found
 
 
@@ -160,44 +152,28 @@ def _nothing(view: View) -> str:
 
 def heading(view: View, server_round: int) -> str:
     """Return the heading of a round's images."""
-    told = {"sent": "What the sites sent in", "made": "What the server made in"}
-    return f"{told[view.done]} round {server_round}"
+    verbs = {"sent": "What the sites sent in", "made": "What the server made in"}
+    return f"{verbs[view.done]} round {server_round}"
 
 
 def _introduction(
-    view: View,
-    server_round: int,
-    real: RealImages | str,
-    contrast: Contrast,
-    sets: Mapping[str, SyntheticImages],
+    view: View, server_round: int, real: RealImages | str, contrast: Contrast, whose: str
 ) -> list[str]:
     what = view.facts.pictures if view.facts is not None else "images"
-    whose = "all sites'" if ALL_SITES in sets else "the site's"
     message = [f"{heading(view, server_round)}: {what}, a strip a class."]
     if contrast == "stretched":
         message.append(
-            "Their values lie outside what a screen shows, or in a small part of it: each one is drawn from its own "
+            "Their values are outside what a screen shows, or in a small part of it: each one is drawn from its own "
             "smallest value, black, to its own largest, white. How strong an image is cannot be seen."
         )
-    which = "nearest" if contrast == "pixels" else "most similar"
     if isinstance(real, str):
-        return [*message, f"The {which} real images are not shown: {real}."]
-    below = (
-        f"Below each {view.done} image is the {which} one among {whose} own real images, and how "
-    )
-    if contrast == "pixels":
-        return [
-            *message,
-            below
-            + "far it is: the root of the mean squared difference of their pixel values, which run from 0 to 1. "
-            "0 is the same image. The site whose image lies closest to a real one stands first.",
-        ]
-    return [
-        *message,
-        below
-        + "alike the two are: the correlation of their pixel values, which no change of contrast or brightness "
-        "moves. 1 is the same image, -1 the same as a negative, 0 is nothing in common.",
-    ]
+        message.append(f"The {_WHICH[contrast]} real images are not shown: {real}.")
+    else:
+        message.append(
+            f"Below each {view.done} image is the {_WHICH[contrast]} one among {whose} own real images, and how "
+            + _FIGURE[contrast]
+        )
+    return message
 
 
 def _site(
@@ -208,43 +184,39 @@ def _site(
     info: DatasetInfo,
     real: RealImages | str,
     contrast: Contrast,
-    budget: Budget,
 ) -> SiteImages:
-    """Draw one site's images above its own real ones and those of ``others``; `_Spent` where they are too much."""
+    """Draw one site's images above its own real ones and those of ``others``."""
     labels = hard(sent.labels)
     images = on_screen(sent.images, info, contrast)
     present = torch.unique(labels).tolist()
     chosen = [(labels == c).nonzero().flatten()[:_MAX_IMAGES] for c in present[:_MAX_CLASSES]]
     every = torch.cat(chosen)
-    compared: dict[str, Beside] = {}
+    compared: dict[str, Nearest] = {}
     if isinstance(real, RealImages):
-        ask = real.nearest if contrast == "pixels" else real.most_correlated
-        found = {owner: ask(owner, images[every]) for owner in (site, *others)}
+        found = {owner: real.nearest(owner, images[every], contrast) for owner in (site, *others)}
         compared = {owner: one for owner, one in found.items() if one is not None}
-    which = "nearest" if contrast == "pixels" else "most similar"
-    rows, start = [], 0
-    for c, members in zip(present, chosen, strict=False):
-        part = slice(start, start + len(members))
-        start += len(members)
+    rows, parts = [], torch.split(torch.arange(len(every)), [*map(len, chosen)])
+    for c, members, part in zip(present, chosen, parts, strict=False):
         name = _class(info, c)
         of = f"{site}, class {name}"
         alt = f"{of}: {plural(len(members), 'image')} {view.done}"
-        sent_here = _drawn(images[members], alt, budget)
-        strips = [Strip(view.done, sent_here)]
+        strips = [Strip(view.done, strip(images[members], alt))]
         for owner, one in compared.items():
-            label = which if owner == site else f"{which} at {owner}"
-            alt = f"{of}: the {which} real image of each{'' if owner == site else f' at {owner}'}"
-            found_there = _drawn(one.images[part], alt, budget)
-            strips.append(Strip(label, found_there, one.captions[part]))
+            label = _WHICH[contrast] + ("" if owner == site else f" at {owner}")
+            alt = f"{of}: the real image that is {label} for each"
+            digits = 3 if contrast == "pixels" else 2
+            captions = [f"{one.figures[at]:.{digits}f}" for at in part.tolist()]
+            strips.append(Strip(label, strip(one.images[part], alt), captions))
         rows.append((name, strips))
-    message = counted = (
-        f"{plural(len(labels), 'image')} of {plural(len(present), 'class', 'classes')}"
-    )
+    message = f"{plural(len(labels), 'image')} of {plural(len(present), 'class', 'classes')}"
     if len(every) < len(labels):
-        message = f"{counted}; here {plural(len(every), 'image')} of {plural(len(rows), 'class', 'classes')}"
+        message += (
+            f"; here {plural(len(every), 'image')} of {plural(len(rows), 'class', 'classes')}"
+        )
     if compared:
         message += f"; below each row its {'distance' if contrast == 'pixels' else 'correlation'}"
-    judged = _judgement(site, compared[site]) if site in compared else ""
+    judge = _of_distances if contrast == "pixels" else _of_correlations
+    judged = judge(site, compared[site]) if site in compared else ""
     return SiteImages(site, plural(len(labels), "image"), judged, f"{site}: {message}", rows)
 
 
@@ -252,13 +224,8 @@ def _class(info: DatasetInfo, c: int) -> str:
     return info.classes[c] if c < len(info.classes) else str(c)
 
 
-def _drawn(images: Tensor, alt: str, budget: Budget) -> Picture:
-    png, width, height = strip(images)
-    return budget.picture(png, alt, width, height, len(images))
-
-
-def strip(images: Tensor) -> tuple[bytes, int, int]:
-    """Return images [n, C, H, W], values 0 to 1, side by side as a PNG, with its width and height.
+def strip(images: Tensor, alt: str) -> Picture:
+    """Return images [n, C, H, W], values 0 to 1, side by side.
 
     Behind each one is a gap that lets the page through, so that n columns of equal width fit below.
     """
@@ -273,19 +240,23 @@ def strip(images: Tensor) -> tuple[bytes, int, int]:
     rows = sheet.permute(2, 0, 3, 1).reshape(height, n * (width + gap), -1).contiguous()
     buffer = io.BytesIO()
     Image.fromarray(rows.numpy()).save(buffer, format="PNG")
-    return buffer.getvalue(), n * (width + gap), height
+    return _picture(buffer.getvalue(), alt, n * (width + gap), height, n)
 
 
-def _judgement(site: str, beside: Beside) -> str:
-    if isinstance(beside, MostCorrelated):
-        return _of_most_correlated(beside)
+def _picture(png: bytes, alt: str, width: int, height: int, n: int = 1) -> Picture:
+    data = base64.b64encode(png).decode("ascii")
+    return Picture(f"data:image/png;base64,{data}", alt, width, height, n)
+
+
+def _of_distances(site: str, found: Nearest) -> str:
+    """Return how near the images come to the site's own, and the site's own to each other."""
     whose = "all sites" if site == ALL_SITES else "the site"
-    ordered = sorted(beside.distances)
+    ordered = sorted(found.figures)
     same = sum(value < _SAME for value in ordered)
     message = f"Distances: smallest {ordered[0]:.3f}, median {median(ordered):.3f}. "
-    if beside.typical is not None:
+    if found.typical is not None:
         message += (
-            f"A real image of {whose} is {beside.typical:.3f} (median) from its nearest other one. "
+            f"A real image of {whose} is {found.typical:.3f} (median) from its nearest other one. "
         )
     if same:
         message += f"{same} of {plural(len(ordered), 'image')} shown are real images of {whose}, but for rounding."
@@ -294,9 +265,9 @@ def _judgement(site: str, beside: Beside) -> str:
     return message
 
 
-def _of_most_correlated(found: MostCorrelated) -> str:
-    """Describe how alike the images are to the site's own, to another site's, and the site's own to each other."""
-    own = [abs(value) for value in found.correlations]
+def _of_correlations(_: str, found: Nearest) -> str:
+    """Return how alike the images are to the site's own, to another site's, and the site's own to each other."""
+    own = [abs(value) for value in found.figures]
     message = (
         f"Correlation with the most similar of this site's {plural(found.held, 'image')}, whatever its sign: "
         f"median {median(own):.2f}, largest {max(own):.2f}. "
@@ -305,10 +276,10 @@ def _of_most_correlated(found: MostCorrelated) -> str:
         message += f"A real image of this site has {found.typical:.2f} (median) with its most similar other one. "
     if found.control is None:
         return message + (
-            "No other site's images are at hand to compare with, so a high correlation cannot be told from the look "
-            "of a class."
+            "No other site's images are at hand to compare with, so a high correlation cannot be distinguished from "
+            "the look of a class."
         )
-    other = [abs(value) for value in found.control.correlations]
+    other = [abs(value) for value in found.control.figures]
     here, there = max(zip(own, other, strict=True), key=lambda pair: pair[0] - pair[1])
     return message + (
         f"With the most similar of the {plural(found.control.held, 'image')} of {found.control.site}, whose classes "
@@ -320,24 +291,23 @@ def _of_most_correlated(found: MostCorrelated) -> str:
     )
 
 
-def _first_round(found: Images, view: View, sites: Sequence[str], budget: Budget) -> None:
+def _first_round(found: Images, view: View, sites: Sequence[str], most: int) -> None:
     """Add the pictures that the record kept of the first round."""
     folder = view.record.directory / "samples" / "round-001"
     there = {site: path for site in sites if (path := folder / f"{site_slug(site)}.png").is_file()}
     found.first_of = len(there)
     for site, path in list(there.items())[:_MAX_SITES]:
+        alt = f"{site}: images {view.done} in round 1, a row a class"
         try:
-            picture = _kept(path, f"{site}: images {view.done} in round 1, a row a class", budget)
-        except (OSError, SyntaxError, ValueError, _Spent):  # what Pillow raises for a damaged file
+            with Image.open(path, formats=["PNG"]) as opened:
+                opened.verify()
+            picture = _picture(path.read_bytes(), alt, *opened.size)
+        except (OSError, SyntaxError, ValueError):  # what Pillow raises for a damaged file
+            return
+        most -= len(picture.src)
+        if most < 0:
             return
         found.first.append((site, picture))
-
-
-def _kept(path: Path, alt: str, budget: Budget) -> Picture:
-    with Image.open(path, formats=["PNG"]) as picture:
-        picture.verify()
-        width, height = picture.size
-    return budget.picture(path.read_bytes(), alt, width, height)
 
 
 def _of_rows(
@@ -371,6 +341,6 @@ def _rows(site: str, sent: SyntheticImages, info: DatasetInfo, run: str) -> Site
         for name, row in zip(classes, values.reshape(len(values), -1), strict=True)
     ]
     more = len(names) - _MAX_COLUMNS
-    beside = f"; {more} more columns are not shown" if more > 0 else ""
-    found.table = ReportTable(f"rows of {site}{beside}", ["class", *names[:_MAX_COLUMNS]], rows)
+    hidden = f"; {more} more columns are not shown" if more > 0 else ""
+    found.table = Table(f"rows of {site}{hidden}", ["class", *names[:_MAX_COLUMNS]], rows)
     return found

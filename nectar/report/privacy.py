@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from common.secret.cohort import stated
 from nectar.records.real_images import Closest
 from nectar.report.facts import unknown_method
 from nectar.report.view import View
-from nectar.text import plural
+from nectar.text import capital, plural
 
 _UNSTATED = (
     "Noise covers what was sent, but no epsilon can be stated here: what the sites were charged is in their own "
@@ -20,6 +19,11 @@ _UNSTATED = (
 _SEEDED = (
     "The noise was drawn from the run's seed, as in every simulation: seeded noise, no guarantee. Nothing here is "
     "differentially private; with the system's entropy the figure below would hold."
+)
+
+_IN_LEDGERS = (
+    "What this run cost is in the privacy ledgers of the sites: with privacy.counts=one it was not reported to the "
+    "server, which could have read the number of examples from it."
 )
 
 RELEASED: Mapping[str, str] = {
@@ -37,8 +41,7 @@ RELEASED: Mapping[str, str] = {
 """What leaves a device by each mechanism that a ledger names."""
 
 
-@dataclass(frozen=True)
-class Guarantee:
+class Guarantee(NamedTuple):
     """The largest epsilon that a device was charged in a run of which a mechanism covers all that is sent."""
 
     epsilon: float
@@ -47,15 +50,12 @@ class Guarantee:
 
 def guarantee(view: View) -> Guarantee | None:
     """Return what holds of a run; None if something is uncovered, seeded, or charged untold or without bound."""
-    if view.config is None or not view.config.private:
+    charged = _last_charges(view)
+    if view.config is None or not view.config.private or not charged:
         return None
-    last = _last_charges(view)
-    told = [each for each in last.values() if each["events"]]
-    if not told or len(told) < len(last):
+    if any(not c["events"] or c["seeded"] or c["epsilon"] is None for c in charged):
         return None
-    if any(each["seeded"] or each["epsilon"] is None for each in told):
-        return None
-    return Guarantee(max(float(each["epsilon"]) for each in told), float(told[0]["delta"]))
+    return Guarantee(max(float(c["epsilon"]) for c in charged), float(charged[0]["delta"]))
 
 
 def epsilon_card(view: View) -> list[tuple[str, str]]:
@@ -83,11 +83,13 @@ def _nearness(closest: Closest, view: View) -> str:
         "rows": ("row", "root mean square, in the data's units"),
         "series": ("series", "root mean square, in the data's units"),
     }[view.unit]
-    message = f"The closest {one} {view.done} lies {closest.distance:.3f} from a real one of {closest.site}"
+    message = (
+        f"The closest {one} {view.done} is {closest.distance:.3f} from a real one of {closest.site}"
+    )
     if closest.typical is not None:
-        message += f"; real {view.unit} of that site lie {closest.typical:.3f} apart"
+        message += f"; real {view.unit} of that site are {closest.typical:.3f} apart"
     if closest.control is not None:
-        message += f"; the nearest of another site's lies {closest.control:.3f} from it"
+        message += f"; the nearest of another site's is {closest.control:.3f} from it"
     return f"{message} ({of})."
 
 
@@ -95,7 +97,7 @@ def _shortfall(view: View) -> str:
     """Return why nothing is guaranteed of a run of which nothing is."""
     if view.config is None or not view.config.private:
         return "Not differentially private."
-    if any(each["seeded"] for each in _last_charges(view).values() if each["events"]):
+    if any(each["seeded"] for each in _last_charges(view) if each["events"]):
         return "Not differentially private: the noise was drawn from the run's seed, as in every simulation."
     return _UNSTATED
 
@@ -112,74 +114,70 @@ def protected(view: View) -> list[str]:
 
 def exposed(view: View) -> list[str]:
     """Return what an observer of the traffic, or the server, learned or may have learned."""
-    message = [unknown_method(view.method)] if view.facts is None else [*view.facts.sent]
-    message += _beside(view)
+    sentences = [unknown_method(view.method)] if view.facts is None else [*view.facts.sent]
+    sentences += _beside(view)
     if view.foreign:
-        message.append(
+        sentences.append(
             f"Nectar adds no differential privacy. If {view.method} adds noise, that is its own claim, and is not "
             "accounted for here."
         )
     else:
-        message += _epsilons(view) or ["Nothing here is differentially private."]
+        sentences += _epsilons(view) or ["Nothing here is differentially private."]
         if view.config is not None and view.config.weak_delta:
-            message.append(f"Note: {view.config.weak_delta}.")
+            sentences.append(f"Note: {view.config.weak_delta}.")
     if view.simulated:
-        message.append(
+        sentences.append(
             "This was a simulation: one machine held all the data. What is said here is what would have left the "
             "devices."
         )
     elif view.engine:
-        message.append("The sites were nodes of their own at a SuperLink.")
+        sentences.append("The sites were nodes of their own at a SuperLink.")
         if view.record.counted:
-            message.append(
+            sentences.append(
                 "Their data are shares of a data set that the server has too, which is how this page can show the "
                 "real images."
             )
-    return message
+    return sentences
 
 
 def _beside(view: View) -> list[str]:
-    """Describe what left beside the payload, and of a secret sum what it withstands."""
-    if view.config is not None and view.config.secret:
-        message = stated(view.config.federation)
-        sentence = f"{message[0].upper()}{message[1:]}."
-        of_total = "What is said here of a device's own payload holds of the total of many alone."
-        others = "No device's number, loss or norm was reported; when a reply came was seen."
-        return [sentence, of_total, others]
-    if view.config is None or not view.config.private:
-        counted = (
-            view.config is not None and view.config.judged_at_sites and view.measure != "accuracy"
+    """Return what was sent in addition to the payload, or what a secret sum withstands."""
+    config, number = view.config, f"Each device's number of {view.unit}"
+    if config is not None and config.secret:
+        return [
+            f"{capital(stated(config.federation))}.",
+            "What is said here of a device's own payload holds of the total of many alone.",
+            "No device's number, loss or norm was reported; when a reply came was seen.",
+        ]
+    if config is not None and config.private:
+        public = config.privacy.counts == "public"
+        reported = (
+            "was reported to the server, and no epsilon covers it" if public else "was not reported"
         )
         return [
-            f"Each device's number of {view.unit} was reported to the server.",
-            *(
-                [
-                    f"Of its held-out {view.unit} each told how many of each class were taken for which."
-                ]
-                * bool(counted)
-            ),
-            "Figures beside the payload (counts, losses, seconds) are computed from private data as well.",
+            f"{number} {reported}; no loss, norm or time of a device was.",
+            "When a reply came was seen, and how long a device works depends on its data.",
         ]
-    public = view.config.privacy.counts == "public"
-    told = "was reported to the server, and no epsilon covers it" if public else "was not reported"
-    return [
-        f"Each device's number of {view.unit} {told}; no loss, norm or time of a device was.",
-        "When a reply came was seen, and how long a device works depends on its data.",
-    ]
+    sentences = [f"{number} was reported to the server."]
+    if config is not None and config.judged_at_sites and view.measure != "accuracy":
+        sentences.append(
+            f"Of its held-out {view.unit} each reported how many of each class were taken for which."
+        )
+    sentences.append(
+        "Figures sent with the payload (counts, losses, seconds) are computed from private data as well."
+    )
+    return sentences
 
 
 def _epsilons(view: View) -> list[str]:
-    """Describe what epsilon the releases have that the record's lines account for, and what it is given."""
-    stated = [
-        each
-        for line in view.rounds
-        for each in (line.get("notes") or {}).get("privacy", {}).values()
-    ]
+    """Return which epsilon the releases have that the record's lines account for, and what it is given."""
+    notes = [line.get("notes") or {} for line in view.rounds]
+    stated = [each for note in notes for each in note.get("privacy", {}).values()]
     if not stated:
         return _charged(view)
     spent = (
-        f"What {plural(len(stated), 'device')} shared has an epsilon of {_range(stated)} at delta "
-        f"{stated[0]['delta']:g}, for one example exchanged for another of its class."
+        f"What {plural(len(stated), 'device')} shared has an epsilon of {_range(stated)}, for one example exchanged "
+        "for another of its class."
     )
     if any(each["seeded"] for each in stated):
         return [_SEEDED, spent]
@@ -191,47 +189,40 @@ def _epsilons(view: View) -> list[str]:
 
 
 def _charged(view: View) -> list[str]:
-    """Describe what the lines tell last of each site's charges in this run; nothing where there were none."""
-    last = _last_charges(view)
-    told = [each for each in last.values() if each["events"]]
-    if not last:
-        return []
-    if not told:
-        return [
-            "What this run cost stands in the privacy ledgers of the sites: with privacy.counts=one it was not told to "
-            "the server, which could have read the number of examples from it."
-        ]
+    """Return what each site was last charged in this run, in sentences; nothing without charges."""
+    charged = _last_charges(view)
+    known = [each for each in charged if each["events"]]
+    if not known:
+        return [_IN_LEDGERS] * bool(charged)
+    named = sorted({event["mechanism"] for each in known for event in each["events"]})
+    left = sorted({RELEASED[name] for name in named if name in RELEASED})
+    what = f"released by {' and '.join(named)}"
+    covers = "Nothing else that was sent here is differentially private."
     if view.config is not None and view.config.private:
         what = "sent"
         covers = (
             "It covers what the mechanisms released, and not the labels, class counts and divisors that count as "
             "public."
         )
-    else:
-        names = sorted({event["mechanism"] for each in told for event in each["events"]})
-        what = f"released by {' and '.join(names)}"
-        covers = "Nothing else that was sent here is differentially private."
-    left = sorted(
-        {RELEASED.get(e["mechanism"], "") for each in told for e in each["events"]} - {""}
-    )
     message = "".join(f"A device sent {each}. " for each in left)
     message += (
-        f"What {plural(len(told), 'device')} {what} in this run has an epsilon of {_range(told)} at delta "
-        f"{told[0]['delta']:g}, for one example more or less. {covers}"
+        f"What {plural(len(known), 'device')} {what} in this run has an epsilon of {_range(known)}, for one example "
+        f"more or less. {covers}"
     )
-    return [_SEEDED, message] if any(each["seeded"] for each in told) else [message]
+    return [_SEEDED] * any(each["seeded"] for each in known) + [message]
 
 
-def _last_charges(view: View) -> dict[str, Mapping[str, Any]]:
-    """Return what the lines tell last of each site's charges in this run."""
+def _last_charges(view: View) -> list[Mapping[str, Any]]:
+    """Return what each site was last charged in this run."""
     last: dict[str, Mapping[str, Any]] = {}
     for line in view.rounds:
         last |= (line.get("notes") or {}).get("spent") or {}
-    return last
+    return list(last.values())
 
 
 def _range(stated: Sequence[Mapping[str, Any]]) -> str:
-    """Return the smallest and the largest epsilon, or the one that there is."""
+    """Return the smallest and the largest epsilon, or the one that there is, and their delta."""
     found = [math.inf if each["epsilon"] is None else float(each["epsilon"]) for each in stated]
     least, most = min(found), max(found)
-    return f"{least:.3g}" if least == most else f"{least:.3g} to {most:.3g}"
+    between = f"{least:.3g}" if least == most else f"{least:.3g} to {most:.3g}"
+    return f"{between} at delta {stated[0]['delta']:g}"

@@ -5,22 +5,20 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import reduce
+from typing import Any
+
+from pandas import DataFrame
 
 from common.settings.sections import MEASURES
 from common.sites import IN_PROCESS, RAY
-from nectar.audit.images import examining as outcome
+from nectar import confusion as confusions
 from nectar.records.record import over_classes
-from nectar.report.view import View, accuracy, judged_by
-from nectar.text import MISSING, is_number, seconds, share, size, total
-
-Cell = str | tuple[str, str]
-"""A cell's text, alone or with the name of its looks; of ``bar`` the text is a width in percent."""
+from nectar.report.view import View, judged_by
+from nectar.text import MISSING, Cell, Table, capital, is_number, number, seconds, share, size
 
 #: rows of a table of rejections at most; metrics.jsonl has all
 MAX_ROWS = 200
-#: classes of which all counts are shown, and mistakes of more
-_MAX_CLASSES = 20
 _SHADES = 4
 #: as they follow in a round
 _PHASES = ("configure", "devices", "aggregate", "evaluate")
@@ -28,29 +26,23 @@ _PHASES = ("configure", "devices", "aggregate", "evaluate")
 _APART = ("command", "run-config", "outcome", "continued", "schema", "privacy")
 
 
-class ReportTable(NamedTuple):
-    """A table; a row's first cell names it."""
-
-    caption: str
-    head: Sequence[Cell]
-    rows: Sequence[Sequence[Cell]]
-    foot: Sequence[str] = ()
-
-
 def card(view: View) -> list[tuple[str, str]]:
     """Return the first figures: the run's measure, bytes sent up, seconds in rounds."""
     of, what = judged_by([view]), MEASURES[view.measure]
     where = f"test {what}" if of == "test" else f"{what} at the sites"
-    line = view.lines[-1] if view.lines else {}
-    over = over_classes(line.get(of) or {})
-    judged = (share(accuracy(line, of, view.measure)), f"{where}{over} after round {view.reached}")
+    figures = view.last_figures(of)
+    judged = (
+        share(figures.get(view.measure)),
+        f"{where}{over_classes(figures)} after round {view.reached}",
+    )
     if view.config is not None and view.config.evaluation.on == "none":
         judged = ("not judged", f"{what} (evaluation.on=none)")
-    up, took = size(total(by_site(view, "up"))), sum(phases(r)["total"] for r in view.rounds)
+    if not view.rounds:
+        return [judged, (MISSING, "sent by all sites"), (MISSING, "in rounds")]
     return [
         judged,
-        (up if view.rounds else MISSING, "sent by all sites"),
-        (f"{took:,.1f} s" if view.rounds else MISSING, "in rounds"),
+        (size(int(view.frame["up"].sum())), "sent by all sites"),
+        (f"{phases(view)['total'].sum():,.1f} s", "in rounds"),
     ]
 
 
@@ -68,65 +60,55 @@ def again(view: View) -> str:
 
 def summary_lines(view: View) -> list[tuple[str, str]]:
     """Return what the opening's figures leave out: sites, the best round, bytes."""
-    sites = len(view.sites) or view.unlisted.get("sites", 0)
+    sites = len(view.record.sites) or view.unlisted.get("sites", 0)
     pairs = [("sites", str(sites) if sites else MISSING)]
     by = view.measure
-    judged = [line for line in view.rounds if accuracy(line, "validation", by) is not None]
-    if judged:
-        best = max(judged, key=lambda line: float(accuracy(line, "validation", by)))
-        there, on_test = (share(accuracy(best, part, by)) for part in ("validation", "test"))
+    judged = view.track(f"validation.{by}")[view.frame["round"] > 0].dropna()
+    if len(judged):
+        at = judged.idxmax()
+        there, on_test = share(judged[at]), share(view.track(f"test.{by}")[at])
         what = "" if by == "accuracy" else f"{MEASURES[by]} on "
-        message = f"round {best['round']}: {what}validation {there}, test {on_test}"
+        message = f"round {view.frame['round'][at]}: {what}validation {there}, test {on_test}"
         pairs.append(("best on validation", message))
-    up, down = (size(total(by_site(view, way))) for way in ("up", "down"))
+    up, down = (size(int(view.frame[way].sum())) for way in ("up", "down"))
     return [*pairs, ("sent", f"{up} up, {down} down")]
 
 
-def by_site(view: View, way: str) -> dict[str, int]:
-    """Return the bytes of all rounds ``up`` or ``down``, by site."""
-    sums: dict[str, int] = {}
-    for line in view.rounds:
-        for site, count in line.get("bytes", {}).get(way, {}).items():
-            sums[site] = sums.get(site, 0) + int(count)
-    return sums
-
-
-def rounds(view: View) -> ReportTable | None:
+def rounds(view: View) -> Table | None:
     """Return a line a round, the numbers behind the curves, without empty columns; None before the first."""
-    rows = [_round(line) for line in view.lines]
-    if not rows:
+    lines, trained = view.record.rounds, view.frame["round"] > 0
+    if not lines:
         return None
-    shown = [name for name in rows[0] if {row[name] for row in rows} != {MISSING}]
-    return ReportTable("Figures by round", shown, [[row[name] for name in shown] for row in rows])
-
-
-def _round(line: Mapping[str, Any]) -> dict[str, str]:
-    test, train, trained = line.get("test") or {}, line.get("train") or {}, line["round"] > 0
-    over_sites = line.get("sites") or line.get("validation") or {}
-    accepted, moved = len(line.get("accepted", [])), line.get("bytes", {})
-    up, down = (size(total(moved.get(way, {}))) if trained else MISSING for way in ("up", "down"))
-    replies = f"{accepted} of {accepted + len(line.get('rejected', {}))}"
-    return {
-        "round": str(line["round"]),
-        "accuracy": share(accuracy(line)) + over_classes(test),
-        "F1": share(test.get("f1")),
-        "balanced": share(test.get("balanced")),
-        "AUC": share(test.get("auc")),
-        "loss": share(test.get("loss")),
-        "validation": share(accuracy(line, "validation")),
-        "at the sites": share(accuracy(line, "sites")) + over_classes(line.get("sites") or {}),
-        "mean of sites": share(over_sites.get("mean")),
-        "deviation": share(over_sites.get("deviation")),
-        "worst site": share(over_sites.get("worst")),
-        "replies": replies if trained else MISSING,
-        "cosine": share(train.get("cosine")),
-        "norm error": share(train.get("norm-error")),
-        "up": up,
-        "down": down,
+    accepted = [len(line.get("accepted", [])) for line in lines]
+    asked = [n + len(line.get("rejected", {})) for n, line in zip(accepted, lines, strict=True)]
+    replies = [f"{n} of {m}" for n, m in zip(accepted, asked, strict=True)]
+    columns = {
+        "accuracy": view.track("test.accuracy"),
+        "F1": view.track("test.f1"),
+        "balanced": view.track("test.balanced"),
+        "AUC": view.track("test.auc"),
+        "loss": view.track("test.loss"),
+        "validation": view.track("validation.accuracy"),
+        "at the sites": view.track("sites.accuracy"),
+        "mean of sites": view.over_sites("mean"),
+        "deviation": view.over_sites("deviation"),
+        "worst site": view.over_sites("worst"),
+        "replies": DataFrame({"replies": replies})["replies"].where(trained, MISSING),
+        "cosine": view.track("train.cosine"),
+        "norm error": view.track("train.norm-error"),
+        **{way: view.frame[way].map(size).where(trained, MISSING) for way in ("up", "down")},
     }
+    table = DataFrame(columns)
+    shares = table.select_dtypes("number").columns
+    table[shares] = table[shares].map(share)
+    for name, of in (("accuracy", "test"), ("at the sites", "sites")):
+        table[name] += [over_classes(line.get(of) or {}) for line in lines]
+    table = table.loc[:, (table != MISSING).any()]
+    table.insert(0, "round", view.frame["round"].map(str))
+    return Table("Figures by round", [*table], table.to_numpy().tolist())
 
 
-def at_the_sites(view: View) -> ReportTable | None:
+def at_the_sites(view: View) -> Table | None:
     """Return every site's figures of the last weights that the sites judged; None if they judged none."""
     judged = [line for line in view.rounds if line.get("evaluated")]
     if not judged:
@@ -147,51 +129,41 @@ def at_the_sites(view: View) -> ReportTable | None:
             f": {what} {share(over['mean'])} in the mean of sites, deviation {share(over.get('deviation'))}, worst "
             f"{share(over.get('worst'))}{own if view.measure == 'auc' else ''}"
         )
-    return ReportTable(caption, ["site", "held out", *(MEASURES.get(n, n) for n in shown)], rows)
+    return Table(caption, ["site", "held out", *(MEASURES.get(n, n) for n in shown)], rows)
 
 
-def confusion(view: View) -> ReportTable | None:
+def confusion(view: View) -> Table | None:
     """Return what examples of each class were taken for after the last round: all counts, or the commonest mistakes.
 
     Of the test set, else of what the sites hold out; None where nobody counted.
     """
-    parts = ("test", "sites", "validation")
-    found = [
-        (line["round"], part, counts)
-        for line in view.rounds[-1:]
-        for part in parts
-        if (counts := (line.get(part) or {}).get("confusion"))
-    ]
-    if not found:
+    found = {part: view.last_figures(part).get("confusion") or [] for part in view.PARTS}
+    part = next((part for part, counts in found.items() if counts), "")
+    if not part or not view.reached:
         return None
-    server_round, part, counts = found[0]
+    counts = found[part]
     names = _class_names(view, len(counts))
     where = "Test" if part == "test" else "The sites' held-out"
+    if len(names) > confusions.MAX_CLASSES:
+        wrong = confusions.mistakes(counts, confusions.MAX_CLASSES)
+        rows = [[names[i], names[j], f"{n:,} of {of:,}"] for i, j, n, of in wrong]
+        caption = f"The commonest mistakes after round {view.reached}, {where.lower()} {view.unit}"
+        return Table(caption, ["true class", "taken for", view.unit], rows) if rows else None
     caption = (
-        f"{where} {view.unit} after round {server_round}: true class by row, predicted by column"
+        f"{where} {view.unit} after round {view.reached}: true class by row, predicted by column"
     )
-    if len(names) > _MAX_CLASSES:
-        wrong = [
-            (n, i, j) for i, row in enumerate(counts) for j, n in enumerate(row) if n and i != j
-        ]
-        wrong.sort(key=lambda one: (-one[0], one[1:]))
-        rows = [
-            [names[i], names[j], f"{n:,} of {sum(counts[i]):,}"] for n, i, j in wrong[:_MAX_CLASSES]
-        ]
-        caption = f"The commonest mistakes after round {server_round}, {where.lower()} {view.unit}"
-        return ReportTable(caption, ["true class", "taken for", view.unit], rows) if rows else None
     most = max(map(max, counts))
     shaded = [
         [name, *(_shaded(n, most) for n in row)] for name, row in zip(names, counts, strict=True)
     ]
-    return ReportTable(caption, ["", *names], shaded)
+    return Table(caption, ["", *names], shaded)
 
 
 def _class_names(view: View, count: int) -> list[str]:
     return view.classes if len(view.classes) == count else [str(i) for i in range(count)]
 
 
-def matches(view: View) -> ReportTable | None:
+def matches(view: View) -> Table | None:
     """Return who helped whom, in a method whose server matches sites; None if there are no matches."""
     names = view.info.classes if view.info is not None else ()
     rows = [
@@ -199,22 +171,22 @@ def matches(view: View) -> ReportTable | None:
         for r, site, helper, classes in view.matches[:MAX_ROWS]
     ]
     head = ["round", "site", "helped by", "with the classes"]
-    return ReportTable("Who helped whom", head, rows) if rows else None
+    return Table("Who helped whom", head, rows) if rows else None
 
 
-def partition(view: View) -> ReportTable:
+def partition(view: View) -> Table:
     """Return who held how many examples, of which class where that is known: the darker a cell, the more."""
-    unit, sites = view.unit, view.sites
+    unit, sites = view.unit, view.record.sites
     if not view.record.counted:
         rows: list[list[Cell]] = [[s, f"{row.get('examples', 0):,}"] for s, row in sites.items()]
-        return ReportTable(f"{unit.capitalize()} by site", ["site", unit], rows)
+        return Table(f"{capital(unit)} by site", ["site", unit], rows)
     counts = {name: list(row.get("classes", [])) for name, row in sites.items()}
     most = max((count for row in counts.values() for count in row), default=0)
     rows = [[s, f"{sum(row):,}", *(_shaded(n, most) for n in row)] for s, row in counts.items()]
     sums = [sum(column) for column in zip(*counts.values(), strict=True)]
     foot = ["all", f"{sum(sums):,}", *(f"{count:,}" for count in sums)]
-    caption = f"{unit.capitalize()} by site and class"
-    return ReportTable(caption, ["site", unit, *view.classes], rows, foot)
+    caption = f"{capital(unit)} by site and class"
+    return Table(caption, ["site", unit, *view.classes], rows, foot)
 
 
 def _shaded(count: int, most: int) -> Cell:
@@ -223,99 +195,88 @@ def _shaded(count: int, most: int) -> Cell:
     return f"{count:,}", f"s{shade}" if count else "zero"
 
 
-def per_class(view: View) -> ReportTable | None:
+def per_class(view: View) -> Table | None:
     """Return each class's accuracy after the first and the last round, as number and bar."""
     judged = [line for line in view.rounds if (line.get("test") or {}).get("per_class")]
     if not judged:
         return None
     first, last = (line["test"]["per_class"] for line in (judged[0], judged[-1]))
-    rows = [
-        [name, share(before), share(after), _bar(after)]
-        for name, before, after in zip(_class_names(view, len(last)), first, last, strict=True)
-    ]
     head = ["class", f"round {judged[0]['round']}", f"round {judged[-1]['round']}", "0 to 1"]
+    names, shares = _class_names(view, len(last)), [map(share, first), map(share, last)]
+    columns = [names, *shares, map(_bar, last)]
     if counts := judged[-1]["test"].get("confusion"):
         head += ["precision", "F1", view.unit]
-        predicted = [sum(column) for column in zip(*counts, strict=True)]
-        for i, (row, own, taken) in enumerate(zip(rows, counts, predicted, strict=True)):
-            precision = own[i] / taken if taken else None
-            f1 = 2 * own[i] / (sum(own) + taken) if sum(own) + taken else None
-            row += [share(precision), share(f1), f"{sum(own):,}"]
-    return ReportTable("Test accuracy (recall) by class", head, rows)
+        found = confusions.by_class(counts)
+        columns += [found[name].map(share) for name in ("precision", "f1")]
+        columns.append(f"{n:,}" for n in found["images"])
+    rows = [*zip(*columns, strict=True)]
+    return Table("Test accuracy (recall) by class", head, rows)
 
 
 def _bar(value: Any) -> Cell:
     return (f"{100 * max(0.0, min(1.0, float(value))):.1f}", "bar") if is_number(value) else MISSING
 
 
-def traffic(view: View) -> ReportTable | None:
+def _by_site(view: View, *keys: str) -> DataFrame:
+    """Return the figures that rounds have under ``keys``: a row a round, a column a site, NaN where there is none."""
+    found = {
+        line["round"]: reduce(lambda held, key: held.get(key) or {}, keys, line)
+        for line in view.rounds
+    }
+    return DataFrame.from_dict(found, orient="index").map(number)
+
+
+def traffic(view: View) -> Table | None:
     """Return bytes each way by site, over all rounds on record; None if there are none."""
-    up, down = (by_site(view, way) for way in ("up", "down"))
-    names = list(dict.fromkeys([*view.sites, *up, *down]))
-    rows = [[name, size(up.get(name, 0)), size(down.get(name, 0))] for name in names]
-    foot = ["all", size(total(up)), size(total(down))]
-    table = ReportTable("Bytes by site, all rounds", ["site", "up", "down"], rows, foot)
-    return table if up or down else None
+    moved = DataFrame({way: _by_site(view, "bytes", way).sum() for way in ("up", "down")})
+    if moved.empty:
+        return None
+    moved = moved.reindex(list(dict.fromkeys([*view.record.sites, *moved.index]))).fillna(0)
+    rows = [[site, size(up), size(down)] for site, up, down in moved.itertuples()]
+    foot = ["all", *moved.sum().map(size)]
+    return Table("Bytes by site, all rounds", ["site", "up", "down"], rows, foot)
 
 
-def seconds_by_phase(view: View) -> ReportTable:
+def phases(view: View) -> DataFrame:
+    """Return the seconds that the phases of each round took on the server, and their sum as ``total``."""
+    by_round = {line["round"]: line.get("seconds", {}) for line in view.rounds}
+    taken = DataFrame.from_dict(by_round, orient="index").drop(columns="by_site", errors="ignore")
+    taken = taken.map(number).dropna(axis=1, how="all")
+    names = [*(name for name in _PHASES if name in taken), *sorted({*taken} - {*_PHASES})]
+    return taken[names].assign(total=taken.sum(axis=1))
+
+
+def seconds_by_phase(view: View) -> Table:
     """Return seconds by phase and round, on the server."""
-    taken = {line["round"]: phases(line) for line in view.rounds}
-    there = {name for each in taken.values() for name in each}
-    names = [*(name for name in _PHASES if name in there), *sorted(there - {*_PHASES, "total"})]
-    names.append("total")
-    rows = [[str(r), *(seconds(each.get(name)) for name in names)] for r, each in taken.items()]
-    foot = ["all", *(seconds(sum(e.get(name, 0.0) for e in taken.values())) for name in names)]
-    return ReportTable("Seconds by phase, on the server", ["round", *names], rows, foot)
+    taken = phases(view)
+    rows = [[str(r), *map(seconds, row)] for r, *row in taken.itertuples()]
+    foot = ["all", *taken.sum().map(seconds)]
+    return Table("Seconds by phase, on the server", ["round", *taken], rows, foot)
 
 
-def phases(line: Mapping[str, Any]) -> dict[str, float]:
-    """Return the seconds that the phases of a round took, and their sum as ``total``."""
-    stated = line.get("seconds", {}).items()
-    taken = {name: float(value) for name, value in stated if name != "by_site" and is_number(value)}
-    return {**taken, "total": sum(taken.values())}
-
-
-def seconds_by_site(view: View) -> ReportTable | None:
+def seconds_by_site(view: View) -> Table | None:
     """Return the sites' seconds of work; None if none said."""
-    spent: dict[str, list[float]] = {}
-    for line in view.rounds:
-        for site, value in (line.get("seconds", {}).get("by_site") or {}).items():
-            if is_number(value):
-                spent.setdefault(site, []).append(float(value))
+    spent = _by_site(view, "seconds", "by_site").dropna(axis=1, how="all")
     rows = [
-        [site, str(len(each)), seconds(sum(each)), seconds(sum(each) / len(each))]
+        [site, str(each.count()), seconds(each.sum()), seconds(each.mean())]
         for site, each in spent.items()
     ]
     head = ["site", "rounds", "in all", "a round"]
-    return ReportTable("Seconds of work by site, as it says", head, rows) if rows else None
+    return Table("Seconds of work by site, as it says", head, rows) if rows else None
 
 
-def refused(view: View, field: str, title: str) -> tuple[ReportTable, int] | None:
+def refused(view: View, field: str, title: str) -> tuple[Table, int] | None:
     """Return which replies were ``rejected``, or ``unevaluated``, and why; how many; None if none was."""
     found = [
         (line["round"], site, reason)
-        for line in view.lines
+        for line in view.record.rounds
         for site, reason in (line.get(field) or {}).items()
     ]
     rows: list[list[Cell]] = [
         [str(r), (site, "left"), (reason, "words")] for r, site, reason in found[:MAX_ROWS]
     ]
     head: list[Cell] = ["round", ("site", "left"), ("reason", "left")]
-    return (ReportTable(f"{title}: {len(found):,}", head, rows), len(found)) if found else None
-
-
-def learned(view: View) -> list[ReportTable]:
-    """Return what `nectar audit images` found, of attacks and by site; nothing where it was not asked."""
-    content = view.record.audit
-    if content is None:
-        return []
-    rows = outcome.attack_rows(content["all"])
-    attacks = "Attacks on all sites together, the strongest with *"
-    return [
-        ReportTable(attacks, outcome.ATTACK_HEAD, rows),
-        ReportTable("Attacks by site", outcome.SITE_HEAD, outcome.site_rows(content)),
-    ]
+    return (Table(f"{title}: {len(found):,}", head, rows), len(found)) if found else None
 
 
 def provenance(view: View) -> list[tuple[str, str]]:

@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
+from pandas import DataFrame, Series, json_normalize
 
 from common.code.imports import is_import_path
 from common.config.resolved import Config
@@ -16,7 +17,7 @@ from common.config.text import dotted
 from common.data.published.catalogue import describe
 from common.division import Division
 from common.errors import NectarError
-from common.methods import METHODS, is_foreign
+from common.methods import is_foreign
 from common.methods import section as section_of
 from common.samples.dataset import DatasetInfo
 from common.settings.base import Disclosure
@@ -27,7 +28,7 @@ from nectar.records.real_images import Closest, closest_by_site
 from nectar.records.record import RunRecord
 from nectar.records.record_imports import NotNamed
 from nectar.report.facts import Facts, facts_of
-from nectar.text import number
+from nectar.text import number, total
 
 #: settings that make no other experiment: places, names, and the seed, which groups repeat
 _APART = ("seed", "experiment", "output-dir", "data-dir", "resume", "schema")
@@ -41,6 +42,9 @@ class View:
     """One run; every property is there for an unfinished run too, if only empty."""
 
     record: RunRecord
+
+    PARTS: ClassVar = ("test", "sites", "validation")
+    """Where figures are taken: on the server's test set, or on what sites, or a validation share, hold out."""
 
     @cached_property
     def config_text(self) -> str:
@@ -78,20 +82,14 @@ class View:
         return method
 
     @cached_property
-    def _known(self) -> bool:
-        """Whether the method is there: a user's own may be in a folder that is not searched now."""
-        if not is_import_path(self.method):
-            return self.method in METHODS
-        try:
-            section_of(self.method)
-        except NectarError:
-            return False
-        return True
-
-    @property
     def foreign(self) -> bool:
-        """Whether the method is a Flower strategy named by import path."""
-        return is_import_path(self.method) and self._known and is_foreign(self.method)
+        """Whether the method is a Flower strategy named by import path, which is there."""
+        method = self.method
+        try:
+            section_of(method)  # a user's own may be in a folder that is not searched now
+        except (NectarError, KeyError):
+            return False
+        return is_foreign(method)
 
     @cached_property
     def facts(self) -> Facts | None:
@@ -118,12 +116,13 @@ class View:
         return measure if measure in MEASURES else "accuracy"
 
     @property
-    def above_untrained(self) -> list[dict[str, Any]]:
-        """The lines of rounds whose test loss, if that is trained by, was above the one before training."""
+    def above_untrained(self) -> list[int]:
+        """The rounds whose test loss, if that is trained by, was above the one before training."""
         if self.config is not None and self.config.weighs_classes:
             return []
-        losses = {line["round"]: number(accuracy(line, "test", "loss")) for line in self.lines}
-        return [line for line in self.rounds if losses[line["round"]] > losses.get(0, math.inf)]
+        rounds, losses = self.frame["round"], self.track("test.loss")
+        before = losses[rounds == 0].min()
+        return list(rounds[(rounds > 0) & (losses > before)])
 
     @property
     def display_name(self) -> str:
@@ -143,20 +142,38 @@ class View:
         dataset = self.settings.get("dataset", "unknown data")
         return f"{self.display_name} on {dataset}, seed {self.settings.get('seed', 'unknown')}"
 
-    @property
-    def lines(self) -> list[dict[str, Any]]:
-        """A line a round, that of round 0 first; rounds of a run still going may follow."""
-        return self.record.rounds
+    @cached_property
+    def frame(self) -> DataFrame:
+        """A row a line: round, bytes ``up`` and ``down`` of all sites, and figures such as ``test.accuracy``."""
+        kept = ("round", *self.PARTS, "train")
+        lines = [{key: line.get(key) for key in kept} for line in self.record.rounds]
+        moved = [line.get("bytes", {}) for line in self.record.rounds]
+        ways = {way: [total(each.get(way, {})) for each in moved] for way in ("up", "down")}
+        return json_normalize(lines or [{"round": 0}])[: len(lines)].assign(**ways)
+
+    def track(self, figure: str) -> Series:
+        """Return a figure such as ``test.accuracy`` by line, NaN where there is none."""
+        if figure not in self.frame:
+            return Series(math.nan, index=self.frame.index)
+        return self.frame[figure].map(number)
+
+    def over_sites(self, figure: str) -> Series:
+        """Return by line what the run's measure is over the sites: ``mean``, ``deviation`` or ``worst``."""
+        return self.track(f"sites.{figure}").fillna(self.track(f"validation.{figure}"))
+
+    def last_figures(self, part: str) -> dict[str, Any]:
+        """Return what the last line has of one of ``PARTS``."""
+        return dict((self.record.rounds[-1].get(part) if self.record.rounds else None) or {})
 
     @property
     def rounds(self) -> list[dict[str, Any]]:
         """The lines of rounds in which sites were asked."""
-        return [line for line in self.lines if line["round"] > 0]
+        return [line for line in self.record.rounds if line["round"] > 0]
 
     @property
     def reached(self) -> int:
         """The last round on record."""
-        return int(self.lines[-1]["round"]) if self.lines else 0
+        return int(self.record.rounds[-1]["round"]) if self.record.rounds else 0
 
     @property
     def matches(self) -> list[tuple[int, str, str, list[int]]]:
@@ -166,11 +183,6 @@ class View:
             for line in self.rounds
             for site, found in (line.get("notes") or {}).get("matches", {}).items()
         ]
-
-    @property
-    def sites(self) -> dict[str, dict[str, Any]]:
-        """What is known of each site."""
-        return self.record.sites
 
     @property
     def unlisted(self) -> dict[str, Any]:
@@ -234,43 +246,32 @@ class View:
         return "bad", f"{message[:1].upper()}{message[1:]}. {far}."
 
 
-def accuracy(line: Mapping[str, Any], of: str = "test", measure: str = "accuracy") -> Any:
-    """Return a line's accuracy, or another measure, on ``test``, ``validation`` or ``sites``, or None."""
-    return (line.get(of) or {}).get(measure)
-
-
 def judged_by(views: Sequence[View]) -> str:
     """Return where the accuracy of these runs was taken: ``test``, or ``sites`` where no server evaluated."""
-    tested = any(accuracy(line) is not None for view in views for line in view.lines)
+    tested = any(view.track("test.accuracy").notna().any() for view in views)
     return "test" if tested else "sites"
 
 
 def groups(views: Sequence[View]) -> dict[str, list[View]]:
-    """Return runs of one configuration, which differ in the seed, under a name that tells groups apart."""
-    by_key: dict[Any, list[View]] = {}
-    for view in views:
-        key = tuple(sorted((k, str(v)) for k, v in view.settings.items() if k not in _APART))
-        by_key.setdefault(key, []).append(view)
+    """Return runs of one configuration, which differ in the seed, under a name that tells groups apart.
+
+    That is the method and the settings in which others that have them differ.
+    """
+    stated = [{"method": "", **view.settings} for view in views]
+    settings = DataFrame(stated).map(str).drop(columns=[*_APART], errors="ignore")
+    differing = [
+        key
+        for key in settings
+        if key != "method" and len({str(one[key]) for one in stated if key in one}) > 1
+    ]
     named: dict[str, list[View]] = {}
-    for members in by_key.values():
-        name = unique = _name(members[0], [other[0] for other in by_key.values()])
+    for places in settings.groupby([*settings], sort=False).indices.values():
+        first = views[places[0]]
+        own = [f"{key}={first.settings[key]}" for key in differing if key in first.settings]
+        shown = own[:_MAX_NAMED] + ["..."] * (len(own) > _MAX_NAMED)
+        name = unique = ", ".join([first.display_name, *shown])
         number = 2
         while unique in named:
             unique, number = f"{name} ({number})", number + 1
-        named[unique] = members
+        named[unique] = [views[place] for place in places]
     return named
-
-
-def _name(view: View, all_views: Sequence[View]) -> str:
-    """Name a group by its method and the settings in which others that have them differ."""
-    own = view.settings
-    differing = [
-        key
-        for key, value in own.items()
-        if key not in (*_APART, "method")
-        and any(other.settings.get(key, value) != value for other in all_views)
-    ]
-    shown = [f"{key}={own[key]}" for key in differing[:_MAX_NAMED]]
-    if len(differing) > _MAX_NAMED:
-        shown.append("...")
-    return f"{view.display_name}, {', '.join(shown)}" if shown else view.display_name

@@ -381,7 +381,7 @@ def test_the_bytes_of_a_round_are_those_that_were_sent(runs: Runs, case: Case) -
 def test_its_record_is_reported_exported_and_scored(
     runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: Case
 ) -> None:
-    monkeypatch.setattr("nectar.export.bundle._write_graphs", lambda *_: ({}, ""))
+    monkeypatch.setattr("nectar.export.bundle.write_graphs", lambda *_: ({}, ""))
     past = RunRecord.open(runs.base(case).record.directory)
     assert past.completed
     text = page([View(past)])

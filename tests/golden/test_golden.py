@@ -68,6 +68,10 @@ def test_seeds_stand_together(records: dict[str, Path], tmp_path: Path) -> None:
     document = Document(pages.page(views))
     check(document)
     assert "0: 0.5556, 1: 0.5556" in document.text
+    for place in places:
+        (place / "config.yaml").unlink()
+    (members,) = groups([View(RunRecord.open(place)) for place in places]).values()
+    assert len(members) == 3, "of runs without settings none is known to differ"
 
 
 def compared() -> Results:

@@ -166,10 +166,13 @@ def test_false_alarms_of_the_fitted_half_never_pass_the_rate_and_no_lower_score_
 def test_the_area_is_the_share_of_pairs_in_order(
     members: list[float], controls: list[float]
 ) -> None:
-    pairs = [(m > c) + 0.5 * (m == c) for m in members for c in controls]
-    weight = torch.ones(len(controls), dtype=torch.float64)
+    weight = torch.arange(1, len(controls) + 1, dtype=torch.float64)
+    pairs = [[(m > c) + 0.5 * (m == c) for c in controls] for m in members]
+    expected = float(np.average(np.mean(pairs, 0), weights=weight))
     area = area_under(torch.tensor(members), torch.tensor(controls), weight)
-    assert math.isclose(area, float(np.mean(pairs)), rel_tol=1e-9)
+    assert math.isclose(area, expected, rel_tol=1e-9)
+    never = torch.full((1,), -torch.inf)
+    assert area_under(never, torch.cat([never, torch.zeros(1)]), torch.ones(2)) == 0.25
 
 
 def test_controls_weigh_by_class_as_members_do() -> None:

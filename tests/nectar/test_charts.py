@@ -9,6 +9,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from common.errors import ConfigError
@@ -125,6 +127,15 @@ def test_gaps_nothing_at_all_and_logarithms_are_drawn(tmp_path: Path) -> None:
     svg = chart((Series("bytes", [0, 10, 1000], [0.1, 0.5, 0.9]),), log_x=True)
     texts = [element.text for element in ElementTree.fromstring(svg).iter("text")]
     assert {"10", "100", "1000"} <= set(texts), "plain numbers, no mathematics"
+
+
+@given(st.floats(1e-3, 1e9), st.floats(1, 1e4))
+@settings(max_examples=25, deadline=None)
+def test_no_axis_has_a_single_mark(least: float, wide: float) -> None:
+    one = Series("s", [least, least * wide], [0.1, 0.9])
+    (axes,) = lines((one,), title="", x_label="", y_label="", log_x=True).axes
+    low, high = axes.get_xlim()
+    assert sum(low <= tick <= high for tick in axes.get_xticks()) > 1
 
 
 @pytest.mark.filterwarnings("error")

@@ -38,7 +38,7 @@ def test_the_digits_and_their_pictures(tmp_path: Path, capfd: pytest.CaptureFixt
     text = said(capfd, "data", "--draw", "c.png,c.svg", "--samples=s.png")
     assert "training  1,437 images" in text
     first = (tmp_path / "c.svg").read_bytes()
-    assert first.count(b"<text") > 60, "a number in every bubble"
+    assert first.count(b"<text") > 60, "a number in every cell"
     for name in ("c.png", "s.png"):
         assert Image.open(tmp_path / name).size > (300, 300)
     said(capfd, "data", "--draw", "c.svg")
@@ -60,12 +60,13 @@ def test_the_samples_are_rows_of_their_class(
         assert band.mean(axis=(0, 1)).argmax() == np.argmax(colour)
 
 
-def test_bubbles_grow_with_the_number_and_many_sites_have_no_numbers() -> None:
+def test_cells_darken_with_the_number_and_many_sites_have_no_numbers() -> None:
     counts = np.array([[4, 16], [0, 1]])
     figure = draw_counts(Holdings(("a", "b$"), ("x", "y"), counts), "t")
-    bubbles = figure.axes[0].collections[0]
-    widths = bubbles.get_widths()  # type: ignore[attr-defined]
-    np.testing.assert_allclose(widths / widths.max(), np.sqrt([4 / 16, 1, 1 / 16]))
+    (image,) = figure.axes[0].images
+    np.testing.assert_allclose(np.asarray(image.get_array()) ** 2, counts.T)
+    red, green, blue, _ = image.to_rgba(image.get_array())[1, 0]  # type: ignore[index]
+    assert 0.2 * red + 0.7 * green + 0.1 * blue > 0.5, "a dark number is read on the darkest cell"
     assert sorted(text.get_text() for text in figure.axes[0].texts) == ["1", "16", "4"]
     many = draw_counts(
         Holdings(tuple(f"partition-{i}" for i in range(100)), ("x", "y"), np.ones((100, 2), int)),

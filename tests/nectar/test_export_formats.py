@@ -113,7 +113,7 @@ def test_a_network_of_ones_own_needs_no_code_as_a_program(
     assert main([*words, "--allow-imports", "my_networks"]) == 0
     there = {path.name for path in (tmp_path / "out").iterdir()}
     assert there == {"README.md", "model.json", "model.pt2", "model.safetensors"}
-    assert ExportedModel.open(tmp_path / "out").shape == (1, 8, 8)
+    assert ExportedModel.open(tmp_path / "out").input.shape == (1, 8, 8)
     logits = "torch.export.load('out/model.pt2').module()(torch.zeros(3, 1, 8, 8))"
     done = subprocess.run(
         [sys.executable, "-I", "-c", f"import torch; print(tuple({logits}.shape))"],
@@ -189,4 +189,4 @@ def test_what_a_network_makes_constant_is_said(
     network = importlib.import_module("constant_networks").tiny((1, 8, 8), 10).eval()
     info = DatasetInfo("own", (1, 8, 8), tuple("abcdefghij"), (0.5,), (0.5,), 255.0)
     with pytest.raises(ConfigError, match="makes the number of images in a batch a constant"):
-        formats.Graphs(network, info).write("pt2", tmp_path)
+        formats.write_graphs(network, info, ["pt2"], tmp_path)

@@ -24,7 +24,7 @@ from common.samples.dataset import Dataset, DatasetInfo, Split
 from common.storage import tensor_file
 from common.wire.images import SyntheticImages
 from nectar.export.synthetic import write_synthetic
-from nectar.records.real_images import Control, MostCorrelated, RealImages, real_images
+from nectar.records.real_images import Control, Nearest, RealImages, real_images
 from nectar.records.record import RunRecord
 from nectar.records.synthetic_sets import contrast_of, load_sets
 from nectar.report import pictures
@@ -168,20 +168,20 @@ def test_the_most_similar_image_is_found_by_correlation_and_the_control_at_the_s
     sent = rng.normal(size=(5, 3, 4, 4)).astype(np.float32)
     sent[1] = 0.01 * pixels[3] + 7  # a private image, faint and far out of range
     sent[2] = -5 * pixels[8] + 2  # another, as a negative
-    found = real(parts, pixels, labels).most_correlated("own", torch.from_numpy(sent))
+    found = real(parts, pixels, labels).nearest("own", torch.from_numpy(sent), "stretched")
     assert found is not None
     table = np.array([[corr(image, pixels[j]) for j in range(40)] for image in sent])
     at = np.abs(table[:, :10]).argmax(1)
     assert at[1:3].tolist() == [3, 8]
-    np.testing.assert_allclose(found.correlations, table[np.arange(5), at], atol=1e-5)
-    assert found.correlations[1] == pytest.approx(1, abs=1e-4)
-    assert found.correlations[2] == pytest.approx(-1, abs=1e-4)
+    np.testing.assert_allclose(found.figures, table[np.arange(5), at], atol=1e-5)
+    assert found.figures[1] == pytest.approx(1, abs=1e-4)
+    assert found.figures[2] == pytest.approx(-1, abs=1e-4)
     np.testing.assert_allclose(found.images.numpy(), pixels[:10][at], atol=1e-6)
     assert found.control is not None
     assert (found.control.site, found.control.held, found.held) == ("same-class", 10, 10)
     expected = table[:, 30:]
     nearest = expected[np.arange(5), np.abs(expected).argmax(1)]
-    np.testing.assert_allclose(found.control.correlations, nearest, atol=1e-5)
+    np.testing.assert_allclose(found.control.figures, nearest, atol=1e-5)
     among = np.array([[corr(a, b) for b in pixels[:10]] for a in pixels[:10]])
     np.fill_diagonal(among, 0)
     assert found.typical == pytest.approx(float(np.median(np.abs(among).max(1))), abs=1e-5)
@@ -194,39 +194,37 @@ def test_no_change_of_contrast_or_brightness_moves_the_figures(
     rng = np.random.default_rng(1)
     held = real({"s": list(range(6))}, rng.random((6, 1, 3, 3)), [0] * 6)
     sent = torch.from_numpy(rng.random((4, 1, 3, 3), dtype=np.float32))
-    plain = held.most_correlated("s", sent)
-    moved = held.most_correlated("s", sent * gain * sign + shift)
+    plain = held.nearest("s", sent, "stretched")
+    moved = held.nearest("s", sent * gain * sign + shift, "stretched")
     assert plain is not None
     assert moved is not None
     assert torch.equal(moved.images, plain.images)
-    np.testing.assert_allclose(moved.correlations, sign * np.array(plain.correlations), atol=5e-3)
+    np.testing.assert_allclose(moved.figures, sign * np.array(plain.figures), atol=5e-3)
 
 
 def test_images_of_one_value_are_like_nothing_and_sites_alone_have_no_control() -> None:
     pixels = np.stack([np.full((1, 2, 2), 0.5), np.arange(4).reshape(1, 2, 2) / 3])
     held = real({"s": [0, 1], "nobody": []}, pixels, [0, 1])
-    found = held.most_correlated(
-        "s", torch.cat([torch.full((1, 1, 2, 2), 9.0), images([0, 1, 2, 3.5])])
+    found = held.nearest(
+        "s", torch.cat([torch.full((1, 1, 2, 2), 9.0), images([0, 1, 2, 3.5])]), "stretched"
     )
     assert found is not None
-    assert found.correlations[0] == 0.0
-    assert found.correlations[1] == pytest.approx(
-        corr(np.array([0, 1, 2, 3.5]), pixels[1]), abs=1e-6
-    )
+    assert found.figures[0] == 0.0
+    assert found.figures[1] == pytest.approx(corr(np.array([0, 1, 2, 3.5]), pixels[1]), abs=1e-6)
     assert found.control is None
     assert found.typical == 0.0, "its two images have nothing in common"
-    alone = real({"s": [1]}, pixels, [0, 1]).most_correlated("s", images([0, 1, 2, 3]))
+    alone = real({"s": [1]}, pixels, [0, 1]).nearest("s", images([0, 1, 2, 3]), "stretched")
     assert alone is not None
     assert alone.typical is None
-    assert held.most_correlated("elsewhere", images([0, 1, 2, 3])) is None
-    assert held.most_correlated("nobody", images([0, 1, 2, 3])) is None
+    assert held.nearest("elsewhere", images([0, 1, 2, 3]), "stretched") is None
+    assert held.nearest("nobody", images([0, 1, 2, 3]), "stretched") is None
 
 
 def test_the_words_name_the_image_that_is_most_the_sites_own() -> None:
     """Not the one with the largest correlation: 0.90 is reached elsewhere too, 0.80 is not."""
     control = Control("partition-1", 30, [0.88, 0.35, -0.1])
-    found = MostCorrelated(torch.zeros(3, 1, 2, 2), [0.90, -0.80, 0.2], 0.7, 1, control)
-    message = pictures._of_most_correlated(found)
+    found = Nearest(torch.zeros(3, 1, 2, 2), [0.90, -0.80, 0.2], 0.7, 1, control)
+    message = pictures._of_correlations("own", found)
     assert "this site's 1 image, whatever its sign: median 0.80, largest 0.90." in message
     assert "has 0.70 (median) with its most similar other one" in message
     assert "the 30 images of partition-1" in message
@@ -234,7 +232,7 @@ def test_the_words_name_the_image_that_is_most_the_sites_own() -> None:
     assert "most this site's own has 0.80 here and 0.35 there" in message
     assert "shows the class, not a person's sample" in message
     assert "is a private example shown" in message
-    alone = pictures._of_most_correlated(replace(found, control=None, typical=None))
+    alone = pictures._of_correlations("own", replace(found, control=None, typical=None))
     assert "No other site's images are at hand to compare with" in alone
     assert "private example" not in alone
     assert "most similar other one" not in alone
@@ -279,7 +277,7 @@ def test_the_report_compares_fedsynths_images_with_a_control(fedsynth: Record) -
     assert f"{near['norm-error']:.4f}" in document.text
     assert "Equal updates have 1 and 0." in document.text
     alts = [image["alt"] for image in document.all("img")]
-    assert any(alt.endswith("the most similar real image of each") for alt in alts)
+    assert any(alt.endswith("the real image that is most similar for each") for alt in alts)
     assert not any("nearest" in alt for alt in alts)
 
 
@@ -311,9 +309,9 @@ def test_each_is_beside_the_senders_and_the_receivers_nearest(
     asked: list[str] = []
     real = RealImages.nearest
 
-    def noted(self: RealImages, site: str, images: Any) -> Any:
+    def noted(self: RealImages, site: str, images: Any, *contrast: Any) -> Any:
         asked.append(site)
-        return real(self, site, images)
+        return real(self, site, images, *contrast)
 
     monkeypatch.setattr(RealImages, "nearest", noted)
     record = run(small(method="feddpms", rounds=3, set=DPMS))
@@ -333,5 +331,7 @@ def test_each_is_beside_the_senders_and_the_receivers_nearest(
     for helper, site in helped.items():
         assert f"nearest at {site}" in document.text
         alternatives = [image["alt"] for image in document.all("img")]
-        assert any(a.startswith(helper) and a.endswith(f"each at {site}") for a in alternatives)
+        assert any(
+            a.startswith(helper) and a.endswith(f"nearest at {site} for each") for a in alternatives
+        )
     assert isinstance(real_images(view.record), RealImages)

@@ -24,9 +24,9 @@ from nectar.audit.images.at_record import audit_record
 from nectar.export import bundle
 from nectar.export.readme import readme
 from nectar.records.record import RunRecord
-from nectar.report.page import Charts, page
+from nectar.report.curves import Charts
+from nectar.report.page import page
 from nectar.report.pictures import Images
-from nectar.report.tables import learned
 from nectar.report.view import View
 from server_app.pictures import save_sets
 from server_app.run_directory import AUDIT
@@ -98,7 +98,7 @@ def light(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the drawing, which no value of these files changes, and parse the same settings once."""
     monkeypatch.setattr("yaml.safe_load", cache(yaml.safe_load))
     monkeypatch.setattr("nectar.report.pictures.of_run", lambda *_: Images())
-    monkeypatch.setattr("nectar.report.page.of_run", lambda *_: Charts([], "", []))
+    monkeypatch.setattr("nectar.report.curves.of_run", lambda *_: Charts([], "", []))
 
 
 @pytest.fixture
@@ -125,7 +125,8 @@ def test_an_odd_audit_is_a_sentence(record: Path, monkeypatch: pytest.MonkeyPatc
 
     def render(template: str, runs: list[dict[str, Any]], **_: Any) -> None:
         view = runs[0]["view"]
-        if learned(view):
+        if view.record.audit:
+            outcome.tables(view.record.audit)
             outcome.sentence(view.record.audit)
 
     monkeypatch.setattr("nectar.report.page.render", render)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +14,11 @@ import pytest
 import torch
 from federation import run
 from PIL import Image
+from sklearn.metrics import precision_recall_fscore_support
 
 from common.data.loading import load
 from nectar.cli import main
+from nectar.confusion import by_class, mistakes
 from nectar.export.bundle import export
 from nectar.export.inputs import batches, labelled
 from nectar.export.model import ExportedModel
@@ -194,5 +197,16 @@ def test_constants_that_normalise_nothing_are_a_sentence(
     (odd / "model.json").write_text(json.dumps(about))
     assert main(["score", str(odd), "dataset=digits"]) == 2
     message = capsys.readouterr().err
-    assert f"model.json's {key} holds" in message
+    assert re.search(rf"model.json's input.{key}(.0)? holds", message)
     assert message.count("\n") == 1
+
+
+def test_figures_by_class_are_those_of_scikit_learn() -> None:
+    counts = np.array([[5, 1, 0], [2, 7, 0], [3, 0, 4]])
+    true, predicted = (np.repeat(axis.ravel(), counts.ravel()) for axis in np.indices((3, 3)))
+    found = by_class(counts.tolist())
+    expected = precision_recall_fscore_support(true, predicted)
+    for name, values in zip(("precision", "recall", "f1", "images"), expected, strict=True):
+        np.testing.assert_allclose(found[name], values)
+    assert by_class([[1, 0], [0, 0]])["recall"].isna().tolist() == [False, True]
+    assert mistakes(counts.tolist(), 2) == [(2, 0, 3, 7), (1, 0, 2, 9)]

@@ -269,7 +269,7 @@ def test_line_report_trackers_and_frame_say_it(
         f"{test['auc']:.4f}",
         "true class by row, predicted by column",
         f"F1 {sites['mean']:.4f} in the mean of sites",
-        "Of its held-out images each told how many of each class were taken for which",
+        "Of its held-out images each reported how many of each class were taken for which",
         "precision",
     ):
         assert message in page.text

@@ -33,7 +33,7 @@ from nectar.audit.images.examining import (
     MOST_SITES,
     Evidence,
     Sent,
-    everybody,
+    concatenated,
     examined,
     notes_of,
     outcome,
@@ -111,7 +111,7 @@ def audit_record(directory: Path, policy: ImportPolicy | None = None) -> dict[st
             f"The record keeps the sets of round{'s' if len(rounds) > 1 else ''} {_listed(rounds)} of {reached}: "
             "what left in other rounds is not counted, and may show more."
         )
-    evidence = Evidence.of(members, everybody([*controls.values()]), division.run.info, sent)
+    evidence = Evidence.of(members, concatenated([*controls.values()]), division.run.info, sent)
     by_model = dict(_by_model(past, division, checkpoint, evidence, notes))
     about = {
         "record": past.id,
@@ -127,8 +127,8 @@ def audit_record(directory: Path, policy: ImportPolicy | None = None) -> dict[st
     if past.config.method == "fedmd":
         by_sums = dict(_by_logits(division.run, checkpoint, evidence))
         notes.append(_LOGITS if by_sums else _NO_LOGITS)
-    whole, sites = examined(evidence, by_model, by_sums)
-    content = outcome(whole, sites, about, [*notes, *notes_of(evidence)])
+    overall, sites = examined(evidence, by_model, by_sums)
+    content = outcome(overall, sites, about, [*notes, *notes_of(evidence)])
     write_json(past.directory / AUDIT, content)
     return content
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from nectar.records.record_shape import Found
@@ -210,12 +211,10 @@ def threshold_at(scores: Tensor, weight: Tensor, rate: float) -> float:
 
 def area_under(members: Tensor, controls: Tensor, weight: Tensor) -> float:
     """Return the chance that a member's score is above that of a control drawn by weight; a tie counts half."""
-    ordered, at = controls.double().sort()
-    below = torch.cat([weight.new_zeros(1), weight[at].cumsum(0)])
-    scores = members.double()
-    left = below[torch.searchsorted(ordered, scores)]
-    right = below[torch.searchsorted(ordered, scores, right=True)]
-    return float(((left + right) / 2).mean() / below[-1])
+    _, ranks = torch.unique(torch.cat([members, controls]), return_inverse=True)  # may be infinite
+    truth = torch.arange(len(ranks)) < len(members)
+    worth = torch.cat([weight.new_ones(len(members)), weight])
+    return float(roc_auc_score(truth, ranks, sample_weight=worth))
 
 
 def _binomial(share: float, number: float) -> float:

@@ -24,8 +24,8 @@ from nectar.audit.images.attacks import (
     Scored,
     figures,
 )
-from nectar.records.record_shape import Found, Nearest
-from nectar.text import aligned
+from nectar.records.record_shape import ExaminedSite, Found, Nearest
+from nectar.text import MISSING, Table, aligned
 from synth.distribution_matching import doubled as blown_up
 
 MOST_UNMIXED = 8_000
@@ -50,35 +50,11 @@ def nearest(own: Tensor, other: Tensor, by_chance: Tensor) -> Nearest:
     return Nearest(**dict(zip(Nearest.model_fields, figures, strict=True)))
 
 
-@dataclass(frozen=True)
-class Examined:
-    """What was found of one site, or of all.
-
-    Parameters
-    ----------
-    attacks : mapping of str to Found
-        By the attack's name.
-    nearest : Nearest or None
-        None if it sent no images, and for all sites unless what they sent is known for all together only.
-    """
-
-    images: int
-    attacks: Mapping[str, Found]
-    nearest: Nearest | None = None
-
-    @property
-    def strongest(self) -> str:
-        """The name of the attack that finds the most members, of those alike the one with the larger area."""
-        return max(
-            self.attacks, key=lambda n: (self.attacks[n].found, self.attacks[n].area), default=""
-        )
-
-
 def examined(
     evidence: Evidence,
     by_model: Mapping[str, Tensor],
     by_sums: Mapping[str, Mapping[str, Tensor]] | None = None,
-) -> tuple[Examined, dict[str, Examined]]:
+) -> tuple[ExaminedSite, dict[str, ExaminedSite]]:
     """Return what is found of all sites together, and of each of the first hundred.
 
     Parameters
@@ -92,12 +68,13 @@ def examined(
     for label in range(len(evidence.info.classes)):
         search.look_at(label)
 
-    def found(who: str, members: Tensor, images: int) -> Examined:
+    def found(who: str, members: Tensor, images: int) -> ExaminedSite:
         scores = {**search.scores.get(who, {}), **(by_sums or {}).get(who, {}), **by_model}
         each = {name: _figures(evidence, members, score) for name, score in scores.items()}
         attacks = {name: figure for name, figure in each.items() if figure is not None}
-        apart = search.apart.get(who)
-        return Examined(images, attacks, None if apart is None else nearest(*apart))
+        strongest = max(attacks, key=lambda n: (attacks[n].found, attacks[n].area), default="")
+        near = nearest(*search.distances[who]) if who in search.distances else None
+        return ExaminedSite(images=images, strongest=strongest, attacks=attacks, nearest=near)
 
     sent = {site: len(one) for site, one in evidence.sent.items()}
     sites = {
@@ -116,7 +93,7 @@ def attacks_on(evidence: Evidence) -> list[str]:
 
 
 def notes_of(evidence: Evidence) -> list[str]:
-    """Describe what was not examined, and why."""
+    """Return notes on what was not examined, and why."""
     notes = []
     if attacks_on(evidence) and "unmixing" not in attacks_on(evidence):
         notes.append(
@@ -140,23 +117,23 @@ class _Search:
     ----------
     scores : dict of str to dict
         By site and attack, against what it sent, and under ALL_SITES against all: float32 [n].
-    apart : dict of str to Tensor
+    distances : dict of str to Tensor
         By site, what `nearest` takes of each image that it sent: float32 [3, m].
     """
 
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
         self._attacks = attacks_on(evidence)
-        self._told = [
+        self._listed = [
             site for site in (ALL_SITES, *evidence.sites[:MOST_SITES]) if site in evidence.sent
         ]
         none = torch.full(evidence.kind.shape, -torch.inf)
         self.scores = {
             who: {name: none.clone() for name in self._attacks}
-            for who in dict.fromkeys((ALL_SITES, *self._told))
+            for who in dict.fromkeys((ALL_SITES, *self._listed))
         }
-        self.apart = {
-            site: torch.full((3, len(evidence.sent[site])), torch.inf) for site in self._told
+        self.distances = {
+            site: torch.full((3, len(evidence.sent[site])), torch.inf) for site in self._listed
         }
 
     def look_at(self, label: int) -> None:
@@ -177,26 +154,26 @@ class _Search:
                     for who in {ALL_SITES, site} & self.scores.keys():
                         best = self.scores[who][name]
                         best[rows] = torch.maximum(best[rows], found.amax(1))
-                    if name == "nearest" and site in self._told:
+                    if name == "nearest" and site in self._listed:
                         self._measure(site, at, rows, candidates.pixels, found)
 
     def _measure(self, site: str, at: Tensor, rows: Tensor, pixels: Tensor, near: Tensor) -> None:
         """Note the distances to the nearest of the site's own images and of the controls, exactly."""
-        evidence, apart = self._evidence, self.apart[site]
+        evidence, distances = self._evidence, self.distances[site]
         owner, sent = evidence.owner[rows], evidence.sent[site].pixels[at]
-        other = owner == NOBODY
+        other = owner == CONTROL
         own = ~other if site == ALL_SITES else owner == evidence.sites.index(site)
         for place, mask in enumerate((own, other)):
             if mask.any():
                 distance = ((pixels[mask][near[mask].argmax(0)] - sent) ** 2).mean(1).sqrt()
-                apart[place, at] = torch.minimum(apart[place, at], distance)
-        apart[2, at] = float(own.sum() / (own | other).sum().clamp_min(1))
+                distances[place, at] = torch.minimum(distances[place, at], distance)
+        distances[2, at] = float(own.sum() / (own | other).sum().clamp_min(1))
 
 
 # ---- evidence ------------------------------------------------------------------------------------
 # What an audit of images goes by: who was in the data, who was not, and what left.
 
-NOBODY = -1
+CONTROL = -1
 """The owner of a control."""
 
 
@@ -228,7 +205,7 @@ class Evidence:
     candidates : Samples
         Members and controls, as they are stored.
     owner : Tensor
-        int64 [n]: the position in ``sites`` of the site that trains on it, or NOBODY.
+        int64 [n]: the position in ``sites`` of the site that trains on it, or CONTROL.
     kind : Tensor
         int64 [n], MEMBER, FITTED or COUNTED of :mod:`nectar.audit.images.attacks`.
     sent : mapping of str to Sent
@@ -252,11 +229,11 @@ class Evidence:
     ) -> Evidence:
         """Put it together; half of the controls of each class fit thresholds, the others are counted."""
         owners = [torch.full((len(one),), i) for i, one in enumerate(members.values())]
-        owner = torch.cat([*owners, torch.full((len(controls),), NOBODY)])
+        owner = torch.cat([*owners, torch.full((len(controls),), CONTROL)])
         kind = torch.full((len(owner),), MEMBER)
-        kind[owner == NOBODY] = _halves(controls.labels)
+        kind[owner == CONTROL] = _halves(controls.labels)
         return cls(
-            everybody([*members.values(), controls]), owner, kind, tuple(members), info, sent
+            concatenated([*members.values(), controls]), owner, kind, tuple(members), info, sent
         )
 
     def pixels(self, rows: Tensor) -> Tensor:
@@ -264,7 +241,7 @@ class Evidence:
         return self.candidates.raw[rows].flatten(1).to(torch.float32) / self.info.scale
 
 
-def everybody(parts: Sequence[Samples]) -> Samples:
+def concatenated(parts: Sequence[Samples]) -> Samples:
     """Return samples of one data set as one."""
     raw, labels = (
         torch.cat(each) for each in zip(*((p.raw, p.labels) for p in parts), strict=True)
@@ -310,7 +287,10 @@ LIMITS = (
 
 
 def outcome(
-    whole: Examined, sites: Mapping[str, Examined], about: Mapping[str, Any], notes: Sequence[str]
+    overall: ExaminedSite,
+    sites: Mapping[str, ExaminedSite],
+    about: Mapping[str, Any],
+    notes: Sequence[str],
 ) -> dict[str, Any]:
     """Return the outcome as JSON can state it.
 
@@ -326,17 +306,8 @@ def outcome(
         "rate": RATE,
         **about,
         "notes": [*notes, LIMITS],
-        "all": _stated(whole),
-        "sites": {site: _stated(each) for site, each in sites.items()},
-    }
-
-
-def _stated(one: Examined) -> dict[str, Any]:
-    return {
-        "images": one.images,
-        "attacks": {name: found.model_dump() for name, found in one.attacks.items()},
-        "nearest": None if one.nearest is None else one.nearest.model_dump(),
-        "strongest": one.strongest,
+        "all": overall.model_dump(),
+        "sites": {site: each.model_dump() for site, each in sites.items()},
     }
 
 
@@ -345,64 +316,57 @@ def plus_minus(found: Mapping[str, Any], name: str, digits: int = 1) -> str:
     return f"{100 * found[name]:.{digits}f} ± {100 * found[f'{name}_error']:.{digits}f} %"
 
 
-def attack_rows(examined: Mapping[str, Any]) -> list[list[str]]:
-    """Return a row an attack: its name, area, members found, false alarms counted; the strongest is marked."""
-    return [
+def tables(content: Mapping[str, Any]) -> list[Table]:
+    """Return what each attack finds of all sites, the strongest marked, and what is known of each site."""
+    strongest = content["all"]["strongest"]
+    attacks = [
         [
-            f"{name} *" if name == examined["strongest"] else name,
+            f"{name} *" if name == strongest else name,
             f"{found['area']:.3f} ± {found['area_error']:.3f}",
             plus_minus(found, "found"),
             plus_minus(found, "false_alarms"),
         ]
-        for name, found in examined["attacks"].items()
+        for name, found in content["all"]["attacks"].items()
+    ]
+    return [
+        Table("Attacks on all sites together, the strongest with *", _ATTACK_HEAD, attacks),
+        Table(
+            "Attacks by site",
+            _SITE_HEAD,
+            [_site_row(site, each) for site, each in content["sites"].items()],
+        ),
     ]
 
 
-ATTACK_HEAD = ("attack", "area", f"members found at {100 * RATE:g} %", "false alarms counted")
-SITE_HEAD = (
-    "site",
-    "members",
-    "images",
-    "own",
-    "other",
-    "nearer to own",
-    "by chance",
-    "strongest",
-    "found",
-    "area",
+_ATTACK_HEAD = ("attack", "area", f"members found at {100 * RATE:g} %", "false alarms counted")
+_SITE_HEAD = (
+    *("site", "members", "images", "own", "other", "nearer to own", "by chance"),
+    *("strongest", "found", "area"),
 )
 
 
-def site_rows(content: Mapping[str, Any]) -> list[list[str]]:
-    """Return a row a site: members, images, median distances, share nearer to its own, and the strongest attack."""
-    rows = []
-    for site, each in content["sites"].items():
-        found = each["attacks"].get(each["strongest"])
-        near = each.get("nearest") or {}
-        rows.append(
-            [
-                site,
-                f"{found['members']:,}" if found else _NOTHING,
-                f"{each['images']:,}",
-                *(_number(near.get(key)) for key in ("own_median", "other_median")),
-                *(_share(near.get(key)) for key in ("nearer_to_own", "nearer_by_chance")),
-                each["strongest"] or _NOTHING,
-                plus_minus(found, "found") if found else _NOTHING,
-                f"{found['area']:.3f}" if found else _NOTHING,
-            ]
-        )
-    return rows
+def _site_row(site: str, each: Mapping[str, Any]) -> list[str]:
+    """Return members, images, median distances, share nearer to its own, and the strongest attack."""
+    found, near = each["attacks"].get(each["strongest"]), each.get("nearest") or {}
+    distances = (near.get(key) for key in ("own_median", "other_median"))
+    shares = (near.get(key) for key in ("nearer_to_own", "nearer_by_chance"))
+    return [
+        site,
+        f"{found['members']:,}" if found else MISSING,
+        f"{each['images']:,}",
+        *(MISSING if value is None else f"{value:.3f}" for value in distances),
+        *(MISSING if value is None else f"{100 * value:.0f} %" for value in shares),
+        each["strongest"] or MISSING,
+        plus_minus(found, "found") if found else MISSING,
+        f"{found['area']:.3f}" if found else MISSING,
+    ]
 
 
 def as_text(content: Mapping[str, Any]) -> str:
     """Return the outcome for a terminal."""
-    parts = [sentence(content)]
-    if content["all"]["attacks"]:
-        parts.append(aligned([ATTACK_HEAD, *attack_rows(content["all"])]))
-    if content["sites"]:
-        parts.append(aligned([SITE_HEAD, *site_rows(content)]))
-        parts.append(DISTANCES)
-    return "\n\n".join([*parts, *content["notes"]])
+    shown = [aligned([table.head, *table.rows]) for table in tables(content) if table.rows]
+    notes = [DISTANCES] if content["sites"] else []
+    return "\n\n".join([sentence(content), *shown, *notes, *content["notes"]])
 
 
 DISTANCES = (
@@ -415,28 +379,17 @@ DISTANCES = (
 def sentence(content: Mapping[str, Any]) -> str:
     """Say who the members and controls are, and what the strongest attack finds."""
     controls = ", ".join(f"{count:,} {what}" for what, count in content["controls"].items())
-    whole = content["all"]
-    found = whole["attacks"].get(whole["strongest"])
+    overall = content["all"]
+    found = overall["attacks"].get(overall["strongest"])
     members = f"{found['members']:,} members" if found else "No members"
-    message = [f"{members} (all images that sites train on); controls: {controls}."]
+    sentences = [f"{members} (all images that sites train on); controls: {controls}."]
     after = f" after round {content['round']}" if "round" in content else ""
-    if whole["images"] or not found:
-        message.append(f"{whole['images']:,} images that were sent were read{after}.")
+    if overall["images"] or not found:
+        sentences.append(f"{overall['images']:,} images that were sent were read{after}.")
     if found:
-        message.append(
-            f"The strongest attack, {whole['strongest']}, finds {plus_minus(found, 'found')} of the members where "
+        sentences.append(
+            f"The strongest attack, {overall['strongest']}, finds {plus_minus(found, 'found')} of the members where "
             f"{plus_minus(found, 'false_alarms')} of the controls are taken for some; area "
             f"{found['area']:.3f} ± {found['area_error']:.3f}."
         )
-    return " ".join(message)
-
-
-_NOTHING = "–"
-
-
-def _number(value: Any) -> str:
-    return _NOTHING if value is None else f"{value:.3f}"
-
-
-def _share(value: Any) -> str:
-    return _NOTHING if value is None else f"{100 * value:.0f} %"
+    return " ".join(sentences)
