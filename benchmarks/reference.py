@@ -224,7 +224,7 @@ _REMARKS = {
     "fedssyn": "Once, to the other sites too; then what the inner method sends. A generator trained on few "
     "images can reproduce some. `fedssyn.noise_multiplier` covers the images alone.",
     "fedsynth": "The batches of a site with few examples can show these.",
-    "ridge": "Once. The sums give the class counts, and identify every member that is among an attacker's "
+    "ridge": "Once. The sums give the class counts, and can identify every member that is among an attacker's "
     "candidates ([measured](../results/ridge.md)).",
     "feddm start=mix:4": "Means of real images can be taken apart.",
     "feddm start=real": "They look like the real images they began as. A site can forbid it: `allow-start='noise'`.",
