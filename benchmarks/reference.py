@@ -38,6 +38,7 @@ from nectar.commands.config import Description
 from nectar.commands.config import describe as described
 from nectar.comparison.paper_table import PaperTable, TableRow, read_paper_table, title
 from nectar.comparison.papers import paper_items
+from nectar.report.privacy import RELEASED
 from nectar.text import plural
 
 ROOT = Path(__file__).parents[1]
@@ -207,53 +208,110 @@ def _returned_by(function: Callable[..., int]) -> str:
 # ---- methods
 
 
+#: settings with which a method sends something else than by its defaults
+_OTHERWISE = {
+    "feddm": ({"start": "mean"}, {"start": "mix:4"}, {"start": "real"}),
+    "fedssyn": ({"source": "real"},),
+}
+#: what the columns of the table do not show
+_REMARKS = {
+    "feddm": "Images of a class with few examples come close to these. Noise: set `feddm.mechanism`.",
+    "fedaf": "Also the mean logits and soft labels of each class; the mean over one image is that image's.",
+    "real": "A site can forbid it: `allow-start='noise'`.",
+    "fedmix": "A mean of two images shows both.",
+    "fedgen": "Noise covers the weights if `privacy.counts=public`; else it is refused.",
+    "feddpms": "Once, a decoder and the means. Without noise the means alone are covered, given the weights.",
+    "fedssyn": "Once, to the other sites too; then what the inner method sends. A generator trained on few "
+    "images can reproduce some. `fedssyn.noise_multiplier` covers the images alone.",
+    "fedsynth": "The batches of a site with few examples can show these.",
+    "ridge": "Once. The sums give the class counts, and can identify every member that is among an attacker's "
+    "candidates ([measured](../results/ridge.md)).",
+    "feddm start=mix:4": "Means of real images can be taken apart.",
+    "feddm start=real": "They look like the real images they began as. A site can forbid it: `allow-start='noise'`.",
+    "fedssyn source=real": "Refused in a real federation.",
+}
+
+
 def methods() -> str:
-    """Return the methods: what each sends, tells and takes."""
+    """Return the methods: which data each takes, and what leaves a site under it."""
     kinds = tuple(KINDS)
-    rows, told = [], []
+    rows = []
     for name, method in METHODS.items():
-        cls = settings_class(name)
-        message = cls().disclosure() or Disclosure("nothing")
-        summary = prose((inspect.getdoc(cls) or "").partition("\n")[0])
+        summary = prose((inspect.getdoc(settings_class(name)) or "").partition("\n")[0])
         link = f"[`{name}`](settings.md#{name})"
         rows.append((link, summary, *(_yes(kind in method.takes) for kind in kinds)))
-        switches = (message.unchanged, message.labels, message.class_counts, message.update)
-        covers = _yes(method.private), _yes(method.averages)
-        told.append((f"`{name}`", message.payload, message.began_as, *map(_yes, switches), *covers))
     head = (
         "method",
         "sends",
         "began as",
-        "real data",
-        "labels",
-        "counts",
-        "update",
-        "DP",
+        "shows the server",
+        "with noise",
+        "secret sum",
         "robust",
+        "remark",
     )
+    released = [(f"`{name}`", text) for name, text in RELEASED.items()]
     return "\n\n".join(
         [
             "# Methods",
             "`nectar run METHOD`, `nectar compare METHOD METHOD`. How each works: "
-            "[baselines and bounds](../methods.md) and the pages beside it.",
+            "[baselines and bounds](../methods.md) and the pages of the methods.",
             table(("method", "what it is", *kinds), rows),
             "## What leaves a site",
-            "By the default settings, as the record of a run states it (`privacy` in `provenance.json`) and the report "
-            "words it; settings can change it, such as `feddm.start=real`.",
+            "The examples stay at the site, except in the rows that say *real images*. What is sent is computed from "
+            "them: **without noise, treat it as personal data.** The rows show the default settings, and below a "
+            "method the settings that change them. The record of a run states the same (`privacy` in "
+            "`provenance.json`), and so does its report.",
             "![What a site sends, from real images to nothing, and which methods send it](../images/leaves.svg)",
-            table(head, told),
-            "- **began as**: what the thing sent was made from; empty: it was trained or computed.\n"
-            "- **real data**: real examples are sent as they are.\n"
-            "- **labels**: which classes a site holds can be read from it. **counts**: also how many of each.\n"
-            "- **update**: it is the site's update, or gives it to whoever has the round's weights.\n"
-            "- **DP**: `privacy.noise_multiplier` above 0 covers all that is sent (FedDM: with `feddm.mechanism`).\n"
-            "- **robust**: `federation.robust` can put a median in place of the mean.",
+            table(head, _sent()),
+            "- **began as**: what the images or batches were made from; empty: trained or computed.\n"
+            "- **shows the server**: *examples*: real ones, unchanged. *labels*: which classes a site holds. "
+            "*counts*: how many examples of each. *update*: the site's update, or enough to compute it from the "
+            "round's weights; membership inference and gradient inversion apply to it.\n"
+            "- **with noise**: `privacy.noise_multiplier` above 0 covers everything that is sent, or is refused.\n"
+            "- **secret sum**: `federation.secret=on` shows the server the total only; *noise*: the total can carry "
+            "noise in shares of the sites ([secret sum](../secret-sum.md)).\n"
+            "- **robust**: `federation.robust` can replace the mean by a median, a trimmed mean or Krum.",
+            "In addition, without noise, a site reports its number of examples, losses and seconds, and how many of "
+            "the images it sends are copies of real ones. In a run with noise none of these leaves, except the number "
+            "of examples if it is declared public ([a private run](../privacy.md#a-private-run)).",
+            "## What leaves by each mechanism",
+            "With noise, a site's [ledger](../site-ledger.md) names the mechanism of each release:",
+            table(("in the ledger", "what a site sends"), released),
         ]
     )
 
 
-def _yes(said: bool) -> str:
-    return "yes" if said else ""
+def _sent() -> Iterator[tuple[str, ...]]:
+    """Yield what a site sends: a row for each method, and for each setting that changes it."""
+    for name, method in METHODS.items():
+        for changed in ({}, *_OTHERWISE.get(name, ())):
+            disclosure = settings_class(name)(**changed).disclosure() or Disclosure("nothing")
+            words = " ".join(f"{key}={value}" for key, value in changed.items())
+            shown = {
+                "examples": disclosure.unchanged,
+                "labels": disclosure.labels,
+                "counts": disclosure.class_counts,
+                "update": disclosure.update,
+            }
+            sends = disclosure.payload != "nothing"
+            covered = method.private and disclosure.began_as in ("", "noise")
+            noised = "covered" if covered else "refused"
+            summed = "with noise" if method.noised else "yes"
+            yield (
+                f"`{name}`" + (f" `{name}.{words}`" if words else ""),
+                disclosure.payload,
+                disclosure.began_as,
+                ", ".join(key for key, value in shown.items() if value),
+                noised if sends else "",
+                summed if method.summed else "",
+                _yes(method.averages),
+                _REMARKS.get(f"{name} {words}".strip(), ""),
+            )
+
+
+def _yes(stated: bool) -> str:
+    return "yes" if stated else ""
 
 
 # ---- data sets

@@ -1,4 +1,4 @@
-"""All that is written below a site's state directory has a row in docs/site.md, which says what keeps it apart."""
+"""Every file written below a site's state directory has a row in docs/site-ledger.md."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _WORDS = {
 
 def rows() -> dict[str, list[str]]:
     """Return the files of each row of the table, as patterns."""
-    page = (ROOT / "docs" / "site.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "site-ledger.md").read_text(encoding="utf-8")
     table = page.partition("## What lies in `state-dir`")[2].partition("\n\n- ")[0]
     firsts = [
         line.split("|")[1]

@@ -59,7 +59,7 @@ def test_the_page_says_what_left_by_each_mechanism(small: Small, name: str) -> N
     text = words.replace(ONE, "") + steps + " privacy.noise=auto feddpms.smallest=1"
     named, page = page_of(small, method, own + text)
     assert named
-    told = (ROOT / "docs" / "data-protection.md").read_text()
+    told = (ROOT / "docs" / "reference" / "methods.md").read_text()
     for mechanism in named:
         assert f"A device sent {RELEASED[mechanism]}." in page
         assert f"| `{mechanism}` | {RELEASED[mechanism]} |" in told

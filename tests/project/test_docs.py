@@ -159,7 +159,7 @@ def test_every_picture_of_the_documents_is_there_and_used() -> None:
     assert {path for path in folder.iterdir() if path not in used} == set()
 
 
-@pytest.mark.parametrize("name", ["operator.md", "site.md"])
+@pytest.mark.parametrize("name", ["troubleshooting.md", "site.md"])
 def test_a_log_line_that_a_page_explains_is_one_that_the_code_writes(name: str) -> None:
     """Nectar's, or Flower's."""
     table = (ROOT / "docs" / name).read_text("utf-8").partition("\n| the log says |")[2]

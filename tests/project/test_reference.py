@@ -60,6 +60,24 @@ def test_everything_has_its_place() -> None:
     assert all(f"\n| `{key}=" in written["node-config.md"] for key in shown)
 
 
+def test_what_leaves_a_site_has_a_row_for_each_method_and_each_start_that_changes_it() -> None:
+    """Worked out by hand: of whole rows only what a reader must not miss."""
+    _, _, rest = (PLACE / "methods.md").read_text(encoding="utf-8").partition("## What leaves a")
+    rows = {
+        cells[0].strip(): [cell.strip() for cell in cells[1:]]
+        for line in rest.partition("## What leaves by")[0].splitlines()
+        if (cells := line.strip("|").split("|"))[0].startswith(" `")
+    }
+    assert {name.split()[0].strip("`") for name in rows} == set(METHODS)
+    assert rows["`feddm`"][:4] == ["synthetic images", "noise", "labels", "covered"]
+    for start in ("real", "mix:4"):
+        assert rows[f"`feddm` `feddm.start={start}`"][1:4] == ["real examples", "labels", "refused"]
+    assert rows["`real`"][:4] == ["real images", "real examples", "examples, labels", "refused"]
+    assert rows["`fedavg`"][2:6] == ["update", "covered", "with noise", "yes"]
+    assert rows["`fedmix`"][2:4] == ["labels, update", "refused"]
+    assert rows["`server`"] == ["nothing", *[""] * 6]
+
+
 def test_a_setting_of_the_default_run_shows_both_values() -> None:
     text = reference.settings()
     assert "| `iterations` | `1000` (digits: `100`) | matching steps " in text
