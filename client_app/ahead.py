@@ -83,7 +83,7 @@ def together(run: Run) -> int:
 
 @lru_cache(maxsize=16)
 def refused(run: Run) -> str:
-    """Return why the sites of a run are not trained together whatever is asked, in a few words; empty if they are."""
+    """Return why the sites of a run cannot be trained together, in a few words; empty if they can."""
     config, client = run.config, client_class(run.config.method)
     if "local" not in vars(client):  # a class that inherits it may do more around it
         return f"the sites of method={config.method} do more than plain local training"
@@ -131,7 +131,7 @@ def _train(
     """Train the sites of ``due`` that were sent the same weights as the first."""
     server_round, sent = int(str(config["server-round"])), due[0][0].content.array_records["arrays"]
     due = [(m, c) for m, c in due if _are_same(m.content.array_records["arrays"], sent)]
-    begun = time.perf_counter()
+    started = time.perf_counter()
     names, sites, start = list[str](), list[SiteTraining](), None
     for message, context in due:
         client = client_of(message, context)
@@ -148,7 +148,7 @@ def _train(
         return
     model, settings = run.model_with(start), run.settings(FedAvgSettings)
     ended = train_stacked(model, sites, settings, server_round=server_round)
-    share = (time.perf_counter() - begun) / len(names)
+    share = (time.perf_counter() - started) / len(names)
     for name, (parameters, trained) in zip(names, ended, strict=True):
         _READY[server_round, name] = StackedResult(parameters, trained, share)
 

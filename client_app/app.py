@@ -68,7 +68,7 @@ from common.wire.npy import array_of, record_of, unchecked_record
 RAISED = 2
 
 APPROVED = "NECTAR_SITE_APPROVED"
-"""The variable in which `nectar site` says which run its owner has approved."""
+"""The environment variable in which `nectar site` names the run that its owner has approved."""
 
 #: for reading its images at the roll call, where a site's owner names no other time
 ROLL_CALL_SECONDS = 3600.0
@@ -76,7 +76,7 @@ ROLL_CALL_SECONDS = 3600.0
 _RECORD_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 LOG_UNWRITABLE = "this site's log of what leaves it cannot be written, so that nothing leaves it"
-"""What a server is told where no more may be said."""
+"""The reason that a server gets where the details may not leave the site."""
 
 logger = getLogger("flwr")
 
@@ -93,12 +93,12 @@ class SiteApp(ClientApp):
     ) -> list[Site]:
         """Return what each of ``nodes`` of this process would answer to the roll call; none where it is to be asked.
 
-        What is wrong with a run, a site says when it is asked by itself.
+        A site reports what is wrong with a run when it gets its own message.
         """
         try:
             return sites_of(division_of(context), nodes, by_class=by_class, held_out=held_out)
         except Exception as error:
-            logger.debug("each site is asked by itself: %s", error)
+            logger.debug("each site gets its own message: %s", error)
             return []
 
 
@@ -201,7 +201,7 @@ def _record_of(message: Message) -> str:
     record_id = str(_config(message).get("record", ""))
     if not _RECORD_ID.fullmatch(record_id) or record_id.lower() in _OWN:
         raise FederationError(
-            f"the server names its run {record_id[:40]!r}, which cannot be part of a file name here"
+            f"the server names its run {record_id[:40]!r}, which cannot be part of a file name"
         )
     return record_id
 
@@ -234,7 +234,7 @@ def _config(message: Message, name: str = "config") -> ConfigRecord:
 def _arrays(message: Message) -> list[NDArray[Any]]:
     found = message.content.get("arrays")
     if not isinstance(found, ArrayRecord):
-        raise FederationError("the instruction's 'arrays' are none")
+        raise FederationError("the instruction's 'arrays' are not arrays")
     return DECODE_CACHE.arrays_of(found)
 
 
@@ -272,8 +272,8 @@ def _train(message: Message, context: Context) -> RecordDict:
             "about": unchecked_record(ConfigRecord(), {"site": client.site}),
         },
     )
-    if (told := client.round.charged) is not None:
-        content[RECORD] = ConfigRecord({**told.to_config()})
+    if (charged := client.round.charged) is not None:
+        content[RECORD] = ConfigRecord({**charged.to_config()})
     return content
 
 
@@ -316,10 +316,10 @@ def _class_counts(run: Run, train: Samples) -> list[int]:
 
 
 def _refuse_counts(run: Run, site: str) -> None:
-    """Refuse to tell more of a site's numbers than the run has it tell."""
+    """Refuse to report more counts than the run allows."""
     if not run.config.tells_counts:
         raise FederationError(
-            f"site '{site}' tells no number of examples of a class, and none that it holds out, in a private run with "
+            f"site '{site}' reports no counts by class, and none of held-out examples, in a private run with "
             "privacy.counts=one: set privacy.counts=public if they are, or choose another weighting"
         )
 
@@ -401,7 +401,7 @@ for _exchange in ("keys", "shares", "opening"):
 
 
 # ---- reasons -------------------------------------------------------------------------------------
-# What a server is told when a site refuses or fails: a sentence that names no place on the site's machine.
+# The reason that a server gets when a site refuses or fails: a sentence that names no path on the site's machine.
 
 #: an absolute path, also behind a quote, a bracket or an equals sign; none is the /abs/folder of our own hints
 _PLACE = re.compile(r"(?<![\w/.<>])(?:~|\.{1,2})?/(?!abs/)[^\s/]")
@@ -416,7 +416,7 @@ def _log_once(record: str, text: str) -> None:
 def reason_for_server(
     error: Exception, *, owner: bool, log: Callable[[str], None] = logger.error
 ) -> str:
-    """Return what the server is told of ``error``, and note in this process's log what it is not told.
+    """Return the reason that the server gets for ``error``, and log what it does not get.
 
     An error of Nectar's own says so itself, unless its sentence names a place of the site's. Of any other, the
     traceback stays in the log under an incident number, and the server gets the number: an exception's text may quote
@@ -431,11 +431,11 @@ def reason_for_server(
     """
     if isinstance(error, NectarError):
         log(str(error))
-        told = error.told if owner and error.told else str(error)
-        if not owner or not _PLACE.search(told):
-            return reason(told)
+        shown = error.told if owner and error.told else str(error)
+        if not owner or not _PLACE.search(shown):
+            return reason(shown)
     trace = "".join(traceback.format_exception(error))
-    # A hash tells who may guess the text; in a simulation it gives the same error the same number.
+    # A hash would confirm a guess of the text; in a simulation it gives the same error the same number.
     incident = (uuid.uuid4().hex if owner else hashlib.sha256(trace.encode()).hexdigest())[:8]
     if isinstance(error, NectarError):
         logger.error("the server is given the number %s of this error", incident)
@@ -447,12 +447,12 @@ def reason_for_server(
 
 
 # ---- private files -------------------------------------------------------------------------------
-# What a site keeps is for its owner alone: nobody else on the machine reads what is written there.
+# A site's state is for its owner alone: no other user of the machine can read it.
 
 OPEN = stat.S_IRWXG | stat.S_IRWXO
-"""The rights of everybody but the owner."""
+"""The permissions of all users but the owner."""
 
-#: what the site keeps beside its runs' states
+#: files that the site keeps in addition to its runs' states
 _OWN = (LOG, STORE_FOLDER, ARTIFACTS, LEDGER, HEAD_FILE, KEY, "approvals")
 
 
@@ -492,5 +492,5 @@ def _require_closed(directory: Path) -> None:
         raise FederationError(
             f"others on this machine may read the state directory {directory} (mode {stat.S_IMODE(mode):o}): close it "
             f"with chmod -R go= {directory}, or name a folder of the site's own as state-dir",
-            told="others on this site's machine may read its state directory: its owner closes that first",
+            told="others on this site's machine may read its state directory: its owner has to restrict it first",
         )

@@ -39,7 +39,7 @@ class _Kept:
 class DecodeCache:
     """Decodes payloads, and keeps the weights of the last one for those who are sent the same.
 
-    A device that writes to its weights writes to a copy of its own.
+    A device that writes to its weights writes to its own copy.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """The device: what every method's client has, written once around the phases that a method writes.
 
-``fit`` decodes what came, calls the phase the server asked for, and lets its result out through ``release``, the one
+``fit`` decodes what came, calls the requested phase, and sends its result through ``release``, the one
 place from which anything computed from private data leaves.
 """
 
@@ -73,7 +73,7 @@ class DeviceClient(NumPyClient):
         Whether the images are the site's own and no partition of the run's data set. Where nobody says, they count
         as its own.
     review : Review, optional
-        How the site's owner looks at images before they leave; None if nobody asks for it.
+        How the site's owner looks at images before they leave; None if no review is configured.
     account : Account, optional
         The site's privacy ledger and budget; None in a simulation.
     mechanism : type of Gaussian
@@ -155,7 +155,7 @@ class DeviceClient(NumPyClient):
 
     @property
     def examples_an_epoch(self) -> int:
-        """How many examples an epoch of local training draws: as many as the site has of its own."""
+        """The number of examples that an epoch of local training draws: as many as the site has."""
         return self._drawn or len(self.samples)
 
     @property
@@ -206,7 +206,7 @@ class DeviceClient(NumPyClient):
     def remember(self, tensors: Tensors, slot: str = "") -> None:
         """Keep ``tensors`` in ``slot`` for the round in which the server goes on from this one's reply.
 
-        A slot that is not written stays as it was.
+        A slot that is not written keeps its content.
         """
         self.round.written[self._slots + slot] = tensors
 
@@ -215,7 +215,7 @@ class DeviceClient(NumPyClient):
     def client_of(self, method: str, samples: Samples, drawn: int = 0) -> DeviceClient:
         """Return the client of a method that this one's settings say they use, at work in the same round.
 
-        It remembers in slots of its own, and what it reports goes with this client's reply.
+        It remembers in separate slots, and what it reports goes with this client's reply.
 
         Parameters
         ----------
@@ -310,7 +310,7 @@ class DeviceClient(NumPyClient):
             share, name = data.held_by_sites, "data.site_holdout"
             if data.validated_at_sites:
                 name = "data.validation"
-            # a class's last example is never held out, whatever the share
+            # a class's last example is never held out, however large the share
             cure = f"raise {name}, to .5 at the most, or give it more of them"
             if len(torch.unique(self.samples.labels)) == len(self.samples):
                 cure = "give it two of a class at least"
@@ -321,20 +321,20 @@ class DeviceClient(NumPyClient):
         # a server that does not name a round does not know that what is remembered is judged
         self.begin({TAKEN: None, **config})
         model = self.judged(DECODE_CACHE.weights(parameters, self.run.spec))
-        asked, told = self.run.config.evaluation.measure, dict[str, Any]()
+        wanted, more = self.run.config.evaluation.measure, dict[str, Any]()
         figures = measure(self.run, model, self.holdout)
         if self.run.config.model.stays_in_part or type(self).judged is not DeviceClient.judged:
             judged = {"accuracy": figures.accuracy, "loss": figures.loss}
             about = {"site": self.site, "round": self.server_round, "figures": judged}
             about["run-config"] = self.run.config.to_run_config()
             self.state.keep_model(Weights.of(model, copy=False).tensors, about)
-        if asked != "accuracy":
+        if wanted != "accuracy":
             places = enumerate(chain.from_iterable(figures.confusion))
-            told[COUNTS] = [n for place, count in places if count for n in (place, count)]
-        if asked == "auc" and not math.isnan(figures.auc):
-            told["auc"] = figures.auc
-        self.release("evaluate", None, ["accuracy", "loss", "num-examples", *told])
-        return figures.loss, figures.examples, {"accuracy": figures.accuracy, **told}
+            more[COUNTS] = [n for place, count in places if count for n in (place, count)]
+        if wanted == "auc" and not math.isnan(figures.auc):
+            more["auc"] = figures.auc
+        self.release("evaluate", None, ["accuracy", "loss", "num-examples", *more])
+        return figures.loss, figures.examples, {"accuracy": figures.accuracy, **more}
 
     def _let_through(self, payload: Payload, record: str) -> Payload:
         """Return of ``payload`` what the site's owner lets leave."""
@@ -353,7 +353,7 @@ class DeviceClient(NumPyClient):
         return arrays
 
     def phase_named(self, name: str) -> tuple[Callable[[Any], Payload], Callable[[Run], Spec]]:
-        """Return what runs a phase, and what says which payload it takes; FederationError if there is none."""
+        """Return what runs a phase, and what says which payload it takes; FederationError if there is no such phase."""
         phases = phases_of(type(self))
         if name not in phases:
             raise FederationError(
@@ -435,7 +435,7 @@ _RESIDUAL = "owed"
 
 @dataclass(frozen=True)
 class ReceivedModel:
-    """The model that a site was sent, as it was before the phase, and the names of its parameters."""
+    """The model that a site received, unchanged by the phase, and the names of its parameters."""
 
     weights: Weights
     parameters: tuple[str, ...]
@@ -476,7 +476,7 @@ def outbound(
 
 
 # ---- counted copies ------------------------------------------------------------------------------
-# A site's count, before images leave it, of those that equal or nearly equal one of its own.
+# Before images leave a site, it counts those that equal or nearly equal one of its real images.
 
 #: kinds of payload that were seen, and whether each carries examples: a look at one is as long as a small device's step
 _CARRYING: dict[type[Payload], bool] = {}

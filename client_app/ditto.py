@@ -1,4 +1,4 @@
-"""Ditto on the device (Li et al., 2021, Algorithm 1): a model of its own beside the shared one."""
+"""Ditto on the device (Li et al., 2021, Algorithm 1): a personal model in addition to the shared one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class DittoClient(DeviceClient):
 
     @phase("train")
     def train(self, w: Weights) -> Weights:
-        """Return w_k; v_k, which no message holds, goes on from where it was."""
+        """Return w_k; v_k, which never leaves the site, continues from its last value."""
         shared, _ = train_locally(self, w)
         ended = Weights.of(shared, w.codec)
         settings, own = self.settings(DittoSettings), self.judged(w)

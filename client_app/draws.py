@@ -102,7 +102,7 @@ class SiteRound:
     Attributes
     ----------
     state : DeviceState
-        Where what the site remembers lies.
+        The store of what the site remembers.
     account : Account or None
         A real site's ledger and budget; None in a simulation.
     private : bool
@@ -112,7 +112,7 @@ class SiteRound:
     taken : int, optional
         The round of the site's work that the server last took; 0 for none, None where it does not say.
     charged : PrivacyReport or None
-        What the server is told of the phase's charges; None while there are none.
+        The report on the phase's charges for the server; None while nothing was charged.
     estimate : callable, optional
         Returns how long the phase would take, in seconds.
     figures : dict of str to float
@@ -161,9 +161,9 @@ class SiteRound:
             return slots_of(self.state.load(taken))
         if taken and rounds:
             raise FederationError(
-                f"{OTHER_ROUNDS}{', '.join(map(str, rounds))}, and the server goes on from its round {taken}: put back "
-                "the record or the site's state of the same time, or delete this run's state at the site to let it "
-                "begin afresh"
+                f"{OTHER_ROUNDS}{', '.join(map(str, rounds))}, and the server continues from its round {taken}: "
+                "restore the record or the site's state of the same time, or delete this run's state there to let it "
+                "start afresh"
             )
         if taken:
             logger.info("%s no longer has what it remembered and begins afresh", self.site)
@@ -171,9 +171,9 @@ class SiteRound:
         return {}
 
     def _say_if_gone_back(self, rounds: Sequence[int], taken: int) -> None:
-        """Note that the server goes on from an earlier round than one that it has named before: an older record."""
+        """Log that the server continues from an earlier round than it has named before: an older record."""
         before = 0
-        # The version asked for may be whole where a later one is not.
+        # The requested version may be intact where a later one is not.
         with suppress(FederationError):
             newest = rounds[-1] if rounds else 0
             before = self.state.base_of(newest) if newest > taken else 0
@@ -211,14 +211,14 @@ class Draws:
         events : Event
             All that this phase is going to draw noise for.
         resumable : bool
-            Whether the next round goes on with steps for which there is no time, and is not charged again.
+            Whether the next round continues with the steps that did not fit into this one, and is not charged again.
 
         Raises
         ------
         FederationError
             If the site's own budget does not allow it, it keeps no ledger, or its ledger cannot be relied on; if the
             steps would take longer than the round's time that is left, by a step on made-up rows; or if the site has
-            data of its own, and the run asks it for seeded noise.
+            its own data, and the run requests seeded noise.
         """
         at, config = self.client.round, self.client.run.config
         before = () if at.charged is None else at.charged.events
@@ -230,9 +230,9 @@ class Draws:
             at.require_memory()
             self._require_time()
         lines, mine = at.account.charge(events, at.number, at.phase, config.section)
-        # Events say how many examples the site has: their sampling rate is a batch over that number.
-        tell = not at.private or config.privacy.counts == "public"
-        at.charged = PrivacyReport(mine if tell else (), whole=True, head=lines.head)
+        # Events reveal how many examples the site has: their sampling rate is a batch over that number.
+        reports = not at.private or config.privacy.counts == "public"
+        at.charged = PrivacyReport(mine if reports else (), whole=True, head=lines.head)
 
     def _require_time(self) -> None:
         """Refuse a phase that cannot end in time, before the first of its charges: none is ever given back."""
@@ -250,7 +250,7 @@ class Draws:
     def seeded(self) -> bool:
         """Whether what privacy rests on is drawn from the run's seed, which guarantees nothing.
 
-        FederationError if the run asks a site with data of its own for that.
+        FederationError if the run requests it from a site with its own data.
         """
         return is_seeded(self.client.run.config, self.client.user_data)
 
@@ -312,7 +312,7 @@ class Draws:
         """Return what gives examples random numbers inside a private step, each example its own.
 
         What is drawn for an example there (its augmentation, a layer's dropout, a code's noise) must change with no
-        other example's presence or place: else one more changes everybody's contribution.
+        other example's presence or place: else one more example changes all contributions.
 
         Parameters
         ----------
@@ -378,7 +378,7 @@ class Draws:
 # example.
 
 KEY = "membership-key"
-"""The file in a site's state directory; whoever has it and an example knows what it is chosen for."""
+"""The file in a site's state directory; with it and an example one can compute what the example is chosen for."""
 
 _BYTES = 32
 
@@ -408,12 +408,12 @@ def key_of(run: Run, site: str, directory: Path | None, *, seeded: bool) -> byte
         return _kept(directory / KEY)
     except OSError as error:
         raise FederationError(
-            f"the site's {KEY} cannot be kept in its state-dir ({error.strerror}): make room for it there"
+            f"the site's {KEY} cannot be kept in its state-dir ({error.strerror}): free some space there"
         ) from None
 
 
 def _kept(path: Path) -> bytes:
-    """Return the key in ``path``; the first to come writes it, whole before it has its name."""
+    """Return the key in ``path``; the first process to come writes it, atomically."""
     if not path.exists():
         descriptor, name = tempfile.mkstemp(prefix=f".{KEY}-", dir=path.parent)  # of mode 600
         try:
@@ -421,7 +421,7 @@ def _kept(path: Path) -> bytes:
                 file.write(secrets.token_bytes(_BYTES))
                 file.flush()
                 os.fsync(file.fileno())
-            os.link(name, path)  # unlike a rename it leaves the key of whoever was first
+            os.link(name, path)  # unlike a rename it keeps the key of the first process
         except FileExistsError:
             pass
         finally:
@@ -483,14 +483,14 @@ def divided(
 
 
 # ---- noise ---------------------------------------------------------------------------------------
-# Whether a site draws its noise from the run's seed: where nobody's privacy rests on it, and nowhere else.
+# Whether a site draws its noise from the run's seed: only where no privacy depends on it.
 
 
 def refuse_seeded(config: Config, user_data: bool) -> None:
-    """Refuse, with a FederationError, noise that whoever knows the seed can take off, at a site with its own data."""
+    """Refuse noise that the seed gives away, at a site with its own data: a FederationError."""
     if user_data and config.privacy.noise == "seeded":
         raise FederationError(
-            "this site has data of its own and draws noise from its system's entropy alone, and the run asks for "
+            "this site has its own data and draws noise only from its system's entropy, and the run requests "
             "privacy.noise=seeded: choose auto or system, or run without this site"
         )
 
@@ -501,12 +501,12 @@ def is_seeded(config: Config, user_data: bool) -> bool:
     Parameters
     ----------
     user_data : bool
-        Whether the site has data of its own; if not, it holds a partition of the run's data set.
+        Whether the site has its own data; if not, it holds a partition of the run's data set.
 
     Raises
     ------
     FederationError
-        If the run asks a site with data of its own for it.
+        If the run requests it from a site with its own data.
     """
     refuse_seeded(config, user_data)
     asked = config.privacy.noise

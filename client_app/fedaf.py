@@ -40,7 +40,7 @@ class FedAFClient(FedDMClient):
         return Bundle({IMAGES: images, LOGITS: self._logits(w), SHARES: self._shares(w)})
 
     def _rows_of(self, means: Tensors) -> Tensor:
-        """Return V, [classes, classes], with NaN in the row of a class of which nobody knows."""
+        """Return V, [classes, classes], with NaN in the row of a class that no site knows."""
         classes = len(self.run.info.classes)
         rows = torch.full((classes, classes), torch.nan, device=self.run.device)
         rows[means[LABELS].to(rows.device)] = means[VECTORS].to(rows.device)
@@ -58,12 +58,12 @@ class FedAFClient(FedDMClient):
         if others is None or not own.local_strength:
             return None
 
-        def apart(shown: Shown) -> Tensor:
+        def distance(shown: Shown) -> Tensor:
             along = directions(own.directions, len(others), shown.draws)
             gap = towards_others(shown.logits, shown.labels, others, along, shown.averages)
             return own.local_strength * gap
 
-        return apart
+        return distance
 
     def _fresh(self) -> Callable[[], Tensor]:
         """Return what gives the parameters of the run's network as it begins, others each time, flat."""

@@ -28,7 +28,7 @@ class FedAvgClient(DeviceClient):
 
 
 # ---- foreign -------------------------------------------------------------------------------------
-# The device of Flower's strategies: FedAvg's, with what some of them ask beside plain local training.
+# The device of Flower's strategies: FedAvg's, with the additions to local training that some of them need.
 
 
 class ForeignClient(DeviceClient):

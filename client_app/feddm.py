@@ -30,7 +30,7 @@ class FedDMClient(DeviceClient):
 
     From real images, a class that has fewer gives as many as it has; where means of K are the start, one that has
     fewer than K starts from noise or is left out. With a ``mechanism`` all that depends on the site's images goes
-    through its clip and noise; which classes the site holds is told by the labels.
+    through its clip and noise; the labels reveal which classes the site holds.
     """
 
     @phase("synthesize")
@@ -69,7 +69,7 @@ class FedDMClient(DeviceClient):
         return distilled.images, distilled.labels
 
     def extra(self) -> Extra | None:
-        """Return a further term of the distillation's loss, a scalar of what an iteration shows; here none."""
+        """Return a further term of the distillation's loss, a scalar of what an iteration shows; none by default."""
         return None
 
     def matching(self, settings: FedDMSettings) -> Matching:
@@ -95,7 +95,7 @@ class FedDMClient(DeviceClient):
         assert settings.mechanism != "none"
         if self.extra() is not None:
             raise FederationError(
-                f"{self.run.config.section}.mechanism={settings.mechanism} bounds what the matching tells of an "
+                f"{self.run.config.section}.mechanism={settings.mechanism} bounds what the matching reveals of an "
                 "example, and not what a further term of the loss does: set it to none"
             )
         model = self._embedder(w).train()

@@ -53,7 +53,7 @@ class FedDPMSClient(FedVAEClient):
 
     @phase(SECONDARY, takes=sent_spec)
     def refine(self, given: Bundle) -> Bundle:  # type: ignore[override]
-        """Return encoder and classifier, trained on the augmented set, and H_i while nobody has helped."""
+        """Return encoder and classifier, trained on the augmented set, and H_i until another site has helped."""
         parts, _, helped = self._second_stage(given)
         if helped and DECODER not in given.parts:
             self.keep_decoder(Weights({}))  # shared, and helped: nothing is left to decode
@@ -158,7 +158,7 @@ class FedDPMSClient(FedVAEClient):
         return latent_means(vectors.cpu(), labels.cpu(), codec)
 
     def _charge(self, classes: tuple[int, ...], dimension: int) -> None:
-        """Charge the means, and say how large the noise is beside what one image can change.
+        """Charge the means, and report the noise relative to the sensitivity to one image.
 
         An image is in one class, and the smallest one has the least noise for what it can change. Of ``paper`` the
         copies that are kept are charged; which these are no event covers.

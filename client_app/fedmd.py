@@ -32,11 +32,11 @@ _PUBLIC = "public"
 
 
 class FedMDClient(DeviceClient):
-    """Keeps a model of its own, which never leaves, and sends its logits on the public images."""
+    """Keeps its own model, which never leaves the site, and sends its logits on the public images."""
 
     @phase(PHASE, takes=sent_spec)
     def answer(self, given: Bundle) -> Tensors:
-        """Return the logits of the own model, after everybody's answer and the site's own images taught it."""
+        """Return the logits of the own model, after training on all sites' answers and the site's own images."""
         images, settings = self._public(given), self.settings(FedMDSettings)
         privacy, model = self.run.config.privacy, self._own()
         private = privacy.active and settings.mechanism == "logits"
@@ -49,7 +49,7 @@ class FedMDClient(DeviceClient):
             digest = settings.model_copy(update={"epochs": settings.digest_epochs})
             samples = public_samples(self.run, images, shares)
             train_aside(self, model, digest, "digest", samples=samples)
-        if private:  # whatever the model learns, what is sent of it lies in a ball
+        if private:  # the clip bounds what is sent, independently of what the model learns
             train_aside(self, model, settings, "local-training")
         else:
             model, _ = train_locally(self, Weights.of(model))
@@ -62,7 +62,7 @@ class FedMDClient(DeviceClient):
         return self.model(w) if self.recall() is None else self._own()
 
     def _own(self) -> Classifier:
-        """Return the own model as it was left, at first as the run's seed draws it for all."""
+        """Return the site's own model in its last state, at first as the run's seed draws it for all."""
         own = self.recall()
         return self.model(Weights.of(self.run.build_model()) if own is None else Weights(own))
 

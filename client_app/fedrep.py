@@ -1,4 +1,4 @@
-"""FedRep on the device (Collins et al., 2021, Algorithm 1): first the head, which stays here, then the body."""
+"""FedRep on the device (Collins et al., 2021, Algorithm 1): first the head, which stays at the site, then the body."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class FedRepClient(DeviceClient):
 
     @phase("train")
     def train(self, w: Weights) -> Weights:
-        """Return the weights that it ends with, of which its own part stays here."""
+        """Return the weights that it ends with, without the part that stays at the site."""
         settings, model = self.settings(FedRepSettings), self.model(w)
         for part, epochs in (("head", settings.head_epochs), ("body", settings.epochs)):
             for name, parameter in model.named_parameters():

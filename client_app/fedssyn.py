@@ -1,4 +1,4 @@
-"""Fedssyn on the device (Algorithm 1): makes images of its own once, and learns from its share of everybody's."""
+"""Fedssyn on the device (Algorithm 1): makes images once, and learns from its share of all sites'."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class FedssynClient(DeviceClient):
         Raises
         ------
         FederationError
-            If they are real ones, as they are, of a site with data of its own.
+            If they are unchanged real images of a site with its own data.
         """
         disclosed = disclosed_by_source(self.run)
         if self.user_data and disclosed is not None and disclosed.unchanged:
@@ -134,7 +134,7 @@ class FedssynClient(DeviceClient):
     # ---- the share ------------------------------------------------------------------------------------
 
     def _keep(self, share: Images) -> None:
-        # Copies: the method that made them may remember these very tensors in a slot of its own.
+        # Copies: the method that made them may remember these very tensors in its own slot.
         self.remember({"images": values_of(share).clone(), "labels": share.labels.clone()}, SHARE)
 
     def _full_size(self, made: Images) -> Images:
@@ -144,7 +144,7 @@ class FedssynClient(DeviceClient):
         return replace(made, images=full_size(made.images, self.run.image_shape))
 
     def _with_share(self, given: Bundle) -> Samples:
-        """Return D_k and the site's share, which is kept when it comes, or D_k alone if there is none."""
+        """Return D_k and the site's share, which is kept when it comes, or D_k alone without a share."""
         if settings_of(self.run).made_by is None:
             return self.samples
         if SHARE in given.parts:
@@ -168,18 +168,18 @@ class FedssynClient(DeviceClient):
     # ---- image sources --------------------------------------------------------------------------------
 
     def _source(self, name: str) -> tuple[Callable[[Any], Payload | None], Callable[[Run], Spec]]:
-        """Return what makes a payload with the images, None while there is none, and what says which one it takes."""
+        """Return what makes a payload with the images, None without images, and the payload that it takes."""
         settings = settings_of(self.run)
         if settings.source == "real":
             return self._give, asked_spec
         if settings.source != "distilled":
             return self._draw, asked_spec
-        method = settings.distilled_by  # by its own settings; its phase stands behind a slash
+        method = settings.distilled_by  # by its own settings; its phase is named after a slash
         work, takes = self.client_of(method, self.samples).phase_named(name.partition("/")[2])
         return work, lambda run: takes(run.of(method))
 
     def _draw(self, asked: Tensors) -> Images | None:
-        """Return images of a generator that the site trains, as many as are asked for."""
+        """Return images of a generator that the site trains, as many as requested."""
         settings, size = settings_of(self.run), int(asked[SIZE])
         if settings.size and size != settings.size:
             raise FederationError(

@@ -97,7 +97,7 @@ class FedSynthClient(DeviceClient):
         return sent
 
     def _trained(self, w: Weights, settings: FedSynthSettings) -> Parameters | None:
-        """Return where FedAvg's local training from ``w`` ends, None if nobody asks."""
+        """Return where FedAvg's local training from ``w`` ends, None if it is not needed."""
         if settings.objective == "loss" and not settings.fidelity:
             return None
         self.deadline.steps = settings.iterations  # which follow the training
@@ -204,7 +204,7 @@ class FedSynthClient(DeviceClient):
         self._report_finite(**fidelity(sent, meant))
 
     def _report_finite(self, **figures: float) -> None:
-        """Report figures beside what is sent, unless one is not finite: such a figure would cost the site its round.
+        """Report figures with the payload, unless one is not finite: such a figure would cost the site its round.
 
         The local training that they come from may diverge where the set does not; of a set that does, the server
         says so itself.

@@ -24,7 +24,7 @@ class FedVAEClient(DeviceClient):
 
     @phase(PRELIMINARY)
     def prepare(self, w: Weights) -> Weights:
-        """Return encoder and classifier, trained with l_1 + lambda (l_2 + l_3) beside the site's own decoder."""
+        """Return encoder and classifier, trained with l_1 + lambda (l_2 + l_3) with the site's own decoder."""
         return self.train_vae(w)[0]
 
     @phase(SECONDARY, takes=shared_spec)

@@ -1,4 +1,4 @@
-"""Local training on the device, the lower bound: the site goes on from its own model."""
+"""Local training on the device, the lower bound: the site continues from its own model."""
 
 from __future__ import annotations
 

@@ -44,12 +44,12 @@ def train_locally(
 ) -> tuple[Classifier, Trained]:
     """Return the model after E epochs from ``w`` on the client's data, and how that went.
 
-    With ``samples`` an epoch draws from these, as many as the site has images of its own. ``around`` puts the model
+    With ``samples`` an epoch draws from these, as many as the site has images. ``around`` puts the model
     into a module with more to train. The mean loss is reported unless ``told`` is false. Under
     ``privacy.noise_multiplier`` the steps are DP-SGD's, and are charged before the first. Under ``model.train=head``
-    all but the last layer stays as it came.
+    all layers but the last stay unchanged.
 
-    Every method that calls this gets the same bits, but for what it fills ``local``'s places with: the draws are
+    Every method that calls this gets the same bits, except for its own values in ``local``: the draws are
     those of one purpose.
 
     Raises
@@ -66,7 +66,7 @@ def train_locally(
     pool = client.samples if samples is None else samples
     if client.settings(FedAvgSettings).class_weights == "balanced":
         if local.objective is not None:  # of a user's method
-            raise FederationError("class_weights are of the task's loss: set them to none")
+            raise FederationError("class_weights apply to the task's loss: set them to none")
         local = replace(local, objective=weighted_in_batch(client.run.task, balanced(pool.labels)))
     draws, gradients = _gradients(client, trainee, pool)
     try:
@@ -101,7 +101,7 @@ def train_aside(
     samples: Samples | None = None,
     local: Local = FEDAVG,
 ) -> Trained:
-    """Train ``model`` in place, without noise: what it learns stays here, or goes through a mechanism on its way out.
+    """Train ``model`` in place, without noise: what it learns stays at the site, or leaves through a mechanism.
 
     With ``samples`` on these, else on the client's data, drawn by ``purpose``.
     """
@@ -142,7 +142,7 @@ def weighted_in_batch(task: Task, weights: Tensor) -> Objective:
 def _gradients(
     client: DeviceClient, model: nn.Module, pool: Samples
 ) -> tuple[torch.Generator, Gradients]:
-    """Return the generator of a client's training, and its gradients: plain ones, or DP-SGD's, charged here."""
+    """Return the generator of a client's training, and its gradients: plain ones, or DP-SGD's, which are charged."""
     if not client.run.config.privacy.active or client.run.config.clips_updates:
         return client.generator(PURPOSE), Gradients()
     if (
@@ -165,7 +165,7 @@ def dp_sgd_steps(client: DeviceClient, pool: int) -> DPSGDSteps:
 def _generator_of_nothing_private(client: DeviceClient) -> torch.Generator:
     """Return what seeds the draws of a batch as a whole in a private run, such as those of NumPy in a user's network.
 
-    How many there are can follow the size of a sample. So where privacy is real nobody must know them.
+    How many there are can follow the size of a sample. So with real privacy they must stay secret.
     """
     if client.draws.seeded:
         return client.generator(PURPOSE)
@@ -216,7 +216,7 @@ def samples_of(
 
 
 def fidelity(sent: Tensor, reference: Tensor) -> dict[str, float]:
-    """Compare the update the server will decode with the one it stands for.
+    """Compare the update the server will decode with the one that it represents.
 
     Parameters
     ----------

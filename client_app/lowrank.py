@@ -22,8 +22,8 @@ _LEFT_OUT, _LAST = "left-out.", "last."
 class LowRankClient(DeviceClient):
     """Sends P and Q of each matrix of u_k = w_k - w + e_k, and keeps e_k = u_k - P Q^T for the next time.
 
-    The power iteration goes on from the site's own last Q, as PowerSGD's does, and begins with one that the run's seed
-    gives to all sites alike.
+    The power iteration continues from the site's own last Q, as PowerSGD's does, and starts with one from the run's
+    seed, the same at all sites.
     """
 
     @phase("train")

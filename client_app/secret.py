@@ -1,6 +1,6 @@
 """A site's phase of a secret sum: its keys, the shares that it deals and holds, its masked vector, the opening.
 
-Each exchange is a process of its own, so that the secrets of the round lie in the node's state directory between them,
+Each exchange is a separate process, so that the secrets of the round are in the node's state directory between them,
 or in its Context where it has none. There is one round's at a time, and the opening, or another attempt, deletes it.
 What stays is of which rounds this site has opened a total, and of whom: of the same round it opens no other one, since
 the difference of two totals of the same vectors can be one site's own.
@@ -67,7 +67,7 @@ _FOLDER = "secret-sum"
 _DAY = 24 * 3600.0
 
 _DIGEST = "digest"
-"""The key of a digest of what else is kept: so nothing else is taken for it, whatever became of the file."""
+"""The key of a digest of what else is kept: so that no other content is taken for it, even of a damaged file."""
 
 State = dict[str, Any]
 """What a site keeps: ``live`` of the round that is under way, ``opened`` by round of whom a total was opened."""
@@ -99,7 +99,7 @@ class Vault:
         return cls(path, context, record, forgets=directory is None)
 
     def read(self) -> State:
-        """Return what is kept, nothing of a run that is new here; FederationError for what nobody wrote so."""
+        """Return what is kept, nothing of a new run; FederationError for a file that Nectar did not write."""
         text: Any = None
         try:
             if self._path is not None:
@@ -125,7 +125,7 @@ class Vault:
             return
         if self._forgets and state["live"] is None:
             self._path.unlink(missing_ok=True)
-            with suppress(OSError):  # other sites' lie there
+            with suppress(OSError):  # other sites' files are there
                 self._path.parent.rmdir()
             return
 
@@ -139,11 +139,11 @@ class Vault:
             write_atomically(self._path, write)
         except OSError as error:
             raise FederationError(
-                f"this site's state cannot be written ({error.strerror}): make room for it there"
+                f"this site's state cannot be written ({error.strerror}): free some space there"
             ) from None
 
     def forget_ended(self) -> None:
-        """Delete the secrets that runs have left here which ended in the middle of a round, a day ago or more."""
+        """Delete the secrets of runs that ended in the middle of a round, a day ago or more."""
         ended = time.time() - _DAY
         for path in () if self._path is None else self._path.parent.glob("*~*.json"):
             with suppress(OSError, FederationError):
@@ -201,7 +201,7 @@ class SecretSite:
         if "roll" in live:
             if live["roll"] != roll:
                 raise FederationError(
-                    "this site was told another roll of this round: it shares once"
+                    "this site was given another roll of this round: it shares once"
                 )
         else:
             live |= {"roll": roll, **self._dealt(live, roll)}
@@ -212,7 +212,7 @@ class SecretSite:
         }
 
     def receive(self) -> int:
-        """Take the shares that came with an instruction, and return how many sites are asked.
+        """Take the shares that came with an instruction, and return how many sites take part.
 
         No example has been read by then. A share that cannot be read is noted and refuses nothing: else whoever seals
         rubbish for a site, or a server in its name, puts it out.
@@ -403,17 +403,17 @@ def answer(message: Message, context: Context, exchange: str, record: str) -> Re
     run, config = division_of(context).run, _config(message, "config")
     site = site_of(run, context)
     work = SecretSite(run, site, Vault.of(run, record, site, context), config)
-    told: dict[str, Any] = getattr(work, exchange)()
+    answer: dict[str, Any] = getattr(work, exchange)()
     if "state-dir" in context.node_config:
-        line = payload_line(work.number, f"secret-{exchange}", "", [], [*told])
+        line = payload_line(work.number, f"secret-{exchange}", "", [], [*answer])
         state_of(run, record, site, context).log_release(line)
-    return RecordDict({RECORD: ConfigRecord(told)})
+    return RecordDict({RECORD: ConfigRecord(answer)})
 
 
 class SecretClient(DeviceClient):
     """What a method's client does otherwise where its result leaves as the site's part of a secret sum.
 
-    Nothing that is computed of its examples leaves beside it.
+    Nothing else that is computed from its examples leaves.
 
     Parameters
     ----------
@@ -435,7 +435,7 @@ class SecretClient(DeviceClient):
         return partial(self._run, work), takes
 
     def _run(self, work: Callable[[Any], Payload], given: Payload) -> Payload:
-        """Refuse what is no part of a sum; then charge whole updates, by as many shares of noise as surely are there.
+        """Refuse what is not part of a sum; then charge whole updates, by the certain number of shares of noise.
 
         No example has been read by then.
         """
@@ -459,7 +459,7 @@ class SecretClient(DeviceClient):
         return mechanism.share(steps, shares_of(config.federation))
 
     def release(self, phase: str, payload: Payload | None, figures: Sequence[str]) -> NDArrays:
-        """Let the site's part of the sum out, and nothing else; FederationError of figures of its own."""
+        """Let the site's part of the sum out, and nothing else; FederationError for any figures of the site's own."""
         if payload is None:
             raise FederationError(
                 f"{phase}: no figure of one site leaves it under federation.secret"

@@ -1,4 +1,4 @@
-"""A node's own side of a run: which images are its, and where its state lies. Built once a process, then reused."""
+"""A node's own side of a run: its images and its state. Built once a process, then reused."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def division_of(context: Context) -> Division:
     Raises
     ------
     FederationError
-        If one of them is none that there can be, or the run asks for what the site's owner does not allow.
+        If one of them is invalid, or the run requests what the site's owner does not allow.
     DataError
         If the run names a place that the site does not open.
     """
@@ -274,16 +274,16 @@ def sites_of(
 ) -> list[Site]:
     """Return the sites of a simulation in this process, of which node i holds partition i; no image is read for it.
 
-    There are none where a run tells less than is asked.
+    None where a run reports less than requested.
 
     Parameters
     ----------
     by_class, held_out : bool
-        Whether counts of classes are asked, and numbers of what is held out.
+        Whether counts by class are requested, and of held-out examples.
     """
     run, train = division.run, division.dataset.train
-    tells, classes = run.config.tells_counts, len(run.info.classes)
-    if (by_class and not run.task.by_class) or ((by_class or held_out) and not tells):
+    reports, classes = run.config.tells_counts, len(run.info.classes)
+    if (by_class and not run.task.by_class) or ((by_class or held_out) and not reports):
         return []
     strata, found = run.task.strata(train), list[Site]()
     for index, part in enumerate(division.partition(len(nodes))):
@@ -297,7 +297,7 @@ def sites_of(
             Site(
                 name=name,
                 node_id=nodes[index],
-                examples=len(part) if tells else min(1, len(part)),
+                examples=len(part) if reports else min(1, len(part)),
                 partition=index,
                 partitions=len(nodes),
                 class_counts=tuple(counts),
@@ -338,23 +338,21 @@ def require_data_of_run(
         by_itself = config.private and config.data.site_holdout
         if "data" not in context.node_config or (config.data.held_by_sites and not by_itself):
             raise
-        logger.warning(
-            "%s; nothing that was held out is learned from, so that the run goes on", error
-        )
+        logger.warning("%s; no held-out example is learned from, so that the run continues", error)
 
 
 def _require_columns_of_run(config: Config, state: DeviceState) -> None:
-    """Refuse other columns, kinds or classes than the run began with here; a FederationError."""
+    """Refuse other columns, kinds or classes than at the start of the run; a FederationError."""
     agreed = digest_of([config.data.columns, config.data.label, config.images.classes])
     if state.began_with(agreed, COLUMNS) != agreed:
         raise FederationError(
-            "the run began here with other columns, kinds or classes (data.columns, data.label, images.classes): go on "
-            "with those, or begin a new run"
+            "the run started at this site with other columns, kinds or classes (data.columns, data.label, "
+            "images.classes): continue with those, or start a new run"
         )
 
 
 def state_of(run: Run, record_id: str, site: str, context: Context) -> DeviceState:
-    """Return where the site's state lies.
+    """Return the directory of the site's state.
 
     A real site names ``state-dir`` in its node config; a simulated one uses the run's record, whose place it
     takes from its own configuration and never from a message.

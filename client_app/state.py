@@ -1,11 +1,11 @@
 """What a device remembers between rounds: in versions, so that a server that goes back a round gets the same numbers.
 
-A device asked for round r starts from the version of the round whose work the server last took, which the server
+A device in round r starts from the version of the round whose work the server last took, which the server
 says, and writes version r. A run that resumes from round r's checkpoint therefore meets the devices as they were,
-even those that had gone a round further, and a device whose reply was not taken goes on as if it had not worked.
+even those that were a round ahead, and a device whose reply was not taken continues as if it had not worked.
 
 What was learned without noise must not reach a run with noise, and the server names the record that both are of. So
-each kind of run (`state_kind_of`) has a folder of its own, and each run of Flower's a folder in that.
+each kind of run (`state_kind_of`) has its own folder, and each run of Flower's a folder in that.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class DirectoryState:
     def rounds(self, taken: int = 0) -> list[int]:
         """Return the rounds of which there is a version, in order; FederationError if none can be written.
 
-        Where this run has none, it goes on from round ``taken`` of another run: the newest that has it.
+        Where this run has none, it continues from round ``taken`` of another run: the newest that has it.
         """
         own = _rounds_in(os.path.join(*self._parts))  # noqa: PTH118 - before each reply
         if own or not taken:
@@ -138,16 +138,16 @@ class DirectoryState:
         return others[before]
 
     def _take_over(self, before: Path) -> None:
-        """Have all versions of another run as this one's own, and delete what that one had taken over itself."""
-        begun = self._directory.with_name(f".{self._directory.name}.{os.getpid()}.tmp")
+        """Copy all versions of another run, and delete what that one had taken over itself."""
+        temporary = self._directory.with_name(f".{self._directory.name}.{os.getpid()}.tmp")
         try:
             others = shutil.ignore_patterns(
                 "?" * _DIGITS
             )  # kinds, in the folder of an earlier release
-            shutil.copytree(before, begun, ignore=others)
+            shutil.copytree(before, temporary, ignore=others)
             after, same_kind = before / _AFTER, before.parent == self._directory.parent
-            write_text(begun / _AFTER, before.name if same_kind else "")
-            begun.rename(self._directory)
+            write_text(temporary / _AFTER, before.name if same_kind else "")
+            temporary.rename(self._directory)
             if same_kind and (older := after.read_text() if after.is_file() else "").isdigit():
                 shutil.rmtree(before.with_name(older), ignore_errors=True)
         except OSError as error:
@@ -230,10 +230,10 @@ class DirectoryState:
             raise self._unwritable(error) from None
 
     def _unwritable(self, error: Exception) -> FederationError:
-        """Return what to tell the server, which learns no path of the site."""
+        """Return the reason for the server, which learns no path of the site."""
         logger.error("%s cannot be written: %s", self._directory, error)
         return FederationError(
-            f"this site's state cannot be written ({tensor_file.unreadable_reason(error)}): make room for it there"
+            f"this site's state cannot be written ({tensor_file.unreadable_reason(error)}): free some space there"
         )
 
     def _path(self, server_round: int) -> Path:
@@ -330,7 +330,7 @@ def _base_key(server_round: int) -> str:
 
 
 def _surplus(rounds: Sequence[int], newest: int, taken: int) -> list[int]:
-    """Return the versions that no run goes on from: beside the newest ones the server's own stays."""
+    """Return the versions that no run continues from: the server's own stays, as do the newest."""
     older, later = [r for r in rounds if r < newest], [r for r in rounds if r > newest]
     return [*(r for r in older[: 1 - VERSIONS_KEPT] if r != taken), *later]
 
@@ -345,7 +345,7 @@ Line = Mapping[str, str | int | float]
 
 
 class ReleaseLog:
-    """Lines about what left, each written whole, before it leaves.
+    """Lines about releases, each written atomically before the release.
 
     Parameters
     ----------
@@ -368,7 +368,7 @@ class ReleaseLog:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
         try:
             file = os.open(self._path, flags, 0o600)
-        except (FileNotFoundError, NotADirectoryError):  # the latter is told by mkdir, in its words
+        except (FileNotFoundError, NotADirectoryError):  # mkdir reports the latter
             self._directory.mkdir(parents=True, exist_ok=True)
             file = os.open(self._path, flags, 0o600)
         try:
@@ -397,5 +397,5 @@ def payload_line(
 
 
 def refusal_line(server_round: int, phase: str, reason: str) -> Line:
-    """Describe which sentence left where nothing else did."""
+    """Log the sentence that left where nothing else did."""
     return {"round": server_round, "phase": phase, "kind": "error", "reason": reason}

@@ -54,7 +54,7 @@ _BLOCK = 1000
 #: seconds from one copy of a training to the next, and from one line in the log to the next
 _SAVED_EVERY, _TOLD_EVERY = 60.0, 30.0
 
-#: seconds of the round's time that are left for keeping what was begun, and for the reply
+#: seconds of the round's time reserved for saving unfinished work, and for the reply
 _MARGIN = 5.0
 
 
@@ -102,12 +102,12 @@ class Synthesis:
         return order[: max(1, round(rho * n))].sort().values
 
     def images(self) -> Pixels | None:
-        """Return the images; None if the round's time does not suffice, and the next round goes on.
+        """Return the images; None if the round's time does not suffice, and the next round continues.
 
         Raises
         ------
         FederationError
-            If the time does not suffice and the site has no place to keep what it has begun.
+            If the time does not suffice and the site has no place to save its unfinished work.
         """
         try:
             if self._shelf is None:
@@ -133,7 +133,7 @@ class Synthesis:
     # ---- training -------------------------------------------------------------------------------------
 
     def _training(self) -> Generator:
-        """Return the generator as far as it is trained."""
+        """Return the generator in its current state of training."""
         settings, run = self._settings, self._client.run
         generator = new_generator(
             self._kind,
@@ -155,7 +155,7 @@ class Synthesis:
     def _charge(self, *, first: bool) -> None:
         """Charge the training, or go on with one that was charged before; nothing where it has no noise.
 
-        That it is trained on a share of the examples chosen by chance makes it no cheaper: nobody claims that.
+        That it is trained on a share of the examples chosen by chance makes it no cheaper, and no such claim is made.
         """
         settings, examples = self._settings, self._examples
         if not settings.noise_multiplier:
@@ -202,7 +202,7 @@ class Synthesis:
 
     @property
     def _steps(self) -> int:
-        """How many steps the training takes; a beta-VAE tells of its epochs alone."""
+        """How many steps the training takes; a beta-VAE reports only its epochs."""
         settings = self._settings
         an_epoch = math.ceil(len(self._images) / settings.batch)
         return settings.epochs * (an_epoch if self._kind == "diffusion" else 1)
@@ -218,7 +218,7 @@ class Synthesis:
         wanted = labels_like(like, self._size, self._client.generator("synthesis-labels", 0))
         blocks = torch.split(wanted, _BLOCK)
         drawn = self._read("draws") or {}
-        if not drawn:  # the training is over, whatever becomes of the draws
+        if not drawn:  # the training is over, even if drawing fails
             self._write("training", training.state())
         for index, labels in enumerate(blocks):
             if str(index) in drawn:
@@ -312,7 +312,7 @@ class Synthesis:
 
 
 class _Pause(Exception):
-    """The round's time is about to be over, and what was begun is kept."""
+    """The round's time is about to be over, and unfinished work is saved."""
 
 
 class _Clock:
@@ -371,7 +371,7 @@ def new_generator(
     precision : str
         ``float32`` or ``bfloat16``.
     private : PrivateDescent, optional
-        How private steps are taken; none are asked of a beta-VAE.
+        How private steps are taken; a beta-VAE takes none.
 
     Raises
     ------

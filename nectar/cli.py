@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.errno not in _NO_ROOM:
             raise
         place = f"{error.filename}" if error.filename else "a file"
-        return _refuse(f"{place} cannot be written ({error.strerror}): make room for it.")
+        return _refuse(f"{place} cannot be written ({error.strerror}): free some space.")
 
 
 def _use_utf8() -> None:

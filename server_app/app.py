@@ -58,7 +58,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the configured method on the federation behind ``grid``, or say a record's settings if these are asked."""
+    """Run the configured method on the federation behind ``grid``, or return a record's settings on request."""
     try:
         if name := context.run_config.get(SETTINGS_OF):
             output_dir = load({"output-dir": context.run_config.get("output-dir", "")}).output_dir
@@ -86,7 +86,7 @@ class Observer:
 
 
 class MarkedLines(Observer):
-    """Tells programs that read the log where the record lies, who takes part, and how far the run is."""
+    """Writes marked log lines for programs: the record's directory, the sites, and the progress."""
 
     def __init__(self) -> None:
         self._first: tuple[int, float] | None = None
@@ -94,7 +94,7 @@ class MarkedLines(Observer):
         self._nodes: dict[str, str] = {}
 
     def begun(self, record: RunDirectory, sites: Sequence[Site]) -> None:
-        """Print where the record lies, and who takes part."""
+        """Print the record's directory and the sites."""
         self._record = record
         print_marked("record", directory=str(record.directory))
         self._print_sites(sites)
@@ -103,8 +103,8 @@ class MarkedLines(Observer):
         """Print the round, and the seconds until the last one is done, at the mean of those since the first here."""
         self._print_sites(sites)
         now = time.monotonic()
-        first, begun = self._first = self._first or (server_round, now)
-        a_round = (now - begun) / max(1, server_round - first)
+        first, started = self._first = self._first or (server_round, now)
+        a_round = (now - started) / max(1, server_round - first)
         left = {"left": round(a_round * (rounds - server_round), 1)} if server_round > first else {}
         print_marked("round", reached=server_round, of=rounds, **left, **monitored(self._record))
 
@@ -125,7 +125,7 @@ class Start:
 
 
 def prepare(config: Config, *, tell: bool = True) -> Start:
-    """Make what a run begins with, or raise NectarError; ``tell``: the log has which file the weights are of."""
+    """Make what a run begins with, or raise NectarError; ``tell``: log which file the weights come from."""
     division = Division(config)
     require_classes(division.run)
     weights = None if config.resume else starting_weights(division.run, tell=tell)
@@ -146,7 +146,7 @@ def serve(
     Parameters
     ----------
     observer : Observer, optional
-        Told where the record lies, and of each round that is done.
+        Called with the record at the start, and with each completed round.
     on_round : callable, optional
         A user's own function, called with each round's line of metrics.jsonl; what it raises is a warning.
     start : Start, optional
@@ -184,7 +184,7 @@ def serve(
 
 
 def _begin(grid: Grid, config: Config, start: Start) -> ResumePoint:
-    """Call the roll, and return where the run begins or goes on, once all sites read its data."""
+    """Call the roll, and return where the run begins or resumes, once all sites have read its data."""
     division, strategy, members = start.division, start.strategy, start.strategy.members
     ancestor = ancestor_of(config, strategy)
     places = [config.output_dir, *([Path(config.resume).parent] if config.resume else [])]
@@ -207,7 +207,7 @@ def _begin(grid: Grid, config: Config, start: Start) -> ResumePoint:
 
 
 def _note_start(point: ResumePoint, start: Start) -> None:
-    """Write what is known before the first round: engine, partition, data, and the file that weights come from."""
+    """Write the facts known before the first round: engine, partition, data, and the file that weights come from."""
     record, strategy, config = point.record, start.strategy, start.strategy.run.config
     if strategy.sites:
         with record.writing():
@@ -268,13 +268,13 @@ def _run_rounds(
 def _note_outcome(record: Record, outcome: str) -> None:
     """Note how the run ended, and how many of all images that were sent are copies of real ones."""
     copies = None
-    with suppress(NectarError):  # what is damaged in the metrics is told by those who read them
+    with suppress(NectarError):  # whoever reads damaged metrics reports it
         copies = Copies.recorded(record.metrics())
     record.note(outcome=outcome, **({} if copies is None else {"copies": asdict(copies)}))
 
 
 def _note_failure(record: Record, error: BaseException) -> None:
-    """Note why the run ended early; where that has no room either, the lock that ends with it tells as much."""
+    """Note why the run ended early; on a full disk, the released lock shows that it ended."""
     stopped = isinstance(error, KeyboardInterrupt | SystemExit)
     if stopped:
         logger.warning("interrupted: %s", record.resume_hint())
@@ -313,7 +313,7 @@ def with_actual_sites(run: Run, sites: list[Site]) -> Run:
     if own and found > wanted and run.config.federation.newcomers == "known":
         raise FederationError(
             f"{found} sites are there ({', '.join(site.name for site in sites)}) where federation.sites counts on "
-            f"{wanted}: say federation.sites={found}, or federation.newcomers=any to begin with whoever is there"
+            f"{wanted}: say federation.sites={found}, or federation.newcomers=any to begin with those"
         )
     if engine_of(sites) == SUPERLINK:
         how = f"start {wanted} SuperNodes, each with num-partitions={wanted} in its node config"

@@ -20,7 +20,7 @@ SCHEMA = 1
 Checksum = tuple[int, str]
 """A number of lines of metrics.jsonl, and the SHA-256 of their figures."""
 
-#: the key under which a file's description has the SHA-256 of the strategy's large tensors, stored apart or not
+#: the key under which a file's description has the SHA-256 of the strategy's large tensors, stored separately or not
 _LARGE = "large"
 
 #: what reading a description raises that has other values than were written
@@ -29,10 +29,10 @@ _ODD = (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionEr
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a run stands after round ``server_round``.
+    """The state of a run after round ``server_round``.
 
     ``line`` is the round's line of metrics.jsonl where that awaits the sites' figures; ``last_accepted_round``
-    is that of each site's work. ``lines`` is the checksum of metrics.jsonl as it was, None if an earlier release
+    is that of each site's work. ``lines`` is the checksum of metrics.jsonl at that time, None if an earlier release
     wrote it.
     """
 
@@ -69,7 +69,7 @@ class Checkpoint:
         )
 
     def save(self, path: Path) -> None:
-        """Write to ``path``, whole or not at all.
+        """Write to ``path`` atomically.
 
         A large tensor of the strategy's that stood in the file before is stored beside it once, until it changes.
 
@@ -114,7 +114,7 @@ class Checkpoint:
             return cls._of(tensors, meta)
         except (TensorFileError, *_ODD) as error:
             raise FederationError(
-                f"the checkpoint {path} cannot be read: {one_line(str(error))[:300]}; put back a whole copy of it"
+                f"the checkpoint {path} cannot be read: {one_line(str(error))[:300]}; restore a complete copy of it"
             ) from None
 
     @classmethod
@@ -153,5 +153,5 @@ def _line(found: Any, server_round: int) -> Mapping[str, Any] | None:
     if found is None:
         return None
     if found["round"] != server_round or not isinstance(found["rejected"], dict):
-        raise ValueError("its line is none of its round's")
+        raise ValueError("its line belongs to another round")
     return dict(found)

@@ -52,8 +52,8 @@ def agree_on_data(members: Members, read: Mapping[str, str], dataset: str, quoru
     FederationError
         If a simulated site reads something else, or half of the sites do, or fewer than ``quorum`` are left.
     """
-    told = Counter(site.data for site in members.sites if site.data).most_common(1)
-    members.data = read or {"": told[0][0]} if told else read
+    reported = Counter(site.data for site in members.sites if site.data).most_common(1)
+    members.data = read or {"": reported[0][0]} if reported else read
     odd = {}
     for site in members.sites:
         try:
@@ -73,7 +73,7 @@ def agree_on_data(members: Members, read: Mapping[str, str], dataset: str, quoru
 MOST_LISTED = 1000
 """Sites of a simulation that a record lists at most; the others can be divided again."""
 
-#: more sites than this are not drawn up in the log; the record has them all
+#: more sites than this are not listed in the log; the record has them all
 _MAX_SHOWN = 20
 
 _UNLISTED = (
@@ -87,7 +87,7 @@ def describe_partition(
 ) -> dict[str, Any]:
     """Return what the record says about who holds what, and why nodes that were there take no part.
 
-    Class counts are there only where the server has the data itself, and the task tells classes apart. Of a large
+    Class counts are there only where the server has the data itself, and the task has classes. Of a large
     simulation there are sizes alone.
     """
     run = division.run

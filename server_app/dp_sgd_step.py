@@ -1,4 +1,4 @@
-"""One private step on two made-up rows, before a run is begun: a model that cannot take it fails at every site."""
+"""One private step on two synthetic rows, before a run starts: a model that cannot take it fails at every site."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ _PLAIN = "layers that torch.func.vmap takes, such as nn.Linear, nn.Conv2d and nn
 
 @contextmanager
 def _watched(model: nn.Module, inside: list[str]) -> Iterator[None]:
-    """While entered, ``inside`` names the layers whose forward pass has begun and not ended, the innermost last."""
+    """While entered, ``inside`` names the layers whose forward pass is running, the innermost last."""
     handles = []
     for name, layer in model.named_modules():
         begin = layer.register_forward_pre_hook(lambda *_, name=name: inside.append(name))

@@ -1,6 +1,6 @@
-"""The rounds: configure, exchange, aggregate, evaluate, tell the callbacks; nothing a method would know.
+"""The rounds: configure, exchange, aggregate, evaluate, call the observers; nothing specific to a method.
 
-Only Flower's own hooks are called, so whatever is a Flower Strategy can be driven from here.
+Only Flower's own hooks are called, so any Flower Strategy can be driven.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def federate(
     Raises
     ------
     FederationError
-        If a round ends with fewer valid replies than ``federation.min_replies``, or the strategy goes on no further.
+        If a round ends with fewer valid replies than ``federation.min_replies``, or the strategy stops.
     """
     if first_round == 1:
         judged = evaluator(strategy.global_models(arrays), strategy.extra_models(arrays))

@@ -1,4 +1,4 @@
-"""What a ServerApp tells programs that read its log: a line of its own, marked, with JSON behind the mark.
+"""Lines of a ServerApp's log for programs: a mark, then JSON.
 
 Nothing that a site says can pass for one: it is quoted within lines that begin otherwise, with its line ends taken out.
 """
@@ -18,7 +18,7 @@ from server_app.run_directory import RunDirectory
 _LONGEST_LINE = 2**23
 
 Kind = Literal["record", "stopped", "sites", "round", "completed", "settings"]
-"""Where the run's record lies, as ``directory``; why the run stopped, as ``reason``; who takes part, as ``nodes``, from
+"""The record's directory, as ``directory``; why the run stopped, as ``reason``; who takes part, as ``nodes``, from
 the site's name to its node's number; which round was ``reached`` of how many, ``of``, and
 the seconds that are ``left``, where a round was measured, and the newest line's ``figures``; that all is done and
 written, with the record's ``directory``; which settings the record in ``directory`` was run with, by its
@@ -32,7 +32,7 @@ def monitored(record: RunDirectory) -> dict[str, Any]:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _LONGEST_LINE))
             line = json.loads(file.read().splitlines()[-1])
         spent = ((line.get("notes") or {}).get("spent") or {}).values()
-        told = [one["epsilon"] for one in spent if one["epsilon"] is not None]
+        epsilons = [one["epsilon"] for one in spent if one["epsilon"] is not None]
         seconds = [v for v in line["seconds"].values() if isinstance(v, int | float)]
         figures = {
             "round": line["round"],
@@ -43,7 +43,7 @@ def monitored(record: RunDirectory) -> dict[str, Any]:
             },
             "bytes": {way: sum(line["bytes"][way].values()) for way in ("up", "down")},
             "seconds": round(sum(seconds), 3),
-            "epsilon": max(told, default=None),
+            "epsilon": max(epsilons, default=None),
             "free": shutil.disk_usage(record.directory).free,
         }
         return {"figures": figures}

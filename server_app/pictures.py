@@ -73,7 +73,7 @@ def save_sets(
     path: Path,
     contrast: Contrast = "pixels",
 ) -> None:
-    """Write the sets of ``server_round``, and how to look at them, to ``path``, whole or not at all."""
+    """Write the sets of ``server_round``, and how to display them, to ``path`` atomically."""
     tensors: dict[str, torch.Tensor] = {}
     for index, images in enumerate(sets.values()):
         tensors[f"{index}.images"] = images.images

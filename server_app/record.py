@@ -1,7 +1,7 @@
 """A run's record for the one process that writes it: configuration, provenance, a line a round, partition.
 
 Metrics of a round are written before its checkpoint. A run that continues takes up the checkpoint and lets go of
-the one line that can stand behind it, so nothing is lost and nothing stands twice.
+the one line that can follow it, so no line is lost or repeated.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _MAY_DIFFER = ("rounds", "resume", "output-dir", "data-dir", "experiment")
 #: the beginning of the names of Flower's programs in which a ServerApp runs
 _FLOWER = ("flwr", "flower")
 
-#: seconds to wait for the lock: whoever looks whether a record is being written holds it for a moment
+#: seconds to wait for the lock: a process that checks whether a record is being written holds it for a moment
 _PATIENCE = 0.5
 
 _PACKAGES = ("flwr", "torch", "torchvision", "numpy", "pillow", "ray")
@@ -80,10 +80,12 @@ class Record(RunDirectory):
         """Make a new record below the output directory, named by time, method and data set."""
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
         method = config.method.replace(":", ".").lower()
-        if "." in method:  # its package tells a strategy by path from our method of the same name
+        if (
+            "." in method
+        ):  # the package distinguishes a strategy given by path from our method of the same name
             method = f"{method.partition('.')[0]}-{method.rpartition('.')[2]}"
         name = f"{stamp}-{method}-{as_file_name(config.dataset)}-seed{config.seed}-{uuid.uuid4().hex[:6]}"
-        # Nothing of that name is there before it is whole, and its writer's.
+        # The name appears only once the record is complete and locked by its writer.
         record = cls(config.output_dir / f"{BEGUN}{name}")
         try:
             sweep(config.output_dir)
@@ -100,7 +102,7 @@ class Record(RunDirectory):
             if not isinstance(error, OSError):
                 raise
             raise FederationError(
-                f"no record can be made in {config.output_dir} ({error.strerror}): make room there, or choose another "
+                f"no record can be made in {config.output_dir} ({error.strerror}): free some space, or choose another "
                 "output-dir"
             ) from None
 
@@ -141,7 +143,7 @@ class Record(RunDirectory):
         if recorded_by != code and config.resume_code != ACCEPT:
             raise FederationError(
                 f"{record.directory} was run by code {recorded_by} ({_release_of(stated)}), this is {code}: continue "
-                f"it with the release that began it, or with {RESUME_CODE}={ACCEPT}, which the record then says"
+                f"it with the release that started it, or with {RESUME_CODE}={ACCEPT}, which the record then says"
             )
         with record.writing():
             record.begin_writing()
@@ -155,13 +157,14 @@ class Record(RunDirectory):
         except (OSError, SafetensorError) as error:
             raise FederationError(
                 f"the record {self.directory} cannot be written ({unreadable_reason(error)}): "
-                f"{self._last_safe_round()}; make room there, or make it writable, then resume={self.directory} goes on"
+                f"{self._last_safe_round()}; free some space or make it writable, then continue with "
+                f"resume={self.directory}"
             ) from None
 
     def resume_hint(self) -> str:
-        """Say of a run that ended which round it can go on from, and the line that goes on."""
+        """Return the round from which a run that ended can continue, and the command that continues it."""
         line = shlex.join([*self._resume_command(), f"resume={self.directory}"])
-        return f"{self._last_safe_round()}, and `{line}` goes on from there"
+        return f"{self._last_safe_round()}, and `{line}` continues from there"
 
     def _resume_command(self) -> list[str]:
         """Return the command, with the connection of one that has it, that a run like this is continued by."""
@@ -172,14 +175,14 @@ class Record(RunDirectory):
         return words[: 3 if words[1] == "submit" else 2] if known else ["nectar", "run"]
 
     def _last_safe_round(self) -> str:
-        """Describe what of the record a run can go on from."""
+        """Return a phrase about the last round from which the run can continue."""
         with contextlib.suppress(FederationError):
             done = Checkpoint.load(self.last).server_round
             return f"all up to round {done} is safe in it"
         return "no round was done yet"
 
     def note_continued(self, config: Config) -> None:
-        """Note that the run goes on: when, by which words, where, and to which round."""
+        """Record that the run continues: when, by which command, where, and up to which round."""
         now = _provenance(config)
         again = {key: now[key] for key in ("started", "command", "hardware", "threads")}
         behind = {}
@@ -207,7 +210,7 @@ class Record(RunDirectory):
             self._lock.acquire()
         except Timeout:
             raise FederationError(
-                f"{self.directory} is being written by {self.writer()}, a run that still goes on: wait for its end, "
+                f"{self.directory} is being written by {self.writer()}, a run in progress: wait for its end, "
                 "or end it"
             ) from None
         write_json(self.directory / WRITER, {"pid": os.getpid(), "host": socket.gethostname()})
@@ -236,7 +239,7 @@ class Record(RunDirectory):
         if self.other_schema() is not None:
             raise FederationError(f"{self.directory} {self.why_not()}")
         raise FederationError(
-            f"{self.directory / PROVENANCE} is damaged: put back a whole copy of the record, or begin a new run"
+            f"{self.directory / PROVENANCE} is damaged: restore a complete copy of the record, or begin a new run"
         )
 
     def note(self, **fields: Any) -> None:
@@ -248,7 +251,7 @@ class Record(RunDirectory):
         write_json(self.directory / "partition.json", {"schema": SCHEMA, **content})
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Add a round to metrics.jsonl, on disk whole or not at all, NaN and infinity as null; OSError without room."""
+        """Append a round to metrics.jsonl atomically, NaN and infinity as null; OSError on a full disk."""
         text = json.dumps(without_nan({"schema": SCHEMA, **line}), allow_nan=False)
         with self.metrics_path.open("ab", buffering=0) as file:
             before = file.tell()
@@ -268,8 +271,8 @@ class Record(RunDirectory):
         """Let go of every line of metrics.jsonl after the first ``number``, and of what is left of one."""
         if self.metrics_path.exists():
             kept = self.metrics_path.read_bytes().split(b"\n")[:number]
-            whole = b"".join(line + b"\n" for line in kept)
-            write_atomically(self.metrics_path, lambda to: to.write_bytes(whole))
+            content = b"".join(line + b"\n" for line in kept)
+            write_atomically(self.metrics_path, lambda to: to.write_bytes(content))
         self._sum = None
 
     def checksum(self) -> Checksum:

@@ -45,7 +45,7 @@ SPENT = "spent"
 _LEAP = 3
 
 MOST_TOLD = 1000
-"""Charged sites up to which each round's line tells of all; of more it tells of those that the round asked."""
+"""Up to so many charged sites, each round's line lists all of them; of more, those that took part in the round."""
 
 
 class Recorder:
@@ -54,7 +54,7 @@ class Recorder:
     Parameters
     ----------
     point : ResumePoint
-        The record, and where it stands.
+        The record, and its position.
     notify : callable, optional
         Called with each line that is on record.
     held : mapping, optional
@@ -120,8 +120,8 @@ class Recorder:
         line, self._line = self._line, None
         validation = self._config.data.validated_at_sites
         classes = len(self.strategy.run.info.classes)
-        told = at_sites(figures.mean, figures.outcome, classes, self._measure, self._held)
-        reached = told["sites"].get(self._measure) if validation and told["sites"] else None
+        by_sites = at_sites(figures.mean, figures.outcome, classes, self._measure, self._held)
+        reached = by_sites["sites"].get(self._measure) if validation and by_sites["sites"] else None
         if isinstance(reached, float) and self._is_better(reached, figures.server_round):
             self._copy_last_as_best(reached)
         if line is None:
@@ -130,20 +130,20 @@ class Recorder:
             way: _sum(line["bytes"][way], more)
             for way, more in (("down", figures.bytes_down), ("up", figures.bytes_up))
         }
-        whole = {**line, **told, "bytes": passed}
+        full = {**line, **by_sites, "bytes": passed}
         if validation:
-            whole |= {"validation": _validation(whole), "sites": None}
+            full |= {"validation": _validation(full), "sites": None}
         with self.record.writing():
-            self.record.append(whole)
-        if told["sites"]:
+            self.record.append(full)
+        if by_sites["sites"]:
             own = " (the mean of the sites' own)" if self._measure == "auc" else ""
             logger.info(
                 "round %d/%d: %sat the sites %s, %s%s",
                 *(figures.server_round, self._config.rounds, "validation " if validation else ""),
-                *(in_words(told["sites"], self._measure, own), judges_of(figures.outcome)),
-                spread(told, self._measure),
+                *(in_words(by_sites["sites"], self._measure, own), judges_of(figures.outcome)),
+                spread(by_sites, self._measure),
             )
-        self._notify(whole)
+        self._notify(full)
 
     def _warn_of_loss(self, server_round: int, loss: float) -> None:
         """Say that the model has diverged, that its loss leapt, or is above that of the start; nothing is changed."""
@@ -199,7 +199,7 @@ class Recorder:
             best.save(record.best)
 
     def _keep(self, result: RoundResult, diverged: bool) -> None:
-        """Write what is kept of a round beside its line."""
+        """Write what is kept of a round in addition to its line."""
         record, strategy, number = self.record, self.strategy, result.server_round
         save_ledger_tips(record.directory, strategy.members.spending.ledger_tips)
         sets, contrast = strategy.pictures(), strategy.contrast
@@ -227,7 +227,7 @@ class Recorder:
 
 
 def _tell_copies(result: RoundResult) -> None:
-    """Describe how many of the round's images are copies: each time that there are some, else in the first round."""
+    """Log how many of the round's images are copies: each time that there are some, else in the first round."""
     copies = Copies.told(result.outcome.accepted.values())
     if copies is not None and copies.found:
         logger.warning("REAL IMAGES, round %d: %s", result.server_round, copies.sentence())
@@ -235,13 +235,13 @@ def _tell_copies(result: RoundResult) -> None:
         logger.info("%s", copies.sentence())
 
 
-#: whether a round changed the weights; it stands in the lines of those that did not
+#: whether a round changed the weights; in the lines of rounds that did not
 UPDATED = "updated"
 
-#: of how many sites a figure of the training is; it stands in the lines of rounds in which not all sent it
+#: the number of sites behind a training figure; in the lines of rounds in which not all sites sent it
 FEWER = "train_sites"
 
-#: a device's figure that is a time, and stands with the other times
+#: a device's figure that is a time, and is listed with the other times
 _SECONDS = "seconds"
 
 
@@ -262,8 +262,8 @@ def line_of(result: RoundResult) -> dict[str, Any]:
     line["rejected"] = dict(result.outcome.rejected)
     if result.outcome.shortened:
         line["shortened"] = dict(result.outcome.shortened)
-    means, apart = dict(result.train or {}), {_SECONDS, *FIGURES.values()}
-    line["train"] = {key: value for key, value in means.items() if key not in apart}
+    means, listed = dict(result.train or {}), {_SECONDS, *FIGURES.values()}
+    line["train"] = {key: value for key, value in means.items() if key not in listed}
     sent = {key: [row[key] for row in accepted.values() if key in row] for key in line["train"]}
     line["train_median"] = {key: median(own) for key, own in sent.items() if own}
     if fewer := {key: len(own) for key, own in sent.items() if 0 < len(own) < len(accepted)}:
@@ -278,7 +278,7 @@ def line_of(result: RoundResult) -> dict[str, Any]:
 
 
 def require_an_update(lines: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse to call a run completed that ends with the weights with which it began.
+    """Refuse to call a run completed that ends with its initial weights.
 
     Raises
     ------
@@ -328,7 +328,7 @@ def warn_no_progress(lines: Sequence[Mapping[str, Any]], config: Config) -> None
 
 
 def _in_short(figures: Evaluation) -> dict[str, Any]:
-    """Return figures without the counts class by class, which stand once a line."""
+    """Return figures without the counts by class, which each line has once."""
     return {key: value for key, value in asdict(figures).items() if key != "confusion"}
 
 
@@ -396,7 +396,7 @@ def at_sites(
 
     F1 and balanced accuracy are of all counts together, and the AUC is the mean of the sites' own, since no score
     leaves a site. Mean, deviation and worst are of the measure, each site counting once. ``held`` is what the sites
-    are known to hold out, by class (`Division.held_out`); what they tell themselves goes before it.
+    are known to hold out, by class (`Division.held_out`); what they report themselves takes precedence.
     """
     each: dict[str, dict[str, Any]] = {}
     total = torch.zeros(classes**2, dtype=torch.int64)
@@ -460,13 +460,13 @@ def in_words(figures: Mapping[str, Any], measure: str, over: str = "") -> str:
 
 
 # ---- spent ---------------------------------------------------------------------------------------
-# What a run's sites have spent of their privacy, as a round's line tells it.
+# What a run's sites have spent of their privacy, as recorded in a round's line.
 
 #: places of the PRV accountant's grids that a round waits for, of all sites together: half a second of a core
 _PLACES = 2**19
 
 #: what a kind of event costs beside them, in the same measure: 64 kinds of each of 12 sites are another second; each
-#: site may have two whatever the others have
+#: site may have two, however many the others have
 _PLACES_A_KIND = 2**9
 
 
@@ -475,12 +475,12 @@ def spending_lines(
 ) -> dict[str, dict[str, Any]]:
     """Return for each site, or for those of ``sites``, what it has spent in this run, as plain data.
 
-    ``epsilon`` is None if there is no bound, where the site keeps its events to itself, and where it tells of so
-    many kinds of them that the round would wait. Sites that tell of the same events are one computation; the others
+    ``epsilon`` is None if there is no bound, where the site reports no events, and where it reports so
+    many kinds of them that the round would wait. Sites that report the same events are one computation; the others
     have equal shares of the time, and RDP's epsilon where PRV's would take more.
     """
-    told = {s: each for s, each in spending.events.items() if sites is None or s in sites}
-    share = _PLACES // max(1, len(set(told.values())))
+    reported = {s: each for s, each in spending.events.items() if sites is None or s in sites}
+    share = _PLACES // max(1, len(set(reported.values())))
     return {
         site: {
             "epsilon": _finite(_epsilon(events, delta, share)) if events else None,
@@ -489,7 +489,7 @@ def spending_lines(
             "seeded": spending.seeded[site],
             "events": [event.to_dict() for event in events],
         }
-        for site, events in told.items()
+        for site, events in reported.items()
     }
 
 
@@ -508,7 +508,7 @@ def _finite(value: float) -> float | None:
 # ---- ledger heads --------------------------------------------------------------------------------
 # The heads of the sites' privacy ledgers that a server has seen: in each run's record, and together for the next run.
 #
-# A site that comes back with an older copy of its ledger is refused by itself once it is told the newest of them. Who
+# A site that comes back with an older copy of its ledger refuses to work once it is given the newest of them. Who
 # puts back an older copy of the site's state and of the server's records alike is not noticed.
 
 LEDGER_TIPS = "ledger-heads.json"
@@ -537,8 +537,8 @@ def _read(path: Path) -> dict[str, LedgerTip]:
         return {str(site): LedgerTip.read(head) for site, head in content.items()}
     except (OSError, ValueError, AttributeError, RecursionError):
         logger.warning(
-            "%s is damaged, so that a site whose privacy ledger was put back is not told what that run saw of it: "
-            "put back a whole copy of the record, or delete the file",
+            "%s is damaged, so that a site whose privacy ledger was restored from a backup cannot be given what that "
+            "run saw of it: restore a complete copy of the record, or delete the file",
             path,
         )
         return {}

@@ -1,4 +1,4 @@
-"""The report on a run, drawn at the server by `nectar report`, in a process of its own.
+"""The report on a run, drawn at the server by `nectar report`, in a separate process.
 
 The app's bundle, all that a ServerApp has for certain, brings no report: it is drawn where Nectar is installed.
 """
@@ -17,7 +17,7 @@ from server_app.run_directory import PROVENANCE, REPORT, RunDirectory
 
 logger = getLogger("flwr")
 
-#: seconds that a report may take: pictures beside the nearest real ones are searched for
+#: seconds that a report may take, which searches for the nearest real pictures
 _PATIENCE = 300.0
 
 

@@ -1,4 +1,4 @@
-"""Where a record stands that is to be continued: everything is looked at before anything of it is changed."""
+"""The point from which a record is continued; everything is checked before anything is changed."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from strategies.federated import Federated
 
 logger = getLogger("flwr")
 
-_MEND = "put back a whole copy of the record, or begin a new run; nothing of it was changed"
+_MEND = "restore a complete copy of the record, or start a new run; the record was not changed"
 
 
 def recorded_settings(output_dir: Path, name: str) -> dict[str, Any]:
-    """Return where the record of that id lies, and what its provenance states of the settings it was run with.
+    """Return the directory of the record with that id, and the settings in its provenance.
 
     Raises
     ------
     FederationError
-        If there is none below ``output_dir``, or this release cannot read it.
+        If no such record is below ``output_dir``, or this release cannot read it.
     """
     below = sorted(path for path in output_dir.glob("[!.]*") if RunDirectory(path).is_there())
     records = {path.name: path for path in below} | ({LATEST: below[-1]} if below else {})
@@ -46,13 +46,13 @@ def recorded_settings(output_dir: Path, name: str) -> dict[str, Any]:
         raise FederationError(
             f"the record {found.name} on the server {RunDirectory(found).why_not()}"
         )
-    told = {"directory": str(found), "run-config": stated["run-config"]}
-    return told | {"continued": stated.get("continued", [])}
+    settings = {"directory": str(found), "run-config": stated["run-config"]}
+    return settings | {"continued": stated.get("continued", [])}
 
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """Where a run goes on.
+    """The point from which a run continues.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class ResumePoint:
 
     @property
     def unjudged(self) -> bool:
-        """Whether the sites are still to be asked for their figures of the checkpoint's weights."""
+        """Whether the sites have yet to evaluate the checkpoint's weights."""
         return self.checkpoint is not None and self.checkpoint.line is not None
 
     @property
@@ -86,7 +86,7 @@ class ResumePoint:
         return 1 if self.checkpoint is None else self.checkpoint.server_round + 1
 
     def with_inherited(self, partition: dict[str, Any]) -> dict[str, Any]:
-        """Return the run's own partition.json, and beside its sites those that are inherited."""
+        """Return the run's own partition.json, with the inherited sites added."""
         if self.inherited is None:
             return partition
         own = partition if partition["sites"] else {}
@@ -96,7 +96,7 @@ class ResumePoint:
 def resume_point_of(
     config: Config, strategy: Federated, ancestor: Record | None = None
 ) -> ResumePoint:
-    """Return where the run of ``config`` goes on, with ``strategy`` put back to there.
+    """Return the point from which the run of ``config`` continues, with ``strategy`` restored to it.
 
     The record is a new one if the run begins, or is made of an ``ancestor``'s work.
 
@@ -104,15 +104,15 @@ def resume_point_of(
     ------
     FederationError
         If the record that it continues is another run's, is damaged, holds what was written at two times, has more
-        rounds than are asked for, or is being written; or if the data are not those that it began with. Nothing of it
+        rounds than requested, or is being written; or if the data differ from those at its start. Nothing of it
         has been changed then.
     """
     if not config.resume:
         return ResumePoint(Record.create(config))
     record = ancestor or Record.open(config)
     try:
-        began = recorded_data(record.stated() or {})
-        require_same_data(config.dataset, began, strategy.members.data)
+        recorded = recorded_data(record.stated() or {})
+        require_same_data(config.dataset, recorded, strategy.members.data)
         if ancestor is not None:
             names = strategy.derive()
             before = ancestor.json("partition.json") or {"sites": {}}
@@ -149,7 +149,7 @@ def _last_point(record: Record, config: Config) -> tuple[ResumePoint, int]:
     _require_lines(lines, record, kept, config, checkpoint.lines)
     if done > config.rounds:
         raise FederationError(
-            f"{record.directory} stands at round {done}, and rounds={config.rounds} asks for fewer: give "
+            f"{record.directory} is at round {done}, and rounds={config.rounds} asks for fewer: give "
             f"rounds={done} or more, or leave rounds out"
         )
     line = on_record or checkpoint.line or {}
@@ -161,10 +161,10 @@ def _last_point(record: Record, config: Config) -> tuple[ResumePoint, int]:
 def _require_lines(
     lines: list[Line], record: Record, kept: int, config: Config, checksum: Checksum | None = None
 ) -> None:
-    """Refuse lines by which no run stands where its checkpoint does: one a round, as many as are ``kept``.
+    """Refuse lines that do not fit the checkpoint: one a round, as many as are ``kept``.
 
     One more is what a crash leaves: a round's line is written before its checkpoint. A run without a checkpoint may
-    have begun its first round.
+    have started its first round.
 
     Raises
     ------
@@ -198,7 +198,7 @@ def _require_lines(
 
 
 def has_diverged(line: Mapping[str, Any]) -> bool:
-    """Return whether a round's test loss was not finite: null in the file, as it was in a checkpoint."""
+    """Return whether a round's test loss was not finite: null in the file, NaN or infinity in a checkpoint."""
     test = line.get("test")
     loss = test.get("loss") if isinstance(test, Mapping) else 0.0
     return not (isinstance(loss, int | float) and math.isfinite(loss))

@@ -1,6 +1,6 @@
-"""A run's directory for whoever reads it: where its files lie, what they state, and whether a run still writes it.
+"""A run's directory for readers: its files, their contents, and whether a run still writes it.
 
-Nothing here changes a record, and nothing needs torch: a list of runs is there at once.
+Nothing in this module changes a record or needs torch, so that runs are listed at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Line = dict[str, Any]
 PROVENANCE = "provenance.json"
 
 LATEST = "latest"
-"""The record that was begun last."""
+"""The record that was started last."""
 
 REPORT = "report.html"
 """What a run's report is called in its record."""
@@ -33,21 +33,21 @@ AUDIT = "audit-images.json"
 """What `nectar audit images` found; there only where it was asked."""
 
 ALONE = "alone"
-"""In a record's provenance: whether no other run went on beside it, so that its seconds are its own."""
+"""In a record's provenance: whether no other run was in progress, so that its timings are undisturbed."""
 
 COMPLETED = "completed"
 """The outcome of a run that went to its last round."""
 
-#: held by the process that writes the record; beside it stands who that is
+#: held by the process that writes the record; the file next to it names that process
 LOCK, WRITER = ".writer.lock", ".writer.json"
 
 BEGUN = ".begun-"
-"""What a record's name begins with until its first files are whole."""
+"""The prefix of a record's name until its first files are complete."""
 
 #: seconds for which a record that is being made and has no writer's note is not taken for left behind
 _YOUNG = 60.0
 
-#: of what stands in a note that others may have written, as much as a name can need
+#: bytes read of a note that others may have written: enough for a name
 _LONGEST = 80
 
 
@@ -103,7 +103,7 @@ class RunDirectory:
         return self.directory / "samples" / f"round-{server_round:03d}"
 
     def is_there(self) -> bool:
-        """Return whether a record lies here, and no link to one."""
+        """Return whether this is a record, and no link to one."""
         return (self.directory / PROVENANCE).is_file() and not self.directory.is_symlink()
 
     def stated(self) -> dict[str, Any] | None:
@@ -119,7 +119,7 @@ class RunDirectory:
         return schema if type(schema) is int and schema != SCHEMA else None
 
     def why_not(self) -> str:
-        """Return why what lies here is not a record that can be read, and what to do; half a sentence."""
+        """Return why this is not a readable record, and what to do; half a sentence."""
         if (schema := self.other_schema()) is not None:
             return (
                 f"was written by another release of Nectar (its schema is {schema}, this one reads {SCHEMA}): read it "
@@ -158,7 +158,7 @@ class RunDirectory:
             line = parse_line(text)
             if line is None:
                 raise FederationError(
-                    f"{path} is damaged at line {number}: put back a whole copy of the record"
+                    f"{path} is damaged at line {number}: restore a complete copy of the record"
                 )
             lines.append(line)
         return lines
@@ -187,7 +187,7 @@ class RunDirectory:
 
 
 def parse_line(text: bytes) -> Line | None:
-    """Return a round's line; None if the text is none."""
+    """Return a round's line; None if the text is not one."""
     try:
         found = parse_json(text)
     except (ValueError, RecursionError):

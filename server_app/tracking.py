@@ -1,4 +1,4 @@
-"""Who is told of each round that is on record: a user's own function, TensorBoard, MLflow; a failure costs nothing.
+"""Trackers, called with each recorded round: a user's function, TensorBoard, MLflow; a failure costs nothing.
 
 A tracker is given numbers by name, and settings; no site's name, reason or path, and no token. MLflow, which keeps
 files too, is given the record's figures, report and weights at the end. `require_tracker` and `refuse_own_pictures`
@@ -47,13 +47,13 @@ logger = getLogger("flwr")
 T = TypeVar("T")
 
 OnRound = Callable[[Line], object]
-"""Called with each round's line, a copy of its own, as soon as that is on record and its checkpoint written."""
+"""Called with a copy of each round's line, as soon as the line and its checkpoint are written."""
 
 Pictures = Mapping[str, Path]
 """PNG files of a round's images, by site."""
 
 EVENTS = "tensorboard"
-"""The folder of a record in which TensorBoard's event files lie."""
+"""The folder of a record with TensorBoard's event files."""
 
 RECORD = "nectar.record"
 """MLflow's tag with the record's id, by which a run that continues finds its own."""
@@ -66,7 +66,7 @@ _CREDENTIALS = re.compile(r"//[^/@\s]+@")
 
 #: parts of a line whose numbers are the run's, none a single site's
 _TABLES = ("test", "validation", "sites", "train", "train_median", "copies", "seconds")
-#: what an argument of a Flower strategy's may be called that nobody else is to read
+#: names of a Flower strategy's arguments that are secrets
 _SECRET = re.compile(r"token|secret|passw|credential|api_?key", re.IGNORECASE)
 #: what no tracker takes in a name
 _ODD = re.compile(r"[^\w./ -]")
@@ -110,7 +110,7 @@ class Notifier:
 
     def _pictures(self, server_round: int) -> Pictures:
         if not self._images or not all(site.partitions for site in self._sites()):
-            return {}  # a site with data of its own has joined since
+            return {}  # a site with its own data has joined since
         folder = self._record.samples(server_round)
         return {path.stem: path for path in sorted(folder.glob("*.png"))}
 
@@ -121,7 +121,7 @@ class Notifier:
 
 
 class InBackground:
-    """A tracker on a thread of its own, so that no round waits for it.
+    """A tracker on a separate thread, so that no round waits for it.
 
     Parameters
     ----------
@@ -157,8 +157,8 @@ class InBackground:
         tracker = guard(self._make)
         if tracker is None:
             return
-        while (told := self._rounds.get()) is not None:
-            guard(partial(tracker.round, *told))
+        while (arguments := self._rounds.get()) is not None:
+            guard(partial(tracker.round, *arguments))
         guard(partial(tracker.close, self._outcome))
 
 
@@ -182,7 +182,7 @@ class _Guard:
 
 
 def _as_recorded(line: Mapping[str, Any]) -> Line:
-    """Return a copy of a line as whoever reads metrics.jsonl has it."""
+    """Return a copy of a line as it is read from metrics.jsonl."""
     copy: Line = json.loads(json.dumps(without_nan({"schema": SCHEMA, **line})))
     return copy
 
@@ -238,13 +238,13 @@ class TensorBoard:
 class MLflow:
     """Writes a run of an experiment, at the server that MLFLOW_TRACKING_URI names or in a store beside the records.
 
-    By a client of its own: MLflow's functions would change the server and the experiment of a notebook that calls us.
-    At the end a server gets files, for whoever has no other way to the record: ``config.yaml``, the settings by
+    With a separate client: MLflow's functions would change the server and the experiment of a notebook that calls us.
+    At the end a server gets files, for users without access to the record: ``config.yaml``, the settings by
     ``settings_of``; ``metrics.jsonl``; ``report.html``; the weights of the best checkpoint, else the last.
     """
 
     def __init__(self, config: Config, record: RunDirectory, before: Sequence[Line]) -> None:
-        # MLflow tells its makers what is used of it, unless it is told not to.
+        # MLflow sends usage telemetry unless it is switched off.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
@@ -273,11 +273,11 @@ class MLflow:
     def _create(self, experiment: str) -> None:
         from mlflow.entities import Param
 
-        record, told = self._record.id, settings_of(self._config)
+        record, values = self._record.id, settings_of(self._config)
         name = self._config.track.name or record
         run = self._client.create_run(experiment, tags={RECORD: record}, run_name=name)
         self._id = str(run.info.run_id)
-        settings = [Param(key, str(each)[:_LONGEST]) for key, each in told.items()]
+        settings = [Param(key, str(each)[:_LONGEST]) for key, each in values.items()]
         for first in range(0, len(settings), _PARAMETERS):
             self._client.log_batch(self._id, params=settings[first : first + _PARAMETERS])
 
@@ -340,7 +340,7 @@ def figures_of(line: Mapping[str, Any]) -> dict[str, float]:
     tables |= {f"models/{model}": table for model, table in line.get("models", {}).items()}
     for table, figures in tables.items():
         found |= {f"{table}/{name}": value for name, value in figures.items()}
-    if line["round"]:  # before the first nobody was asked, and noughts would bend a smoothed curve
+    if line["round"]:  # no site takes part in round 0, and zeros would bend a smoothed curve
         for way, account in line.get("bytes", {}).items():
             found[f"bytes/{way}"] = sum(account.values())
         for kind in ("accepted", "rejected", "unevaluated"):
@@ -355,7 +355,7 @@ def _counts(value: Any) -> bool:
 
 
 def settings_of(config: Config) -> dict[str, Scalar]:
-    """Return the resolved settings by dotted key, without paths, secrets and what a tracker is told itself."""
+    """Return the resolved settings by dotted key, without paths, secrets and the settings of the tracker itself."""
     return {
         key: value
         for key, value in dotted(config.to_dict()).items()
@@ -380,7 +380,7 @@ def require_tracker(track: TrackSettings) -> None:
     found = find_spec(track.by)
     if found is None or found.origin is None:
         raise ConfigError(
-            f"track={track.by} needs {track.by}, which is not installed here: "
+            f"track={track.by} needs {track.by}, which is not installed: "
             f"`.uv/bin/uv pip install -e '.[{track.by}]'` in Nectar's clone, or leave track out."
         )
 

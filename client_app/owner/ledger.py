@@ -38,7 +38,7 @@ def check_budget(node: NodeConfig) -> None:
         )
     if node.privacy_epsilon is not None and node.state_dir is None:
         raise FederationError(
-            f"the node config sets a privacy budget ({EPSILON}) and names no state-dir, where the ledger of it lies: "
+            f"the node config sets a privacy budget ({EPSILON}) and names no state-dir, which holds its ledger: "
             "name one"
         )
 

@@ -1,4 +1,4 @@
-"""What a site says of itself: the keys of its SuperNode's node config, which nobody else can set."""
+"""A site's node config: the keys of its SuperNode, which only its owner can set."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _key(
 
 
 def _whole(example: int, meaning: str, otherwise: str = "any", least: int = 0, **field: Any) -> Any:
-    allowed = f"give a whole number, {least} or more"
+    allowed = f"give an integer, {least} or more"
     return _key(str(example), meaning, otherwise, allowed=allowed, ge=least, **field)
 
 
@@ -115,7 +115,7 @@ class NodeConfig(BaseModel):
     )
     data_root: Absolute = _key(
         "'/abs/folder'",
-        "below it lies everything that a run's settings may have the site read or write (`data-dir`, `images.folder`, "
+        "everything that a run's settings may have the site read or write is below it (`data-dir`, `images.folder`, "
         "`data.file`, a data set's files, stores), links followed",
         "the machine's data directory (`NECTAR_DATA`)",
     )
@@ -152,18 +152,19 @@ class NodeConfig(BaseModel):
     )
     allow_start: Words = _key(
         "'noise'",
-        "what things that are sent may have begun as: `noise`, `means` (of classes), `real` (examples, or means of a "
+        "what things that are sent may start from: `noise`, `means` (of classes), `real` (examples, or means of a "
         "few, `feddm.start=mix:K`; `method=real` is among them)",
         "all",
         allowed=_IN_WORDS,
     )
     max_iterations: int | None = _whole(
-        1000, "the most steps of a distillation that a run may ask for, whatever the setting's name"
+        1000, "the most steps of a distillation that a run may request, under any setting's name"
     )
     max_epochs: int | None = _whole(10, "the most passes of local training")
     max_ipc: int | None = _whole(50, "the most synthetic images a class")
     max_images: int | None = _whole(
-        5000, "the most synthetic images in all; a run then has to say how many (`fedssyn.size`)"
+        5000,
+        "the most synthetic images in all; a run then has to state the number (`fedssyn.size`)",
     )
     max_size: int | None = _whole(224, "the largest images, in pixels a side", str(MAX_SIZE))
     max_cores: int | None = _whole(
@@ -194,7 +195,7 @@ class NodeConfig(BaseModel):
         "the most that all runs together may cost an example of this site, by its "
         "[ledger](../site.md#the-privacy-ledger). A phase that would pass it is refused before it draws; a run that is "
         "not private throughout is refused at the "
-        "roll call, since beside it a budget bounds nothing",
+        "roll call, since a budget bounds nothing without it",
         "no bound, and the ledger is kept all the same",
     )
     privacy_delta: float | None = _amount(
@@ -204,7 +205,7 @@ class NodeConfig(BaseModel):
         "'/abs/folder'",
         "images that are about to leave are put there first, a picture each: all of them leave, or none, by the "
         "owner's word ([site.md](../site.md#your-word))",
-        "nobody looks",
+        "no review takes place",
     )
     review_seconds: int | None = _whole(
         600,
@@ -227,7 +228,7 @@ class NodeConfig(BaseModel):
     )
     approve_seconds: int | None = _whole(
         7200,
-        "how long the owner's word on a run is waited for; the server is told",
+        "how long to wait for the owner's decision on a run; the server is notified",
         "3600",
         least=1,
     )

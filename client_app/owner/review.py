@@ -57,7 +57,7 @@ class Review:
     directory : Path
         Where the folders of pictures are put, one for each payload that is to leave.
     state : Path
-        The site's state directory, in which its owner is asked.
+        The site's state directory, which holds the question to its owner.
     run : int
         Flower's number of the run.
     command : tuple of str
@@ -97,7 +97,7 @@ class Review:
             ) from None
         if node.state_dir is None:
             raise FederationError(
-                "the node config names review-dir and no state-dir, in which its owner is asked: name one"
+                "the node config names review-dir and no state-dir, which holds the question to its owner: name one"
             )
         seconds = node.review_seconds or _PATIENCE
         return cls(node.review_dir, node.state_dir, run, tuple(command), seconds)
@@ -105,7 +105,7 @@ class Review:
     def let_through(
         self, payload: Payload, name: str, info: DatasetInfo, left: Callable[[], float]
     ) -> Payload:
-        """Return ``payload`` as it was shown, once its owner lets all of it leave; without examples, as it is.
+        """Return ``payload`` as it was shown, once its owner lets all of it leave; unchanged without examples.
 
         Parameters
         ----------
@@ -129,7 +129,7 @@ class Review:
         folder = self.directory / f"{name}-{digest.hexdigest()[:DIGITS]}"
         ending = "png" if info.has_images else "csv"
         files = [folder / f"{index:06d}.{ending}" for index in range(sum(map(len, sets)))]
-        whole = True
+        complete = True
         if not (word := self._word(digest.hexdigest())):
             if not folder.is_dir():
                 _write_pictures(files, sets, info)
@@ -137,18 +137,18 @@ class Review:
                 word = self._word_of_command(folder, min(self.seconds, left() - _MARGIN))
             else:
                 word = self._word_of_owner(folder, len(files), digest.hexdigest(), left)
-            whole = all(file.is_file() for file in files)
+            complete = all(file.is_file() for file in files)
         shutil.rmtree(folder, ignore_errors=True)
         if word != APPROVE:
             raise FederationError("this site's owner has looked at the images and refused them")
-        if not whole:
+        if not complete:
             raise FederationError(
                 "this site's owner has deleted pictures of what was to leave: all of them leave, or none"
             )
         return shown
 
     def _word(self, digest: str) -> str | None:
-        """Return the owner's word on these very images, empty if there is none yet; None if nobody was asked."""
+        """Return the owner's decision on these very images, empty while it is pending; None without a question."""
         for path in (self.state / QUESTIONS).glob(f"*-{digest[:DIGITS]}.json"):
             with suppress(OSError, ValueError, KeyError, TypeError):
                 question = json.loads(read_regular(path))
@@ -166,13 +166,13 @@ class Review:
             if time.monotonic() > end or left() < _MARGIN:
                 raise FederationError(
                     "this site's owner has not looked at the images yet: they leave once that is done and they are "
-                    "asked for again"
+                    "requested again"
                 )
             time.sleep(_LOOK)
         return word
 
     def _ask(self, what: str, digest: str) -> None:
-        """Write the question atomically, for its owner and this user alone, and tell the log how it is answered."""
+        """Write the question atomically, for its owner and this user alone, and log how to answer it."""
         answer = f"nectar site approve {self.run} {digest[:DIGITS]} --state {self.state}"
         question = {
             "run": self.run,
@@ -233,17 +233,17 @@ def _as_shown(part: Payload, info: DatasetInfo) -> tuple[Payload, list[Tensor]]:
 
 
 def _write_pictures(files: Sequence[Path], sets: Sequence[Tensor], info: DatasetInfo) -> None:
-    """Write a picture an example, or of a row or a series a table of its raw values; the folder is there whole."""
+    """Write a picture an example, or of a row or a series a table of its raw values; the folder appears atomically."""
     folder = files[0].parent
-    begun = folder.with_name(f".{folder.name}")
-    shutil.rmtree(begun, ignore_errors=True)
-    begun.parent.mkdir(parents=True, exist_ok=True)
-    begun.mkdir(0o700)
+    temporary = folder.with_name(f".{folder.name}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.parent.mkdir(parents=True, exist_ok=True)
+    temporary.mkdir(0o700)
     for file, example in zip(files, chain.from_iterable(sets), strict=True):
         if info.has_images:
             (image,) = levels_of(example[None], tuple(info.mean), tuple(info.std))
             array = image[0] if len(image) == 1 else image.permute(1, 2, 0)
-            Image.fromarray(array.contiguous().numpy()).save(begun / file.name)
+            Image.fromarray(array.contiguous().numpy()).save(temporary / file.name)
         else:
-            (begun / file.name).write_text(csv_of_rows(example[None], [""], info), "utf-8")
-    begun.rename(folder)
+            (temporary / file.name).write_text(csv_of_rows(example[None], [""], info), "utf-8")
+    temporary.rename(folder)

@@ -1,4 +1,4 @@
-"""What a site's owner lets no run do there, whoever asks: methods, starts, amounts, a model's size, small classes."""
+"""What a site's owner forbids every run: methods, starts, amounts, a model's size, small classes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAX_ROUND = 10**6
 
 def check_known(node: NodeConfig) -> None:
     """Refuse a node config that allows a method or a start that there is not, with a FederationError."""
-    if node.allow_imports is None:  # else one of them may be a method of somebody's own
+    if node.allow_imports is None:  # else one of them may be a user's method
         _check_known("allow-methods", node.allow_methods, METHODS)
     _check_known("allow-start", node.allow_start, STARTS)
 
@@ -59,7 +59,7 @@ def check_settings(node: NodeConfig, config: Config) -> None:
                 raise _refusal(asked, f"max-{amount}={bound}", "lower it")
             if value == left_open(type(values), name):
                 asked += ", as many as the server says"
-                raise _refusal(asked, f"max-{amount}={bound}", "say how many")
+                raise _refusal(asked, f"max-{amount}={bound}", "state the number")
 
 
 def _check_start(node: NodeConfig, method: str, disclosed: Disclosure | None) -> None:
@@ -67,10 +67,10 @@ def _check_start(node: NodeConfig, method: str, disclosed: Disclosure | None) ->
         return
     allowed = f"allow-start='{' '.join(node.allow_start)}'"
     if disclosed is None:
-        asked = f"method={method}, which does not say what it sends"
+        asked = f"method={method}, which does not state what it sends"
         raise _refusal(asked, allowed, "choose another")
     if disclosed.began_as and disclosed.began_as not in {STARTS[word] for word in node.allow_start}:
-        asked = f"{disclosed.payload} that began as {disclosed.began_as}"
+        asked = f"{disclosed.payload} that started as {disclosed.began_as}"
         raise _refusal(asked, allowed, "choose another start, or another method")
 
 
@@ -94,8 +94,8 @@ def check_classes(node: NodeConfig, config: Config, counts: Sequence[int] | None
     FederationError
         If there is such a class; which one, and how few, is not said.
     """
-    told = [settings.disclosure() for settings in config.methods.values()]
-    if counts is None or not any(one is None or one.examples for one in told):
+    disclosed = [settings.disclosure() for settings in config.methods.values()]
+    if counts is None or not any(one is None or one.examples for one in disclosed):
         return
     if any(0 < count < node.min_class for count in counts):
         raise _refusal(
@@ -111,7 +111,7 @@ def check_instruction(config: Mapping[str, object]) -> None:
         named = config.get(key, 0)
         if type(named) is not int or not 0 <= named <= MAX_ROUND:
             raise FederationError(
-                f"the instruction says {key}={str(named)[:40]} where a whole number from 0 to {MAX_ROUND} is allowed"
+                f"the instruction says {key}={str(named)[:40]} where an integer from 0 to {MAX_ROUND} is allowed"
             )
     left = config.get(SECONDS_LEFT, 0.0)
     if isinstance(left, bool) or not isinstance(left, int | float) or not 0 <= left < math.inf:
@@ -154,7 +154,7 @@ KEY = "allow-imports"
 _SERVERS = "flwr.serverapp.strategy"
 
 #: what needs no leave: networks, and the parts that an allowed method is made of. Anything else of Nectar's own is
-#: there to be called by Nectar, with arguments of its own, and not by whoever names it.
+#: there to be called by Nectar, with its own arguments, and not by users who name it.
 _OWN = {"model.name": ("common.models",), PART: PACKAGES}
 
 

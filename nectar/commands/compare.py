@@ -131,7 +131,7 @@ def main(
         return _INCOMPLETE
     runs = shard(comparison, *parse_shard(only)) if only else []
     if show or dry_run:
-        for line in [commands(comparison, ctx.obj)] if show else describe(comparison):
+        for line in [commands(comparison)] if show else describe(comparison):
             _say(line)
         if left_out := comparison.count_of_left_out:
             (_complain if show else _say)(left_out)

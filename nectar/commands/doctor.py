@@ -11,7 +11,7 @@ from common.errors import ConfigError, NectarError
 from nectar.arguments import here, parse_arguments
 from nectar.command_line import command
 from nectar.engines.remote.submission import Submission
-from nectar.operate.doctor.checks import Check, Found, Patient, show
+from nectar.operate.doctor.checks import Check, DoctorTarget, Found, show
 from nectar.options import ca_option, config_file_option, insecure_option
 
 HELP = """\
@@ -83,7 +83,7 @@ def main(
     own_keys, user_data, own_state = (
         None if at is None else here(at) for at in (keys, data, state)
     )
-    patient = Patient(
+    target = DoctorTarget(
         config=submission.config,
         run_config=submission.run_config,
         server=name,
@@ -96,7 +96,7 @@ def main(
         named="dataset" in submission.config.origin,
     )
     run = bool(settings or config_file or node_config or data)
-    return 0 if show(_examine(patient, node_config, run=run or not (site and name))) else 1
+    return 0 if show(_examine(target, node_config, run=run or not (site and name))) else 1
 
 
 def _connection_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
@@ -110,7 +110,7 @@ def _connection_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
 
 
 def _examine(
-    patient: Patient, node_config: str | None = None, *, run: bool = True
+    target: DoctorTarget, node_config: str | None = None, *, run: bool = True
 ) -> Iterator[Check]:
     """Look at this machine, then at a site's ``node_config``, then at what the run to come needs, then at the way.
 
@@ -128,13 +128,13 @@ def _examine(
     from nectar.operate.doctor import node_config as node_configs
 
     another = "the roll call refuses a site that runs another"
-    before: Mapping[str, Callable[[Patient], Found]] = {
+    before: Mapping[str, Callable[[DoctorTarget], Found]] = {
         "python": machine.python,
         "flower": machine.flower,
         "torch": lambda _: iter([("ok", metadata.version("torch"))]),
         "source": lambda _: iter([("ok", f"{source_fingerprint()}; {another}")]),
     }
-    after: Mapping[str, Callable[[Patient], Found]] = {
+    after: Mapping[str, Callable[[DoctorTarget], Found]] = {
         "device": machine.device,
         "records": machine.records,
         "state": lambda seen: machine.room(seen.state if seen.site else None),
@@ -143,40 +143,42 @@ def _examine(
         "names": keys.names,
         "secret sum": machine.secret_sum,
     }
-    yield from _looked(patient, before)
+    yield from _run_checks(target, before)
     if node_config is not None:
-        check, patient = node_configs.look(node_config, patient)
+        check, target = node_configs.look(node_config, target)
         yield check
     if not run:
         after = {about: look for about, look in after.items() if about not in ("device", "data")}
-    yield from _looked(patient, after)
-    yield from _connected(patient)
+    yield from _run_checks(target, after)
+    yield from _connected(target)
 
 
-def _looked(patient: Patient, table: Mapping[str, Callable[[Patient], Found]]) -> Iterator[Check]:
+def _run_checks(
+    target: DoctorTarget, table: Mapping[str, Callable[[DoctorTarget], Found]]
+) -> Iterator[Check]:
     """Carry out a table's checks in their order."""
     for about, look in table.items():
         try:
-            for level, text in look(patient):
+            for level, text in look(target):
                 yield Check(about, level, text)
         except NectarError as error:
             yield Check(about, "fail", str(error))
 
 
-def _connected(patient: Patient) -> Iterator[Check]:
+def _connected(target: DoctorTarget) -> Iterator[Check]:
     """Look at the keys, which must fit the server's name, and at the way to the server."""
     from nectar.engines.flower.connection import connect
     from nectar.engines.flower.errors import LaunchError
     from nectar.operate.doctor.keys import keys, registration
     from nectar.operate.doctor.link import link
 
-    if patient.server is None:
-        yield from _looked(patient, {"keys": keys})
+    if target.server is None:
+        yield from _run_checks(target, {"keys": keys})
         return
     try:
-        connection = connect(patient.server, patient.ca, insecure=patient.insecure)
-        yield from _looked(patient, {"keys": lambda seen: keys(seen, connection.host)})
-        yield from link(connection, site=patient.site)
-        yield from _looked(patient, {"key": lambda seen: registration(seen, connection)})
+        connection = connect(target.server, target.ca, insecure=target.insecure)
+        yield from _run_checks(target, {"keys": lambda seen: keys(seen, connection.host)})
+        yield from link(connection, site=target.site)
+        yield from _run_checks(target, {"key": lambda seen: registration(seen, connection)})
     except LaunchError as error:
         yield Check("connection", "fail", str(error))

@@ -187,7 +187,9 @@ def unregister(name: str, which: tuple[str, ...], ca: str | None, keys: str | No
     metavar="REVOKED.txt|none",
     help="who was unregistered, by the list in the directory of keys",
 )
-@click.option("--database", metavar="DB", help="what flower-superlink is given as --database")
+@click.option(
+    "--database", required=True, metavar="DB", help="what flower-superlink is given as --database"
+)
 @click.option(
     "--replaced", metavar="DB", help="the database that was there before: who left it stays out too"
 )

@@ -27,10 +27,10 @@ from nectar.text import MISSING, aligned, plain, share, size
 from server_app.run_directory import RunDirectory
 
 HELP = """\
-Lists the records in the output directory: rounds done of those asked for, the last round's accuracy, how the run
+Lists the records in the output directory: rounds done of those planned, the last round's accuracy, how the run
 ended, the size of its files and how long ago it began. Filters are words: method=, dataset=, seed=, and outcome=
 (completed, failed, interrupted, running or killed). A record that a run still writes is never removed, nor anything
-that lies elsewhere or behind a link.
+that is elsewhere or behind a link.
 
 \b
 nectar runs method=fedavg dataset=digits
@@ -70,7 +70,7 @@ def main(words: tuple[str, ...], as_json: bool, removing: bool, yes: bool) -> in
         return _remove(output, names, asked=not yes)
     if names or yes:
         raise ConfigError(
-            f"nectar runs takes filters ({', '.join(_FILTERS)}) as key=value; ids stand after --remove."
+            f"nectar runs takes filters ({', '.join(_FILTERS)}) as key=value; ids follow --remove."
         )
     runs = [run for run in runs_below(output) if _fits(run, wanted)]
     others = [] if wanted else other_schemas_below(output)
@@ -96,7 +96,7 @@ def _wanted(words: Sequence[str]) -> dict[str, str]:
         wanted[key] = value
     outcome = wanted.get("outcome", OUTCOMES[0])
     if outcome not in OUTCOMES:
-        raise ConfigError(f"outcome={outcome} is none: there are {', '.join(OUTCOMES)}.")
+        raise ConfigError(f"unknown outcome {outcome}: choose from {', '.join(OUTCOMES)}.")
     return wanted
 
 
@@ -132,7 +132,7 @@ def _table(runs: Sequence[RunRecord]) -> str:
 def _row(run: RunRecord) -> tuple[str, ...]:
     seed = MISSING if run.seed is None else str(run.seed)
     rounds = f"{run.done}/{MISSING if run.planned is None else run.planned}"
-    told = (
+    cells = (
         run.id,
         run.begun_by,
         run.method,
@@ -142,9 +142,9 @@ def _row(run: RunRecord) -> tuple[str, ...]:
         share(run.last_accuracy),
         run.outcome,
     )
-    began = run.started
-    age = format_duration((datetime.now(UTC) - began).total_seconds()) if began else MISSING
-    return (*map(plain, told), size(run.size), age)
+    started = run.started
+    age = format_duration((datetime.now(UTC) - started).total_seconds()) if started else MISSING
+    return (*map(plain, cells), size(run.size), age)
 
 
 def _stated(run: RunRecord) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """A comparison from what was asked to its tables: planned, searched, carried out, written.
 
-`Comparison` is the whole: one cell, the cells of a grid, or the columns of a paper's table. `PlannedCell` is one of
+`Comparison` has one cell, the cells of a grid, or the columns of a paper's table. `PlannedCell` is one of
 them, whose runs have been resolved and checked.
 """
 
@@ -10,8 +10,7 @@ import hashlib
 import json
 import math
 import re
-import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from common.config.resolved import Config
@@ -266,7 +265,7 @@ def _require_one_measure(planned: Sequence[PlannedCell], table: str) -> None:
         (one, name), (other, named) = list(found.items())[:2]
         raise ConfigError(
             f"{name!r} is judged by {one} and {named!r} by {other} (evaluation.measure), which go into no column "
-            "together: give all the same, or compare them apart."
+            "together: give all the same, or compare them separately."
         )
 
 
@@ -278,7 +277,7 @@ def _refuse_duplicates(runs: Iterable[PlannedRun]) -> None:
         if first.variant.label != run.variant.label:
             raise ConfigError(
                 f"{first.variant.label!r} and {run.variant.label!r} resolve to the same configuration: leave one "
-                "out, or set what tells them apart."
+                "out, or set what distinguishes them."
             )
 
 
@@ -292,7 +291,7 @@ def _require_validation(config: Config) -> None:
     at_server = config.data.validation > 0 and config.evaluation.on in ("server", "both")
     if not (at_server or config.data.validated_at_sites):
         raise ConfigError(
-            "--tune judges by the validation split, and there is none: set data.validation above 0, such as 0.1, with "
+            "--tune judges by the validation split, which is empty: set data.validation above 0, such as 0.1, with "
             "evaluation.on=server or both, or with data.validation_at=sites."
         )
 
@@ -308,7 +307,7 @@ def _validation(run: PlannedRun, archive: Archive) -> float:
 
 
 def _title(configs: Iterable[Config]) -> str:
-    """Describe what was compared, on what; where rows differ, all there is."""
+    """Return the title: data set, sites, division and rounds, with every value where rows differ."""
     parts = zip(*map(_about, configs), strict=True)
     return ", ".join(" or ".join(dict.fromkeys(each)) for each in parts)
 
@@ -331,8 +330,6 @@ def _digest(text: str) -> str:
 
 # ---- shards --------------------------------------------------------------------------------------
 # A comparison's runs as commands and as shards for other machines.
-
-PRINT = "--print"
 
 
 def parse_shard(text: str) -> tuple[int, int]:
@@ -362,31 +359,14 @@ def shard(comparison: Comparison, number: int, of: int) -> list[PlannedRun]:
     return list(runs.values())[number - 1 :: of]
 
 
-def _without_shard(words: Sequence[str]) -> Iterator[str]:
-    """Yield the words of a comparison but those that say which runs of it, or that it is only shown."""
-    rest = iter(words)
-    for word in rest:
-        if word == "--only":
-            next(rest, None)
-        elif word not in (PRINT, "--dry-run") and not word.startswith("--only="):
-            yield word
-
-
-def commands(comparison: Comparison, words: Sequence[str]) -> str:
+def commands(comparison: Comparison) -> str:
     """Return a command for each run, a line each with the run's name after it: the comparison's, for one shard.
-
-    Parameters
-    ----------
-    words : sequence of str
-        What was typed after ``nectar``.
 
     Raises
     ------
     ConfigError
         If rows are searched.
     """
-    typed = shlex.join(["nectar", *_without_shard(words)])
     names = [run.name for run in shard(comparison, 1, 1)]
-    return "\n".join(
-        f"{typed} --only {k}/{len(names)}  # {name}" for k, name in enumerate(names, 1)
-    )
+    line = comparison.options.line
+    return "\n".join(f"{line} --only {k}/{len(names)}  # {name}" for k, name in enumerate(names, 1))

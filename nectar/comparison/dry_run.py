@@ -1,4 +1,4 @@
-"""What a comparison would run, without running it: what is there, and the rounds and room that the rest takes."""
+"""What a comparison would run, without running it: which records exist, and the rounds and room the rest takes."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ def dry_run(comparison: Comparison) -> Iterator[str]:
             yield f"{what} {label}, {number} of {len(comparison.planned)}."
         for name in planned.by_search:
             tried = own[own["search"] == name]
-            yield f"search for {name}: {plural(len(tried), 'run')}, {tried['there'].sum()} of them there"
+            yield f"search for {name}: {plural(len(tried), 'run')}, {tried['there'].sum()} cached"
         reported = own[own["search"] == ""]
         yield from reported["name"] + ": " + reported["state"]
         if several:
             yield f"{what} {label}: {_to_be_made(own)}\n"
-    yield f"{plural(len(runs), 'run')}, {runs['there'].sum()} of them there already."
+    cached = runs["there"].sum()
+    yield f"{plural(len(runs), 'run')}: {cached} cached, {len(runs) - cached} to do"
     if not runs["there"].all():
         yield _to_be_made(runs)
         yield from _room(runs[~runs["there"]], archive, comparison.records)
@@ -52,7 +53,7 @@ def uncounted(cells: Collection[Cell]) -> str:
 
 
 def _runs(comparison: Comparison, archive: Archive) -> DataFrame:
-    """Return a line for each run, in the first block that has it: its search if it is of one, and how it stands."""
+    """Return a line for each run, in the first block that has it: the search that it belongs to, and its state."""
     from pandas import DataFrame
 
     lines: dict[Any, dict[str, Any]] = {}
@@ -61,18 +62,18 @@ def _runs(comparison: Comparison, archive: Archive) -> DataFrame:
         for search, run in [*searched, *(("", run) for run in planned.runs)]:
             if run.identity in lines:
                 continue
-            there, begun, state = archive.completed(run.identity), None, "to be run"
+            there, started, state = archive.completed(run.identity), None, "to be run"
             if there:
                 state = f"there ({there.id})"
-            elif begun := archive.unfinished(run.identity):
-                state = f"goes on ({begun.id})"
+            elif started := archive.unfinished(run.identity):
+                state = f"goes on ({started.id})"
             lines[run.identity] = {
                 "block": block,
                 "search": search,
                 "name": run.name,
                 "there": there is not None,
                 "state": state,
-                "rounds": 0 if there else run.config.rounds - (begun.done if begun else 0),
+                "rounds": 0 if there else run.config.rounds - (started.done if started else 0),
                 "kind": (run.config.method, run.config.dataset),
             }
     return DataFrame(lines.values())
@@ -84,7 +85,7 @@ def _to_be_made(runs: DataFrame) -> str:
 
 
 def _room(missing: DataFrame, archive: Archive, place: Path) -> Iterator[str]:
-    """Yield what the records of runs will take, as far as records of their method and data set are here."""
+    """Yield what the records of runs will take, as far as there are records of their method and data set."""
     sizes: dict[tuple[Any, Any], list[int]] = {}
     for record in archive.all_completed():
         stated = record.provenance["run-config"]

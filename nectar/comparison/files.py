@@ -27,7 +27,7 @@ SCHEMA = 1
 ENDINGS = ("svg", "png", "pdf")
 """The files that each chart is written to."""
 
-#: values of an axis further apart than this are drawn on a logarithmic axis
+#: the ratio of the largest to the smallest value from which an axis is logarithmic
 _FAR_APART = 20
 
 

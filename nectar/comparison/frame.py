@@ -35,10 +35,10 @@ FLAGS = {
 """The marks at a seed's accuracy and what they say."""
 
 Runs = Mapping[str, Mapping[int, "RunRecord | None"]]
-"""The records by row and seed; None where there is none."""
+"""The records by row and seed; None for a run without a record."""
 
 MORE = (*OTHERS, *(f"site_{name}" for name in OVER_SITES))
-"""Columns of the measures beside accuracy, and of what the run's measure is over the sites."""
+"""Columns of the measures other than accuracy, and of the run's measure over the sites."""
 
 _RUN, _SECONDS, _SENT = (
     ["variant", "seed"],
@@ -86,14 +86,17 @@ def frames(
             found = _rounds(run)
             head = {"variant": label, "seed": seed, **own, "flags": ""}
             lines.append(head | _of_run(run, found, network))
-            of_rounds.append(found.assign(variant=label, seed=seed, whole=lines[-1]["completed"]))
+            of_rounds.append(
+                found.assign(variant=label, seed=seed, completed=lines[-1]["completed"])
+            )
         finals = [line["final"] for line in lines if line["completed"]]
         of_runs += [line | {"flags": _flags(line, finals)} for line in lines]
     by_round = concat([each for each in of_rounds if len(each)] or of_rounds, ignore_index=True)
-    # as objects, counts stay whole numbers where others are missing
+    # as objects, counts stay integers where others are missing
     by_run = DataFrame(of_runs, dtype=object).astype({"completed": bool, "alone": bool})
     target = default_target(by_run) if target is None else target
-    each = by_round.pivot(index=_RUN, columns="round", values="accuracy")
+    once = by_round.drop_duplicates([*_RUN, "round"], keep="last")  # no writer repeats a round
+    each = once.pivot(index=_RUN, columns="round", values="accuracy")
     columns = range(max([longest, *each.columns]) + 1)
     accuracies = each.reindex(columns=columns).add_prefix("accuracy_")
     by_run = by_run.join(accuracies, on=_RUN)
@@ -192,13 +195,13 @@ def _known_mean(values: Iterable[float]) -> float:
 
 
 def summary(runs: DataFrame, rounds: DataFrame) -> DataFrame:
-    """Return a line for each row, in order: means over its completed runs, NaN if there is none.
+    """Return a line for each row, in order: means over its completed runs, NaN without one.
 
     Seconds are means over the runs that were made alone, what an audit found over those audited, what was spent to
     the target over those that reached it; ``runs``, ``audited`` and ``reached`` count them.
     """
     by_row = runs[runs["completed"]].groupby("variant", sort=False)
-    trained = rounds[rounds["whole"] & (rounds["round"] > 0)]
+    trained = rounds[rounds["completed"] & (rounds["round"] > 0)]
     a_round = trained.groupby("variant", sort=False)[["bytes_up", "bytes_down", "floats_up"]]
     found = by_row.agg(
         runs=("seed", "size"),
@@ -216,15 +219,15 @@ def summary(runs: DataFrame, rounds: DataFrame) -> DataFrame:
         seconds_devices=("seconds_devices", _known_mean),
         seconds_server=("seconds_server", _known_mean),
     )
-    whole = found.join(a_round.agg(mean)).reindex(runs["variant"].unique())
+    rows = found.join(a_round.agg(mean)).reindex(runs["variant"].unique())
     counts = ["runs", "audited", "audited_in_part", "reached"]
-    whole[counts] = whole[counts].fillna(0).astype(int)
-    return whole
+    rows[counts] = rows[counts].fillna(0).astype(int)
+    return rows
 
 
 def curves(rounds: DataFrame) -> DataFrame:
     """Return, by row and round, mean, lowest and highest figure of the completed runs, and the bytes until then."""
-    judged = rounds[rounds["whole"] & rounds["measured"].notna()]
+    judged = rounds[rounds["completed"] & rounds["measured"].notna()]
     return judged.groupby(["variant", "round"], sort=False).agg(
         mean=("measured", mean),
         low=("measured", "min"),
@@ -252,7 +255,7 @@ def _flags(line: Mapping[str, Any], finals: Sequence[float]) -> str:
 
 
 def is_outlier(value: float, values: Sequence[float]) -> bool:
-    """Return whether ``value`` lies far from the others: the robust form of three standard deviations.
+    """Return whether ``value`` is far from the others: the robust form of three standard deviations.
 
     Fewer than three values have no outlier. Seeds differ by 0.02 in any case.
     """

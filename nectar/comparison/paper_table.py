@@ -78,7 +78,7 @@ class TableRow(BaseModel):
 
 @dataclass(frozen=True)
 class Number:
-    """A printed number: the text as it is there, its value if it is one, and what is to be known of it."""
+    """A printed number: its text, its value if the text is a number, and a note on it."""
 
     text: str
     value: float | None = None
@@ -139,7 +139,7 @@ class PaperTable:
 
 
 def read_paper_table(name: str) -> PaperTable:
-    """Read a table by its name; ConfigError if there is none of this name, or its file is not made as tables are."""
+    """Read a table by its name; ConfigError if the name is unknown or the file is not a valid table."""
     known = names(TABLE)
     if name not in known:
         raise ConfigError(
@@ -159,7 +159,7 @@ def read_paper_table(name: str) -> PaperTable:
 
 
 def printed_blocks(name: str) -> Sequence[Mapping[str, Any]]:
-    """Return what the paper prints beside a table, as it is written; it never travels to a site, as conf does."""
+    """Return the printed numbers of a table, as their file has them. Unlike conf, they are never sent to a site."""
     path = PRINTED / f"{name}.yaml"
     if not path.is_file():
         return ()

@@ -57,7 +57,7 @@ _INSTEAD = {
 
 
 class Option(NamedTuple):
-    """An option of ``nectar compare``: what stands for its value, its help, and the smallest number that it takes."""
+    """An option of ``nectar compare``: the placeholder of its value, its help, and the smallest number it takes."""
 
     metavar: str
     help: str
@@ -145,7 +145,8 @@ class CompareOptions:
     @property
     def line(self) -> str:
         """The line of a shell that asks for the same."""
-        line = ["nectar", "compare", *self.words]
+        file = [] if self.file is None else ["--config", self.file]
+        line = ["nectar", "compare", *self.words, *file]
         for name in OPTIONS:
             value, option = getattr(self, name), option_name(name)
             if value is True:
@@ -193,7 +194,7 @@ class Variant:
         return section(self.method)
 
     def with_settings(self, settings: Sequence[str]) -> Variant:
-        """Return the row with these settings in place of its own of the same keys."""
+        """Return the row with these settings instead of those that it has for the same keys."""
         keys = {key_of_argument(word) for word in settings}
         kept = (word for word in self.own if key_of_argument(word) not in keys)
         return replace(self, own=(*kept, *settings))
@@ -276,7 +277,7 @@ class ComparisonRequest:
 
 
 def parse(options: CompareOptions) -> ComparisonRequest:
-    """Read what is asked.
+    """Read the words and options as a request.
 
     Raises
     ------
@@ -341,7 +342,7 @@ def _parse_cell(options: CompareOptions, label: str, **more: Any) -> Cell:
 
 
 def _sort(words: Sequence[str]) -> tuple[list[Variant], list[str], int]:
-    """Separate rows from what all rows share, and return the first seed apart."""
+    """Return the rows, what all rows share, and the first seed."""
     variants: list[Variant] = []
     experiments: list[str] = []
     settings: list[str] = []
@@ -501,12 +502,12 @@ def _grid_axis(text: str, words: Sequence[str]) -> Axis:
 
 
 def choices_of(values: str, option: str) -> tuple[str, ...]:
-    """Read comma-separated values; ConfigError naming ``option`` if one is missing or stands twice."""
+    """Read comma-separated values; ConfigError naming ``option`` if one is missing or given twice."""
     choices = tuple(value.strip() for value in values.split(","))
     if "" in choices:
         raise ConfigError(f"{option}: a value is missing; write KEY=v1,v2,...")
     if len(set(choices)) < len(choices):
-        raise ConfigError(f"{option}: a value stands twice.")
+        raise ConfigError(f"{option}: a value is given twice.")
     return choices
 
 

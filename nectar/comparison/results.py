@@ -44,8 +44,8 @@ class Results:
         A line for each run, and for each round of each, as :func:`nectar.comparison.frame.frames` returns them; of
         several cells with the columns ``cell`` and one for each axis of a grid.
     by_cell : mapping of Cell to Results or str
-        The results of each cell of a grid or column of a paper's table, or why there are none; empty for rows over
-        seeds.
+        The results of each cell of a grid or column of a paper's table, or why it could not be compared; empty for rows
+        over seeds.
     rounds : int
         Rounds of the longest run.
     target : float
@@ -264,8 +264,10 @@ def _accuracy(results: Results) -> Table:
         columns["found (alarms)"] = [_found(row) for row in rows.itertuples()]
     for seed, own in runs.groupby("seed", sort=False):
         texts = dict(zip(own["variant"], own["final"].map(share) + own["flags"], strict=True))
-        columns[f"seed {seed}"] = [texts[label] for label in rows.index]
-    ends = results.by_round[results.by_round["whole"]].groupby(["variant", "seed"])["round"].max()
+        columns[f"seed {seed}"] = [texts.get(label, MISSING) for label in rows.index]
+    ends = (
+        results.by_round[results.by_round["completed"]].groupby(["variant", "seed"])["round"].max()
+    )
     last = f"round {results.rounds}" if ends.nunique() < 2 else "the row's last round"
     caption = f"{capital(results.what)} after {last}, and each seed's."
     return _table(caption, columns, rows.index)
@@ -343,14 +345,14 @@ def _notes_of_seconds(runs: DataFrame) -> Iterator[str]:
     alone = runs[runs["alone"]]
     if len(alone) < len(runs):
         yield (
-            "Seconds (all devices' computing, and the server's without its evaluation) are given of runs beside "
-            f"which no other run of nectar went on: {len(alone)} of {len(runs)}. `--alone` runs the others again, "
-            "one at a time."
+            "Seconds (all devices' computing, and the server's without its evaluation) are given for runs during "
+            f"which no other run used the machine: {len(alone)} of {len(runs)}. `--alone` repeats the others, one at a "
+            "time."
         )
     else:
         yield (
-            "Seconds of a run: all devices' computing, and the server's without its evaluation; no other run of "
-            "nectar went on beside any."
+            "Seconds of a run: all devices' computing, and the server's without its evaluation; during none of them "
+            "did another run use the machine."
         )
     if len(hardware := sorted(set(alone["hardware"]))) > 1:
         yield f"Seconds come from different machines: {', '.join(hardware)}."
@@ -365,7 +367,7 @@ def _search_notes(choice: Choice) -> Iterator[str]:
         f"{tried}. Chosen: {' '.join(choice.best)}."
     )
     if choice.edges:
-        yield f"{' and '.join(choice.edges)} lies at the edge of what was tried: a better value may lie outside."
+        yield f"{' and '.join(choice.edges)} is at the edge of what was tried: a better value may be outside."
 
 
 # -- rows by cells ------------------------------------------------------------------------------
@@ -407,7 +409,7 @@ def pivot(results: Results) -> Table:
 _CAPTIONS = {
     "accuracy": "Accuracy in percent{network} after the last round, mean and sample standard deviation over the seeds",
     "floats": "Floats that all sites send up, a round",
-    "rounds": "Rounds to the accuracy that stands behind the column, mean over the seeds that reach it; after a plus "
+    "rounds": "Rounds to the accuracy given after the column, mean over the seeds that reach it; after a plus "
     "those in which only images are made, which the paper does not count",
     "epsilon": "Epsilon of all rounds by the sites' ledgers, at the site where it is most, the largest of the seeds'",
 }
@@ -473,8 +475,8 @@ def _ours(results: Results, row: str, block: Printed, label: str) -> str:
 def _percent(results: Results, row: str, networks: Sequence[str]) -> str:
     """Write the mean accuracy in percent, of a network where one is named.
 
-    Of several networks it is their mean: those of a row's one run, or of the rows that are called as it is and then
-    by a network's name.
+    Of several networks it is their mean: those of a row's one run, or of the rows whose labels are its label
+    followed by a network's name.
     """
     done = results.by_run[results.by_run["completed"]]
     of_each = []
@@ -498,15 +500,15 @@ def _rounds_to(results: Results, row: str, target: float) -> str:
     if math.isnan(target):
         return MISSING
     runs = results.summary.loc[row, "runs"]
-    rounds = results.by_round[(results.by_round["variant"] == row) & results.by_round["whole"]]
+    rounds = results.by_round[(results.by_round["variant"] == row) & results.by_round["completed"]]
     reached = rounds[rounds["measured"] >= target].groupby("seed")["round"].min()
-    making = rounds[rounds["makes_images"].astype(bool)]
-    before = making[making["round"] <= making["seed"].map(reached).fillna(math.inf)]
-    made = before.groupby("seed").size()
+    until = rounds["seed"].map(reached).fillna(math.inf)
+    making = rounds["makes_images"].astype(bool) & (rounds["round"] <= until)
+    made = making.groupby(rounds["seed"]).sum()
     if runs and reached.empty:
-        most = int(made.max()) if len(made) else 0
-        return f">{rounds['round'].max() - most}{f' + {most}' * bool(most)}"
-    part = "" if len(reached) == runs else f" ({len(reached)} of {runs})"
-    extra = mean(made.reindex(reached.index, fill_value=0))
-    counted = count(mean(reached) - extra)
-    return f"{counted}{f' + {count(extra)}' if extra > 0 else ''}{part}"
+        least, extra, part = f">{rounds['round'].max() - made.max()}", float(made.max()), ""
+    else:
+        extra = mean(made[reached.index])
+        least = count(mean(reached) - extra)
+        part = "" if len(reached) == runs else f" ({len(reached)} of {runs})"
+    return f"{least}{f' + {count(extra)}' if extra > 0 else ''}{part}"

@@ -1,4 +1,4 @@
-"""The process that carries out one run of a comparison, as it is started and from within.
+"""The process that carries out one run of a comparison, started here and run here.
 
 It is ``python -m nectar.comparison.run_process PARENT run [EXPERIMENT] [key=value ...]``: ``nectar run``, which does
 not outlive the comparison.
@@ -42,7 +42,7 @@ class RunStarter:
         gpu: bool = False,
         timed: bool = False,
     ) -> subprocess.Popen[bytes]:
-        """Start ``nectar run`` with ``words`` in a process that ends with this thread; ``timed``, beside no other."""
+        """Start ``nectar run WORD...`` in a process that ends with this thread, if ``timed`` while no other runs."""
         busy = self._on_gpus = [one for one in self._on_gpus if one[0].poll() is None]
         load = Counter(number for _, number in busy)
         number = min(range(max(1, len(gpus()) if gpu else 1)), key=load.__getitem__)

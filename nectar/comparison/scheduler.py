@@ -34,8 +34,9 @@ from nectar.engines.preflight import check
 from nectar.records.identity import Identity
 from nectar.records.record import SEARCH, RunRecord
 from nectar.records.run_list import Archive
+from nectar.text import plural
 
-#: beside the records: a lock for each run, held by the comparison that carries it out
+#: the folder, among the records, with a lock for each run that a comparison is carrying out
 LOCKS = ".compare"
 
 _POLL, _EVERY = 0.5, 60.0
@@ -84,7 +85,7 @@ class PlannedRun:
 
     @property
     def words(self) -> list[str]:
-        """What ``nectar run`` is called with: the resolved configuration, whatever becomes of the files meanwhile."""
+        """What ``nectar run`` is called with: the resolved configuration, which no later change of a file alters."""
         run_config = self.config.to_run_config()
         return [f"{key}={value}" for key, value in run_config.items() if value != ""]
 
@@ -132,7 +133,7 @@ def _planned(cell: Cell, variant: Variant, seed: int) -> PlannedRun:
     words = parse_arguments(cell.words(variant, seed))
     typed = cell.options.typed
     if variant.label.startswith(SEARCH):
-        typed += f" '#{SEARCH.strip()}'"  # by which `latest` and `nectar runs` tell its runs from one's own
+        typed += f" '#{SEARCH.strip()}'"  # so that `latest` and `nectar runs` recognise the runs of a search
     config = with_fitting_sites(resolved({TYPED: typed} | words))
     if config.evaluation.on == "none":
         raise ConfigError(
@@ -142,16 +143,11 @@ def _planned(cell: Cell, variant: Variant, seed: int) -> PlannedRun:
     return PlannedRun(variant, seed, config, Identity.of(config))
 
 
-def most_of_a_run(runs: Sequence[PlannedRun]) -> tuple[int, bool]:
-    """Return the most cores that one of ``runs`` computes on, and whether one of them is on a GPU."""
-    return max(run.cores for run in runs), any(run.on_gpu for run in runs)
-
-
 # -- carrying them out --------------------------------------------------------------------------
 
 
 class _Job(NamedTuple):
-    """A run whose process goes on: its log, and the rounds that it had done before."""
+    """A run in progress: its process, its log, and the rounds done before this process started."""
 
     run: PlannedRun
     process: subprocess.Popen[bytes]
@@ -160,7 +156,7 @@ class _Job(NamedTuple):
 
 
 class Scheduler:
-    """Carries out runs, each by a thread and a process of its own; what has a record already is left as it is.
+    """Carries out runs, one thread and one process each; runs that already have a record are skipped.
 
     Parameters
     ----------
@@ -190,13 +186,15 @@ class Scheduler:
         unique = list({run.identity: run for run in runs}.values())
         pending = [r for r in unique if self.record_of(r) is None and r.name not in self.failures]
         self._total, self._done = len(unique), len(unique) - len(pending)
-        self._say(f"{len(unique)} runs, {self._done} of them there already.")
+        self._say(
+            f"{plural(len(unique), 'run')}: {self._done} cached, {len(unique) - self._done} to do"
+        )
         if not pending:
             return
         (self._records / LOCKS).mkdir(parents=True, exist_ok=True)
         self._logs.mkdir(parents=True, exist_ok=True)
-        jobs = self._options.parallel or runs_at_a_time(*most_of_a_run(unique))
-        jobs = min(jobs, len(pending))
+        most, gpu = max(run.cores for run in unique), any(run.on_gpu for run in unique)
+        jobs = min(self._options.parallel or runs_at_a_time(most, gpu), len(pending))
         cores = max(1, available_cores() // jobs)
         carry_out = partial(self._carry_out, starter=RunStarter(), cores=cores, search=search)
         with ThreadPoolExecutor(jobs) as pool:
@@ -212,7 +210,7 @@ class Scheduler:
     def _work(
         self, submit: Callable[[PlannedRun], Future[bool]], pending: Iterable[PlannedRun]
     ) -> None:
-        """Have every run carried out, again what another comparison was at; say how far they are now and then."""
+        """Carry out every run, retry those that another comparison holds, and report progress once a minute."""
         started = said = time.monotonic()
         there, going = self._done, {submit(run): run for run in pending}
         while going:
@@ -233,7 +231,7 @@ class Scheduler:
         except Timeout:
             if run.identity not in self._waiting:
                 self._waiting.add(run.identity)
-                self._say(f"another comparison is at {run.name}: its record is waited for.")
+                self._say(f"{run.name}: another comparison is running it; waiting for its record.")
             return self._stop.wait(_POLL)
         try:
             self._carry_out_locked(run, starter, cores, search)
@@ -251,7 +249,7 @@ class Scheduler:
         if self.record_of(run) is not None:
             self._finish(run, "made by another comparison")
             return
-        # What was begun beside others can no longer be one that ran alone.
+        # A continued run cannot count as one that ran alone.
         before = None if self._options.alone else self.archive.unfinished(run.identity)
         resume = None if before is None else before.directory
         log, started = self._logs / f"{run.file_name}.log", time.monotonic()
@@ -307,7 +305,7 @@ class Scheduler:
 def _start(
     starter: RunStarter, run: PlannedRun, resume: Path | None, log: Path, cores: int, timed: bool
 ) -> subprocess.Popen[bytes]:
-    """Start a run, which may share out ``cores`` cores among processes of its own."""
+    """Start a run, which may divide ``cores`` cores among its own processes."""
     note = log.with_suffix(".record")
     words = [f"--note-record={note}", *run.words, *([f"resume={resume}"] if resume else [])]
     note.unlink(missing_ok=True)  # of an earlier run
@@ -317,7 +315,7 @@ def _start(
 
 
 def _record_of(log: Path) -> RunRecord | None:
-    """Return the record of the run with this log, which has written down its place; None as long as there is none."""
+    """Return the record of the run with this log, which writes down its place; None before that."""
     try:
         place = log.with_suffix(".record").read_text(encoding="utf-8")
     except OSError:
@@ -350,7 +348,7 @@ def _measured(entry: RunRecord, parts: Iterable[str], measure: str) -> float | N
 
 
 class RunningJob(NamedTuple):
-    """A run being carried out: rounds done when it was begun here, done now, and in all."""
+    """A run in progress: rounds done when its process started, done now, and planned."""
 
     name: str
     before: int
@@ -361,14 +359,14 @@ class RunningJob(NamedTuple):
 def progress(
     jobs: Sequence[RunningJob], done: str, *, ended: int, waiting: int, seconds: float
 ) -> str:
-    """Describe which runs go on and when all will be done, as if all took as long as these did until now.
+    """Describe the runs in progress and estimate when all will be done, from the pace until now.
 
     Parameters
     ----------
     ended, waiting : int
-        Runs that ended here, and that are not begun.
+        Runs that have ended, and that have not started.
     seconds : float
-        Since the first one was begun here.
+        Since the first one started.
     """
     named = [f"{job.name} (round {max(0, job.reached)} of {job.rounds})" for job in jobs[:_NAMED]]
     if len(jobs) > _NAMED:
@@ -377,4 +375,4 @@ def progress(
     left = waiting + sum(max(0, j.rounds - j.reached) / max(1, j.rounds) for j in jobs)
     span = seconds * left / made if made else 0
     until = f", about {format_duration(span)} more" if span >= 1 else ""
-    return f"At work: {'; '.join(named) or 'nothing'}. {done}{until}."
+    return f"Running: {'; '.join(named) or 'nothing'}. {done}{until}."

@@ -19,7 +19,7 @@ WIDTH = 120
 #: characters of a row's label that a terminal shows
 _LABEL = 60
 
-#: characters that a page of LaTeX's article has room for beside each other, in the size of its tables
+#: characters in a line of a table on a page of LaTeX's article
 _PAGE = 90
 
 #: rows of a table that a page of LaTeX has room for below a caption
@@ -152,5 +152,5 @@ _LATEX = str.maketrans(
 
 
 def latex_text(plain: str) -> str:
-    """Return plain text so that LaTeX sets it as it is."""
+    """Return plain text with every character escaped that LaTeX would interpret."""
     return one_line(str(plain)).translate(_LATEX)

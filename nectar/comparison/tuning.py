@@ -81,7 +81,7 @@ class Choice:
 
     @property
     def edges(self) -> list[str]:
-        """The chosen settings that are the smallest or largest number tried: a better one may lie outside."""
+        """The chosen settings that are the smallest or largest number tried: a better one may be outside."""
         chosen = zip(self.search.axes, self.best, strict=True)
         return [setting for axis, setting in chosen if _at_edge(axis, setting.partition("=")[2])]
 
@@ -109,7 +109,7 @@ def searches_of(cell: Cell) -> list[Search]:
     Raises
     ------
     ConfigError
-        If the name is neither, a value stands twice, or a row itself sets what is searched.
+        If the name is neither, a value is given twice, or a row itself sets what is searched.
     """
     variants = cell.variants
     axes: dict[str, list[Axis]] = {}

@@ -1,7 +1,7 @@
 """Whether a run has the machine to itself: one lock a machine, shared by every run, exclusive for a run that is timed.
 
-Each run adds a byte to the lock's file when it begins. So a run that began with no other beside it, and finds no
-byte more at its end, was alone.
+Each run adds a byte to the lock's file when it starts. So a run was alone if no other
+held the lock when it started, and the file has no more bytes when it ends.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from common.errors import ConfigError
 from common.storage.files import cache_folder, open_regular
 
 TIMED = "NECTAR_TIMED"
-"""The variable by which a comparison has its run begin when no other goes on, and others begin after it."""
+"""The variable with which a comparison has its run wait for all others, and others wait for it."""
 
 
 @contextmanager
 def on_this_machine() -> Iterator[Callable[[], bool]]:
-    """Hold this machine's lock, and give what tells whether no other run of this user has gone on beside until then.
+    """Hold this machine's lock; yield a function that returns whether no other run of this user has held it meanwhile.
 
     A timed run waits for all others, any other for one that is timed; ConfigError if that one cannot hold the lock.
     """
@@ -42,8 +42,8 @@ def on_this_machine() -> Iterator[Callable[[], bool]]:
         if not (first and timed):
             _lock(file, fcntl.LOCK_SH, wait=True)
         os.write(file, b".")
-        begun = os.fstat(file).st_size
-        yield lambda: first and os.fstat(file).st_size == begun
+        before = os.fstat(file).st_size
+        yield lambda: first and os.fstat(file).st_size == before
     finally:
         os.close(file)
 

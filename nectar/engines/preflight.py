@@ -59,7 +59,7 @@ def _require_output(directory: Path) -> None:
         Path(tempfile.mkdtemp(dir=there, prefix=".room-")).rmdir()
     except OSError as error:
         raise ConfigError(
-            f"no record can be made in {directory} ({error.strerror}): make room there, or choose another output-dir."
+            f"no record can be made in {directory} ({error.strerror}): free some space, or choose another output-dir."
         ) from None
 
 

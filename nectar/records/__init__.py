@@ -1,1 +1,1 @@
-"""Records of runs: found, read, told apart, gone on from."""
+"""Records of runs: how they are found, read, identified and continued."""

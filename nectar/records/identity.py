@@ -28,7 +28,7 @@ class Identity:
     data : tuple of (str, str)
         The checksums of the data: of simulated sites' folders by site, of the data set by "".
     start : str
-        That of the file that the first round's weights come from; empty if there is none.
+        That of the file that the first round's weights come from; empty without one.
     dataset : str
         What messages call the data.
     """

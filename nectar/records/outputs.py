@@ -39,15 +39,13 @@ def output_folder(given: str, *, fresh: bool = False) -> Path:
     place = _absolute(given, "--output", "a folder")
     if fresh and os.path.lexists(place):
         raise ConfigError(
-            f"{place} is there already and is left as it is: remove it, or name another folder with --output."
+            f"{place} exists and is not overwritten: remove it, or name another folder with --output."
         )
     if os.path.lexists(place) and not place.is_dir():
         raise ConfigError(f"--output={given} is a file, and a folder is needed: name another one.")
     around = next(above for above in place.parents if os.path.lexists(above))
     if not around.is_dir():
-        raise ConfigError(
-            f"--output={given} lies below {around}, which is a file: name another one."
-        )
+        raise ConfigError(f"--output={given} is below {around}, which is a file: name another one.")
     return place
 
 
@@ -69,7 +67,7 @@ def output_page(given: str, named: str = "--output") -> Path:
         raise ConfigError(f"{named}={given} must name an HTML file, such as report.html.")
     if not place.parent.is_dir():
         raise ConfigError(
-            f"{named}={given} lies in a directory that is not there: make {place.parent} first."
+            f"{named}={given} is in a directory that does not exist: make {place.parent} first."
         )
     return place
 

@@ -27,9 +27,12 @@ from nectar.records.record_imports import NotNamed
 from nectar.records.synthetic_sets import contrast_of
 from server_app.pictures import on_screen
 
+Measure = Callable[[Tensor, Tensor], Tensor]
+"""The figures of all pairs of queries [n, d] and rows [m, d]: [n, m]."""
+
 #: real images compared at a time
 _CHUNK = 4096
-#: of a site's real images, as many are asked how far their own nearest other one is
+#: real images of a site for which the best figure with its others is computed
 _ASKED = 100
 
 
@@ -110,43 +113,48 @@ class RealImages:
     shares: int
 
     def nearest(self, site: str, images: Tensor) -> Nearest | None:
-        """Return the nearest of ``site``'s images to each of ``images`` (values 0 to 1); None for a site unknown.
+        """Return the nearest of ``site``'s images to each of ``images`` (values 0 to 1); None for an unknown site.
 
-        ``ALL_SITES`` has everybody's.
+        ``ALL_SITES`` has the images of all.
+        """
+        found = self._best(site, images, _distances, torch.neg, float("inf"))
+        return None if found is None else Nearest(found[1], found[0].tolist(), found[2])
+
+    def most_correlated(self, site: str, images: Tensor) -> MostCorrelated | None:
+        """Return the most similar of ``site``'s images to each of ``images`` [n, C, H, W]; None for an unknown site."""
+        if site not in self.parts:
+            return None
+        found = self._best(site, images, _correlations, torch.abs, 0.0)
+        if found is None:
+            return None
+        control, other = None, self.most_like(site)
+        if other and (theirs := self._best(other, images, _correlations, torch.abs, 0.0)):
+            control = Control(other, len(self.parts[other]), theirs[0].tolist())
+        held = len(self.parts[site])
+        return MostCorrelated(found[1], found[0].tolist(), found[2], held, control)
+
+    def _best(
+        self,
+        site: str,
+        images: Tensor,
+        measure: Measure,
+        rank: Callable[[Tensor], Tensor],
+        nothing: float,
+    ) -> tuple[Tensor, Tensor, float | None] | None:
+        """Return each image's best figure, the real image that it is of, and the median of the site's own images.
+
+        The median is over the size of the best figure of a real image with its site's others; None for a single image.
         """
         indices = self._held(site)
         if indices is None or not len(indices) or not len(images):
             return None
         asked = _spread(len(indices))
-        own = self._pixels(indices[asked])
-        queries = torch.cat([images.flatten(1), own.flatten(1)])
-        selves = torch.tensor([-1] * len(images) + asked.tolist())
-        best, at = _search(
-            queries, selves, self._chunks(indices), _distances, torch.neg, float("inf")
-        )
-        best /= queries.shape[1] ** 0.5
-        among = [value for value in best[len(images) :].tolist() if value != float("inf")]
-        found = self._pixels(indices[at[: len(images)].numpy()])
-        usual = median(among) if among else None
-        return Nearest(found, best[: len(images)].tolist(), usual)
-
-    def most_correlated(self, site: str, images: Tensor) -> MostCorrelated | None:
-        """Return the most similar of ``site``'s images to each of ``images`` [n, C, H, W]; None for a site unknown."""
-        indices = self.parts.get(site)
-        if indices is None or not len(indices) or not len(images):
-            return None
-        asked = _spread(len(indices))
         queries = torch.cat([images.flatten(1), self._pixels(indices[asked]).flatten(1)])
         selves = torch.tensor([-1] * len(images) + asked.tolist())
-        best, at = _search(queries, selves, self._chunks(indices), _correlations, torch.abs, 0.0)
-        among = best[len(images) :].abs().tolist()
-        return MostCorrelated(
-            self._pixels(indices[at[: len(images)].numpy()]),
-            best[: len(images)].tolist(),
-            median(among) if len(indices) > 1 else None,
-            len(indices),
-            self._control(site, images),
-        )
+        best, at = _search(queries, selves, self._chunks(indices), measure, rank, nothing)
+        count = len(images)
+        typical = median(best[count:].abs().tolist()) if len(indices) > 1 else None
+        return best[:count], self._pixels(indices[at[:count].numpy()]), typical
 
     def _held(self, site: str) -> NDArray[np.int64] | None:
         if site == ALL_SITES:
@@ -160,8 +168,8 @@ class RealImages:
             return None
         at = min(range(len(found.distances)), key=found.distances.__getitem__)
         other = self.most_like(site) if site in self.parts else None
-        beside = self.nearest(other, images[at : at + 1]) if other is not None else None
-        control = beside.distances[0] if beside is not None else None
+        theirs = self.nearest(other, images[at : at + 1]) if other is not None else None
+        control = theirs.distances[0] if theirs is not None else None
         return Closest(site, found.distances[at], found.typical, control)
 
     def most_like(self, site: str) -> str | None:
@@ -172,15 +180,6 @@ class RealImages:
         labels, classes = self.dataset.train.labels, len(self.dataset.info.classes)
         own, *theirs = class_counts(labels, [self.parts[s] for s in (site, *others)], classes)
         return others[int(np.abs(np.stack(theirs) - own).sum(1).argmin())]
-
-    def _control(self, site: str, images: Tensor) -> Control | None:
-        other = self.most_like(site)
-        if other is None:
-            return None
-        part = self.parts[other]
-        nobody, queries = torch.full((len(images),), -1), images.flatten(1)
-        best, _ = _search(queries, nobody, self._chunks(part), _correlations, torch.abs, 0.0)
-        return Control(other, len(part), best.tolist())
 
     def _chunks(self, indices: NDArray[np.int64]) -> Iterator[tuple[int, Tensor]]:
         for start in range(0, len(indices), _CHUNK):
@@ -210,15 +209,16 @@ def _standard(rows: Tensor) -> Tensor:
 
 
 def _distances(queries: Tensor, rows: Tensor) -> Tensor:
-    """Return Euclidean distances by exact differences: by matrix products that of equal images would not be 0."""
-    return torch.cdist(queries, rows, compute_mode="donot_use_mm_for_euclid_dist")
+    """Return roots of mean squared differences, exactly: by matrix products those of equal images would not be 0."""
+    exact: Tensor = torch.cdist(queries, rows, compute_mode="donot_use_mm_for_euclid_dist")
+    return exact.div(queries.shape[1] ** 0.5)
 
 
 def _search(
     queries: Tensor,
     selves: Tensor,
     chunks: Iterator[tuple[int, Tensor]],
-    measure: Callable[[Tensor, Tensor], Tensor],
+    measure: Measure,
     rank: Callable[[Tensor], Tensor],
     nothing: float,
 ) -> tuple[Tensor, Tensor]:
@@ -229,14 +229,14 @@ def _search(
     measure, rank : callable
         The figures of all pairs, and how good each is.
     nothing : float
-        What stands for a query that has no row.
+        The figure of a query without a row.
     """
     best = torch.full((len(queries),), nothing)
     at = torch.zeros(len(queries), dtype=torch.int64)
     for start, rows in chunks:
         found = measure(queries, rows)
-        here = (selves >= start) & (selves < start + len(rows))
-        found[here.nonzero().flatten(), selves[here] - start] = nothing
+        inside = (selves >= start) & (selves < start + len(rows))
+        found[inside.nonzero().flatten(), selves[inside] - start] = nothing
         index = rank(found).argmax(dim=1)
         value = found.gather(1, index[:, None])[:, 0]
         better = rank(value) > rank(best)

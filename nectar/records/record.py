@@ -1,4 +1,4 @@
-"""A run's record as its readers see it, whatever became of the run; nothing here writes, or imports torch at once.
+"""A run's record for those who read it, of a run in any state; nothing in this module writes, or imports torch at once.
 
 `record_at` finds the record that is meant; `RunRecord` is one, with what a list says of it at a glance and, as
 `RunRecord.frame`, the figures of its rounds.
@@ -52,7 +52,7 @@ SEARCH = "search "
 """How the rows begin that a comparison's search runs."""
 
 OUTCOMES = ("completed", "failed", "interrupted", "running", "killed")
-"""How a run stands; ``killed`` is one whose record says ``running`` and that no process writes."""
+"""The state of a run; ``killed`` is one whose record says ``running`` and that no process writes."""
 
 
 def record_at(name: str | Path, output_dir: str = "") -> Path:
@@ -68,7 +68,7 @@ def record_at(name: str | Path, output_dir: str = "") -> Path:
     Raises
     ------
     ConfigError
-        If the latest is asked for if there is none.
+        If the latest is requested and there is no record.
     """
     place = Path(name).expanduser().absolute()
     if place.exists() or Path(name).name != str(name):
@@ -90,7 +90,7 @@ def _is_of_a_search(directory: Path) -> bool:
 
 
 class RunRecord(RunDirectory):
-    """The record of a run that is over, or was interrupted, or still goes on.
+    """The record of a run that has ended, was interrupted, or is still running.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ class RunRecord(RunDirectory):
 
     @classmethod
     def find(cls, directory: Path) -> Self | None:
-        """Return the record in ``directory``; None if there is none that can be read."""
+        """Return the record in ``directory``; None if it has none that can be read."""
         stated = RunDirectory(directory).stated()
         return None if stated is None else cls(directory, provenance=stated)
 
@@ -186,7 +186,7 @@ class RunRecord(RunDirectory):
 
     @cached_property
     def audit(self) -> dict[str, Any] | None:
-        """audit-images.json, None if nobody asked; FederationError if a value is not what the audit writes."""
+        """audit-images.json, None if no audit was run; FederationError if a value is not what the audit writes."""
         content = self.json(AUDIT)
         if content is not None:
             require(Audit, content, self.directory / AUDIT)
@@ -223,7 +223,7 @@ class RunRecord(RunDirectory):
 
     @property
     def planned(self) -> int | None:
-        """The rounds asked for, or more where it was told to go on; None if the record does not say."""
+        """The rounds asked for, or more where it was continued for more; None if the record does not say."""
         asked = self._typed("rounds")
         return max(asked, self.done) if _is_whole(asked) else None
 
@@ -247,7 +247,7 @@ class RunRecord(RunDirectory):
 
     @cached_property
     def _readable(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl that can be read: a glance says what is there."""
+        """The lines of metrics.jsonl that can be read; the others are skipped."""
         try:
             texts = read_file(self.metrics_path).splitlines()
         except OSError:
@@ -269,7 +269,7 @@ class RunRecord(RunDirectory):
 
     @property
     def outcome(self) -> str:
-        """How it stands, one of `OUTCOMES`."""
+        """Its state, one of `OUTCOMES`."""
         kind = str(self.provenance.get("outcome", "")).partition(":")[0]
         if kind != "running":
             return kind if kind in OUTCOMES else "failed"

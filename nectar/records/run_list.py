@@ -37,7 +37,7 @@ def other_schemas_below(directory: Path) -> list[RunDirectory]:
 
 
 def run_called(directory: Path, name: str) -> RunRecord | None:
-    """Return the record in ``directory`` that has this id; None if there is none."""
+    """Return the record in ``directory`` that has this id; None without one."""
     return RunRecord.find(directory / name) if name in _names(directory) else None
 
 
@@ -64,12 +64,12 @@ def chosen(output: Path, names: Sequence[str]) -> list[RunRecord]:
 
 
 def remove(run: RunRecord) -> None:
-    """Let a record go: it is there whole, or not at all, whatever happens while its files are deleted.
+    """Remove a record: it is complete or gone, even if the deletion of its files is interrupted.
 
     Raises
     ------
     NectarError
-        If it cannot be removed, or a process has begun to write it.
+        If it cannot be removed, or a process is writing it.
     """
     _refuse_written(run)
     going = run.directory.with_name(f"{_GOING}{run.id}")
@@ -106,7 +106,7 @@ def _removable(output: Path, name: str) -> RunRecord:
 def _refuse_written(run: RunRecord) -> None:
     if run.is_written():
         raise ConfigError(
-            f"{run.id} is being written by {run.writer()}, a run that still goes on: wait for its end, or end it."
+            f"{run.id} is being written by {run.writer()}, a run in progress: wait for its end, or end it."
         )
 
 
@@ -114,7 +114,7 @@ def _names(directory: Path) -> list[str]:
     """Return the names of the folders that may be records."""
     try:
         folders = [entry for entry in os.scandir(directory) if entry.is_dir(follow_symlinks=False)]
-    except OSError:  # there is none yet
+    except OSError:  # it does not exist yet
         return []
     return sorted(entry.name for entry in folders if not entry.name.startswith("."))
 

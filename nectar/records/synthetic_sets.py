@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -42,11 +42,10 @@ def contrast_of(path: Path) -> Contrast:
         If the file is not there, damaged or another release's.
     """
     with _opened(path) as (_, meta):
-        message = meta.get("contrast", "pixels")
-        if message not in CONTRASTS:
-            raise ValueError(f"contrast {message!r}, this release knows {', '.join(CONTRASTS)}")
-        contrast: Contrast = message
-        return contrast
+        contrast = meta.get("contrast", "pixels")
+        if contrast not in CONTRASTS:
+            raise ValueError(f"contrast {contrast!r}, this release knows {', '.join(CONTRASTS)}")
+        return cast(Contrast, contrast)
 
 
 @contextmanager

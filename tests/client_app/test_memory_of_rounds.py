@@ -99,7 +99,9 @@ def test_an_older_server_whose_round_is_kept_gets_it_and_is_told_once(ask: Asked
 
 def test_an_older_server_whose_round_is_gone_is_refused(ask: Asked) -> None:
     work(ask, 6)
-    message = "this site remembers round 4, 5, 6, and the server goes on from its round 2: put back"
+    message = (
+        "this site remembers round 4, 5, 6, and the server continues from its round 2: restore"
+    )
     for phase_ in ("train", "rest"):
         with pytest.raises(FederationError, match=message):
             ask(3, 2, phase_)
@@ -122,7 +124,7 @@ def test_a_server_that_never_took_anything_meets_a_site_that_has_not_worked(ask:
 def test_a_newer_server_than_the_site_s_own_memory_is_refused(ask: Asked) -> None:
     """The site's state was put back from an old copy."""
     work(ask, 2)
-    message = "this site remembers round 1, 2, and the server goes on from its round 7: put back"
+    message = "this site remembers round 1, 2, and the server continues from its round 7: restore"
     with pytest.raises(FederationError, match=message):
         ask(8, 7)
 
@@ -153,7 +155,9 @@ def test_rounds_from_which_the_server_went_back_are_not_gone_on_from(ask: Asked)
     """Behind round 2 it worked in 3, 4, 5; again behind 3 only in 4, and then nothing is left of the old 5."""
     work(ask, 5)
     ask(4, 3, "idle")
-    with pytest.raises(FederationError, match="remembers round 3, 4, and the server goes on from"):
+    with pytest.raises(
+        FederationError, match="remembers round 3, 4, and the server continues from"
+    ):
         ask(6, 5)
     assert ask(5, 4) == ([1, 2, 3], {})
 

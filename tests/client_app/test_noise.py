@@ -177,7 +177,7 @@ def test_a_site_with_a_folder_refuses_seeded_noise_before_it_looks_there(
 ) -> None:
     run = small(method="fedavg", dataset="images", set=f"{IMAGES} {SEEDED}")
     site = Site(run, site="north", data=str(machine / "not-there"))
-    assert "has data of its own" in site.refusal()
+    assert "has its own data" in site.refusal()
     assert SEEDED in str(site.train("train").error.reason)
     assert not Site(small(method="fedavg", set=SEEDED)).roll_call().has_error()
 

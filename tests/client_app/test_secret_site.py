@@ -168,7 +168,7 @@ def test_keys_and_shares_asked_twice_are_the_same_and_of_another_roll_refused(si
     shares = sites.at("site-0", **roll).shares()
     assert sites.at("site-0", **roll).shares() == shares
     other = roll | {cohort.NAMES: [*roll[cohort.NAMES][:-1], "made-up"]}
-    with pytest.raises(FederationError, match="told another roll of this round: it shares once"):
+    with pytest.raises(FederationError, match="given another roll of this round: it shares once"):
         sites.at("site-0", **other).shares()
 
 

@@ -147,7 +147,7 @@ def test_a_run_that_is_not_private_is_beyond_it_too(small: Small, tmp_path: Path
 
 def test_a_budget_without_a_place_for_its_ledger_refuses_every_run(small: Small) -> None:
     message = Site(small(method="fedavg"), **{"privacy-epsilon": 3}).refusal()
-    assert "names no state-dir, where the ledger of it lies" in message
+    assert "names no state-dir, which holds its ledger" in message
 
 
 # ---- no release before its line -----------------------------------------------------------------------
@@ -259,7 +259,7 @@ def test_a_server_that_asks_for_more_counts_gets_none(
     site: Callable[..., Site], asked: str
 ) -> None:
     reply = site().roll_call(**{asked: True})
-    assert "tells no number of examples of a class" in str(reply.error.reason)
+    assert "reports no counts by class" in str(reply.error.reason)
 
 
 def test_nor_does_an_evaluation_that_no_setting_speaks_of(site: Callable[..., Site]) -> None:

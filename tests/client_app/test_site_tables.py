@@ -164,7 +164,9 @@ def test_a_run_that_is_resumed_keeps_its_columns(tmp_path: Path) -> None:
     _require_columns_of_run(load({"set": TEXT}), state)
     _require_columns_of_run(load({"set": f"{TEXT} rounds=30"}), state)
     other = TEXT.replace("south", "south|west")
-    with pytest.raises(FederationError, match="began here with other columns, kinds or classes"):
+    with pytest.raises(
+        FederationError, match="started at this site with other columns, kinds or classes"
+    ):
         _require_columns_of_run(load({"set": other}), state)
 
 

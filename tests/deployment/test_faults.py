@@ -251,7 +251,7 @@ def test_a_run_is_continued_by_the_release_that_began_it(
 ) -> None:
     record = run(small(rounds=1))
     monkeypatch.setattr("server_app.record.code_fingerprint", lambda config: "0123456789abcdef")
-    message = "this is 0123456789abcdef: continue it with the release that began it"
+    message = "this is 0123456789abcdef: continue it with the release that started it"
     with pytest.raises(FederationError, match=message):
         resumed(record, 2)
     assert len(record.metrics()) == 2

@@ -255,7 +255,7 @@ def test_a_dry_run_says_what_is_there_and_counts_the_rest(
     for line in (
         f"min_size=5: fedavg, seed 0: there ({record.id})\n",
         "min_size=6: fedavg, seed 1: to be run\n",
-        "8 runs, 1 of them there already.\n7 runs to be made, of 14 rounds.\n",
+        "8 runs: 1 cached, 7 to do\n7 runs to be made, of 14 rounds.\n",
         f"The records of 3 take about {size(3 * RunRecord(record.directory).size)}, as others",
     ):
         assert line in message
@@ -273,8 +273,8 @@ def test_a_dry_run_counts_what_a_search_tries_and_goes_on_with_no_other_division
     searched = ["--tune", "real.ipc=1,2,3", "--tune-seeds=1"]
     assert main(["compare", *words, *searched, "--dry-run"]) == 0
     message = capsys.readouterr().out
-    assert "search for real: 3 runs, 0 of them there\n" in message
-    assert "7 runs, 0 of them there already." in message
+    assert "search for real: 3 runs, 0 cached\n" in message
+    assert "7 runs: 0 cached, 7 to do" in message
 
 
 def test_a_dry_run_without_a_data_set_says_what_it_would_have_been(

@@ -246,7 +246,7 @@ def test_a_column_that_cannot_be_divided_is_left_out_and_counted(
     assert f"Failed: wide: {why}" in (tmp_path / "out" / "table.md").read_text()
     assert main([*words, "--dry-run"]) == 1
     message = capsys.readouterr().out
-    assert "3 runs, 2 of them there already." in message or "2 runs, 2 of them there" in message
+    assert "3 runs: 2 cached, 1 to do" in message or "2 runs: 2 cached, 0 to do" in message
     assert message.endswith("1 of 2 columns cannot be compared and are left out.\n")
     assert main([*words, "--print"]) == 1
     out, err = capsys.readouterr()

@@ -23,7 +23,7 @@ def test_it_says_who_is_at_work_how_far_and_until_when() -> None:
     runs = [RunningJob("a, seed 0", 0, 10, 20), RunningJob("b, seed 0", 5, 5, 10)]
     message = progress(runs, "4 of 9 runs are done", ended=1, waiting=3, seconds=60)
     assert message == (
-        "At work: a, seed 0 (round 10 of 20); b, seed 0 (round 5 of 10). 4 of 9 runs are done, about 2 min 40 s more."
+        "Running: a, seed 0 (round 10 of 20); b, seed 0 (round 5 of 10). 4 of 9 runs are done, about 2 min 40 s more."
     )
 
 
@@ -51,11 +51,11 @@ def test_a_comparison_says_it(
 
     def say(line: str) -> None:
         message.append(line)
-        if line.startswith("At work"):
+        if line.startswith("Running"):
             gate.touch()
 
     monkeypatch.setattr(scheduling, "_start", start)
     monkeypatch.setattr(scheduling, "_EVERY", 0.0)
     words = ["fedavg", "rounds=2", "--seeds=1", f"output-dir={tmp_path / 'runs'}", *SMALL.split()]
     Comparison(parse(options_of(words)), say).carry_out()
-    assert message[1].startswith("At work: fedavg, seed 0 (round 1 of 2). 0 of 1 runs are done")
+    assert message[1].startswith("Running: fedavg, seed 0 (round 1 of 2). 0 of 1 runs are done")

@@ -109,7 +109,7 @@ def test_what_another_comparison_runs_is_waited_for(small: Small, tmp_path: Path
 
     def say(sentence: str) -> None:
         message.append(sentence)
-        if "is waited for" in sentence:
+        if "waiting for its record" in sentence:
             record.note(outcome="completed")
             other.release()
 
@@ -246,7 +246,7 @@ def test_killed_in_the_middle_it_repeats_nothing(
     capsys.readouterr()
     assert main(["compare", *words]) == 0
     message = capsys.readouterr().out
-    assert "2 runs, 1 of them there already." in message
+    assert "2 runs: 1 cached, 1 to do" in message
     assert ", continued" in message
     after = _records(runs)
     assert list(after) == list(left)

@@ -41,7 +41,7 @@ def test_a_printed_line_is_one_runs_command(capsys: pytest.CaptureFixture[str]) 
         assert cli.main([*words, "--print", *more]) == 0
         assert capsys.readouterr().out.splitlines() == lines, "as they are typed"
     with pytest.raises(ConfigError, match="without --only"):
-        commands(comparison("fedavg.lr=0.1,0.3"), words)
+        commands(comparison("fedavg.lr=0.1,0.3"))
 
 
 @pytest.mark.extended

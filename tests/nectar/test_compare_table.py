@@ -82,6 +82,17 @@ def test_what_is_unfinished_counts_in_no_mean() -> None:
     assert flags_of(*runs) == ["", "?", "?"]
 
 
+def test_runs_without_a_round_and_rows_of_fewer_seeds_are_gaps() -> None:
+    accuracy, *_ = results_of({"a": [a_run(rounds=1), None], "b": [a_run(0.3)]}).tables
+    assert accuracy.cells.to_numpy().tolist() == [["–", "–?*", "–?"], ["0.3000", "0.3000", "–"]]
+
+
+def test_a_round_that_is_recorded_twice_stops_no_table() -> None:
+    run = a_run(0.5, 0.7)
+    run.rounds.append(run.rounds[-1])
+    assert results_of({"a": [run]}).by_run["accuracy_2"].tolist() == [0.7]
+
+
 def test_of_one_seed_no_deviation_is_spoken() -> None:
     one, two = results_of({"a": [a_run(0.5)]}, 1), results_of({"a": [a_run(0.5), a_run(0.7)]}, 1)
     assert not any("±" in note for note in one.notes)

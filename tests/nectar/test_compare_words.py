@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from comparing import options_of
 
 from nectar.comparison.request import Cell, CompareOptions, Variant, parse, read_variant
 from nectar.comparison.tuning import Search, searches_of
@@ -98,3 +101,14 @@ def test_a_search_for_a_row_is_for_it_alone_and_begins_from_it() -> None:
     assert (rest.labels, rest.axes[0].key) == (("fedavg",), "fedavg.epochs")
     (strange,) = searches(f"a={ADAM}", tune=["a.eta=0.1,1"])
     assert strange.axes[0].key == "strategy.eta"
+
+
+def test_the_line_of_options_asks_for_the_same() -> None:
+    rows = ("a row=fedavg:lr=0.1", "feddyn", "rounds=2")
+    several = {"tune": ("fedavg.lr=1,2", "feddyn.lr=1"), "grid": ("dataset=digits,mnist",)}
+    options = CompareOptions(
+        rows, seeds=2, target=0.5, alone=True, output="a folder", tune_seeds=1, **several
+    )
+    again = options_of(shlex.split(options.line)[2:])
+    assert replace(again, typed="") == options
+    assert "rounds=2 --config my.yaml --seeds 2" in replace(options, file="my.yaml").line

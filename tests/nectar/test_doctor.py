@@ -42,7 +42,7 @@ from common.privacy.ledger import LEDGER, Charge, Ledger
 from nectar.engines.flower.app import project
 from nectar.engines.flower.connection import Connection
 from nectar.operate.doctor import machine
-from nectar.operate.doctor.checks import Patient
+from nectar.operate.doctor.checks import DoctorTarget
 from nectar.operate.keys.authority import make_authority, make_nodes, make_server, read_public
 
 pytestmark = pytest.mark.promise(
@@ -496,7 +496,7 @@ def test_bfloat16_on_a_cpu_that_is_slower_in_it(
     monkeypatch.setattr("torch.cpu.get_capabilities", lambda: told)
     for precision, expected in (("bfloat16", level), ("float32", "ok")):
         config = load({"set": f"compute.device=cpu compute.precision={precision}"})
-        [(found, text)] = machine.device(Patient(config, {}))
+        [(found, text)] = machine.device(DoctorTarget(config, {}))
         assert found == expected
         assert ("try float32" in text) == (expected == "warn")
 
@@ -513,7 +513,7 @@ def test_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = type("Usage", (), {"free": 5_000_000})
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
     level, text = room(tmp_path)
-    assert (level, text.endswith("0.0 GB free: make room")) == ("fail", True)
+    assert (level, text.endswith("0.0 GB free: free some space")) == ("fail", True)
 
     def refuse(**options: object) -> None:
         raise PermissionError(13, "Permission denied")
@@ -539,7 +539,7 @@ def test_records_are_looked_at_where_they_are_written(
 
 def test_versions_out_of_range(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.metadata.version", lambda name: "1.39.4")
-    [(level, text)] = machine.flower(Patient(load({}), {}))
+    [(level, text)] = machine.flower(DoctorTarget(load({}), {}))
     assert level == "fail"
     assert '1.39.4, the app needs 1.41 or 1.42: pip install "flwr==1.42.*"' in text
 

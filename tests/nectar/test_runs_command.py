@@ -109,7 +109,7 @@ def test_what_may_not_go_is_refused_and_nothing_goes(
     (output / "compare-1a2b").mkdir()
     killed.begin_writing()
     for name, message in {
-        killed.id: "a run that still goes on",
+        killed.id: "a run in progress",
         f"../other/{elsewhere.id}": "does not lie in",
         str(elsewhere.directory): "does not lie in",
         "..": "does not lie in",

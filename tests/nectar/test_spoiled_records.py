@@ -146,7 +146,7 @@ def test_edited_figures_are_not_gone_on_from(
     assert typed("run", f"resume={record}", "rounds=3") == 2
     message = capfd.readouterr().err
     assert f"the figures in {path} are not those with which the checkpoint was written" in message
-    assert "nothing of it was changed" in message
+    assert "the record was not changed" in message
     assert path.read_bytes() == before
 
 

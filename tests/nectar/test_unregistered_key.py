@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from nectar.engines.site import turned_away
 from nectar.engines.site.clientapp import Fleet
 from nectar.engines.site.turned_away import MARK, exit_code
-from nectar.operate.doctor.keys import _told
+from nectar.operate.doctor.keys import _known
 
 pytestmark = pytest.mark.promise(
     "A federation in operation",
@@ -109,4 +109,4 @@ def test_where_nobody_can_be_asked_the_supernodes_exit_code_stays(
     ],
 )
 def test_what_an_answer_tells(body: str, told: bool | None) -> None:
-    assert _told(body) is told
+    assert _known(body) is told

@@ -1,7 +1,9 @@
 """The one grammar of the command line, and its form for Flower."""
 
+from functools import partial
 from pathlib import Path
 
+import click
 import pytest
 from flwr.common.config import parse_config_args
 from hypothesis import given
@@ -10,7 +12,9 @@ from hypothesis import strategies as st
 from common.config.loading import load
 from common.errors import ConfigError
 from common.methods import METHODS
-from nectar.arguments import completions, meant_by, parse_arguments, to_flwr, typed_command
+from nectar.arguments import meant_by, parse_arguments, to_flwr, typed_command
+from nectar.command_line import COMMANDS
+from nectar.options import complete
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 
@@ -84,10 +88,12 @@ def test_an_options_name_is_the_key_that_was_meant(name: str, key: str | None) -
 
 @pytest.mark.extended
 def test_methods_experiments_and_keys_complete_a_word() -> None:
-    assert "fedavg" in completions("fed")
-    assert completions("partition.al") == ["partition.alpha="]
-    assert "rounds=" in completions("")
-    assert "typed=" not in completions("")
+    context = click.Context(COMMANDS)
+    found = partial(complete, context, click.Argument(["words"]))
+    assert "fedavg" in found("fed")
+    assert found("partition.al") == ["partition.alpha="]
+    assert "rounds=" in found("")
+    assert "typed=" not in found("")
 
 
 # --- for Flower

@@ -53,7 +53,7 @@ def test_the_notebook_runs_in_a_folder_of_its_own(
     assert "\x1b" not in message
     rounds = re.findall(r"^round (\d)/2: accuracy", message, re.MULTILINE)
     assert rounds == ["0", "1", "2"], "one line a round, once"
-    assert "2 runs, 1 of them there already." in message
+    assert "2 runs: 1 cached, 1 to do" in message
     shown = {kind for o in outputs for kind in o.get("data", {})}
     assert {"image/png", "text/html"} <= shown
     assert (tmp_path / "first-run.html").is_file()

@@ -68,7 +68,7 @@ def test_a_full_disk_is_a_sentence_and_the_run_can_go_on(
     assert not [p for p in output.rglob("*") if p.name.endswith(".tmp")]
     found = runs_below(output)
     if not found:
-        assert "make room there" in str(message.value)
+        assert "free some space" in str(message.value)
         assert not list(output.iterdir())
         return
     assert found[0].outcome in ("failed", "killed")
@@ -80,7 +80,9 @@ def test_a_full_disk_is_a_sentence_and_the_run_can_go_on(
 def test_what_is_safe_is_said(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
     done = run(small(method="fedavg", rounds=1))
     more = with_recorded({"resume": str(done.directory), "rounds": 2})
-    sentence = f"{done.directory} cannot be written .* all up to round 1 is safe in it; make room"
+    sentence = (
+        f"{done.directory} cannot be written .* all up to round 1 is safe in it; free some space"
+    )
     with no_room(monkeypatch, 3, 1), pytest.raises(FederationError, match=sentence):
         run(more)
 
@@ -160,7 +162,5 @@ def test_a_command_without_room_for_its_own_file_says_so(
         code = nectar(["run", "rounds=1", *words, "--note-record", str(tmp_path / "note")])
     assert code == 2
     message = capsys.readouterr().err.splitlines()[-1]
-    assert (
-        message == "nectar: a file cannot be written (No space left on device): make room for it."
-    )
+    assert message == "nectar: a file cannot be written (No space left on device): free some space."
     assert [listed.outcome for listed in runs_below(Path(config["output-dir"]))] == ["failed"]

@@ -146,7 +146,7 @@ def test_fewer_rounds_than_are_done_are_refused(
     before = contents(record)
     assert nectar(["run", f"resume={record}", f"output-dir={record.parent}", "rounds=3"]) == 2
     message = capsys.readouterr().err
-    assert "stands at round 4" in message
+    assert "is at round 4" in message
     assert "rounds=3" in message
     assert contents(record) == before
 

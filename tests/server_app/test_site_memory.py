@@ -40,7 +40,9 @@ def more(record: Record, rounds: int) -> dict[str, Any]:
 @pytest.mark.extended
 def test_a_record_older_than_its_sites_is_refused_by_them(small: Small) -> None:
     record = older(small, 5)
-    message = "this site remembers round 3, 4, 5, and the server goes on from its round 1: put back"
+    message = (
+        "this site remembers round 3, 4, 5, and the server continues from its round 1: restore"
+    )
     with pytest.raises(FederationError, match=message):
         run(more(record, 2))
     assert [line["round"] for line in record.metrics()] == [0, 1]

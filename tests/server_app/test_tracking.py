@@ -460,7 +460,7 @@ def test_a_tracker_that_is_not_installed_is_refused_before_any_work(
     monkeypatch.setattr(tracking, "find_spec", lambda name: None)
     assert main(["run", "track=tensorboard", f"output-dir={tmp_path}"]) == 2
     message = capsys.readouterr().err
-    assert "track=tensorboard needs tensorboard, which is not installed here" in message
+    assert "track=tensorboard needs tensorboard, which is not installed" in message
     # by the extra: uv's pins let a bare mlflow be that of 2022
     assert "`.uv/bin/uv pip install -e '.[tensorboard]'` in Nectar's clone" in message
     assert list(tmp_path.iterdir()) == []

@@ -138,7 +138,7 @@ def test_no_counts_are_told_where_privacy_asks_for_none(small: Small) -> None:
     config = small(method="fedavg", set=CASES["private"])
     grid = LocalGrid(client_app, 3, config, one_for_all=True)
     reply = asked_of(grid, "class-counts")
-    assert "tells no number of examples of a class" in str(reply.error.reason)
+    assert "reports no counts by class" in str(reply.error.reason)
     told, _ = attendance(config, asked_by(config), one_for_all=True)
     assert {site.examples for site in told.sites} == {1}
 

@@ -10,11 +10,11 @@ from typing import Any, Literal, NamedTuple
 from common.config.resolved import Config
 
 Level = Literal["ok", "warn", "fail"]
-"""``warn``: it works, but should be otherwise or was not looked at; ``fail``: a run would fail by it."""
+"""``warn``: it works, but should be changed or was not checked; ``fail``: a run would fail."""
 
 
 class Check(NamedTuple):
-    """What one look found: what was looked at, how it is, and unless all is well how it is mended."""
+    """What a check found: its subject, its level, and unless all is well how to fix it."""
 
     about: str
     level: Level
@@ -22,8 +22,8 @@ class Check(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Patient:
-    """What is to be looked at.
+class DoctorTarget:
+    """What to check.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class Patient:
     node : mapping
         The site's node config.
     named : bool
-        Whether the run to come says what it learns from.
+        Whether the run to come names its data set.
     """
 
     config: Config
@@ -53,11 +53,11 @@ class Patient:
 
 
 Found = Iterator[tuple[Level, str]]
-"""What a check gives; a NectarError that it raises is a failure."""
+"""What a check yields; a NectarError that it raises counts as a failure."""
 
 
 def show(checks: Iterator[Check]) -> bool:
-    """Print checks as they are made; tell whether none failed."""
+    """Print checks as they complete; return whether none failed."""
     well = True
     for check in checks:
         print(f"{check.level:<4}  {check.about:<12}  {check.text}", flush=True)

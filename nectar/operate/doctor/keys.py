@@ -1,4 +1,4 @@
-"""The keys on this machine: whether they are sound, fit the server and the sites' names, and are registered there."""
+"""The keys on this machine: whether they are valid, fit the server and the sites' names, and are registered."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from common.sites import SUPERLINK, site_slug
 from nectar.engines.flower.connection import Answer, Connection
 from nectar.engines.flower.errors import LaunchError
-from nectar.operate.doctor.checks import Found, Patient
+from nectar.operate.doctor.checks import DoctorTarget, Found
 from nectar.operate.doctor.link import PROTOBUF
 from nectar.operate.keys.authority import (
     SUFFIX,
@@ -29,12 +29,12 @@ from nectar.operate.keys.inventory import SITE_KEY, host_names, inventory
 _NO_INTERVAL, _UNKNOWN = 2003, 2004
 
 
-def keys(patient: Patient, host: str | None = None) -> Found:
+def keys(target: DoctorTarget, host: str | None = None) -> Found:
     """Look at the directory of keys; the server's certificate must be valid for ``host``.
 
-    At a site only its own key and ``ca.crt`` have any business.
+    A site needs only its own key and ``ca.crt``.
     """
-    directory = patient.keys
+    directory = target.keys
     if directory is None:
         return
     entries = inventory(directory)
@@ -45,7 +45,7 @@ def keys(patient: Patient, host: str | None = None) -> Found:
         files = [entry.name for entry in entries if not entry.name.endswith("/")]
         yield "ok", f"{', '.join(files)}: permissions, dates and key pairs are right"
     for name in ("ca.key", "server.key"):
-        if patient.site and (directory / name).exists():
+        if target.site and (directory / name).exists():
             yield "warn", f"{directory / name} does not belong at a site: delete it here"
     certificate = directory / "server.pem"
     if host is None or not certificate.is_file():
@@ -67,15 +67,15 @@ def _same(name: str, host: str) -> bool:
         return name.lower() == host.lower()
 
 
-def names(patient: Patient) -> Found:
+def names(target: DoctorTarget) -> Found:
     """Warn of sites that no key is named after: the server leaves out a node that bears another name than its key.
 
     The names are the site's own or, at the operator's, those in the newest record of a federation.
     """
-    if patient.keys is None:
+    if target.keys is None:
         return
-    whose, called = _called(patient)
-    known = {path.name.removesuffix(SUFFIX) for path in key_files(patient.keys)}
+    whose, called = _called(target)
+    known = {path.name.removesuffix(SUFFIX) for path in key_files(target.keys)}
     odd = sorted(name for name in called if known and not known & {name, site_slug(name)})
     if odd:
         yield (
@@ -86,28 +86,28 @@ def names(patient: Patient) -> Found:
         )
 
 
-def _called(patient: Patient) -> tuple[str, list[str]]:
-    if patient.site:
-        return "the node config", [str(patient.node["site"])] if "site" in patient.node else []
-    for record in sorted(patient.config.output_dir.glob("*/partition.json"), reverse=True):
+def _called(target: DoctorTarget) -> tuple[str, list[str]]:
+    if target.site:
+        return "the node config", [str(target.node["site"])] if "site" in target.node else []
+    for record in sorted(target.config.output_dir.glob("*/partition.json"), reverse=True):
         try:
             told = json.loads((record.parent / "provenance.json").read_text(encoding="utf-8"))
             sites = [*json.loads(record.read_text(encoding="utf-8"))["sites"]]
             if told["engine"] == SUPERLINK:
                 return f"the record {record.parent.name}", sites
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # whoever reads that record is told
+            continue  # commands that read that record report it
     return "", []
 
 
-def registration(patient: Patient, connection: Connection) -> Found:
+def registration(target: DoctorTarget, connection: Connection) -> Found:
     """Ask whether a site's keys, ``key`` or pairs in ``nodes``, are registered; nothing changes at the SuperLink by it.
 
     What is asked is a SuperNode's first call, for a heartbeat every 0 seconds: Flower looks the key up, refuses the
     interval, and does nothing more, so that a SuperNode that is online with the key stays so.
     """
-    directory = patient.keys
-    if directory is None or not patient.site:
+    directory = target.keys
+    if directory is None or not target.site:
         return
     private = [path for path in key_files(directory) if not path.name.endswith(SUFFIX)]
     own = directory / SITE_KEY
@@ -118,32 +118,35 @@ def registration(patient: Patient, connection: Connection) -> Found:
             yield "fail", str(error)
             continue
         answer = _ask(connection, key)
-        told, public = _told(answer.body), fingerprint(key.public_key())
+        told, public = _known(answer.body), fingerprint(key.public_key())
         if told:
             yield "ok", f"{path.name} is registered at the server ({public})"
         elif told is False:
             yield (
                 "fail",
                 f"{path} ({public}) is not registered at the server, or no longer: the operator registers its public "
-                "half with `nectar keys register`; one that was unregistered is never taken again, make a new pair "
+                "half with `nectar keys register`; an unregistered key is never accepted again: make a new pair "
                 "then",
             )
         elif answer.status == 401:
             hint = "is this machine's clock right, to some seconds?"
-            yield "fail", f"the server takes no signature of {path} (401): {hint}"
+            yield "fail", f"the server rejects the signature of {path} (401): {hint}"
         else:
-            yield "warn", f"whether {path.name} is registered was not told ({answer.status})"
+            yield (
+                "warn",
+                f"the server did not report whether {path.name} is registered ({answer.status})",
+            )
 
 
 def is_registered(connection: Connection, key: ec.EllipticCurvePrivateKey) -> bool | None:
-    """Return whether the server knows a key; None if its answer does not tell, or nobody can be asked."""
+    """Return whether the server knows a key; None if its answer does not show it, or it cannot be reached."""
     try:
-        return _told(_ask(connection, key).body)
+        return _known(_ask(connection, key).body)
     except LaunchError:
         return None
 
 
-def _told(body: str) -> bool | None:
+def _known(body: str) -> bool | None:
     try:
         return {_NO_INTERVAL: True, _UNKNOWN: False}.get(int(json.loads(body)["code"]))
     except (ValueError, KeyError, TypeError):

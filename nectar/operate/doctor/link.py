@@ -25,7 +25,7 @@ _AHEAD_WARNS, _BEHIND_WARNS = 2.0, 30.0
 
 
 def link(connection: Connection, *, site: bool) -> Iterator[Check]:
-    """Look at the connection, from the wire up; what depends on a step that failed is not looked at.
+    """Look at the connection, from the wire up; steps that depend on a failed one are skipped.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def link(connection: Connection, *, site: bool) -> Iterator[Check]:
         with socket.create_connection((connection.host, connection.port), _SECONDS) as plain:
             yield Check("network", "ok", f"{connection.address} takes connections")
             if context is None:
-                none = "none: whoever is on the way reads and changes all of it"
+                none = "none: traffic can be read and altered in transit"
                 yield Check("tls", "warn", none)
             else:
                 with context.wrap_socket(plain, server_hostname=connection.host) as secure:
@@ -50,7 +50,7 @@ def link(connection: Connection, *, site: bool) -> Iterator[Check]:
             "network",
             "fail",
             f"{connection.address} cannot be reached ({error.strerror or error}): is the address right, is the server "
-            "up, does a firewall stand between?",
+            "up, does a firewall block it?",
         )
         return
     except NectarError as error:
@@ -104,7 +104,7 @@ def _fleet(answer: Answer) -> tuple[Level, str]:
         return "ok", "the SuperLink answers sites here"
     if answer.status in (502, 503, 504):
         lacks = f"a proxy answers, but cannot reach the SuperLink ({answer.status})"
-        return "fail", f"{lacks}: the operator looks whether it is up"
+        return "fail", f"{lacks}: the operator checks whether it is up"
     lacks = f"no SuperLink answers sites here ({answer.status})"
     return "fail", f"{lacks}: is the address that of the sites' proxy?"
 
@@ -113,7 +113,7 @@ def _clock(answer: Answer) -> tuple[Level, str]:
     try:
         there = parsedate_to_datetime(answer.headers["date"]).timestamp()
     except (KeyError, ValueError):
-        return "warn", "the server does not say what time it has"
+        return "warn", "the server does not report its time"
     ahead = answer.asked - there
     if -_BEHIND_WARNS <= ahead <= _AHEAD_WARNS:
         return "ok", f"within {max(1, abs(ahead)):.0f} s of the server's"
@@ -129,7 +129,7 @@ def _version(answer: Answer) -> tuple[Level, str]:
     try:
         found = str(json.loads(answer.body)["info"]["version"])
     except (ValueError, KeyError, TypeError):
-        return "ok", f"not told from here; it has to be {wanted}"
+        return "ok", f"not known from here; it has to be {wanted}"
     if minor(found) not in flowers_taken():
         return "fail", f"{found}, and every machine of a federation needs {wanted}"
     return "ok", found
@@ -141,7 +141,7 @@ def _control(answer: Answer, site: bool) -> tuple[Level, str]:
     if site and reached:
         return (
             "warn",
-            "can be reached from this site: whoever can may run code at every site; the operator should publish "
+            "can be reached from this site, which could then run code at every site: the operator should publish "
             "/v1/fleet/ alone",
         )
     if site:

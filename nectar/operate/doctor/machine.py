@@ -36,14 +36,14 @@ from nectar.engines.cores import available_cores
 from nectar.engines.flower.app import project
 from nectar.engines.flower.connection import connect
 from nectar.engines.flower.errors import LaunchError
-from nectar.operate.doctor.checks import Found, Level, Patient
+from nectar.operate.doctor.checks import DoctorTarget, Found, Level
 from nectar.text import plural
 
 _PYTHON = ((3, 11), (3, 15))
 _ROOM_FAILS, _ROOM_WARNS = 100_000_000, 2_000_000_000
 
 
-def python(patient: Patient) -> Found:
+def python(target: DoctorTarget) -> Found:
     """Look at the version of Python."""
     version, (lowest, above) = platform.python_version(), _PYTHON
     if lowest <= sys.version_info[:2] < above:
@@ -53,13 +53,13 @@ def python(patient: Patient) -> Found:
         yield "fail", f"{version}: {hint}"
 
 
-def secret_sum(patient: Patient) -> Found:
+def secret_sum(target: DoctorTarget) -> Found:
     """Say what the run's secret sum withstands, where it has one."""
-    if patient.config.secret:
-        yield "ok", stated(patient.config.federation)
+    if target.config.secret:
+        yield "ok", stated(target.config.federation)
 
 
-def flower(patient: Patient) -> Found:
+def flower(target: DoctorTarget) -> Found:
     """Look at the version of Flower; those that Nectar takes work with each other."""
     found = metadata.version("flwr")
     wanted = flowers_taken()
@@ -87,15 +87,15 @@ def minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def device(patient: Patient) -> Found:
-    """Look whether the torch device is there, and compute something on it."""
+def device(target: DoctorTarget) -> Found:
+    """Check that the torch device exists, and compute something on it."""
     import torch
 
     from common.learning.compute import autocast, torch_device
 
-    compute = patient.config.compute
+    compute = target.config.compute
     name, precision = compute.device, compute.precision
-    cores = compute.client_cores if patient.site else compute.server_cores
+    cores = compute.client_cores if target.site else compute.server_cores
     try:
         found = torch_device(name)
         with autocast(found, precision):
@@ -119,18 +119,18 @@ def device(patient: Patient) -> Found:
         yield "ok", text
 
 
-def records(patient: Patient) -> Found:
+def records(target: DoctorTarget) -> Found:
     """Look whether records can be written; with a SuperLink on another machine they are written there."""
-    if patient.site:
+    if target.site:
         return
     here = True
-    if patient.server is not None:
+    if target.server is not None:
         with suppress(LaunchError):  # the check of the connection reports it
-            here = connect(patient.server, patient.ca, insecure=patient.insecure).is_local
+            here = connect(target.server, target.ca, insecure=target.insecure).is_local
     if here:
-        yield from room(patient.config.output_dir)
+        yield from room(target.config.output_dir)
     else:
-        yield "ok", "not checked here: the ServerApp writes them on the SuperLink's machine"
+        yield "ok", "not checked: the ServerApp writes them on the SuperLink's machine"
 
 
 def room(directory: Path | None) -> Found:
@@ -155,23 +155,23 @@ def room(directory: Path | None) -> Found:
     free = shutil.disk_usage(there).free
     text = f"{directory}: writable, {free / 1e9:.1f} GB free"
     if free < _ROOM_FAILS:
-        yield "fail", f"{text}: make room"
+        yield "fail", f"{text}: free some space"
     elif free < _ROOM_WARNS:
         yield "warn", f"{text}: little for checkpoints and pictures"
     else:
         yield "ok", text if directory.exists() else f"{text} (it is made when needed)"
 
 
-def ledger(patient: Patient) -> Found:
-    """Look whether a site's privacy ledger can be relied on, and say what was spent.
+def ledger(target: DoctorTarget) -> Found:
+    """Look whether a site's privacy ledger can be relied on, and report what was spent.
 
     The node config's delta and budget hold where it names them, else the run's delta.
     """
-    if not patient.site or patient.state is None:
+    if not target.site or target.state is None:
         return
-    delta = _number(patient.node.get("privacy-delta"), below=1.0) or patient.config.privacy.delta
-    budget = _number(patient.node.get("privacy-epsilon"))
-    lines = Ledger(patient.state).read()
+    delta = _number(target.node.get("privacy-delta"), below=1.0) or target.config.privacy.delta
+    budget = _number(target.node.get("privacy-epsilon"))
+    lines = Ledger(target.state).read()
     if lines.head == LedgerTip():
         yield "ok", "nothing was released with noise: the ledger is empty"
         return
@@ -180,28 +180,28 @@ def ledger(patient: Patient) -> Found:
     if budget is not None and spent > budget:
         yield "warn", f"{message}, beyond the budget of {budget:g}: nothing is left"
     else:
-        yield "ok", f"{message}; `nectar privacy {patient.state}` says on what"
+        yield "ok", f"{message}; `nectar privacy {target.state}` lists them"
 
 
 def _number(given: object, below: float = math.inf) -> float | None:
-    """Return what may be an epsilon or a delta; of anything else the check of the node config says what is wrong."""
+    """Return what may be an epsilon or a delta; for anything else the check of the node config reports the error."""
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < below:
         return None
     return float(given)
 
 
-def data(patient: Patient) -> Found:
+def data(target: DoctorTarget) -> Found:
     """Look whether a site's own folder, or the data set that all share, can be read; nothing is fetched or written.
 
-    What only a server elsewhere needs is no failure.
+    Data that only a server elsewhere needs are no failure.
     """
-    config = patient.config
-    if patient.data is not None:
-        yield _folder(config, patient.data) if patient.named else _own(patient.data)
+    config = target.config
+    if target.data is not None:
+        yield _folder(config, target.data) if target.named else _own(target.data)
         return
-    if not patient.site and config.evaluation.on not in ("server", "both"):
+    if not target.site and config.evaluation.on not in ("server", "both"):
         return
-    elsewhere = not patient.site and patient.server is not None
+    elsewhere = not target.site and target.server is not None
     try:
         yield _shared(config)
     except NectarError as error:
@@ -217,7 +217,7 @@ def _folder(config: Config, path: Path) -> tuple[Level, str]:
 
 
 def _own(path: Path) -> tuple[Level, str]:
-    """Read a site's own folder so, or look at its table, where the run that names classes or columns is not known."""
+    """Read a site's own folder so, or look at its table, where the run, which names classes or columns, is unknown."""
     if path.is_file():
         return _table(path)
     names = class_folders(path)

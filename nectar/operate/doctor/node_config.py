@@ -1,4 +1,4 @@
-"""A site's node config, compared with the run to come as the site itself does when it is asked to join."""
+"""A site's node config, compared with the run to come as the site itself does at the roll call."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from common.config.resolved import Config
 from common.division import Division
 from common.errors import DataError, FederationError, NectarError
 from nectar.arguments import here
-from nectar.operate.doctor.checks import Check, Patient
+from nectar.operate.doctor.checks import Check, DoctorTarget
 from nectar.operate.doctor.machine import quiet
 
 _SITE = "client_app.site"
 """The site's own side of a run, by its import path, as Flower reaches the ClientApp."""
 
 _PAIR = re.compile(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)")
-"""What Flower takes for a key and its value; whatever lies between it passes over without a word."""
+"""What Flower takes for a key and its value; anything between pairs is silently ignored."""
 
 Node = Mapping[str, Any]
 
@@ -36,7 +36,7 @@ def read(text: str) -> Node:
     Raises
     ------
     FederationError
-        If Flower would refuse a part of it or, worse, pass it over.
+        If Flower would refuse or silently ignore a part of it.
     """
     if text.endswith(".toml"):
         path = Path(text).expanduser()
@@ -47,8 +47,8 @@ def read(text: str) -> Node:
     node: dict[str, Any] = {}
     if stray := _PAIR.sub(" ", text).split():
         raise FederationError(
-            f"Flower passes over {stray[0]!r} in the node config: write key=value, a text in quotes, and no space "
-            "beside the equals sign"
+            f"Flower ignores {stray[0]!r} in the node config: write key=value, a text in quotes, and no spaces "
+            "around the equals sign"
         )
     for key, value in _PAIR.findall(text):
         if key in node:
@@ -97,8 +97,8 @@ def _context(node: Node, run_config: Mapping[str, str | int | float | bool]) -> 
     )
 
 
-def look(text: str, patient: Patient) -> tuple[Check, Patient]:
-    """Return what was found of the node config ``text``, and the patient as far as it could be read.
+def look(text: str, target: DoctorTarget) -> tuple[Check, DoctorTarget]:
+    """Return what was found of the node config ``text``, and the target as far as it could be read.
 
     Its configuration is then the run as the site carries it out; data and state directory are looked at where nothing
     else was named.
@@ -107,14 +107,14 @@ def look(text: str, patient: Patient) -> tuple[Check, Patient]:
         node = read(text)
         places = {"data": node.get("data"), "state": node.get("state-dir")}
         stated = {key: here(str(place)) for key, place in places.items() if place}
-        patient = replace(
-            patient,
+        target = replace(
+            target,
             node=node,
-            data=patient.data or stated.get("data"),
-            state=patient.state or stated.get("state"),
+            data=target.data or stated.get("data"),
+            state=target.state or stated.get("state"),
         )
-        patient = replace(patient, config=held_against(node, patient.run_config))
+        target = replace(target, config=held_against(node, target.run_config))
     except NectarError as error:
-        return Check("node config", "fail", str(error)), patient
+        return Check("node config", "fail", str(error)), target
     found = f"{', '.join(node)}: read as the site reads them, allows this run"
-    return Check("node config", "ok", found), patient
+    return Check("node config", "ok", found), target

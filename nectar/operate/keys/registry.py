@@ -200,7 +200,7 @@ def note_revoked(path: Path, nodes: Iterable[Node]) -> None:
     try:
         write_text(path, text)
     except OSError as error:
-        raise KeysError(f"{path} cannot be written ({error.strerror}): make room for it") from None
+        raise KeysError(f"{path} cannot be written ({error.strerror}): free some space") from None
 
 
 def find(nodes: Sequence[Node], number: str, mark: str) -> Node | None:
