@@ -221,7 +221,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> RecordedRun:
         (["ridge.forget=partition-0,north"], "name some of these"),
         (["ridge.forget=partition-0,partition-1,partition-2"], "not all"),
         (["ridge.forget=partition-0", "ridge.width=9"], r"other settings \(.*ridge.width"),
-        (["ridge.forget=partition-0", "round=7"], "no checkpoint for round=7"),
         (["ridge.forget=partition-0", "ridge.keep=none"], "run again without the site"),
         (["federation.newcomers=any", "rounds=2"], "set rounds=1"),
         (["federation.newcomers=any"], "no site is new"),
