@@ -158,9 +158,8 @@ class Results:
         notes = textwrap.TextWrapper(
             WIDTH, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
         )
-        return "\n\n".join(
-            [*(t.text() for t in self.tables), "\n".join(map(notes.fill, self.notes))]
-        )
+        parts = [*(table.text() for table in self.tables), "\n".join(map(notes.fill, self.notes))]
+        return "\n\n".join(filter(None, parts))
 
     def markdown(self) -> str:
         """Return the tables as Markdown, after the command that makes them."""

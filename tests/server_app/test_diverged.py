@@ -70,7 +70,7 @@ def test_weights_that_are_not_finite_end_the_run_and_touch_no_checkpoint(
     (record,) = map(Record, Path(config["output-dir"]).iterdir())
     assert "round 2's update made the weight" in str(error.value)
     line = f"nectar run resume={record.directory}"
-    assert f"all up to round 1 is safe in it, and `{line}` goes on" in str(error.value)
+    assert f"all up to round 1 is safe in it, and `{line}` continues" in str(error.value)
     assert "needs a lower learning rate (fedavg.lr from 0.3 to 0.1)" in str(error.value)
     assert same(Checkpoint.load(record.last), Checkpoint.load(good.last))
     assert [line["round"] for line in record.metrics()] == [0, 1]
@@ -142,7 +142,9 @@ def test_a_run_that_is_interrupted_says_what_is_safe_and_how_it_goes_on(
             run(config)
         newest = max(Path(config["output-dir"]).iterdir(), key=lambda path: path.stat().st_ctime)
         line = f"nectar {command} resume={newest}"
-        assert f"interrupted: all up to round 1 is safe in it, and `{line}` goes on" in caplog.text
+        assert (
+            f"interrupted: all up to round 1 is safe in it, and `{line}` continues" in caplog.text
+        )
 
 
 @pytest.mark.parametrize(
