@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 INK, PAPER, GRID = "#1a1b1c", "#ffffff", "#d7d8d9"
 
-#: the lines' colours, at least 3:1 on white and told apart by the colour-blind; colours.css has those of a dark page
+#: the lines' colours, at least 3:1 on white and distinguishable without colour vision; dark: colours.css
 LIGHT = (
     "#0072b2",
     "#b84a00",
@@ -45,7 +45,7 @@ _MAX_MARKERS = 20
 
 #: inches: narrow enough that a phone shows the text at about its own size
 _WIDTH, _HEIGHT, _LEGEND_ROW = 4.8, 3.1, 0.22
-#: names longer than this stand one below the other
+#: names longer than this are placed one below the other
 _LONG_NAME = 22
 #: rows, and columns, of small boxes at the most
 _MOST_BOXES = 12
@@ -59,7 +59,7 @@ _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "nectar",
     "svg.id": None,
-    "pdf.fonttype": 42,  # whole fonts, which journals ask for
+    "pdf.fonttype": 42,  # complete fonts, which journals require
     "figure.facecolor": PAPER,
     "figure.constrained_layout.use": True,
     "axes.facecolor": PAPER,
@@ -103,7 +103,7 @@ class Series:
 
 
 UNIT = "{unit}"
-"""What stands in an axis's label for a unit of bytes."""
+"""The placeholder for a unit of bytes in an axis's label."""
 
 
 def _in_units(series: Sequence[Series]) -> tuple[list[Series], str]:
@@ -134,7 +134,7 @@ def lines(
 ) -> Figure:
     """Draw ``series`` into one chart with a legend below it.
 
-    Each line has a colour, a marker and a dash of its own. On a logarithmic axis what is not above zero is left out.
+    Each line has its own colour, marker and dash. On a logarithmic axis what is not above zero is left out.
     Where ``x_label`` has the word ``UNIT``, x are bytes, and are drawn in the largest unit that they come to.
     """
     if UNIT in x_label:
@@ -160,7 +160,7 @@ def lines(
                 labelcolor=INK,
             )
             for text, one in zip(legend.get_texts(), series, strict=True):
-                text.set_text(_printable(one.name))  # here a leading "_" hides nothing
+                text.set_text(_printable(one.name))  # so a leading "_" hides nothing
     return figure
 
 
@@ -174,7 +174,7 @@ def small_multiples(
     curves : array
         [n, columns, steps].
     rows : sequence of str
-        The name of each curve's row, [n]: curves of one name lie over each other.
+        The name of each curve's row, [n]: curves of one name overlap.
     columns : sequence of str
         The columns' names; of many only the first are drawn.
     """
@@ -190,7 +190,7 @@ def small_multiples(
 
 
 def boxes(values: Mapping[str, Sequence[float]], *, title: str, y_label: str) -> Figure:
-    """Draw a box for each name, from the lower to the upper quartile, and every value as a dot beside the median."""
+    """Draw a box for each name, from the lower to the upper quartile, and every value as a dot next to the median."""
     names = list(values)
     with drawing(_WIDTH, _HEIGHT + max(map(len, names), default=0) * _LETTER) as figure:
         axes = figure.add_subplot()
@@ -253,7 +253,7 @@ def _name_points(figure: Figure, root: ElementTree.Element) -> None:
         every: Any = line.get_markevery() or 1
         drawn = np.asarray(line.get_xydata())[::every]
         points = drawn[np.isfinite(drawn).all(1)].tolist()
-        if len(points) != len(markers):  # some lie outside the axes
+        if len(points) != len(markers):  # some are outside the axes
             continue
         for marker, (x, y) in zip(markers, points, strict=True):
             title = ElementTree.SubElement(marker, "title")
@@ -289,7 +289,7 @@ def _draw(axes: Axes, index: int, series: Series) -> Any:
 
 
 def scale(axes: Axes, x: list[float], log_x: bool) -> None:
-    """Choose the x axis's ticks: whole numbers for rounds, plain numbers on a logarithmic axis."""
+    """Choose the x axis's ticks: integers for rounds, plain numbers on a logarithmic axis."""
     from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullLocator
 
     positive = [

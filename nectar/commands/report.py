@@ -17,8 +17,8 @@ from nectar.records.record_imports import import_policy_of
 from server_app.run_directory import REPORT
 
 HELP = """\
-Reads the records of one or more runs, finished or not, and writes one HTML file that needs no network. Seeds of one
-configuration stand together. Where this machine has the data that the sites had shares of, it shows the real images
+Reads the records of one or more runs, finished or not, and writes one HTML file that needs no network. Runs that differ
+only in their seed are grouped. Where this machine has the data that the sites had shares of, it shows the real images
 nearest to the synthetic ones.
 
 \b

@@ -1,4 +1,4 @@
-"""A data set in words: what it holds, where it lies, what was left out, and how a run divides it."""
+"""A data set in words: its content, its place, the skipped files, and how a run divides it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _PUBLIC = "state data.low and data.high, or images.mean and images.std, by what 
 class Holdings:
     """Who holds how many images of which class: counts int64 [sites, classes]; ``what`` says so in a title.
 
-    Where the task tells no classes apart, as of text, one column counts the samples.
+    Where the task has no classes, as for text, one column counts the samples.
     """
 
     sites: tuple[str, ...]
@@ -61,7 +61,7 @@ class Holdings:
 
 
 def describe_dataset(dataset: Dataset, *, named: int = _NAMED) -> str:
-    """Describe what ``dataset`` is, where its store lies, and which files were left out and why."""
+    """Return a description of ``dataset``, its store, and the skipped files with the reasons."""
     info = dataset.info
     rows = [
         ("data set", info.name),
@@ -100,7 +100,7 @@ def _form(info: DatasetInfo) -> list[tuple[str, str]]:
 
 
 def describe_columns(dataset: Dataset) -> str:
-    """Describe what the columns of a table, or the channels of series, hold, and how a model is given them."""
+    """Return a description of a table's columns, or series' channels, and of a model's inputs."""
     info = dataset.info
     values = dataset.train.images.astype(np.float64)
     figures = [figure((0, 2, 3)) for figure in (values.min, values.max, values.mean, values.std)]
@@ -116,7 +116,7 @@ def describe_columns(dataset: Dataset) -> str:
 
 
 def _values(dataset: Dataset) -> list[tuple[str, str]]:
-    """Say between which stored values pictures lie."""
+    """Return the range of stored values."""
     parts = [split.images for split in (dataset.train, dataset.test) if len(split)]
     if not dataset.info.has_images or not parts:
         return []
@@ -130,7 +130,7 @@ def _owners(info: DatasetInfo, train: Split) -> str:
     number = len(np.unique(train.owners))
     if info.name in NAMES:
         return f" of {number:,} owners (partition.kind=natural)"
-    return f" of {number:,} groups, which are kept whole"
+    return f" of {number:,} groups, which are never split"
 
 
 def _left_out(dataset: Dataset) -> str:
@@ -153,7 +153,7 @@ def partitioned(division: Division) -> Holdings:
 
 
 def describe_partition(division: Division, holdings: Holdings) -> str:
-    """Describe how the training samples are divided, as a table of class counts; of text, of sequences."""
+    """Return how the training samples are divided, as a table of class counts, or of sequences for text."""
     run, settings = division.run, division.config.partition
     rule = {
         "dirichlet": f"dirichlet, alpha={settings.alpha:g}",
@@ -186,7 +186,7 @@ def held_by_sites(division: Division) -> Holdings:
 
 
 def describe_sites(division: Division, holdings: Holdings) -> str:
-    """Describe what the simulated sites' own folders hold, and what of them cannot be used."""
+    """Return a description of the simulated sites' own folders, and of what cannot be used."""
     parts = [
         f"{folder}\n{describe_dataset(dataset)}"
         for folder, dataset in zip(
@@ -209,14 +209,14 @@ def some_of_each_site(division: Division, each: int = 10) -> Dataset:
 
 
 def own(site: str, dataset: Dataset) -> Holdings:
-    """Return what a site holds in a folder of its own."""
+    """Return what a site holds in its own folder."""
     classes = dataset.info.classes
     counts = np.bincount(dataset.train.labels, minlength=len(classes)).astype(np.int64)
     return Holdings((site,), classes, counts[None])
 
 
 def describe_own(dataset: Dataset) -> str:
-    """Describe how many images of each class of the list a site's own folder has."""
+    """Return the number of images of each listed class in a site's own folder."""
     counts = own("", dataset).counts[0]
     width = max(map(len, dataset.info.classes))
     return "\n".join(
@@ -258,7 +258,7 @@ def draw_counts(holdings: Holdings, title: str) -> Figure:
     with charts.drawing(max(_NARROWEST, width), classes * cell + room) as figure:
         axes = figure.add_subplot()
         shades = np.sqrt(holdings.counts.T)
-        # light enough for dark numbers, whatever the count
+        # light enough for dark numbers at any count
         axes.imshow(shades, cmap="Blues", vmin=0, vmax=max(1.0, 1.8 * float(shades.max())))
         if numbered:
             totals = holdings.counts.sum(1).tolist()

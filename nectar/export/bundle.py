@@ -70,11 +70,11 @@ def export(
     formats: Sequence[str] = (),
     model: str = "",
 ) -> Export:
-    """Write the newest model of ``past``, or that of the round best on validation, into a folder of its own.
+    """Write the newest model of ``past``, or that of the round best on validation, into a new folder.
 
-    The folder appears whole, by one rename, once what was written was read again and gave the logits of the run's
-    model. ``output`` defaults to ``export/round-005`` in the record; ``formats`` are written beside the weights, and
-    pt2 in any case where torch can follow the network. ``model`` names one of several.
+    The folder appears atomically, once its files were read back and gave the logits of the run's model. ``output``
+    defaults to ``export/round-005`` in the record; ``formats`` are written in addition to the weights, and pt2 in any
+    case where torch can follow the network. ``model`` names one of several.
 
     Raises
     ------
@@ -173,7 +173,7 @@ def _written(
 
 
 def about_model(past: RunRecord, run: Run, checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the content of model.json for ``checkpoint`` but for its ``formats``.
+    """Return the content of model.json for ``checkpoint`` without its ``formats``.
 
     It is what the model is, what it takes, how good it was and where it comes from.
     """
@@ -181,7 +181,7 @@ def about_model(past: RunRecord, run: Run, checkpoint: Checkpoint) -> dict[str, 
     line: Mapping[str, Any] = next(
         (x for x in past.rounds if x["round"] == checkpoint.server_round), {}
     )
-    figures = {  # null where nobody evaluated, or where a figure was not finite
+    figures = {  # null without an evaluation, or where a figure was not finite
         name: {key: line[name].get(key) for key in ("accuracy", "loss")} if line.get(name) else None
         for name in ("test", "validation")
     }
@@ -229,7 +229,7 @@ def _about(run: Run, figures: dict[str, Any], origin: Mapping[str, Any]) -> dict
 
 
 def require_values(run: Run, folder: Path, weights: Path) -> None:
-    """Refuse a run whose model takes neither pictures nor rows of one's own: ConfigError."""
+    """Refuse a run whose model takes neither pictures nor rows of a user: ConfigError."""
     embeddings = run.config.features.name
     if not run.info.has_values or embeddings:
         what = f"model of what {embeddings} makes" if embeddings else "language model"
@@ -264,7 +264,7 @@ def checkpoint_of(past: RunRecord, *, best: bool) -> Checkpoint:
 def network_of(run: Run, checkpoint: Checkpoint, name: str = "") -> Classifier:
     """Return the run's model with the checkpoint's weights, on the CPU, in evaluation mode.
 
-    Where the run learned several, ``name`` is that of one of them, and its architecture that one's own.
+    Where the run learned several, ``name`` is that of one of them, with its own architecture.
 
     Raises
     ------
@@ -282,7 +282,7 @@ def network_of(run: Run, checkpoint: Checkpoint, name: str = "") -> Classifier:
     except RuntimeError as error:
         if run.config.model.stays_in_part:
             raise ConfigError(
-                f"a part of the model is each site's own ({run.config.model.what_stays}): the record has no whole one"
+                f"a part of the model is each site's own ({run.config.model.what_stays}): no complete one is recorded"
             ) from None
         reason = str(error).splitlines()[-1].strip()
         raise ConfigError(

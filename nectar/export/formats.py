@@ -64,7 +64,7 @@ FORMATS = {
 }
 
 ADDED = tuple(name for name in FORMATS if name != SAFETENSORS)
-"""What can be asked for beside the weights."""
+"""The formats that can be requested in addition to the weights."""
 
 
 def read_formats(text: str) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ def require_packages(formats: Sequence[str]) -> None:
         missing = [package for package in FORMATS[name].packages if find_spec(package) is None]
         if missing:
             raise ConfigError(
-                f"--format {name} needs {' and '.join(missing)}, not installed here: {EXTRA}"
+                f"--format {name} needs {' and '.join(missing)}, which is not installed: {EXTRA}"
             )
 
 
@@ -119,7 +119,7 @@ def write_graphs(
     Returns
     -------
     dict of str to float, str
-        What `check` returns by format; why there is no pt2 that nobody asked for, empty if there is one.
+        What `check` returns by format; why there is no pt2 file that was not requested, empty if there is one.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def write_graphs(
             differences[name] = check(name, network, info, read)
         except OSError:
             raise
-        except Exception as error:  # whatever an exporter raises over somebody's model
+        except Exception as error:  # an exporter may raise anything for a user's model
             reason = str(error) if isinstance(error, ConfigError) else _unwritten(name, error)
             if name in asked:
                 raise ConfigError(
@@ -171,7 +171,7 @@ def _traced(network: Classifier, info: DatasetInfo) -> Any:
 
 
 def _pt2(program: Any, path: Path) -> Any:
-    """Write the program and return it as read again; it was written here, so unpickling it is safe."""
+    """Write the program and return it as read again; it was written in this process, so unpickling it is safe."""
     buffer = io.BytesIO()  # torch's own writer aborts the process where the disk is full
     torch.export.save(program, buffer)
     path.write_bytes(buffer.getvalue())

@@ -207,7 +207,7 @@ def _rows(path: Path, exported: ExportedModel, label: str = "") -> Iterator[Inpu
                 named = "" if target is None else class_name(cells[target])
                 if target is not None and named not in exported.classes:
                     raise DataError(
-                        f"{path}, {name}: {named!r} is none of the model's classes, which are "
+                        f"{path}, {name}: {named!r} is not one of the model's classes, which are "
                         f"{', '.join(exported.classes[:20])}"
                     )
                 yield Input(name, found, label=exported.classes.index(named) if named else -1)
@@ -347,7 +347,7 @@ def own_pictures(folder: Path, exported: ExportedModel) -> OwnPictures | None:
     roots = [folder, folder.parent] if folder.name in (TRAIN, *TEST) else [folder]
     for root in roots:
         words = {"images.folder": str(root), "evaluation.on": "none", **exported.split.settings}
-        # The decoded pictures go into a store of this call's own: they may be somebody else's.
+        # The decoded pictures go into a temporary store: they may be confidential.
         with TemporaryDirectory() as place, suppress(ConfigError, DataError):
             typed = {"dataset": "images", "data-dir": place, "set": join_set(words)}
             division = Division(load(with_runs_own(typed, exported)))

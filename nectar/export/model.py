@@ -82,7 +82,7 @@ class ModelInput(BaseModel):
 class RunSplit(BaseModel):
     """How a run divided its own pictures or rows: with its seed and classes, what it takes to divide them again.
 
-    It names no picture. ``folder`` says whether they are one folder of images, which can be scored; ``sites`` and
+    It names no picture. ``folder`` is true for one folder of images, which can be scored; ``sites`` and
     ``partition`` are there where the sites hold the validation share.
     """
 
@@ -144,7 +144,7 @@ class RunOrigin(BaseModel):
 
 
 class _About(BaseModel):
-    """model.json, as far as it is read."""
+    """The parts of model.json that are read."""
 
     version: Literal[1] = Field(alias="schema")
     model: dict[str, Any]

@@ -21,7 +21,7 @@ from server_app.pictures import hard
 def sent_images(
     sets: Mapping[str, SyntheticImages], server_round: int, info: DatasetInfo, config: Config
 ) -> dict[str, Any] | None:
-    """Return what the README says of the synthetic images; None if there are none."""
+    """Return what the README says of the synthetic images; None without images."""
     if not sets:
         return None
     present = {label for sent in sets.values() for label in hard(sent.labels).tolist()}
@@ -45,7 +45,7 @@ def readme(about: Mapping[str, Any], sent: Mapping[str, Any] | None, no_pt2: str
     sent : mapping, optional
         As `sent_images` returns it.
     no_pt2 : str
-        Why there is no model.pt2, if there is none.
+        Why model.pt2 is missing, if it is.
     """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).with_name("templates")),
@@ -102,6 +102,6 @@ def nature_of_images(config: Config) -> str:
         disclosed.began_as, "noise"
     )
     return (
-        f"They began as {start} and were distilled; none is a real image. They are functions of private data all the "
-        "same, and nothing about them is differentially private."
+        f"They started from {start} and were distilled; none is a real image. They are functions of private data "
+        "all the same, and nothing about them is differentially private."
     )

@@ -65,7 +65,7 @@ def score(
     device: torch.device,
     precision: str = "float32",
 ) -> Score:
-    """Return the model's figures over ``batches``; DataError if there are none."""
+    """Return the model's figures over ``batches``; DataError without any."""
     model, k = exported.network.to(device), len(exported.classes)
     tally = Classification(k).tally()
     confusion = torch.zeros(k * k, dtype=torch.int64, device=device)

@@ -108,7 +108,7 @@ def folder_names(classes: Sequence[str]) -> list[str]:
 
 
 def labels_by_folder(classes: Sequence[str]) -> dict[str, int]:
-    """Return which label a folder's name stands for, with an index before the class's name or without."""
+    """Return the labels by folder name, with an index before the class's name or without."""
     labels = {name: label for label, name in enumerate(folder_names(classes))}
     for label, name in enumerate(classes):
         labels.setdefault(plain_name(name), label)

@@ -15,7 +15,7 @@ from nectar.text import MISSING, Cell, Table, capital, number, share, size
 
 _SHOWN = {"test": "test", "validation": "validation", "sites": "sites' own data"}
 _UP = f"{UNIT} sent by all sites so far"
-#: totals further apart than this are drawn on a logarithmic axis
+#: totals that differ by more than this factor are drawn on a logarithmic axis
 _FAR_APART = 8
 
 

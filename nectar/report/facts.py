@@ -33,7 +33,7 @@ class Facts:
     sent : tuple of str
         What was sent, and what may be learned from it, in a sentence each.
     carries : str
-        What was sent in place of examples or what stands for them; empty if these were sent.
+        What was sent instead of examples or images; empty if these were sent.
     pictures : str
         What the images in the record are.
     """
@@ -121,7 +121,7 @@ def _sent(disclosed: Disclosure) -> list[str]:
     else:
         payload = disclosed.payload
         protection = (
-            "carries noise, which the epsilon stated here covers"
+            "carries noise, which the epsilon stated below covers"
             if disclosed.differentially_private
             else "is a function of private data"
         )

@@ -36,7 +36,7 @@ POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri
 _TEMPLATES = Path(__file__).with_name("templates")
 
 COLOURS = (_TEMPLATES / "colours.css").read_text(encoding="utf-8")
-"""Colours by role, of a page or of a drawing that stands alone."""
+"""Colours by role, of a page or of a separate drawing."""
 
 
 def follow(

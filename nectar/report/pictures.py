@@ -39,7 +39,7 @@ _FIGURE = {
     "stretched": "alike the two are: the correlation of their pixel values, which no change of contrast or brightness "
     "moves. 1 is the same image, -1 the same as a negative, 0 is nothing in common.",
 }
-#: closer than this to a real image is the same image but for rounding
+#: an image closer than this to a real one equals it up to rounding
 _SAME = 0.005
 
 
@@ -160,7 +160,7 @@ def _introduction(
     view: View, server_round: int, real: RealImages | str, contrast: Contrast, whose: str
 ) -> list[str]:
     what = view.facts.pictures if view.facts is not None else "images"
-    message = [f"{heading(view, server_round)}: {what}, a strip a class."]
+    message = [f"{heading(view, server_round)}: {what}, one strip per class."]
     if contrast == "stretched":
         message.append(
             "Their values are outside what a screen shows, or in a small part of it: each one is drawn from its own "
@@ -211,7 +211,7 @@ def _site(
     message = f"{plural(len(labels), 'image')} of {plural(len(present), 'class', 'classes')}"
     if len(every) < len(labels):
         message += (
-            f"; here {plural(len(every), 'image')} of {plural(len(rows), 'class', 'classes')}"
+            f"; shown: {plural(len(every), 'image')} of {plural(len(rows), 'class', 'classes')}"
         )
     if compared:
         message += f"; below each row its {'distance' if contrast == 'pixels' else 'correlation'}"
@@ -259,7 +259,7 @@ def _of_distances(site: str, found: Nearest) -> str:
             f"A real image of {whose} is {found.typical:.3f} (median) from its nearest other one. "
         )
     if same:
-        message += f"{same} of {plural(len(ordered), 'image')} shown are real images of {whose}, but for rounding."
+        message += f"{same} of {plural(len(ordered), 'image')} shown are real images of {whose}, up to rounding."
     else:
         message += "None of those shown equals a real image; whether one resembles it too closely is for you to judge."
     return message
@@ -269,7 +269,7 @@ def _of_correlations(_: str, found: Nearest) -> str:
     """Return how alike the images are to the site's own, to another site's, and the site's own to each other."""
     own = [abs(value) for value in found.figures]
     message = (
-        f"Correlation with the most similar of this site's {plural(found.held, 'image')}, whatever its sign: "
+        f"Correlation with the most similar of this site's {plural(found.held, 'image')}, of either sign: "
         f"median {median(own):.2f}, largest {max(own):.2f}. "
     )
     if found.typical is not None:
@@ -315,8 +315,8 @@ def _of_rows(
 ) -> Images:
     """Return what each site of ``run`` sent in a round: raw values in a table, or curves by class."""
     message = (
-        f"What stands for the sites' {info.unit} in round {server_round}, up to {_MAX_EACH} of a class, as it was sent "
-        "or made of that, in the data's own units. The record has all of it in samples/ and synthetic/."
+        f"What was sent instead of the sites' {info.unit} in round {server_round}, up to {_MAX_EACH} of a class, "
+        "unchanged or made of that, in the data's own units. The record has all of it in samples/ and synthetic/."
     )
     shown = list(sets)[: _MAX_SITES if info.kind == "table" else _MAX_DRAWN]
     sites = [_rows(site, sets[site], info, run) for site in shown]

@@ -13,12 +13,12 @@ from nectar.report.view import View
 from nectar.text import capital, plural
 
 _UNSTATED = (
-    "Noise covers what was sent, but no epsilon can be stated here: what the sites were charged is in their own "
+    "Noise covers what was sent, but no epsilon can be stated: what the sites were charged is in their own "
     "privacy ledgers, or has no bound."
 )
 _SEEDED = (
-    "The noise was drawn from the run's seed, as in every simulation: seeded noise, no guarantee. Nothing here is "
-    "differentially private; with the system's entropy the figure below would hold."
+    "The noise was drawn from the run's seed, as in every simulation: seeded noise, no guarantee. Nothing in this run "
+    "is differentially private; with the system's entropy the figure below would hold."
 )
 
 _IN_LEDGERS = (
@@ -36,7 +36,7 @@ RELEASED: Mapping[str, str] = {
     "latent-means": "means of the codes of a class, with noise",
     "dp-ddpm": "images of a generator trained on sums of clipped gradients with noise",
     "skellam feature-sums": "its part of a sum of features, with a share of the noise",
-    "skellam updates": "its whole update, cut to a length, with a share of the noise",
+    "skellam updates": "its update, clipped to a length, with a share of the noise",
 }
 """What leaves a device by each mechanism that a ledger names."""
 
@@ -87,7 +87,7 @@ def _nearness(closest: Closest, view: View) -> str:
         f"The closest {one} {view.done} is {closest.distance:.3f} from a real one of {closest.site}"
     )
     if closest.typical is not None:
-        message += f"; real {view.unit} of that site are {closest.typical:.3f} apart"
+        message += f"; real {view.unit} of that site are {closest.typical:.3f} from each other"
     if closest.control is not None:
         message += f"; the nearest of another site's is {closest.control:.3f} from it"
     return f"{message} ({of})."
@@ -119,15 +119,15 @@ def exposed(view: View) -> list[str]:
     if view.foreign:
         sentences.append(
             f"Nectar adds no differential privacy. If {view.method} adds noise, that is its own claim, and is not "
-            "accounted for here."
+            "accounted for."
         )
     else:
-        sentences += _epsilons(view) or ["Nothing here is differentially private."]
+        sentences += _epsilons(view) or ["Nothing in this run is differentially private."]
         if view.config is not None and view.config.weak_delta:
             sentences.append(f"Note: {view.config.weak_delta}.")
     if view.simulated:
         sentences.append(
-            "This was a simulation: one machine held all the data. What is said here is what would have left the "
+            "This was a simulation: one machine held all the data. This page states what would have left the "
             "devices."
         )
     elif view.engine:
@@ -146,7 +146,7 @@ def _beside(view: View) -> list[str]:
     if config is not None and config.secret:
         return [
             f"{capital(stated(config.federation))}.",
-            "What is said here of a device's own payload holds of the total of many alone.",
+            "What this page states about a site's payload holds only for the total of many sites.",
             "No device's number, loss or norm was reported; when a reply came was seen.",
         ]
     if config is not None and config.private:
@@ -184,7 +184,7 @@ def _epsilons(view: View) -> list[str]:
     return [
         spent,
         "It is that of the released means alone, given the weights, which are themselves not private; nothing else "
-        "here is differentially private.",
+        "in this run is differentially private.",
     ]
 
 
@@ -197,7 +197,7 @@ def _charged(view: View) -> list[str]:
     named = sorted({event["mechanism"] for each in known for event in each["events"]})
     left = sorted({RELEASED[name] for name in named if name in RELEASED})
     what = f"released by {' and '.join(named)}"
-    covers = "Nothing else that was sent here is differentially private."
+    covers = "Nothing else that was sent in this run is differentially private."
     if view.config is not None and view.config.private:
         what = "sent"
         covers = (

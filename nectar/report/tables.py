@@ -47,7 +47,7 @@ def card(view: View) -> list[tuple[str, str]]:
 
 
 def typed(view: View) -> str:
-    """Return the command that began the run, as it was typed; nothing where the record has none."""
+    """Return the command that started the run, as typed; empty where the record has none."""
     return shlex.join(map(str, view.record.provenance.get("command", [])))
 
 
@@ -135,7 +135,7 @@ def at_the_sites(view: View) -> Table | None:
 def confusion(view: View) -> Table | None:
     """Return what examples of each class were taken for after the last round: all counts, or the commonest mistakes.
 
-    Of the test set, else of what the sites hold out; None where nobody counted.
+    Of the test set, else of what the sites hold out; None without counts.
     """
     found = {part: view.last_figures(part).get("confusion") or [] for part in view.PARTS}
     part = next((part for part, counts in found.items() if counts), "")
@@ -218,7 +218,7 @@ def _bar(value: Any) -> Cell:
 
 
 def _by_site(view: View, *keys: str) -> DataFrame:
-    """Return the figures that rounds have under ``keys``: a row a round, a column a site, NaN where there is none."""
+    """Return the figures that rounds have under ``keys``: a row a round, a column a site, NaN for a gap."""
     found = {
         line["round"]: reduce(lambda held, key: held.get(key) or {}, keys, line)
         for line in view.rounds
@@ -227,7 +227,7 @@ def _by_site(view: View, *keys: str) -> DataFrame:
 
 
 def traffic(view: View) -> Table | None:
-    """Return bytes each way by site, over all rounds on record; None if there are none."""
+    """Return bytes each way by site, over all rounds on record; None before the first."""
     moved = DataFrame({way: _by_site(view, "bytes", way).sum() for way in ("up", "down")})
     if moved.empty:
         return None

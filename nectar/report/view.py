@@ -48,7 +48,7 @@ class View:
 
     @cached_property
     def config_text(self) -> str:
-        """config.yaml as it stands."""
+        """The text of config.yaml."""
         try:
             return read_file(self.record.directory / "config.yaml").decode()
         except (OSError, ValueError):
@@ -152,7 +152,7 @@ class View:
         return json_normalize(lines or [{"round": 0}])[: len(lines)].assign(**ways)
 
     def track(self, figure: str) -> Series:
-        """Return a figure such as ``test.accuracy`` by line, NaN where there is none."""
+        """Return a figure such as ``test.accuracy`` by line, NaN for a gap."""
         if figure not in self.frame:
             return Series(math.nan, index=self.frame.index)
         return self.frame[figure].map(number)
@@ -223,7 +223,7 @@ class View:
 
     @cached_property
     def closest(self) -> dict[str, Closest]:
-        """How near each site's last images come to a real one of its own: sought once, used by all that show it."""
+        """How near each site's last images come to one of its real ones: sought once, used by all that show it."""
         return closest_by_site(self.record, self.info)
 
     @property
@@ -237,7 +237,7 @@ class View:
         if message == "completed":
             return "good", f"Completed: {far}."
         if message == "running" and self.record.outcome == "running":
-            return "open", f"The run goes on: {far}."
+            return "open", f"The run is in progress: {far}."
         if message == "running":
             again = f"`nectar run resume={self.record.id}` continues it"
             return "open", f"Killed, since no process writes it: {far}; {again}."
@@ -253,7 +253,7 @@ def judged_by(views: Sequence[View]) -> str:
 
 
 def groups(views: Sequence[View]) -> dict[str, list[View]]:
-    """Return runs of one configuration, which differ in the seed, under a name that tells groups apart.
+    """Return runs of one configuration, which differ in the seed, under a distinct name.
 
     That is the method and the settings in which others that have them differ.
     """

@@ -342,7 +342,7 @@ def test_the_outcome_is_told_and_the_report_shows_it(
     record = run(small(method="real", rounds=2, set="data.send_originals=on"))
     assert main(["report", str(record.directory)]) == 0
     page = record.directory / "report.html"
-    assert "What a reader learns" not in page.read_text("utf-8")
+    assert "What an attacker learns" not in page.read_text("utf-8")
     capsys.readouterr()
     assert main(["audit", "images", str(record.directory)]) == 0
     message = capsys.readouterr().out
@@ -356,6 +356,6 @@ def test_the_outcome_is_told_and_the_report_shows_it(
     content = json.loads(capsys.readouterr().out)
     assert main(["report", str(record.directory)]) == 0
     shown = page.read_text("utf-8")
-    assert "What a reader learns" in shown
+    assert "What an attacker learns" in shown
     found = content["all"]["attacks"]["nearest"]
     assert f"{100 * found['found']:.1f} ± {100 * found['found_error']:.1f} %" in shown

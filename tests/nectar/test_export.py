@@ -171,8 +171,8 @@ def test_a_class_that_nobody_sent_keeps_the_others_labels(tmp_path: Path) -> Non
         ({"method": "real"}, "THESE ARE REAL IMAGES"),
         ({"set": "feddm.start=real feddm.warm=off"}, "THEY BEGAN AS REAL IMAGES"),
         ({"set": "feddm.start=mix:2 feddm.warm=off"}, "THEY BEGAN AS MEANS OF A FEW REAL IMAGES"),
-        ({"set": "feddm.start=mean feddm.warm=off"}, "They began as means of each site's classes"),
-        ({}, "They began as noise"),
+        ({"set": "feddm.start=mean feddm.warm=off"}, "They started from means of each site's classes"),
+        ({}, "They started from noise"),
     ],
 )
 def test_the_readme_says_whether_images_are_real(
@@ -208,7 +208,7 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(
     past = RunRecord.open(record.directory)
     folder = exported(past, tmp_path / "new" / "out")
     before = sorted((p, p.stat().st_mtime_ns) for p in folder.rglob("*"))
-    with pytest.raises(ConfigError, match="is there already and is left as it is"):
+    with pytest.raises(ConfigError, match="exists and is not overwritten"):
         export(past, folder)
     assert before == sorted((p, p.stat().st_mtime_ns) for p in folder.rglob("*"))
     with pytest.raises(ConfigError, match="has no best round"):

@@ -225,7 +225,7 @@ def test_the_words_name_the_image_that_is_most_the_sites_own() -> None:
     control = Control("partition-1", 30, [0.88, 0.35, -0.1])
     found = Nearest(torch.zeros(3, 1, 2, 2), [0.90, -0.80, 0.2], 0.7, 1, control)
     message = pictures._of_correlations("own", found)
-    assert "this site's 1 image, whatever its sign: median 0.80, largest 0.90." in message
+    assert "this site's 1 image, of either sign: median 0.80, largest 0.90." in message
     assert "has 0.70 (median) with its most similar other one" in message
     assert "the 30 images of partition-1" in message
     assert "median 0.35, largest 0.88" in message

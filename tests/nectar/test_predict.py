@@ -170,7 +170,7 @@ def test_a_model_of_rows_is_scored_on_a_csv_as_its_run_scored_it(
     assert json.loads(figures.read_text())["accuracy"] > 0.8
     capsys.readouterr()
     assert main(["score", str(rows_model), str(other), "data.label=smoker"]) == 2
-    assert "is none of the model's classes" in capsys.readouterr().err
+    assert "is not one of the model's classes" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_the_page_says_what_the_server_saw_of_a_sum(small: Small, secret: str) -
     _, page = page_of(small, "fedavg", f"federation.sites=4 federation.secret={secret}")
     said = {
         "off": "What sites sent (weights) is a function of private data",
-        "on": "holds of the total of many alone",
+        "on": "holds only for the total of many sites",
     }
     assert said[secret] in page
     assert (said["on"] in page) == (secret == "on")
@@ -94,6 +94,6 @@ def test_the_report_of_a_private_run_prints_nothing_that_nobody_knew(tmp_path: P
     assert "Noise covers what was sent" in page
     assert "<span>epsilon</span>" not in page
     assert "<strong>not judged</strong><span>accuracy (evaluation.on=none)</span>" in page
-    assert "The sites told no numbers of images (privacy.counts=one)" in page
+    assert "The sites reported no numbers of images (privacy.counts=one)" in page
     assert "only their numbers of images" not in page
     assert "accuracy at the sites" not in page

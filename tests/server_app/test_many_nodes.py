@@ -138,7 +138,7 @@ def test_a_report_says_that_sites_told_no_sizes(many: Callable[..., Record]) -> 
     path.write_text(json.dumps(content), encoding="utf-8")
     assert cli.main(["report", str(record.directory)]) == 0
     page = (record.directory / "report.html").read_text(encoding="utf-8")
-    assert "1,200 sites took part, and told no numbers of images." in page
+    assert "1,200 sites took part and reported no numbers of images." in page
 
 
 def test_what_stands_nowhere_else_is_listed(small: Small) -> None:

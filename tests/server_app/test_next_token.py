@@ -87,7 +87,7 @@ def test_a_language_model_is_reported_without_a_table_of_its_vocabulary(
     record = run(reddit_config())
     assert main(["report", str(record.directory)]) == 0
     page = (record.directory / "report.html").read_text(encoding="utf-8")
-    assert "The data set has no classes to tell apart: it is text." in page
+    assert "The data set has no classes: it is text." in page
     assert "Sequences by site" in page
     assert "number of sequences was reported" in page
     assert "This was a simulation" in page

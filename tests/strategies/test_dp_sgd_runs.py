@@ -219,5 +219,5 @@ def test_private_images_beside_a_training_that_is_not(small: Small) -> None:
         assert [event["mechanism"] for event in told["events"]] == ["dp-ddpm"]
     message = " ".join(exposed(View(RunRecord.open(record.directory))))
     assert "released by dp-ddpm in this run has an epsilon of" in message
-    assert "Nothing else that was sent here is differentially private." in message
+    assert "Nothing else that was sent in this run is differentially private." in message
     assert "nothing about them is differentially private" not in message

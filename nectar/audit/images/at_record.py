@@ -86,13 +86,13 @@ def audit_record(directory: Path, policy: ImportPolicy | None = None) -> dict[st
     held = real_images(past)
     if isinstance(held, str):
         raise ConfigError(
-            f"{past.directory} cannot be audited here: {held}. An audit needs the images that the sites had."
+            f"{past.directory} cannot be audited on this machine: {held}. An audit needs the images that the sites had."
         )
     checkpoint = past.checkpoint()
     notes = []
     if len(held.parts) < len(past.sites):
         notes.append(
-            "Some sites' images are not known here: they count neither as members nor as controls."
+            "Some sites' images are unknown on this machine: they count neither as members nor as controls."
         )
     if past.config.private and past.config.data.site_holdout:
         notes.append(

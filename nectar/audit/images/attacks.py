@@ -1,7 +1,7 @@
 """Attacks on images that were sent: how much each candidate looks as if it had gone into each of them.
 
 All of one class. A candidate is an image of which the attacker wants to know whether a site had it; the controls among
-them nobody had, and the attacker knows that. Rows are images, flat, values 0 to 1 unless a site sent others.
+them no site had, and the attacker knows that. Rows are images, flat, values 0 to 1 unless a site sent others.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ ATTACKS: dict[str, Callable[[Candidates], Scorer]] = {
 
 
 # ---- figures -------------------------------------------------------------------------------------
-# How well a score tells members from controls: area under the curve, and members found at few false alarms.
+# How well a score separates members from controls: area under the curve, and members found at few false alarms.
 
 RATE = 0.01
 """The share of controls that may be taken for members."""
@@ -156,7 +156,7 @@ class Scored:
 
 
 def figures(members: Scored, fitted: Scored, counted: Scored) -> Found | None:
-    """Return what scores tell: the threshold is fitted on one half of the controls, the other is counted.
+    """Return the figures of scores: the threshold is fitted on one half of the controls, the other is counted.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ def figures(members: Scored, fitted: Scored, counted: Scored) -> Found | None:
     Returns
     -------
     Found or None
-        None if no member is of a class that both halves have.
+        None if no member has a class that both halves have.
     """
     both = fitted.labels[torch.isin(fitted.labels, counted.labels)]
     members = members.at(torch.isin(members.labels, both))

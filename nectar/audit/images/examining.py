@@ -97,10 +97,10 @@ def notes_of(evidence: Evidence) -> list[str]:
     notes = []
     if attacks_on(evidence) and "unmixing" not in attacks_on(evidence):
         notes.append(
-            f"Un-mixing was not tried: a class has more than {MOST_UNMIXED:,} candidates, too many to solve for here."
+            f"Un-mixing was not tried: a class has more than {MOST_UNMIXED:,} candidates, too many to solve for."
         )
     if len(evidence.sites) > MOST_SITES:
-        notes.append(f"Figures by site are of the first {MOST_SITES} of {len(evidence.sites)}.")
+        notes.append(f"Figures by site cover the first {MOST_SITES} of {len(evidence.sites)}.")
     return notes
 
 
@@ -186,7 +186,7 @@ class Sent:
     pixels : Tensor
         Float32 [m, D].
     of_class : Tensor
-        Bool [m, classes]: which classes an image stands for; of soft labels those with at least half of the most.
+        Bool [m, classes]: which classes an image represents; of soft labels those with at least half of the most.
     """
 
     pixels: Tensor
@@ -317,7 +317,7 @@ def plus_minus(found: Mapping[str, Any], name: str, digits: int = 1) -> str:
 
 
 def tables(content: Mapping[str, Any]) -> list[Table]:
-    """Return what each attack finds of all sites, the strongest marked, and what is known of each site."""
+    """Return what each attack finds of all sites, the strongest marked, and the figures of each site."""
     strongest = content["all"]["strongest"]
     attacks = [
         [

@@ -38,7 +38,7 @@ TOTAL_NOTE = (
 )
 POOL_NOTE = (
     f"Un-mixing of sums solves for at most {MOST_POOLED:,} candidates, drawn from all: only members among these count. "
-    "A total without noise hides no member who is among a reader's candidates, whatever the number of equations."
+    "A total without noise hides no member who is among a reader's candidates, for any number of equations."
 )
 
 _DAMPING = 1e-3
@@ -80,7 +80,7 @@ def _with_noise(sums: Sums, summing: Summing, draws: torch.Generator) -> Sums:
 
 
 class _Attacker:
-    """Knows every candidate's row and class, and which controls nobody summed."""
+    """Knows every candidate's row and class, and which controls no site summed."""
 
     def __init__(self, summing: Summing, rows: Tensor, labels: Tensor, kind: Tensor) -> None:
         self._summing, self._rows = summing, rows

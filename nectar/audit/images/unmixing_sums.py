@@ -1,7 +1,7 @@
 """Un-mixing of sums: A = sum m_i x_i x_i' and B = sum m_i x_i y_i' are linear in membership m, and are solved for it.
 
 Over a pool of candidates (G + lambda I) m = r, with G_ij = (x_i'x_j)^2 + [y_i = y_j] x_i'x_j and
-r_i = x_i'A x_i + x_i'B y_i: candidates by candidates, whatever the length of a row is. Rows are whitened first, so
+r_i = x_i'A x_i + x_i'B y_i: candidates by candidates, for any length of a row. Rows are whitened first, so
 that members outside the pool resemble few of those in it.
 
 Known controls, not members, choose lambda and the whitening: by the mean response of an m to membership, that of the
@@ -34,7 +34,7 @@ _PROBES, _STEPS = 32, 200
 class Pool:
     """Candidates: their rows, float64 [n, d], classes as zeros and a one, and kind; and k sums of such rows.
 
-    ``both``: A was sent beside B. ``even``: each number has noise of one size, in the rows' own units.
+    ``both``: A was sent with B. ``even``: each number has noise of one size, in the rows' own units.
     """
 
     rows: Tensor
@@ -60,10 +60,10 @@ class Pool:
                 yield way + name, none.index_copy(0, at, m)
 
     def _solved(self, *, partly: bool) -> tuple[Tensor, Tensor]:
-        """Return m, plain and in [0, 1], each by the constants that tell most of each of the sums."""
+        """Return m, plain and in [0, 1], each by the constants that explain most of each of the sums."""
         fitted, columns = self.kind == FITTED, len(self.sums)
         plain = bounded = self.rows.new_zeros(len(self.rows), columns)
-        gain = told = plain[0]
+        gain = explained = plain[0]
         of_class = self.ones[fitted].mT / (self.ones[fitted].sum(0)[:, None] + 1)
         signs = torch.randint(2, (len(plain), _PROBES), generator=generator(0, "audit-probes"))
         signs = 2 * signs.to(plain) - 1
@@ -86,7 +86,7 @@ class Pool:
                 best = now.maximum(best)
             if not (
                 partly or self.even
-            ):  # exact sums of a full pool need no penalty, and nobody is missing
+            ):  # exact sums of a full pool need no penalty, since no member is missing
                 chosen, missing = (_PENALTIES[0] * size).expand(columns), missing * 0
             # a table in float32 is read in half the time
             m = _bounded(
@@ -94,16 +94,14 @@ class Pool:
             )
             above = m[~fitted].mean(0) - m[fitted].mean(0)
             now = above / m[fitted].std(0).clamp_min(1e-12)
-            bounded, told = m.to(plain).where(now > told, bounded), now.maximum(told)
+            bounded, explained = m.to(plain).where(now > explained, bounded), now.maximum(explained)
         return plain, bounded
 
     def _table(self, damping: float, others: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return G [n, n] and r [n, k] of whitened rows: by all, or by ``others``, shares [n], and the first A."""
         rows = self.rows
         moments = rows.mT @ rows / len(rows)
-        if (
-            others is not None
-        ):  # once members are suspected, A stands for them and for who is missing
+        if others is not None:  # once members are suspected, A represents them and the missing ones
             moments = ((rows.mT * others) @ rows + positive(self.sums[0].squares)) / len(rows)
         scale = moments.diagonal().clamp_min(1e-9 * float(moments.diagonal().mean()))
         added = damping * (scale.mean().expand_as(scale) if self.even else scale)
