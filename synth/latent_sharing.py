@@ -37,7 +37,7 @@ def best_match(
     scarce : collection of int
         H_i.
     abundant : mapping of str to collection of int
-        C_j by site, in site order: of equal intersections the first one's stands.
+        C_j by site, in site order: of equal intersections the first one.
     """
     wanted, found, most = set(scarce), None, 0
     for other, classes in abundant.items():

@@ -133,7 +133,7 @@ class CentralSettings(FedAvgSettings):
 
 
 class LocalSettings(FedAvgSettings):
-    """Every site trains a model of its own; the server judges them all and averages nothing."""
+    """Every site trains its own model; the server evaluates them all and averages nothing."""
 
     comment = "The server evaluates each site's model and passes it on to no other site."
 
@@ -235,7 +235,7 @@ class FedMixSettings(FedAvgSettings):
         return f"each site sends means of {self.mean_of} of its images, which no noise is put on"
 
     def remark(self) -> str:
-        """Return that the means are unprotected."""
+        """Return the reason that the means are unprotected."""
         return f"Every site received the others' means of {self.mean_of} images, which nothing protects."
 
 
@@ -259,14 +259,14 @@ class ScaffoldSettings(FedAvgSettings):
     )
 
     def corrected(self, names: Sequence[str]) -> list[str]:
-        """Return which of a model's parameters have control variates: all."""
+        """Return the names of the parameters with control variates: all."""
         return list(names)
 
     def unprotected(self, privacy: PrivacySettings) -> str:
         """Refuse option I, whose gradient is one of single examples without clip and noise."""
         if self.option == "I":
             return (
-                "option=I sends the gradient of the site's examples as it is: set option=II, which is computed of what "
+                "option=I sends the exact gradient of the site's examples: set option=II, which is computed from what "
                 "the private steps lead to"
             )
         return super().unprotected(privacy)
@@ -317,7 +317,7 @@ class FedPerSettings(FedAvgSettings):
 
 # Collins et al., 2021
 class FedRepSettings(FedAvgSettings):
-    """Sites train their own last layer, then the layers that are everybody's (model.personal)."""
+    """Sites train their own last layer, then the shared layers (model.personal)."""
 
     comment = OWN_LAYERS
 
@@ -352,7 +352,7 @@ class FedBNSettings(FedAvgSettings):
 
 # Li et al., 2021
 class DittoSettings(FedAvgSettings):
-    """Sites train as under FedAvg, and a model of their own beside it that is pulled to the shared one."""
+    """Sites train as under FedAvg, and additionally their own model, which is pulled to the shared one."""
 
     comment = "The model that a site trains for itself never left it."
 
@@ -415,9 +415,9 @@ class FedDFSettings(FedAvgSettings):
 
 # Li and Wang, 2019
 class FedMDSettings(FedAvgSettings):
-    """Sites send logits on public images; each learns from everybody's, and so does the server's model.
+    """Sites send logits on public images; each learns from the mean of all, and so does the server's model.
 
-    With ``distil.aggregation=entropy`` it is DS-FL. No weights leave a site, which keeps a model of its own.
+    With ``distil.aggregation=entropy`` it is DS-FL. No weights leave a site, which keeps its own model.
     """
 
     comment = "Whoever has these logits can train a model that answers alike."
@@ -427,7 +427,7 @@ class FedMDSettings(FedAvgSettings):
 
     digest_epochs: int = setting(
         5,
-        "passes over the public images by which a site learns everybody's answer, ahead of its own images",
+        "passes over the public images by which a site learns the mean of all answers, ahead of its own images",
         ge=0,
         amount="epochs",
     )
@@ -485,7 +485,7 @@ class TopKSettings(FedAvgSettings):
 
     rate: float = setting(
         7.8,
-        "bytes of the whole update over those that are sent, both in the dtype of topk.values; places count",
+        "bytes of the full update over those that are sent, both in the dtype of topk.values; places count",
         source="FedSynth's comparison",
         ge=1,
     )
@@ -497,7 +497,7 @@ class LowRankSettings(FedAvgSettings):
     """Sites train as under FedAvg and send each matrix of the update as two factors of a low rank.
 
     PowerSGD sums the factors of all workers; here each site sends its own, and the server averages their products. A
-    tensor whose factors would not be smaller travels whole, as vectors do.
+    tensor whose factors would not be smaller is sent unchanged, as vectors are.
     """
 
     trains_alone: ClassVar[bool] = True

@@ -18,14 +18,14 @@ from synth.logit_distillation import LIMIT, centred, consensus
 
 PHASE = "answer"
 
-#: parts of an instruction: the images, once, and everybody's answer to them, from the second round
+#: parts of an instruction: the images, once, and the mean of all answers to them, from the second round
 IMAGES, ANSWER = "images", "answer"
 
 #: the only tensor of a reply, and of the answer
 LOGITS, SHARES = "logits", "shares"
 
 _TAIL = 12
-"""Standard deviations of noise that a number may be away: beyond it lies less than 1e-32."""
+"""Standard deviations of noise that a number may be away: beyond it is less than 1e-32."""
 
 
 def public_samples(run: Run, images: Tensor, targets: Tensor) -> Samples:

@@ -45,7 +45,7 @@ class Payload(Protocol):
 
     @property
     def kind(self) -> str:
-        """What its header calls it."""
+        """Its name in the header."""
         ...
 
     def encode(self) -> list[AnyArray]:
@@ -60,7 +60,7 @@ class Payload(Protocol):
 
 @runtime_checkable
 class CarriesExamples(Protocol):
-    """A payload with examples made to stand for the site's own, whatever else it carries."""
+    """A payload with examples that represent the site's own, with or without other content."""
 
     @property
     def examples(self) -> Tensor:
@@ -69,7 +69,7 @@ class CarriesExamples(Protocol):
 
 
 class Spec(Protocol):
-    """What a receiver expects; it alone decides how a payload is decoded."""
+    """The form that a receiver expects; it alone decides how a payload is decoded."""
 
     @property
     def max_bytes(self) -> int:
@@ -77,7 +77,7 @@ class Spec(Protocol):
         ...
 
     def decode(self, arrays: Sequence[AnyArray]) -> Payload:
-        """Return the payload that ``arrays`` are, the one that was sent or what it stands for.
+        """Return the payload that ``arrays`` encode, the one that was sent or its decoded form.
 
         PayloadError, naming what was expected, unless version, count, dtypes, shapes, finiteness and limits are all as
         stated.
@@ -87,7 +87,7 @@ class Spec(Protocol):
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One tensor: its shape, the least and the largest value that it may hold, its dtype, and how it travels.
+    """One tensor: its shape, the least and the largest value that it may hold, its dtype, and how it is encoded.
 
     ``-math.inf`` and ``math.inf`` leave a float without a bound; it is finite in any case. Where the first dimension
     ``varies``, the shape's is the most rows that may come, and all such tensors of a payload have as many. Without a
@@ -102,7 +102,7 @@ class TensorSpec:
     coder: Coder | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a form that nothing can have: a mistake of the method's, told where it is made."""
+        """Refuse an impossible form: a mistake of the method's, reported where it is made."""
         if self.dtype not in DTYPES:
             names = ", ".join(str(one).removeprefix("torch.") for one in DTYPES)
             raise ValueError(f"a tensor travels as {names}, not as {self.dtype}")
@@ -161,7 +161,7 @@ class Form(ABC, Generic[P]):
 
     @property
     def codecs(self) -> Sequence[str]:
-        """What the header may say that floating values travel in; empty where it says nothing of it."""
+        """The codecs of floating values that the header may name; empty if it names none."""
         return ()
 
     @abstractmethod
@@ -216,8 +216,8 @@ def framed(
 def require_codec(part: Payload, wire: object, codec: str = "") -> None:
     """PayloadError for values in another codec than the run's: what only a wider one holds could not be sent on.
 
-    A part's ``setting`` names the setting of the run's section ``wire`` that says how it travels, and what of the
-    section is then its codec; ``codec`` is what it is to come in whatever these say.
+    A part's ``setting`` is a pair: the setting of the run's section ``wire`` that applies to it, and the attribute of
+    the section that holds its codec; ``codec``, if given, overrides both.
     """
     setting, which = getattr(part, "setting", ("", ""))
     expected = codec or (getattr(wire, which) if which else "")

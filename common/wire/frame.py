@@ -42,7 +42,7 @@ def _header(fields: Mapping[str, Any]) -> AnyArray:
 
 @lru_cache(maxsize=64)
 def _short_header(fields: tuple[tuple[str, str | int], ...]) -> AnyArray:
-    """Return a header that many payloads have, such as weights': the same array, to which nobody can write."""
+    """Return a header that many payloads have, such as weights': the same read-only array."""
     return np.frombuffer(_written(dict(fields)), dtype=np.uint8)
 
 

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 Contrast = Literal["pixels", "stretched"]
 """How a method's images are looked at. ``pixels``: in the data's own range, clipped to it. ``stretched``: images whose
-values lie elsewhere, or in a small part of it, each from its own smallest value (black) to its largest (white)."""
+values are elsewhere, or in a small part of it, each from its own smallest value (black) to its largest (white)."""
 
 CONTRASTS: tuple[Contrast, ...] = get_args(Contrast)
 

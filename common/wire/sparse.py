@@ -102,7 +102,7 @@ def k_for(total: int, rate: float, codec: str) -> int:
 
 
 def largest_rate(total: int, codec: str) -> float:
-    """Return the largest rate of at most three decimals at which ``k_for`` is not 0; below 1 there is none."""
+    """Return the largest rate of at most three decimals at which ``k_for`` is not 0; below 1 no rate is."""
     return (
         math.floor(1000 * FLOAT_CODECS[codec].itemsize * total / payload_bytes(total, 1, codec))
         / 1000

@@ -1,4 +1,4 @@
-"""A few tensors by name, of shapes and bounds that a run states: what needs no form of payload of its own."""
+"""A few tensors by name, of shapes and bounds that a run states: what needs no separate form of payload."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Tensors:
 
     @property
     def setting(self) -> tuple[str, str]:
-        """What says how they travel: ``wire.latents`` where they have a codec."""
+        """The setting of their encoding: ``wire.latents`` if they have a codec."""
         return ("latents", "latents") if self.codec else ("", "")
 
     @property
@@ -57,8 +57,8 @@ class Tensors:
 class TensorsSpec(Form[Tensors]):
     """The tensors by name, in their order: all of them come, and nothing else.
 
-    ``require`` raises PayloadError for tensors that are each as stated and do not go together. A form with a ``kind``
-    of its own is compact: int64 of it travel in the smallest type that holds them, floats in the codec that its header
+    ``require`` raises PayloadError for tensors that are each as stated and do not go together. A form with another
+    ``kind`` is compact: its int64 are sent in the smallest type that holds them, floats in the codec that the header
     says instead of names.
     """
 
@@ -68,7 +68,7 @@ class TensorsSpec(Form[Tensors]):
 
     @property
     def codecs(self) -> Sequence[str]:
-        """What compact floats may travel in."""
+        """The codecs of compact floats."""
         floats = any(one.dtype.is_floating_point for one in self.tensors.values())
         return tuple(FLOAT_CODECS) if floats and self.kind != KIND else ()
 

@@ -69,7 +69,7 @@ def test_the_ledgers_head_goes_along_and_counts_only_where_they_are_public(
     site: Callable[..., Site], tmp_path: Path
 ) -> None:
     message = told(site().train("train"))
-    assert message == PrivacyReport((), whole=True, head=Ledger(tmp_path / "state").read().head)
+    assert message == PrivacyReport((), complete=True, head=Ledger(tmp_path / "state").read().head)
     site().train("train", record="20260102-000000-another-run")
     message = told(site("privacy.counts=public").train("train"))
     assert message.events == (Event("noisy", MULTIPLIER, steps=2),), "this run's alone, both rounds"

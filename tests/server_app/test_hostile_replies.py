@@ -58,8 +58,8 @@ PULLED = [
     (retyped("MetricRecord", "ArrayChunk"), "cannot be put together"),
     (retyped("Message", "RecordDict"), "cannot be put together"),
     (retyped("Array", "Unheard"), "cannot be put together"),
-    (rewritten("ConfigRecord", lambda body: b" " * 2**18), "beside the reply's arrays takes 26"),
-    (repeated(10_000), "arrays claim .* where .* is the most that was asked for"),
+    (rewritten("ConfigRecord", lambda body: b" " * 2**18), "the reply's metadata take 26"),
+    (repeated(10_000), "arrays claim .* where .* is the most that was requested"),
 ]
 
 
@@ -180,8 +180,8 @@ SENT = [
         beside({"more": ConfigRecord({})}),
         "record 'more' where about, arrays, metrics, privacy were",
     ),
-    (beside({"about": ConfigRecord({"a": "x" * 2**18})}), "beside the reply's arrays takes 26"),
-    (beside({"about": MetricRecord({"a": [0] * 2**15})}), "beside the reply's arrays takes 26"),
+    (beside({"about": ConfigRecord({"a": "x" * 2**18})}), "the reply's metadata take 26"),
+    (beside({"about": MetricRecord({"a": [0] * 2**15})}), "the reply's metadata take 26"),
 ]
 
 
@@ -216,7 +216,7 @@ def test_what_stands_beside_the_arrays_is_bounded_in_sum(small: Small, method: s
     """No single one of the records is large, and Flower is not left to put all of them together."""
     line = run(small(method=method, rounds=1), Crowded, edits={}).metrics()[1]
     assert line["accepted"] == ["partition-0", "partition-2"]
-    assert re.search("beside the reply's arrays takes 26", line["rejected"]["partition-1"])
+    assert re.search("the reply's metadata take 26", line["rejected"]["partition-1"])
 
 
 def more(extra: Mapping[str, ConfigRecord | MetricRecord]) -> Any:
