@@ -186,7 +186,7 @@ class Division:
     def held_out(self, clients: int) -> dict[str, Indices]:
         """Return how many samples of each class each of the simulated sites holds out, by site, int64 [classes].
 
-        Nothing where the sites judge nothing by class: where they hold none out, and in a private run.
+        Empty if the sites do not evaluate by class: if they hold none out, and in a private run.
         """
         config, classes = self.config, len(self.run.info.classes)
         if not config.data.held_by_sites or config.private or not self.run.task.by_class:
@@ -216,7 +216,7 @@ class Division:
 
 
 def unheld(info: DatasetInfo, held: Mapping[str, Indices]) -> list[str]:
-    """Return a sentence on the classes of which no site holds anything out to be judged by, if there are any."""
+    """Return a sentence on the classes of which no site holds out an example, if there are any."""
     counts = sum(held.values(), np.zeros(len(info.classes), np.int64))
     there = np.repeat(np.arange(len(counts)), counts)
     sentence = lacking(there, info.classes, f"{info.unit} held out at the sites")

@@ -36,7 +36,7 @@ _UNSEEN = re.compile(
 
 
 def is_site_name(text: str) -> bool:
-    """Return whether a site can be called so: the one place that judges it, at a site, at the server and in a record.
+    """Return whether a site can have this name: the only check, at a site, the server and in a record.
 
     1 to 64 characters in Unicode's form NFC, a letter or digit first: letters and digits of any script, their marks,
     dots, dashes, underscores, and single spaces inside. So neither a control, nor a mark of direction or of no width,
@@ -154,7 +154,7 @@ def engine_of(sites: Iterable[Site]) -> str:
 
 
 def in_site_order(sites: Iterable[Site]) -> list[Site]:
-    """Return ``sites`` sorted by what they draw as; FederationError if two carry the same name."""
+    """Return ``sites`` sorted by the names that seed their draws; FederationError if two have the same name."""
     ordered = sorted(sites, key=lambda site: (site_order(site.drawn_as), site_order(site.name)))
     for pair in pairwise(sorted(ordered, key=lambda site: site.name)):
         if pair[0].name == pair[1].name:

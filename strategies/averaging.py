@@ -185,7 +185,7 @@ class RobustMean:
         return trimmed_mean(stacked, self._federation.trim)
 
     def _chosen(self, rows: Sequence[Mapping[str, Tensor]]) -> list[Mapping[str, Tensor]]:
-        """Return the replies whose mean Krum takes; none where each number is judged by itself."""
+        """Return the replies whose mean Krum takes; none under rules for single numbers."""
         federation, f = self._federation, self._federation.byzantine
         if federation.robust != "krum" or not self._measured:
             return []

@@ -254,7 +254,7 @@ class Federated(FlowerStrategy):
 
     @property
     def judged_from_memory(self) -> bool:
-        """Whether sites judge with what they remember: a part of the model, or models of their own."""
+        """Whether sites evaluate with what they remember: a part of the model, or their own models."""
         return self.run.config.model.stays_in_part
 
     @property

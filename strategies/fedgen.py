@@ -35,7 +35,7 @@ class FedGEN(FedAvg):
     """Averages as FedAvg, and trains G against the heads that came, each before it is averaged.
 
     Of an upload only the head is kept until the round's end: K C (d + 1) numbers besides the one copy of the model that
-    averaging takes. From when G has learned it travels with the weights, in the codec of theirs.
+    averaging takes. From when G has learned it is sent with the weights, in the codec of theirs.
     """
 
     needs_class_counts = True

@@ -199,7 +199,7 @@ class Fedssyn(Strategy):
             return replace(judged, examples=upload.examples)
         done = upload.metrics.get(DONE, 0.0)
         if not 0 <= done <= 1:
-            raise PayloadError(f"its {DONE} is {done:g}, which is a share from 0 to 1")
+            raise PayloadError(f"its {DONE} is {done:g} where 0 to 1 was expected")
         if self._source is None or IMAGES not in upload.payload_as(Bundle).parts:
             return upload
         images = self._source.images_of(server_round, weights, upload)
@@ -323,7 +323,7 @@ class Fedssyn(Strategy):
 
     @property
     def judged_from_memory(self) -> bool:
-        """Whether the inner method's sites judge with what they remember."""
+        """Whether the inner method's sites evaluate with what they remember."""
         return self.inner.judged_from_memory
 
     def notes(self) -> Mapping[str, Any]:

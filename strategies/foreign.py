@@ -206,13 +206,13 @@ def _require_plain(run: Run) -> None:
     """Refuse settings that only Nectar's own methods follow, and warn about steps on running statistics."""
     if ServerOptimizer.of(run.config.settings, run.spec) is not None:
         raise ConfigError(
-            f"fedavg.server_* is the server's step of Nectar's own methods, and {run.config.method} takes its own: "
+            f"fedavg.server_* sets the server's step of Nectar's own methods; {run.config.method} has another: "
             "leave fedavg.server_* out, and set strategy.* instead."
         )
     if run.config.model.stays_in_part:
         raise ConfigError(
-            f"{run.config.model.what_stays} needs sites that remember, which those of {run.config.method} are not "
-            "asked to: choose fedavg with fedavg.server_optimizer, or leave it out"
+            f"{run.config.model.what_stays} needs sites that keep state, and those of {run.config.method} do not: "
+            "choose fedavg with fedavg.server_optimizer, or leave it out"
         )
     if any(buffer.is_floating_point() for buffer in run.build_model().buffers()):
         logger.warning(

@@ -1,4 +1,4 @@
-"""Local training on the server, the lower bound: the sites' own models are judged, and stay what they are."""
+"""Local training on the server, the lower bound: the sites' own models are evaluated, and not changed."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ class Ridge(Strategy):
         return self._joint(solution, student, self._own) if self.settings.refit else student
 
     def _own_network(self) -> Weights:
-        """Return the model of the one round: its network learns from the server's examples, and their own solution."""
+        """Return the model of a single round: its network learns from the server's examples and their solution."""
         assert self._own is not None
         solution, teacher = self._of_own(self._first), copy.deepcopy(self._first.model)
         _fill(teacher.head, solution)

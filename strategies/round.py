@@ -102,7 +102,7 @@ class Rounds:
     figures_callbacks: Sequence[FiguresCallback] = ()
 
     def run(self, server_round: int, arrays: ArrayRecord, *, evaluated: bool) -> ArrayRecord:
-        """Run a round from ``arrays`` and return its weights; ``evaluated`` says whether they are judged."""
+        """Run a round from ``arrays`` and return its weights; ``evaluated``: whether they are evaluated."""
         strategy, traffic, clock = self.strategy, Traffic(), Clock()
         strategy.traffic = traffic
         asked = strategy.members.evaluation  # about the weights of the round before

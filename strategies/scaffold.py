@@ -55,7 +55,7 @@ class Scaffold(FedAvg):
     def instructions(
         self, server_round: int, weights: Weights, sites: Sequence[Site]
     ) -> Mapping[str, Instruction]:
-        """Send w_r and c, expect w_k and what c_k changed by."""
+        """Send w_r and c, expect w_k and the change of c_k."""
         self._round = server_round
         train = Instruction("train", Bundle({WEIGHTS: weights, CONTROL: self._c}), self._expects)
         return {site.name: train for site in sites}

@@ -151,7 +151,7 @@ class SurrogateServer(Strategy):
         return self._models.global_models(arrays)
 
     def extra_models(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
-        """Return the other global models, and then the model that travels."""
+        """Return the other global models, then the model that sites get."""
         return self._models.extra_models(arrays)
 
     def state_dict(self) -> State:
@@ -273,7 +273,7 @@ def _take_in(mean: Any, latest: Any, averaged: Tensor | int) -> None:
 
 
 # ---- global models -------------------------------------------------------------------------------
-# Models of any architecture that a server learns from images, while the run's own travels to the sites and back.
+# Models of any architecture that a server learns from images, while the run's own is exchanged with the sites.
 
 #: the name under which the model that is sent is evaluated with the global ones
 SURROGATE = "surrogate"
@@ -285,7 +285,7 @@ class GlobalModels:
     Raises
     ------
     ConfigError
-        If the first is of another form than the run's model, and the sites are to judge: they have that alone.
+        If the first is of another form than the run's model, and the sites are to evaluate: they only have the run's.
     """
 
     def __init__(self, run: Run, settings: GlobalModelsSettings) -> None:
@@ -295,7 +295,7 @@ class GlobalModels:
         if asked and run.with_model(first).spec != run.spec:
             cure = "data.validation_at" if asked.startswith("data.") else "evaluation.on"
             raise ConfigError(
-                f"{asked} has the sites judge the run's own model, and method={run.config.method} learns another at "
+                f"{asked} evaluates the run's own model at the sites, but method={run.config.method} learns another at "
                 f"the server ({first}): set {cure}=server"
             )
 
@@ -348,7 +348,7 @@ class GlobalModels:
         return {GLOBAL: arrays}
 
     def extra_models(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
-        """Return the others, and what travels."""
+        """Return the others, and the model that is sent."""
         if not self._held:
             return {}
         _, *others = self._held.items()

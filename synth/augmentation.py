@@ -1,7 +1,7 @@
 """Differentiable siamese augmentation (DSA, Zhao and Bilen 2021).
 
 Each iteration draws one of the strategy's transforms and its strength, and the complete batch, real
-and synthetic alike, goes through that very transform; gradients reach the synthetic pixels through
+and synthetic alike, goes through the same transform; gradients reach the synthetic pixels through
 it. Strengths are those of the authors' code. Draws are plain numbers, made for all iterations
 before the first, so that applying one copies nothing between host and device.
 """

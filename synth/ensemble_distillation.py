@@ -333,7 +333,7 @@ def statistics_distance(x: Tensor, norm: _BatchNorm) -> Tensor:
 
 
 # ---- dense generator -----------------------------------------------------------------------------
-# DENSE's generator of images (Zhang et al., 2022), and how these are cropped and mirrored for who judges them.
+# DENSE's generator of images (Zhang et al., 2022), and the crops and mirror images that its assessors see.
 
 NOISE, WIDTH = 256, 64
 

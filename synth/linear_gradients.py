@@ -53,7 +53,7 @@ class OtherUseError(Exception):
 
 
 class _Watched(Tensor):
-    """A parameter of a layer; ``answer`` takes the layer's inputs and parameters, and gives its outputs."""
+    """A parameter of a layer whose use is intercepted: ``answer`` computes the layer's outputs."""
 
     answer: Callable[..., Tensor]
 

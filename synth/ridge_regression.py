@@ -140,7 +140,7 @@ class Rows:
         return torch.cat([self.spread.sqrt() * long, one / (LENGTH * SHARE**0.5)])
 
 
-# ---- how sums travel -----------------------------------------------------------------------------
+# ---- the encoding of sums -----------------------------------------------------------------------------
 
 
 def coded(sums: Sums, roots: Tensor, *, both: bool, as_long: bool = False) -> Tensor:
@@ -178,7 +178,7 @@ def own_roots(sums: Sums, *, both: bool) -> Tensor:
     counts = sums.products[-1].clamp_min(0).sqrt()
     alone = (sums.products.abs() / counts.clamp_min(1e-12)).amax(1)
     roots = torch.cat([sums.squares.diagonal().sqrt() if both else alone, counts])
-    return roots.clamp_max(65504).half().double()  # as they travel
+    return roots.clamp_max(65504).half().double()  # as they are sent
 
 
 def coding_error(shares: Tensor, d: int) -> float:

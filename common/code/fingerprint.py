@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 PACKAGES = ("client_app", "common", "server_app", "strategies", "synth")
-"""The packages of the app that travels."""
+"""The packages of the app that sites get."""
 
 ROOT = Path(__file__).resolve().parents[2]
 """Their folder."""

@@ -14,7 +14,7 @@ SETTINGS_OF = "settings-of"
 """The key of a run that trains nothing: its ServerApp prints the settings of the record of that id."""
 
 CONFIG = "config"
-"""The key that names a file of settings of the user's own; it is read where it was typed, and never travels."""
+"""The key that names a file of settings of the user's own; it is read where it was typed, and never sent."""
 
 ROUND = "round"
 """The key by which earlier releases went back to a round; it is refused with what takes its place."""

@@ -86,6 +86,6 @@ def check_augmentation(section: str, settings: object, info: DatasetInfo) -> Non
     if settings.augment == "flip_crop" and min(info.shape[1:]) <= PAD:
         height, width = info.shape[1:]
         raise ConfigError(
-            f"{asked} reflects {PAD} pixels at an image's edge, which {height}x{width} has not: set "
+            f"{asked} reflects {PAD} pixels at an image's edge, and {height}x{width} is too small: set "
             f"{section}.augment=none"
         )

@@ -48,7 +48,7 @@ class Run:
         if not isinstance(settings, cls):
             raise FederationError(
                 f"method={self.config.method} has {type(settings).__name__} where a part of it needs {cls.__name__}: "
-                "let the one inherit the other, or give the method its own part"
+                "make one inherit from the other, or replace that part in the method"
             )
         return settings
 
@@ -111,7 +111,7 @@ class Run:
 
     @cached_property
     def spec(self) -> WeightsSpec:
-        """Names, shapes and dtypes of the model's state that travels: all, or all but what is each site's own."""
+        """Names, shapes and dtypes of the shared state of the model: all, or all except what each site keeps."""
         model, chosen = self.build_model(), self.config.model
         every = WeightsSpec.of(model)
         try:
@@ -124,7 +124,7 @@ class Run:
     def build_model(self, *purpose: str | int) -> models.Classifier:
         """Return the model with the run's initial weights, the same in every process, on this process's device.
 
-        With a ``purpose`` they are drawn for that: a network as it begins. ConfigError if it does not fit the data.
+        With a ``purpose`` they are drawn from that purpose's seed. ConfigError if the model does not fit the data.
         """
         settings = self.config.model
         if is_import_path(settings.name):

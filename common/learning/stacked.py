@@ -116,7 +116,7 @@ def train_stacked(
 def _in_one(
     by_site: Sequence[Mapping[str, Tensor]], like: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Return what the sites have by name, stacked, on the devices of ``like``."""
+    """Return the sites' tensors by name, stacked, on the devices of ``like``."""
     return {n: torch.stack([own[n] for own in by_site]).to(like[n].device) for n in by_site[0]}
 
 

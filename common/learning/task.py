@@ -1,4 +1,4 @@
-"""What is learned: the loss a model is trained with and the figures it is judged by.
+"""What is learned: the loss a model is trained with and the figures of its evaluation.
 
 Classification gives an image one label; next-token prediction gives every place of a text the token that follows.
 Training, evaluation, the cuts of the data, record and report ask the task, and know no kind of it.

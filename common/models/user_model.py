@@ -104,7 +104,7 @@ def _look(module: nn.Module, path: str, shape: tuple[int, ...], classes: int) ->
 
 
 def _check_state(module: nn.Module, path: str) -> None:
-    """Refuse a state that cannot travel, and a network without anything to learn."""
+    """Refuse a state that cannot be sent, and a network without anything to learn."""
     for name, value in module.state_dict().items():
         plain = isinstance(value, Tensor)
         if (

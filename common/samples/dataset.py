@@ -177,7 +177,7 @@ class Dataset:
 
     @property
     def narrow(self) -> str:
-        """What to do where images' values span less than an eighth of their range; nothing where they do not."""
+        """Advice if images' values span less than an eighth of their range; else empty."""
         low, high, top = math.inf, -math.inf, self.info.scale
         for split in (self.train, self.test) if self.info.has_images else ():
             for at in range(0, len(split), 256):

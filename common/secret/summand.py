@@ -207,7 +207,7 @@ class SumForm:
         return numbers.astype(self._signed).view(self.dtype)
 
     def payload(self, words: Words, accused: Sequence[bool] = ()) -> Tensors:
-        """Return words as they travel, with what is said of the senders."""
+        """Return the payload of masked words, with the reports on their senders."""
         parts = {MASKED: torch.from_numpy(words.view(self._signed))}
         if accused:
             parts[ACCUSED] = torch.tensor(accused, dtype=torch.uint8)

@@ -37,7 +37,7 @@ class Settings(Section):
 
     @property
     def trains_on_validation(self) -> bool:
-        """Whether the server learns from its validation images, which then judge nothing."""
+        """Whether the server learns from its validation images, which then evaluate nothing."""
         return False
 
     def uses(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 AT_SITES: Mapping[str, Any] = {"evaluation.on": "sites", "data.site_holdout": 0.25}
-"""PFLlib's split, too: three quarters of a site's examples to learn from, a quarter to judge by."""
+"""PFLlib's split, too: three quarters of a site's examples to learn from, a quarter to evaluate with."""
 
 OWN_MODELS = ("fedper", "fedrep", "fedbn", "ditto", "finetune", "fedmd")
 """The methods whose sites have models of their own, which no other method has inside it."""
@@ -241,7 +241,7 @@ class FedMixSettings(FedAvgSettings):
 
 # Karimireddy et al., 2020
 class ScaffoldSettings(FedAvgSettings):
-    """Sites train by SGD along gradients corrected by control variates, which travel both ways."""
+    """Sites train by SGD along gradients corrected by control variates, which are sent both ways."""
 
     trains_alone: ClassVar[bool] = True
 
@@ -303,7 +303,7 @@ def _in_layer(name: str, layer: str) -> bool:
 
 # Arivazhagan et al., 2019
 class FedPerSettings(FedAvgSettings):
-    """Sites train the model; its last layer is each site's own and never travels (model.personal)."""
+    """Sites train the model; its last layer is each site's own and never leaves it (model.personal)."""
 
     comment = OWN_LAYERS
 
@@ -311,7 +311,7 @@ class FedPerSettings(FedAvgSettings):
 
     @classmethod
     def needs(cls) -> Mapping[str, Any]:
-        """Return the personal layer, and sites that judge."""
+        """Return the personal layer, and evaluation at the sites."""
         return {"model.personal": "head", **AT_SITES}
 
 
@@ -332,13 +332,13 @@ class FedRepSettings(FedAvgSettings):
 
     @classmethod
     def needs(cls) -> Mapping[str, Any]:
-        """Return the personal layer, and sites that judge."""
+        """Return the personal layer, and evaluation at the sites."""
         return {"model.personal": "head", **AT_SITES}
 
 
 # Li et al., 2021
 class FedBNSettings(FedAvgSettings):
-    """Sites train the model; its normalising layers are each site's own and never travel (model.personal)."""
+    """Sites train the model; its normalising layers are each site's own and never leave it (model.personal)."""
 
     comment = OWN_LAYERS
 
@@ -346,7 +346,7 @@ class FedBNSettings(FedAvgSettings):
 
     @classmethod
     def needs(cls) -> Mapping[str, Any]:
-        """Return the personal layers of a model with batch norm, and sites that judge."""
+        """Return the personal layers of a model with batch norm, and evaluation at the sites."""
         return {"model.personal": "norm", "model.norm": "batch", **AT_SITES}
 
 
@@ -371,12 +371,12 @@ class DittoSettings(FedAvgSettings):
 
     @classmethod
     def needs(cls) -> Mapping[str, Any]:
-        """Return sites that judge."""
+        """Return evaluation at the sites."""
         return {**AT_SITES}
 
 
 class FinetuneSettings(FedAvgSettings):
-    """Sites train as under FedAvg; each judges the shared model after it has trained it further on its own images."""
+    """Sites train as under FedAvg; each evaluates the shared model after training it further on its own images."""
 
     comment = "The model that a site trains for itself never left it."
 
@@ -391,7 +391,7 @@ class FinetuneSettings(FedAvgSettings):
 
     @classmethod
     def needs(cls) -> Mapping[str, Any]:
-        """Return sites that judge."""
+        """Return evaluation at the sites."""
         return {**AT_SITES}
 
 
@@ -468,7 +468,7 @@ class MaskingSettings(FedAvgSettings):
         source="FedSynth's comparison",
         ge=1,
     )
-    values: Literal["float32", "float16"] = setting("float32", "how a number of the update travels")
+    values: Literal["float32", "float16"] = setting("float32", "the type in which numbers are sent")
 
 
 # Aji and Heafield, 2017
@@ -489,7 +489,7 @@ class TopKSettings(FedAvgSettings):
         source="FedSynth's comparison",
         ge=1,
     )
-    values: Literal["float32", "float16"] = setting("float32", "how a number of the update travels")
+    values: Literal["float32", "float16"] = setting("float32", "the type in which numbers are sent")
 
 
 # PowerSGD, Vogels et al., 2019

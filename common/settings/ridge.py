@@ -87,7 +87,7 @@ class RidgeSettings(Settings):
     )
     form: Literal["int8", "integers"] = setting(
         "int8",
-        "how sums travel: in a byte a number with a scale a site; or as sums of rows that are rounded to integer "
+        "the encoding of sums: in a byte a number with a scale a site; or as sums of rows that are rounded to integer "
         "numbers, exact, and the same for any division and order",
     )
     levels: int = setting(

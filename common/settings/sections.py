@@ -193,7 +193,7 @@ class DataSettings(Section):
 
     @property
     def validated_at_sites(self) -> bool:
-        """Whether the sites hold and judge the validation split."""
+        """Whether the sites hold the validation split and evaluate on it."""
         return self.validation_at == "sites" and self.validation > 0
 
     @property
@@ -338,11 +338,11 @@ class FederationSettings(Section):
 
 
 MEASURES = {"accuracy": "accuracy", "f1": "F1", "balanced": "balanced accuracy", "auc": "AUC"}
-"""By what a round is judged, in words."""
+"""The measures of a round, in words."""
 
 
 class EvaluationSettings(Section):
-    """Where the global model is evaluated after a round, and by what it is judged."""
+    """Where the global model is evaluated after a round, and by which measure."""
 
     on: Literal["server", "sites", "both", "none"] = setting(
         "server", "the server's test set, the sites' held-out shares, both or neither"
@@ -423,22 +423,22 @@ class WireSettings(Section):
 
     @property
     def pictures(self) -> bool:
-        """Whether images travel in a codec of pictures."""
+        """Whether images are sent in a codec of pictures."""
         return is_picture(self.images)
 
     @property
     def pixels(self) -> str:
-        """How images of a byte a value travel: as they are, or as pictures."""
+        """The encoding of images of a byte a value: unchanged, or as pictures."""
         return self.images if self.pictures else BYTES
 
     @property
     def updates(self) -> bool:
-        """Whether models travel up as coded updates."""
+        """Whether sites send models as coded updates."""
         return self.weights == "int8"
 
     @property
     def whole_weights(self) -> str:
-        """How weights travel that are no update."""
+        """The encoding of weights that are not updates."""
         return "float32" if self.updates else self.weights
 
 

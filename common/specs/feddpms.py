@@ -1,4 +1,4 @@
-"""What FedVAE and FedDPMS are agreed on: the network, the part of it that travels, and FedDPMS' latent means."""
+"""What FedVAE and FedDPMS are agreed on: the network, the part of it that is sent, and FedDPMS' latent means."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def given_away(settings: FedssynSettings, images: int) -> int:
 
 
 def images_of(run: Run, values: Tensor, labels: Tensor) -> Images:
-    """Return images as they travel: of bytes, or of a model's inputs, which go as ``wire.images`` says."""
+    """Return the payload of images: of bytes, or of a model's inputs, which go as ``wire.images`` says."""
     info = run.info
     if values.dtype == torch.uint8:
         pixels = run.config.wire.pixels
@@ -75,7 +75,7 @@ def images_in(made: Payload) -> Images:
 
 
 def values_of(images: Images) -> Tensor:
-    """Return the values of images as they travel, uint8 or float32 [n, C, H, W]."""
+    """Return the values of images as they are sent, uint8 or float32 [n, C, H, W]."""
     return images.values if isinstance(images, Pixels) else images.images
 
 

@@ -1,4 +1,4 @@
-"""What server and sites agree on where logits travel: FedMD's answers to public images, and FedAF's means."""
+"""What server and sites agree on to exchange logits: FedMD's answers to public images, and FedAF's means."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def answer_of_all(run: Run, each: Sequence[Tensor]) -> Tensor:
 
 
 def logits(values: Tensor, codec: str) -> Tensors:
-    """Return logits as they travel."""
+    """Return the payload of logits."""
     return Tensors({LOGITS: values}, LOGITS, codec)
 
 

@@ -1,4 +1,4 @@
-"""What server and sites agree on under ridge regression: the model, the rows that are summed, and how sums travel."""
+"""What server and sites share in ridge regression: the model, the summed rows and the encoding of sums."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def joint_spec(run: Run) -> WeightsSpec:
 
 @dataclass(frozen=True)
 class Summing:
-    """How a run's examples are summed, by a model that server and sites have, and how sums travel."""
+    """How a run's examples are summed, by a model that server and sites have, and the encoding of sums."""
 
     run: Run
     model: RidgeModel | RidgeNetwork
@@ -240,7 +240,7 @@ class Summing:
         return (8, self.numbers) if self.rows.steps or self.noisy_integers else (self.numbers,)
 
     def payload(self, sums: Sums) -> Tensors:
-        """Return sums as they travel."""
+        """Return the payload of sums."""
         if self.rows.steps:
             parts = [triangle(sums.squares)] if self.both else []
             return self.of_integers(torch.cat([*parts, sums.products.flatten()]).to(torch.int64))

@@ -1,4 +1,4 @@
-"""Updates of which a part travels, the same on the server and at the sites: by a rate, or as factors of a low rank."""
+"""Updates of which a part is sent, the same on the server and at the sites: by a rate, or as factors of a low rank."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ LEFT, RIGHT = ".left", ".right"
 
 
 def ranks_of(run: Run) -> dict[str, int]:
-    """Return how many columns the factors of a parameter have, by its name, of those that travel as factors."""
+    """Return how many columns the factors of a parameter have, by its name, of those that are sent as factors."""
     rank = run.settings(LowRankSettings).rank
     shapes = dict(zip(run.spec.names, run.spec.shapes, strict=True))
     ranks = {name: rank_of(shapes[name], rank) for name in run.spec.trained}

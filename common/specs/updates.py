@@ -63,7 +63,7 @@ def covers(base: Weights, names: tuple[str, ...]) -> bool:
 # ---- names ---------------------------------------------------------------------------------------
 # The names of what accompanies the arrays of an instruction or a reply, which both sides must agree on.
 #
-# An evaluation can ride on an instruction to train: the site judges the weights that it is sent, which are those of
+# An instruction to train can also request an evaluation: the site evaluates the weights that it is sent, those of
 # the round before, and then begins its phase.
 
 TAKEN = "taken"

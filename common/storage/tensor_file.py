@@ -82,7 +82,7 @@ def load(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     for name, digest in dict(meta.get(_APART, {})).items():
         own = _beside(path, str(digest))
         if not own.is_file():
-            raise TensorFileError(f"{FOLDER}/{own.name}, which belongs to it, is not there")
+            raise TensorFileError(f"{FOLDER}/{own.name}, a part of it, is missing")
         held = _read(own)[0]
         if held.keys() != {_NAME} or _digest(held[_NAME]) != digest:
             raise TensorFileError(f"{FOLDER}/{own.name} was changed since it was written")

@@ -21,7 +21,7 @@ DecodePart = Callable[[str, Sequence[AnyArray], Spec], Payload]
 class Bundle:
     """Payloads by name.
 
-    The arrays that travel are a header with the number of arrays of each part, then the parts as each encodes itself:
+    The arrays that are sent are a header with the number of arrays of each part, then the parts as each encodes itself:
     a part that goes to many receivers is serialised once.
     """
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from common.wire.jpeg import Sheet
 
 FLOAT_CODECS = {"float32": torch.float32, "float16": torch.float16}
-"""The codecs of floating numbers, and the dtypes in which these travel."""
+"""The codecs of floating numbers, and their dtypes on the wire."""
 
 ROUNDED = 2e-3
 """How far rounding may take a value beyond its bound, as a share of it: float16 keeps eleven bits, bfloat16 eight."""
@@ -37,7 +37,7 @@ Header = Mapping[str, Any]
 
 
 class Coder(ABC):
-    """How a tensor travels."""
+    """The encoding of a tensor."""
 
     #: what the array holds, in the words of an error
     travels_as: str

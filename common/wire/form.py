@@ -32,7 +32,7 @@ DTYPES = (
     torch.uint8,
     torch.bool,
 )
-"""What a tensor can travel as."""
+"""The dtypes that a tensor can be sent in."""
 
 Found = Mapping[str, Tensor]
 """The tensors of a payload, by what an error calls them."""
@@ -41,7 +41,7 @@ P = TypeVar("P", bound="Payload")
 
 
 class Payload(Protocol):
-    """A small data class that travels."""
+    """A small data class that is sent."""
 
     @property
     def kind(self) -> str:
@@ -49,7 +49,7 @@ class Payload(Protocol):
         ...
 
     def encode(self) -> list[AnyArray]:
-        """Return the arrays that travel, the header first; PayloadError if a value cannot."""
+        """Return the arrays to send, the header first; PayloadError if a value cannot be encoded."""
         ...
 
     @property
@@ -73,7 +73,7 @@ class Spec(Protocol):
 
     @property
     def max_bytes(self) -> int:
-        """The most bytes that such a payload travels in, header included; what takes more is not even read."""
+        """The most bytes of such a payload, header included; what takes more is not even read."""
         ...
 
     def decode(self, arrays: Sequence[AnyArray]) -> Payload:
@@ -91,7 +91,7 @@ class TensorSpec:
 
     ``-math.inf`` and ``math.inf`` leave a float without a bound; it is finite in any case. Where the first dimension
     ``varies``, the shape's is the most rows that may come, and all such tensors of a payload have as many. Without a
-    ``coder`` it travels in its dtype, one of `DTYPES`.
+    ``coder`` it is sent in its dtype, one of `DTYPES`.
     """
 
     shape: Shape
@@ -105,7 +105,7 @@ class TensorSpec:
         """Refuse an impossible form: a mistake of the method's, reported where it is made."""
         if self.dtype not in DTYPES:
             names = ", ".join(str(one).removeprefix("torch.") for one in DTYPES)
-            raise ValueError(f"a tensor travels as {names}, not as {self.dtype}")
+            raise ValueError(f"a tensor is sent as {names}, not as {self.dtype}")
         sides = min(self.shape, default=-1 if self.varies else 0)
         if not self.least <= self.most or sides < 0:
             raise ValueError(f"no tensor is like this: {self}")
@@ -120,7 +120,7 @@ class TensorSpec:
 
     @cached_property
     def how(self) -> Coder:
-        """The coder that it travels by."""
+        """Its coder."""
         return self.coder or plain(self.dtype)
 
     @property
@@ -174,7 +174,7 @@ class Form(ABC, Generic[P]):
 
     @cached_property
     def max_bytes(self) -> int:
-        """The most bytes that such a payload travels in: those of the codec that takes most."""
+        """The most bytes of such a payload: those of the codec that takes most."""
         each = (self.arrays(codec).values() for codec in self.codecs or ("",))
         return max(encoded_bytes(*(one.max_bytes for one in arrays)) for arrays in each)
 

@@ -1,4 +1,4 @@
-"""Labelled images as they travel: distilled ones as numbers or pictures, generated ones a byte a value."""
+"""Labelled images on the wire: distilled ones as numbers or pictures, generated ones a byte a value."""
 
 from __future__ import annotations
 

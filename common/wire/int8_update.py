@@ -78,7 +78,7 @@ class Int8Update:
 
 @dataclass(frozen=True)
 class Int8UpdateSpec(Form[Weights]):
-    """A model of the form ``weights``, sent as what it differs by from ``base``, which has all of its names."""
+    """A model of the form ``weights``, sent as its difference from ``base``, which has the same names."""
 
     weights: WeightsSpec
     base: Weights
@@ -87,7 +87,7 @@ class Int8UpdateSpec(Form[Weights]):
 
     @cached_property
     def coded(self) -> tuple[str, ...]:
-        """The names of the parameters, which travel in a byte a number; the others are as in the model."""
+        """The names of the parameters, which are sent in a byte a number; the others are as in the model."""
         names = zip(self.weights.names, self.weights.dtypes, strict=True)
         return tuple(n for n, d in names if n in self.weights.trained and d.is_floating_point)
 

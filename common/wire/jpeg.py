@@ -197,7 +197,7 @@ def _require_plain(data: bytes, width: int, height: int, components: int) -> Non
             scans += 1
             if scans > components:
                 raise PayloadError(
-                    f"the JPEG file has more than {components} scans, which is one a component"
+                    f"the JPEG file has more than {components} scans, one per component"
                 )
             at = _end_of_scan(data, at)
         else:

@@ -65,7 +65,7 @@ def read(data: bytes) -> AnyArray:
         announced = math.prod(shape) * dtype.itemsize
         if announced != len(data) - start:
             raise PayloadError(
-                f"it announces {announced} bytes of {dtype} where {len(data) - start} came with it"
+                f"its header announces {announced} bytes of {dtype}, but {len(data) - start} follow"
             )
         if not announced:
             return np.empty(0, np.uint8).view(dtype).reshape(shape, order=order)

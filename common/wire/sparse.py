@@ -44,7 +44,7 @@ class TopKUpdate:
         return self.values.numel()
 
     def encode(self) -> list[AnyArray]:
-        """Return the header, the values and the code of their places; PayloadError if a value cannot travel."""
+        """Return the header, the values and the code of their places; PayloadError if a value cannot be sent."""
         places = pack_places(self.indices.cpu(), self.total)
         values = VALUES, self.values, plain(torch.float32, self.codec)
         each = [values, (PLACES, places, plain(torch.uint8))]
@@ -137,7 +137,7 @@ class MaskedUpdate:
         return self.values.numel()
 
     def encode(self) -> list[AnyArray]:
-        """Return the header, with the seed, and the values; PayloadError if one cannot travel."""
+        """Return the header, with the seed, and the values; PayloadError if one cannot be sent."""
         fields = {"codec": self.codec, "seed": self.seed}
         values = KEPT_VALUES, self.values, plain(torch.float32, self.codec)
         return framed(self.kind, fields, [values])

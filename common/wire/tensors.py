@@ -15,11 +15,11 @@ from common.wire.form import Form, Found, TensorSpec, framed
 from common.wire.npy import AnyArray
 
 KIND = "tensors"
-"""The kind of a payload whose header has the names, and whose tensors travel in their own dtypes."""
+"""The kind of a payload whose header has the names, and whose tensors are sent in their own dtypes."""
 
 
 def _coder(dtype: torch.dtype, kind: str, codec: str) -> Coder:
-    """Return how a tensor travels: in a compact kind classes in few bytes, and floats in the codec."""
+    """Return a tensor's encoding: in a compact kind classes in few bytes, and floats in the codec."""
     return Classes() if kind != KIND and dtype == torch.int64 else plain(dtype, codec)
 
 
@@ -45,7 +45,7 @@ class Tensors:
         return sum(t.numel() for t in self.tensors.values() if t.is_floating_point())
 
     def encode(self) -> list[AnyArray]:
-        """Return the header and each tensor's values; PayloadError if one is not finite or cannot travel."""
+        """Return the header and each tensor's values; PayloadError if one is not finite or cannot be sent."""
         fields = {"codec": self.codec} if self.codec else {}
         if self.kind == KIND:
             fields = {"names": ",".join(self.tensors)}
@@ -73,7 +73,7 @@ class TensorsSpec(Form[Tensors]):
         return tuple(FLOAT_CODECS) if floats and self.kind != KIND else ()
 
     def arrays(self, codec: str) -> Mapping[str, TensorSpec]:
-        """Return the tensors as they travel."""
+        """Return the tensors in their encoding."""
         if self.kind == KIND:
             return self.tensors
         each = self.tensors.items()
@@ -145,7 +145,7 @@ def latent_means_spec(
 
 
 def latent_means(vectors: Tensor, labels: Tensor, codec: str = "float32") -> Tensors:
-    """Return vectors, float32 [N, l], with labels, int64 [N], as they travel; N may be 0."""
+    """Return vectors, float32 [N, l], with labels, int64 [N], as they are sent; N may be 0."""
     return Tensors({VECTORS: vectors, LABELS: labels}, "latent-means", codec)
 
 

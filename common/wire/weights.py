@@ -18,7 +18,7 @@ from common.wire.npy import AnyArray
 
 @dataclass(frozen=True)
 class WeightsCodec:
-    """How floating weights travel: in a ``dtype``, None for each in its own, and by what share one may then be off."""
+    """The encoding of floating weights: a ``dtype``, None for each in its own, and the relative rounding error."""
 
     dtype: torch.dtype | None
     rounding: float
@@ -32,7 +32,7 @@ CODECS = {
 
 
 def _float_codec(codec: str) -> str:
-    """Return the dtype that floating weights travel in; empty for each in its own."""
+    """Return the dtype in which floating weights are sent; empty for each in its own."""
     return "" if CODECS[codec].dtype is None else codec
 
 
@@ -42,7 +42,7 @@ def _named(name: str) -> str:
 
 @dataclass(frozen=True)
 class Weights:
-    """A model's state as CPU tensors; ``codec`` says in which dtype floating values travel."""
+    """A model's state as CPU tensors; ``codec`` names the dtype in which floating values are sent."""
 
     tensors: Mapping[str, Tensor]
     codec: str = field(default="float32", compare=False)

@@ -56,11 +56,11 @@ class EvaluationRequest:
     measure : str
         The run's: by what else than accuracy sites are to judge.
     arrays : ArrayRecord
-        The weights, as they travel.
+        The weights, as they are sent.
     fields : mapping
         The configuration of each question.
     taken : mapping of str to int or None
-        Where sites judge with what they remember, the round of each one's memory to take it from.
+        Where sites evaluate with what they remember, the round of each one's memory to take it from.
     answers : dict of int to Message
         What came, by node.
     """
@@ -163,7 +163,7 @@ class EvaluationRequest:
             site = asked.get(node)
             try:
                 if site is None:
-                    raise PayloadError("it was not asked")
+                    raise PayloadError("no evaluation was requested of it")
                 require_records(reply, names)
                 figures[site.name] = read_evaluation(reply, site.held_out, classes, self.measure)
             except PayloadError as error:

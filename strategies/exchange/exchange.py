@@ -116,7 +116,7 @@ def pull(grid: Grid, message: Message, max_bytes: int) -> Message | None:
             raise PayloadError("the reply says that it comes from another node")
         require_records(reply)
     except PayloadError as error:
-        logger.debug("what came is no reply", exc_info=True)
+        logger.debug("the message is not a reply", exc_info=True)
         return error_reply(message, UNREADABLE, str(error))
     except OSError:
         raise

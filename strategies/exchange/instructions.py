@@ -36,7 +36,7 @@ class Serialiser:
     Parameters
     ----------
     known : sequence of Array
-        What the round begins with: weights that travel in the same bytes share theirs.
+        What the round begins with: weights with the same encoding share theirs.
     """
 
     def __init__(self, known: Sequence[Array] = ()) -> None:

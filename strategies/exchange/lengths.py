@@ -23,7 +23,7 @@ ENOUGH = 3
 #: how often the length that was usual in an earlier round an update may always be long
 _EARLIER_FACTOR = 2
 
-#: how often the loss that is usual one site's may be: the same weights are judged at all of them
+#: how often the loss that is usual one site's may be: all of them evaluate the same weights
 _LOSS_FACTOR = 100
 
 
@@ -40,7 +40,7 @@ def too_long(
     factor : float
         How often the lower median of the others' lengths an update may be long; 0 for any length.
     known : int
-        How many of the first ones have been judged before, of which nothing is said.
+        How many of the first ones were compared before; they get no result.
     earlier : float
         The length that was usual in an earlier round: none of up to twice that is implausible. Where half of the sites
         have learned all they can, the others' honest updates are thousands of times the usual length, as they were when
@@ -74,7 +74,7 @@ def shares_kept(
     factor : float
         How often the lower median of all of them makes a long one; 0 for none.
     known : int
-        How many of the first ones have been judged before, of which nothing is said.
+        How many of the first ones were compared before; they get no result.
     earlier : float
         The length that was usual in an earlier round: none of up to that is cut, and none is cut to less.
     """

@@ -140,7 +140,7 @@ class OpenRound:
     def accepted(self, replies: Iterable[Message]) -> Iterator[Upload]:
         """Yield the uploads that pass, note those that do not, and insist on the quorum at the end.
 
-        They are read and judged in groups: each group is held decoded until all of it is compared, and nothing beyond.
+        They are read and compared in groups: a group is held decoded until all of it is compared, and nothing beyond.
         """
         uploads = filter(None, starmap(self.screen.accept, matched(replies, self.sent)))
         wave = self._config.federation.wave or TOGETHER

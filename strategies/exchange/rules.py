@@ -109,7 +109,7 @@ class Rule:
     candidate : callable, optional
         Of the round's weights, the upload and the part: what is compared with the same part of the others.
     codec : str
-        What its values travel in; empty for what the run's ``wire`` settings say of payloads of its kind.
+        The codec of its values; empty for what the run's ``wire`` settings say of payloads of its kind.
     """
 
     reason: str

@@ -129,7 +129,7 @@ class StyleNetwork(nn.Module):
         return images
 
     def _through(self, f: Tensor, styles: Tensor, first: int, last: int) -> Tensor:
-        """Return the features after layers ``first`` to ``last`` - 1, whose styles lead ``styles``."""
+        """Return the features after layers ``first`` to ``last`` - 1, which use the first of ``styles``."""
         for layer, w in zip(self.layers[first:last], styles.unbind(1), strict=False):
             f = layer(f, w)
         return f

@@ -216,7 +216,7 @@ def test_an_older_copy_is_refused_once_the_server_has_seen_a_later_head(
     shutil.copytree(backup, state)
     for reply in (site().train("train", head=later), site().roll_call({"partition-0": later})):
         assert reply.error.reason == (
-            "this site's privacy ledger is older than the one that the server has seen"
+            "this site's privacy ledger is older than one that the server has seen"
         )
     assert Ledger(state).read().head.length == 1
     assert not site().roll_call({"partition-1": later}).has_error(), "another site's"

@@ -37,7 +37,7 @@ DEEP = b"[" * 100_000
 
 PULLED = [
     (rewritten("ArrayChunk", npz), "array 0 .* is not an array as numpy.save writes one"),
-    (rewritten("ArrayChunk", lambda body: body[:-1]), "announces .* bytes .* came with it"),
+    (rewritten("ArrayChunk", lambda body: body[:-1]), "announces .* bytes .* follow"),
     (
         rewritten("ArrayChunk", lambda body: saved(np.array([{}]), pickles=True)),
         "header is not that",
@@ -163,7 +163,7 @@ LARGE = Array(np.zeros(4_000_000, np.float32))
 SENT = [
     (arrays(ArrayRecord([np.zeros(7_500_000, np.float32)])), "take 30000128 bytes where"),
     (arrays(ArrayRecord({str(i): LARGE for i in range(99)})), "take 1584012672 bytes where"),
-    (arrays(claims("(1000000000000,)")), "announces 4000000000000 bytes of float32 where 8 came"),
+    (arrays(claims("(1000000000000,)")), "announces 4000000000000 bytes of float32, but 8 follow"),
     (arrays(claims("(" + "9" * 18 + ", " + "9" * 18 + ")")), "announces"),
     (arrays(claims("(" * 40 + ")" * 40)), "its header is not that of an array of numbers"),
     (arrays(ArrayRecord([np.array(["text"])])), "its header is not that of an array of numbers"),
@@ -227,7 +227,7 @@ def more(extra: Mapping[str, ConfigRecord | MetricRecord]) -> Any:
 CROWDS = {
     "another name": (more({"x" * 99: ConfigRecord({})}), f"a record '{'x' * 64}' where"),
     "too many": (more({f"more-{i}": ConfigRecord({}) for i in range(9)}), "11 records where 8 is"),
-    "too large": (more({"about": ConfigRecord({"a": "x" * 2**18})}), "reply's arrays takes 26"),
+    "too large": (more({"about": ConfigRecord({"a": "x" * 2**18})}), "reply's metadata take 26"),
 }
 
 

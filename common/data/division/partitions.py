@@ -327,7 +327,7 @@ def class_counts(labels: Labels, parts: Sequence[Indices], classes: int) -> Indi
 
 
 def lacking(labels: Labels, classes: Sequence[str], what: str) -> str:
-    """Return a sentence on the classes without a sample among ``labels``, by which a model is judged; else nothing."""
+    """Return a sentence on the classes without a sample among ``labels``, by which a model is evaluated; else empty."""
     counts = np.bincount(labels, minlength=len(classes))
     absent = [classes[label] for label in np.flatnonzero(counts == 0).tolist()]
     if not absent or not len(labels):

@@ -69,7 +69,7 @@ def columns_of(named: Mapping[str, Any], channels: int, what: str) -> list[str]:
     names = [str(name).strip() for name in np.asarray(named["columns"], dtype=str).ravel()]
     check_printed(names, f"{what}: columns")
     if len(names) != channels:
-        raise DataError(f"{what}: {len(names)} names of columns for {channels} of them")
+        raise DataError(f"{what}: {len(names)} column names for {channels} columns")
     if "" in names or len(set(names)) < len(names):
         raise DataError(f"{what}: a column without a name, or two of one name")
     return names
