@@ -67,7 +67,7 @@ class Epsilon:
 
     @property
     def value(self) -> float:
-        """The smaller of the two."""
+        """The smaller epsilon of the two accountants."""
         return min(self.rdp, self.prv)
 
 

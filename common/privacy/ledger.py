@@ -2,9 +2,9 @@
 
 ``privacy.jsonl`` holds a line a charge, each with the SHA-256 of the line before and its own fields; the last one's is
 the ledger's head. ``privacy.head.json`` says how long the file was at least: a shorter one has lost lines, and is
-refused as one is that was edited. A line counts once it is on disk and the head says so; what a site that was killed
-has half-written after that vouches for nothing that was drawn, and is cut off before the next line. A line that
-the head does not know yet counts, and the head learns of it first.
+refused, as is an edited one. A line counts once it is on disk and in the head. Half a line after that, of a site that
+was killed, covers nothing that was drawn, and is cut off before the next line. A complete line that the head does not
+have yet counts, and is added to the head first.
 
 If both files are restored to an earlier day's, only a server that has seen a later head notices.
 """

@@ -142,7 +142,7 @@ class SumForm:
         return np.dtype(f"<u{self.bits // 8}")
 
     def masked_spec(self, senders: int) -> TensorsSpec:
-        """Return the form of a masked vector: any numbers at all; and of what is said of so many senders, if any."""
+        """Return the form of a masked vector, of any numbers, and of the reports on so many senders, if any."""
         form = torch.int32 if self.bits == 32 else torch.int64
         half = 2 ** (self.bits - 1)
         parts = {MASKED: TensorSpec((self.numbers,), -half, half - 1, form)}

@@ -59,7 +59,7 @@ def cache_folder() -> Path | None:
 
 
 def open_regular(path: Path, flags: int) -> int:
-    """Open a file that is no link, and no pipe that would never open; OSError if it is, or cannot be opened."""
+    """Open a regular file; OSError for a link, for a pipe, which would never open, or if it cannot be opened."""
     file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     if stat.S_ISREG(os.fstat(file).st_mode):
         return file

@@ -25,7 +25,7 @@ def _coder(dtype: torch.dtype, kind: str, codec: str) -> Coder:
 
 @dataclass(frozen=True)
 class Tensors:
-    """Tensors by name, in the spec's order; ``kind`` is the spec's, and a compact one of floats has a ``codec``."""
+    """Tensors by name, in the spec's order; ``kind`` is the spec's, and compact floats have a ``codec``."""
 
     tensors: Mapping[str, Tensor]
     kind: str = KIND

@@ -220,7 +220,7 @@ class Inbox:
             return_if_large(self._sent[place][1])
 
     def close(self) -> dict[int, Message]:
-        """Ask for nothing more, and return what the last calls bring: it is gone from the SuperLink."""
+        """Stop requesting, and return the replies of the last calls, which the SuperLink no longer has."""
         with self._turn:
             self._over = True
             self._turn.notify_all()

@@ -726,9 +726,7 @@ class Members:
         if MEMORY_LOST in figures:
             self.check_memory(upload.site)
             logger.warning(
-                "round %d: %s lost its memory of earlier rounds and started afresh",
-                server_round,
-                site,
+                "round %d: %s lost its memory of past rounds and started afresh", server_round, site
             )
         if WENT_BACK in figures:
             logger.warning(

@@ -341,7 +341,7 @@ def _tensors(shapes: Mapping[str, Tensor], raw: bytes) -> dict[str, Tensor]:
     sizes = [math.prod(tensor.shape) for tensor in shapes.values()]
     if len(raw) != 2 * sum(sizes):
         raise ValueError(
-            f"the generator's weights are {len(raw)} bytes, and {2 * sum(sizes)} by its form"
+            f"the generator's weights are {len(raw)} bytes where its form has {2 * sum(sizes)}"
         )
     flat = torch.frombuffer(bytearray(raw), dtype=torch.float16).float()
     if not bool(flat.isfinite().all()):

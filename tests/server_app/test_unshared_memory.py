@@ -96,7 +96,7 @@ def test_a_real_site_that_lost_its_memory_goes_on_with_a_line(
         members.log_memory_loss(2, Upload(site, Weights({}), 10, {MEMORY_LOST: 1.0}))
 
     tell(SUPERLINK)
-    assert message == ["round 2: north lost its memory of earlier rounds and started afresh"]
+    assert message == ["round 2: north lost its memory of past rounds and started afresh"]
     with pytest.raises(FederationError, match="north lacks what it remembered of its round 1"):
         tell(RAY)
     members.accepted_this_process.clear()  # its state was deleted before the run was continued, to let it begin afresh

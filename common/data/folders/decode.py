@@ -89,7 +89,7 @@ _TOO_LARGE = "too many pixels to be safe to decode"
 
 
 class Unreadable(Exception):
-    """A file that is no image that can be used; the message says why and quotes nothing of its content."""
+    """A file that is not a usable image; the message gives the reason and quotes nothing of its content."""
 
 
 @cache
