@@ -431,7 +431,7 @@ def reason_for_server(
     """
     if isinstance(error, NectarError):
         log(str(error))
-        shown = error.told if owner and error.told else str(error)
+        shown = error.reported if owner and error.reported else str(error)
         if not owner or not _PLACE.search(shown):
             return reason(shown)
     trace = "".join(traceback.format_exception(error))
@@ -486,11 +486,11 @@ def _require_closed(directory: Path) -> None:
     except OSError as error:
         raise FederationError(
             f"the state directory {directory} cannot be made or looked at ({error.strerror}): name another state-dir",
-            told=f"this site's state directory cannot be made or looked at ({error.strerror})",
+            reported=f"this site's state directory cannot be made or looked at ({error.strerror})",
         ) from None
     if mode & OPEN:
         raise FederationError(
             f"others on this machine may read the state directory {directory} (mode {stat.S_IMODE(mode):o}): close it "
             f"with chmod -R go= {directory}, or name a folder of the site's own as state-dir",
-            told="others on this site's machine may read its state directory: its owner has to restrict it first",
+            reported="others on this site's machine may read its state directory: its owner has to restrict it first",
         )

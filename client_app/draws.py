@@ -232,7 +232,7 @@ class Draws:
         lines, mine = at.account.charge(events, at.number, at.phase, config.section)
         # Events reveal how many examples the site has: their sampling rate is a batch over that number.
         reports = not at.private or config.privacy.counts == "public"
-        at.charged = PrivacyReport(mine if reports else (), whole=True, head=lines.head)
+        at.charged = PrivacyReport(mine if reports else (), complete=True, head=lines.head)
 
     def _require_time(self) -> None:
         """Refuse a phase that cannot end in time, before the first of its charges: none is ever given back."""

@@ -70,7 +70,7 @@ class RidgeClient(DeviceClient):
         """
         noise = self.run.config.privacy.noise_multiplier
         # Before an example is read: which are there, and how many, is the data's.
-        self.draws.charge(summing.event(1.0) if summing.noisy_whole else Event(MECHANISM, noise))
+        self.draws.charge(summing.event(1.0) if summing.noisy_integers else Event(MECHANISM, noise))
         gaussian = self.draws.gaussian(MECHANISM, noise, summing.sensitivity)
         d, classes = summing.d, summing.classes
         squares = torch.zeros(summing.both * d * (d + 1) // 2, dtype=gaussian.dtype)
@@ -85,8 +85,8 @@ class RidgeClient(DeviceClient):
             products.index_add_(0, labels, cut[0])
             squares += cut[1].sum(0) if summing.both else 0
         steps = torch.cat([squares, products.mT.flatten()])
-        if summing.noisy_whole:
+        if summing.noisy_integers:
             shares = shares_of(self.run.config.federation)
-            return summing.of_whole(gaussian.share(steps, shares))
+            return summing.of_integers(gaussian.share(steps, shares))
         released = unpacked(gaussian.released(steps), d, classes, as_long=True)
         return summing.payload(released)

@@ -194,7 +194,7 @@ class DirectoryState:
             self._directory.mkdir(parents=True, exist_ok=True)
             collect_leftovers(self._directory)
             path = self._path(server_round)
-            tensor_file.save(path, tensors, about, apart=apart, flushed=self._flushed)
+            tensor_file.save(path, tensors, about, separate=apart, flushed=self._flushed)
         except (OSError, SafetensorError) as error:
             raise self._unwritable(error) from None
         there = self.rounds() if there is None else there

@@ -45,7 +45,7 @@ class Division:
 
     @cached_property
     def run(self) -> Run:
-        """What a method knows of it, reading only a set of one's own; DataError if there is no such data set."""
+        """The data set as a method knows it; only user data are read for it. DataError if there is no such data set."""
         return Run(self.config, self.extractor.described if self.extractor else self._info)
 
     @property
@@ -64,7 +64,7 @@ class Division:
 
     @cached_property
     def extractor(self) -> Extractor | None:
-        """What makes rows of images, where methods learn from those."""
+        """The extractor of rows from images, for methods that learn from rows."""
         return (
             Extractor(self.config, self._info, self.bounds) if self.config.features.name else None
         )
@@ -115,7 +115,7 @@ class Division:
         }
 
     def site_dataset(self, folder: Path, keep: Path | None) -> Dataset:
-        """Return a site's own images or rows, all for training; ``keep`` is where the site keeps files of its own."""
+        """Return a site's own images or rows, all for training; ``keep`` is where the site keeps its files."""
         config = self.config
         images = load_site(
             config.dataset, config.images, folder, keep, config.data, private=config.private
@@ -158,7 +158,7 @@ class Division:
 
     @property
     def gaps(self) -> list[str]:
-        """Sentences on classes of which nothing is there to judge a model by; none where the task tells none apart."""
+        """Sentences on classes without any example to evaluate a model by; empty if the task has no classes."""
         train, unit, classes = self.dataset.train, self.run.info.unit, self.run.info.classes
         if not self.run.task.by_class:
             return []
@@ -186,7 +186,7 @@ class Division:
     def held_out(self, clients: int) -> dict[str, Indices]:
         """Return how many samples of each class each of the simulated sites holds out, by site, int64 [classes].
 
-        Nothing where the sites judge nothing by class: where they hold none out, and in a private run.
+        Empty if the sites do not evaluate by class: if they hold none out, and in a private run.
         """
         config, classes = self.config, len(self.run.info.classes)
         if not config.data.held_by_sites or config.private or not self.run.task.by_class:
@@ -201,7 +201,7 @@ class Division:
         }
 
     def share(self, site: str, dataset: Dataset, indices: Indices) -> tuple[Indices, Indices]:
-        """Return of a site's positions in ``dataset``'s training split those to learn from and those it holds out."""
+        """Split a site's positions in ``dataset``'s training split into those to learn from and those held out."""
         data = self.config.data
         purpose = SITE_VALIDATION if data.validated_at_sites else "site-holdout"
         seed = derive(self.config.seed, purpose, site)
@@ -216,19 +216,19 @@ class Division:
 
 
 def unheld(info: DatasetInfo, held: Mapping[str, Indices]) -> list[str]:
-    """Return a sentence on the classes of which no site holds anything out to be judged by, if there are any."""
+    """Return a sentence on the classes of which no site holds out an example, if there are any."""
     counts = sum(held.values(), np.zeros(len(info.classes), np.int64))
     there = np.repeat(np.arange(len(counts)), counts)
     sentence = lacking(there, info.classes, f"{info.unit} held out at the sites")
     return [sentence] if sentence else []
 
 
-def require_same_data(dataset: str, began: Mapping[str, str], found: Mapping[str, str]) -> None:
-    """Refuse data of another checksum than a run began with, by a FederationError; an empty one is not known."""
-    for name, was in began.items():
+def require_same_data(dataset: str, initial: Mapping[str, str], found: Mapping[str, str]) -> None:
+    """Raise FederationError for data of another checksum than the run's initial data; an empty one is unknown."""
+    for name, was in initial.items():
         now, of = found.get(name, ""), f" of {name}" if name else ""
         if was and now and was != now:
-            mend = "put back what was there, or begin a new run"
+            mend = "restore the earlier data, or start a new run"
             if kind_of(dataset) == FUNCTION:
                 mend = f"{dataset.partition(':')[2]} gave other data than before: fix its seed"
             raise FederationError(f"{OTHER_DATA} (checksum{of} {was[:16]}, now {now[:16]}): {mend}")
@@ -248,7 +248,7 @@ def _partition(division: Division, clients: int) -> Parts:
         config.partition,
         config.seed,
         None if split.owners is None else split.owners[positions],
-        whole=groups is not None,
+        together=groups is not None,
     )
     parts = parts.within(positions)
     if not after:

@@ -1,4 +1,4 @@
-"""Errors a user can act on: each is one sentence that says what, where, what is allowed and what to do."""
+"""Errors a user can act on: each is one sentence: what, where, what is allowed and what to do."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class NectarError(Exception):
     ----------
     sentence : str
         What this machine says.
-    told : str
-        What another machine is told in its place, where the sentence names places of this one.
+    reported : str
+        The sentence for another machine, where the first one names places of this one.
     """
 
-    def __init__(self, sentence: str, *, told: str = "") -> None:
+    def __init__(self, sentence: str, *, reported: str = "") -> None:
         super().__init__(sentence)
-        self.told = told
+        self.reported = reported
 
 
 class ConfigError(NectarError):
-    """A setting that does not exist, has the wrong type or lies out of its range."""
+    """A setting that does not exist, has the wrong type or is out of its range."""
 
 
 class DataError(NectarError):
@@ -34,7 +34,7 @@ class DataError(NectarError):
 
 
 class RowsError(DataError):
-    """A table whose rows do not fit what is asked of them: in a private run only the site itself learns how."""
+    """A table whose rows do not fit the run: in a private run only the site itself learns how."""
 
 
 class PayloadError(NectarError):
@@ -53,12 +53,12 @@ class DivergedError(FederationError):
 
 
 def one_line(text: str) -> str:
-    """Return what another machine said as one line, without line ends and terminal codes: a log's lines are ours."""
+    """Return another machine's text as one line, without line ends and terminal codes: a log's lines are ours."""
     return "".join(character if character.isprintable() else " " for character in text)
 
 
 def reason(text: str) -> str:
-    """Return what another machine said as one line of at most ``REASON_LENGTH`` characters."""
+    """Return another machine's text as one line of at most ``REASON_LENGTH`` characters."""
     line = one_line(text[: REASON_LENGTH + 1])
     return line if len(line) <= REASON_LENGTH else f"{line[: REASON_LENGTH - 1]}…"
 
@@ -69,7 +69,7 @@ def short_reason(error: Exception) -> str:
 
 
 # ---- nearest words -------------------------------------------------------------------------------
-# What was most likely meant by a word that there is none of.
+# The most likely meaning of an unknown word.
 
 
 def fold(word: str) -> str:

@@ -1,4 +1,4 @@
-"""The registry of methods: a new one is one line. Nothing is imported until asked for."""
+"""The registry of methods: a new one is one line. Nothing is imported before it is used."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Method:
     settings : str or type
         A ``common.settings.base.Settings``.
     private : bool
-        Whether all that its devices send is covered by noise where ``privacy.noise_multiplier`` is above 0, but for
+        Whether all that its devices send is covered by noise where ``privacy.noise_multiplier`` is above 0, except
         what its settings say is ``unprotected``. This and what follows is no claim that a method can inherit.
     averages : bool
         Whether its server learns from the sites' models by ``Strategy.average`` alone, so that a median can take the
@@ -69,7 +69,7 @@ class Method:
     on : tuple of str
         The methods whose files its own import. FedAvg's count for every run.
     parts : tuple of str
-        Modules of its own beside those of its name.
+        Its modules in addition to those of its name.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Method:
     parts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Take a class for its path."""
+        """Accept a class in place of its path."""
         given = {name: vars(self)[name] for name in ("strategy", "client", "settings")}
         vars(self).update({k: v if isinstance(v, str) else path_of(v) for k, v in given.items()})
 
@@ -122,7 +122,7 @@ def _own(
 _AVERAGED: dict[str, Any] = {"server": "fedavg:FedAvg", "averages": True}
 _TRAINED: dict[str, Any] = {"client": "fedavg:FedAvgClient"}
 _COUNTED: dict[str, Any] = {"client": "device:DeviceClient"}
-"""Of a device that is asked for nothing but evaluations."""
+"""Of a device that only evaluates."""
 
 
 METHODS: dict[str, Method] = {
@@ -239,7 +239,7 @@ def resolve(name: str) -> Method:
 
 
 def not_taken(name: str, kind: str, dataset: str) -> str:
-    """Say why a method cannot learn from data of a kind; nothing if it can."""
+    """Return why a method cannot learn from data of a kind; empty if it can."""
     taken = resolve(name).takes
     if kind in taken:
         return ""
@@ -277,7 +277,7 @@ def settings_class(name: str) -> type[Settings]:
 
 
 def settings_of(method: Method) -> type[Settings]:
-    """Import the settings class of a method; ConfigError if it cannot be imported, or is none."""
+    """Import the settings class of a method; ConfigError if it cannot be imported, or is not one."""
     found = load(method.settings)
     if not (isinstance(found, type) and issubclass(found, Settings)):
         raise ConfigError(
@@ -285,5 +285,5 @@ def settings_of(method: Method) -> type[Settings]:
             "common.settings.base.Settings."
         )
     if not inspect.ismethod(found.needs):
-        raise ConfigError(f"{found.__name__}.needs must be a classmethod: nobody has settings yet.")
+        raise ConfigError(f"{found.__name__}.needs must be a classmethod: the class calls it.")
     return found

@@ -19,10 +19,10 @@ IN_PROCESS, RAY, SUPERLINK = ENGINES = ("in-process", "ray", "superlink")
 #: the clause of a server's sentence that names nodes which do not answer; `nectar status` finds them by it
 SILENT = "online and busy or not answering: "
 
-#: stands for all of them where images are told by site; no site can be called so
+#: names all of them where images are listed by site; no site can have this name
 ALL_SITES = "all sites"
 
-#: the file in a site's state with the model of its own that it judged last
+#: the file in a site's state with its own model that it evaluated last
 KEPT_MODEL = "model.safetensors"
 
 _LONGEST = 64
@@ -36,7 +36,7 @@ _UNSEEN = re.compile(
 
 
 def is_site_name(text: str) -> bool:
-    """Return whether a site can be called so: the one place that judges it, at a site, at the server and in a record.
+    """Return whether a site can have this name: the only check, at a site, the server and in a record.
 
     1 to 64 characters in Unicode's form NFC, a letter or digit first: letters and digits of any script, their marks,
     dots, dashes, underscores, and single spaces inside. So neither a control, nor a mark of direction or of no width,
@@ -56,10 +56,10 @@ def is_site_name(text: str) -> bool:
 
 
 def site_slug(name: str) -> str:
-    """Return what stands for a site in names of files: the name, where it is of ASCII letters, digits and ``._-``.
+    """Return the slug of a site in names of files: the name, where it is of ASCII letters, digits and ``._-``.
 
     Another is given the letters that ASCII has, and after a ``~``, which no name has, the start of its SHA-256: so no
-    two names have one slug, whoever chose them.
+    two names share a slug, even chosen on purpose.
     """
     if _PLAIN.fullmatch(name) or name == ALL_SITES:
         return name
@@ -110,7 +110,7 @@ def folder_sites(folders: str) -> tuple[str, ...]:
 
 
 def _called(folder: str) -> str:
-    """Return what a site with this folder, or table, is called."""
+    """Return the name of a site with this folder, or table."""
     name = unicodedata.normalize("NFC", PurePath(folder).name).removesuffix(".csv")
     if is_site_name(name):
         return name
@@ -118,13 +118,13 @@ def _called(folder: str) -> str:
 
 
 def partition_name(index: object) -> str:
-    """Return what draws of the holder of a partition go by, whatever its node is called."""
+    """Return the name that seeds the draws of a partition's holder, independent of its node's name."""
     return f"partition-{index}"
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One member, as the roll call found it.
+    """One site, as the roll call found it.
 
     ``drawn_as`` is what its draws and its place in the order go by: the partition of a known data set that it holds,
     so that a simulation has the same, else its name.
@@ -142,19 +142,19 @@ class Site:
     data: str = ""  # the checksum of what it reads, if that is not a real site's own
 
     def __post_init__(self) -> None:
-        """Let draws go by the name where nothing else is said."""
+        """Seed draws by the name unless another one is given."""
         if not self.drawn_as:
             object.__setattr__(self, "drawn_as", self.name)
 
 
 def engine_of(sites: Iterable[Site]) -> str:
-    """Return what the run is of: one SuperNode of its own makes it a federation."""
+    """Return the run's engine: one real SuperNode makes it a federation."""
     found = {site.engine for site in sites}
     return next((engine for engine in (SUPERLINK, RAY) if engine in found), IN_PROCESS)
 
 
 def in_site_order(sites: Iterable[Site]) -> list[Site]:
-    """Return ``sites`` sorted by what they draw as; FederationError if two carry the same name."""
+    """Return ``sites`` sorted by the names that seed their draws; FederationError if two have the same name."""
     ordered = sorted(sites, key=lambda site: (site_order(site.drawn_as), site_order(site.name)))
     for pair in pairwise(sorted(ordered, key=lambda site: site.name)):
         if pair[0].name == pair[1].name:
@@ -163,7 +163,7 @@ def in_site_order(sites: Iterable[Site]) -> list[Site]:
 
 
 def namesakes(sites: Sequence[Site]) -> str:
-    """Say that ``sites``, of which there are two or more, bear one name."""
+    """Describe that two or more ``sites`` have the same name."""
     nodes = sorted(site.node_id for site in sites)
     return (
         f"two nodes call themselves '{sites[0].name}' (node ids {nodes[0]} and {nodes[1]}): give every SuperNode its "

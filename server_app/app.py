@@ -128,7 +128,7 @@ def prepare(config: Config, *, tell: bool = True) -> Start:
     """Make what a run begins with, or raise NectarError; ``tell``: log which file the weights come from."""
     division = Division(config)
     require_classes(division.run)
-    weights = None if config.resume else starting_weights(division.run, tell=tell)
+    weights = None if config.resume else starting_weights(division.run, announce=tell)
     strategy = make_strategy(division.run)
     require_dp_sgd_step(division.run)
     return Start(division, weights, strategy)

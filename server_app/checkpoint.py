@@ -95,7 +95,7 @@ class Checkpoint:
         apart = {name: digest for name, digest in large.items() if digest in before}
         path.parent.mkdir(parents=True, exist_ok=True)
         weights = {f"weights.{k}": t for k, t in self.weights.items()}
-        tensor_file.save(path, weights | kept, meta, apart=apart)
+        tensor_file.save(path, weights | kept, meta, separate=apart)
         tensor_file.collect(path.parent)
 
     @classmethod

@@ -228,7 +228,7 @@ class Recorder:
 
 def _tell_copies(result: RoundResult) -> None:
     """Log how many of the round's images are copies: each time that there are some, else in the first round."""
-    copies = Copies.told(result.outcome.accepted.values())
+    copies = Copies.reported(result.outcome.accepted.values())
     if copies is not None and copies.found:
         logger.warning("REAL IMAGES, round %d: %s", result.server_round, copies.sentence())
     elif copies is not None and result.server_round == 1:
@@ -269,7 +269,7 @@ def line_of(result: RoundResult) -> dict[str, Any]:
     if fewer := {key: len(own) for key, own in sent.items() if 0 < len(own) < len(accepted)}:
         line[FEWER] = fewer
     line["bytes"] = {"down": dict(result.bytes_down), "up": dict(result.bytes_up)}
-    copies = Copies.told(accepted.values())
+    copies = Copies.reported(accepted.values())
     line["copies"] = asdict(copies) if copies is not None else None
     line["floats_up"] = result.outcome.floats_up
     line["devices"] = devices

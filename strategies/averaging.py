@@ -73,12 +73,12 @@ class Mean:
         return mean
 
 
-def average_of(run: Run, like: Weights, apart: Collection[str] = ()) -> Mean | RobustMean:
-    """Return what a run averages its replies by; ``apart`` are no parameters, beside the model's own of this kind."""
+def average_of(run: Run, like: Weights, exclude: Collection[str] = ()) -> Mean | RobustMean:
+    """Return the averaging rule of a run; ``exclude`` and the model's statistics are not parameters."""
     if not run.config.federation.combines:
         return Mean(like)
     statistics = frozenset(run.spec.names).difference(run.spec.trained)
-    return RobustMean(like, run.config.federation, statistics.union(apart))
+    return RobustMean(like, run.config.federation, statistics.union(exclude))
 
 
 # ---- robust means --------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ def average_of(run: Run, like: Weights, apart: Collection[str] = ()) -> Mean | R
 
 logger = getLogger("flwr")
 
-#: what a product that ought to be whole may lack of it: 0.29 * 100 is 28.999...
+#: by how much a product that should be an integer may fall short of it: 0.29 * 100 is 28.999...
 _ROUNDED = 1e-9
 
 
@@ -114,21 +114,21 @@ def _ordered(stacked: Tensor) -> Tensor:
 
 
 def squared_distances(rows: Sequence[Mapping[str, Tensor]], names: Iterable[str]) -> Tensor:
-    """Return how far replies lie apart in the tensors of these names, float64 [n, n].
+    """Return the squared distances between replies over the tensors of these names, float64 [n, n].
 
-    Differences are squared one by one: of sums of squares and products nothing would be left beside a huge reply.
+    Differences are squared one by one: next to a huge reply, sums of squares and products would cancel.
     """
-    apart = torch.zeros(len(rows), len(rows), dtype=torch.float64)
+    squared = torch.zeros(len(rows), len(rows), dtype=torch.float64)
     for name in names:
         for parts in pieces(*(row[name] for row in rows)):
             flat = torch.stack(parts).double().reshape(len(rows), -1)
             for i in range(len(rows) - 1):
-                apart[i, i + 1 :] += (flat[i + 1 :] - flat[i]).square_().sum(1)
-    return apart + apart.T
+                squared[i, i + 1 :] += (flat[i + 1 :] - flat[i]).square_().sum(1)
+    return squared + squared.T
 
 
 def krum_order(distances: Tensor, byzantine: int, kept: int) -> list[int]:
-    """Return which of n replies Krum keeps, the best first, of equal ones the first.
+    """Return the indices of the replies that Krum keeps, the best first, ties by order.
 
     Those are best whose squared ``distances`` to the n - f - 2 nearest others have the least sum, where f are
     ``byzantine`` and n is at least 2 f + 3. All but f are ``kept`` at the most.
@@ -142,9 +142,9 @@ def krum_order(distances: Tensor, byzantine: int, kept: int) -> list[int]:
 class RobustMean:
     """The median, trimmed mean or Krum's choice of what is added; every site counts once, whatever its share.
 
-    All that is added is held until the end: no sum has what they need. What is no parameter (running statistics,
-    counters) has no part in Krum's distances, where its size would drown them, and so would let a chosen reply lie
-    about it: there the median of all is taken.
+    All that is added is held until the end: no sum has what they need. Tensors that are not parameters (running
+    statistics, counters) are left out of Krum's distances, where their size would dominate and a chosen reply could
+    falsify them: they get the median over all replies.
 
     Parameters
     ----------
@@ -152,16 +152,16 @@ class RobustMean:
         Gives the names, shapes, dtypes and the codec of the result.
     federation : FederationSettings
         The rule, ``trim``, ``byzantine`` and ``kept``.
-    apart : collection of str
-        The tensors that are no parameters.
+    exclude : collection of str
+        The tensors that are not parameters.
     """
 
     def __init__(
-        self, like: Weights, federation: FederationSettings, apart: Collection[str] = ()
+        self, like: Weights, federation: FederationSettings, exclude: Collection[str] = ()
     ) -> None:
         self._like, self._federation = like, federation
         floating = (name for name, t in like.read_only.items() if t.is_floating_point())
-        self._measured = frozenset(floating).difference(apart)
+        self._measured = frozenset(floating).difference(exclude)
         self._rows: list[Mapping[str, Tensor]] = []
         self.total = 0.0
 
@@ -171,21 +171,21 @@ class RobustMean:
         self.total += 1
 
     def result(self) -> Weights:
-        """Return what the rule makes of what was added, of which there has to be some; that is let go of."""
+        """Return the rule's result for the added weights, at least one, and release them."""
         rows, self._rows = self._rows, []
         by_itself = self._trimmed if self._federation.robust == "trimmed" else median
         chosen, found = self._chosen(rows), {}
         for name, like in self._like.read_only.items():
-            whole = chosen and name in self._measured
-            each = [row[name] for row in (chosen if whole else rows)]
-            found[name] = _combined(each, like.dtype, _mean if whole else by_itself)
+            from_chosen = chosen and name in self._measured
+            each = [row[name] for row in (chosen if from_chosen else rows)]
+            found[name] = _combined(each, like.dtype, _mean if from_chosen else by_itself)
         return Weights(found, self._like.codec)
 
     def _trimmed(self, stacked: Tensor) -> Tensor:
         return trimmed_mean(stacked, self._federation.trim)
 
     def _chosen(self, rows: Sequence[Mapping[str, Tensor]]) -> list[Mapping[str, Tensor]]:
-        """Return the replies whose mean Krum takes; none where each number is judged by itself."""
+        """Return the replies whose mean Krum takes; none under rules for single numbers."""
         federation, f = self._federation, self._federation.byzantine
         if federation.robust != "krum" or not self._measured:
             return []
@@ -206,7 +206,7 @@ def _mean(stacked: Tensor) -> Tensor:
 def _combined(
     tensors: Sequence[Tensor], dtype: torch.dtype, rule: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Return what ``rule`` makes of tensors of one shape, rounded once; a piece at a time."""
+    """Return ``rule`` applied to tensors of one shape, rounded once; a piece at a time."""
     found = torch.empty(tensors[0].shape, dtype=dtype)
     for part, *each in pieces(found, *tensors):
         part.copy_(rule(torch.stack(each)))
@@ -246,7 +246,7 @@ class ServerOptimizer:
 
     @classmethod
     def of(cls, settings: Settings, spec: WeightsSpec) -> ServerOptimizer | None:
-        """Return the optimiser that ``settings`` ask for; None if they take the mean as it is, or know none."""
+        """Return the optimiser that ``settings`` ask for; None if they use the plain mean, or have no such setting."""
         if not isinstance(settings, FedAvgSettings):
             return None
         plain = settings.server_optimizer == "sgd" and settings.server_lr == 1

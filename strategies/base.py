@@ -82,9 +82,9 @@ class Strategy(Federated):
         picked = torch.randperm(len(self.sites), generator=rng)[:size].tolist()
         return [self.sites[i] for i in sorted(picked)]
 
-    def average(self, like: Weights, apart: Collection[str] = ()) -> Mean | RobustMean:
-        """Return what averages weights of the form of ``like``: their mean, or as ``federation.robust`` says."""
-        return average_of(self.run, like, apart)
+    def average(self, like: Weights, exclude: Collection[str] = ()) -> Mean | RobustMean:
+        """Return the averaging of weights like ``like``: their mean, or the rule of ``federation.robust``."""
+        return average_of(self.run, like, exclude)
 
     # ---- a method inside this one ---------------------------------------------------------------------
 
@@ -97,7 +97,7 @@ class Strategy(Federated):
         Raises
         ------
         ConfigError
-            If it is no strategy of Nectar's kind, which alone says what it sends and what it makes of replies.
+            If it is not one of Nectar's own strategies, which define what is sent and how replies are used.
         """
         inner = strategy_class(method)(self.run.of(method), self.record_id)
         inner.members = self.members
@@ -116,7 +116,7 @@ class Strategy(Federated):
         return {**super().checkpoint(), **moments}
 
     def restore(self, state: State) -> None:
-        """Take back what ``checkpoint`` returned."""
+        """Restore what ``checkpoint`` returned."""
         if self._optimizer is not None:
             self._optimizer.moments = state[_OPTIMIZER]
         super().restore({name: kept for name, kept in state.items() if name != _OPTIMIZER})
@@ -129,18 +129,18 @@ class Strategy(Federated):
         """Choose the round's sites and compose a message for each, in site order."""
         self.ensure_roll_call(grid)
         weights = weights_from(self.run, arrays)
-        begun, sites = self.begin(server_round, weights), self.choose(server_round)
+        open_round, sites = self.begin(server_round, weights), self.choose(server_round)
         plan = self.instructions(server_round, weights, sites)
-        return begun.compose(plan, sites, config, arrays)
+        return open_round.compose(plan, sites, config, arrays)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Validate the replies and let the method make new weights of the accepted ones."""
-        begun, members = self.round, self.members
-        weights = self.advance(server_round, begun.weights, begun.accepted(replies))
+        open_round, members = self.round, self.members
+        weights = self.advance(server_round, open_round.weights, open_round.accepted(replies))
         self.end()
-        begun.require_finite(weights)
+        open_round.require_finite(weights)
         members.last_accepted_round |= dict.fromkeys(self.outcome.accepted, server_round)
         members.accepted_this_process |= self.outcome.accepted.keys()
         return arrays_from(weights), _mean_figures([*self.outcome.accepted.values()])

@@ -1,4 +1,4 @@
-"""Training on all data in one place, the upper bound: no site is asked for anything."""
+"""Training on all data in one place, the upper bound: nothing is requested of the sites."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from strategies.exchange.rules import Rule
 class Central(Strategy):
     """Trains the model on the union of the partitions, sum_k E ceil(n_k / B) steps a round.
 
-    Simulation only: a site with data of its own keeps it.
+    Simulation only: a site's own data never leave it.
     """
 
     def instructions(
         self, server_round: int, weights: Weights, sites: Sequence[Site]
     ) -> Mapping[str, Instruction]:
-        """Ask nobody; FederationError if a site's data are its own, or the server has not read them."""
+        """Send nothing; FederationError if a site has its own data, or the server has not read them."""
         own = [site.name for site in sites if not site.partitions]
         if own:
             raise FederationError(
-                f"method=central trains on everybody's data in one place, and {', '.join(own)} "
+                f"method=central trains on the data of all sites in one place, and {', '.join(own)} "
                 f"{'has' if len(own) == 1 else 'have'} data of their own, which do not leave: choose another method"
             )
         return {}
@@ -45,7 +45,7 @@ class Central(Strategy):
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Return the weights after the round's steps."""
         for _ in uploads:
-            raise RuntimeError("nobody was asked")
+            raise RuntimeError("no site was asked")
         return self.trained_on(self._union(), server_round, weights)
 
     def trained_on(self, samples: Samples, server_round: int, weights: Weights) -> Weights:
@@ -66,7 +66,7 @@ class Central(Strategy):
         return Weights.of(model, weights.codec)
 
     def _union(self) -> Samples:
-        """Return what the sites of this round learn from, in the order of the sites."""
+        """Return this round's training sets, in the order of the sites."""
         run, division, number = self.run, Division(self.run.config), self.sites[0].partitions
         dataset, shares = division.dataset, division.partition(number)
         positions = [

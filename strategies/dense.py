@@ -30,7 +30,7 @@ class DENSE(FedAvg):
     A round that distils holds the models of all its sites at once, and takes the passes of all of them for each
     gradient of an image. Nothing is kept from one distillation to the next.
 
-    A run of one round is the paper's. One that is resumed for more rounds goes on from the student that its last round
+    A run of one round is the paper's. One resumed for more rounds continues from the student that its last round
     left.
     """
 
@@ -40,7 +40,7 @@ class DENSE(FedAvg):
         if run.config.model.stays_in_part:
             raise ConfigError(
                 f"{run.config.model.what_stays} leaves a part of the model at the sites, and "
-                f"method={run.config.method} asks the sites' whole models at the server: leave it out"
+                f"method={run.config.method} needs the sites' complete models at the server: leave it out"
             )
         try:
             draws = generator(run.config.seed, "dense", device=run.device)
@@ -63,8 +63,8 @@ class DENSE(FedAvg):
         models, self._models = self._models, None
         if models is None:
             return average
-        begun = average if self.settings.student_start == "average" else weights
-        return self._distilled(server_round, begun, Ensemble(models))
+        initial = average if self.settings.student_start == "average" else weights
+        return self._distilled(server_round, initial, Ensemble(models))
 
     def take(self, upload: Upload) -> None:
         """Keep the site's model in a round that distils."""
@@ -79,9 +79,9 @@ class DENSE(FedAvg):
         weights.load_into(model)
         return model
 
-    def _distilled(self, server_round: int, begun: Weights, ensemble: Ensemble) -> Weights:
-        """Return the weights of a student begun with ``begun``; DivergedError if a loss leaves the finite numbers."""
-        student, seed = self._model(begun), self.run.config.seed
+    def _distilled(self, server_round: int, initial: Weights, ensemble: Ensemble) -> Weights:
+        """Return a student's weights, trained from ``initial``; DivergedError if a loss leaves the finite numbers."""
+        student, seed = self._model(initial), self.run.config.seed
         distillation = Distillation(
             student,
             ensemble,
@@ -97,7 +97,7 @@ class DENSE(FedAvg):
         if losses is not None:
             self._told = {"generator-loss": losses.generator, "student-loss": losses.student}
             self._pictures = {ALL_SITES: self._newest(distillation)}
-        return Weights.of(student, begun.codec)
+        return Weights.of(student, initial.codec)
 
     def _iterated(self, server_round: int, distillation: Distillation) -> Losses | None:
         """Run all iterations and return the losses of the last one."""

@@ -28,7 +28,7 @@ _OTHERS = "others"
 
 
 class FedAF(FedDM):
-    """FedDM's server with L_LGKM beside the cross-entropy, which sends V with the next round's weights."""
+    """FedDM's server with L_LGKM added to the cross-entropy, which sends V with the next round's weights."""
 
     phase = "condense"
 
@@ -53,7 +53,7 @@ class FedAF(FedDM):
         return {
             IMAGES: super().validation_rules()[""],
             LOGITS: Rule(
-                "what a site cuts its logits to; `federation.clip`, beside the round's others",
+                "what a site cuts its logits to; `federation.clip`, relative to the round's others",
                 "every site's next round",
                 "the run's checkpoints",
                 candidate=_longest_row,
@@ -105,7 +105,7 @@ class FedAF(FedDM):
         return {**kept, _OTHERS: [self._others[VECTORS], self._others[LABELS]]}
 
     def load_state_dict(self, state: State) -> None:
-        """Take it back."""
+        """Restore the state."""
         super().load_state_dict({name: kept for name, kept in state.items() if name != _OTHERS})
         if _OTHERS in state:
             vectors, labels = state[_OTHERS]

@@ -24,7 +24,7 @@ class FedAvg(Strategy):
         return {site.name: train for site in sites}
 
     def validation_rules(self) -> Mapping[str, Rule]:
-        """Believe a model beside the others'."""
+        """Accept a model whose update is not far longer than the others'."""
         return {"": model_rule()}
 
     def resulting_model(self, weights: Weights, upload: Upload) -> Weights:
@@ -49,4 +49,4 @@ class FedAvg(Strategy):
         return mean.result()
 
     def take(self, upload: Upload) -> None:
-        """Make further use of an accepted upload, which is let go of then; here there is none."""
+        """Make further use of an accepted upload before it is released; by default nothing."""

@@ -31,7 +31,7 @@ class FedDF(FedAvg):
         if run.config.model.stays_in_part:
             raise ConfigError(
                 f"{run.config.model.what_stays} leaves a part of the model at the sites, and method=feddf asks the "
-                "sites' whole models at the server: leave it out"
+                "sites' complete models at the server: leave it out"
             )
         self._images = public_images(run)
 

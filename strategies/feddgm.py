@@ -50,7 +50,7 @@ class _Union:
     labels: list[Tensor] = field(default_factory=list)
 
     def samples(self) -> Samples:
-        """Return them as a training set."""
+        """Return the images as a training set."""
         return Samples.of(torch.cat(self.images), torch.cat(self.labels))
 
 
@@ -58,7 +58,7 @@ class FedDGM(Strategy):
     """Distils a set of images of every site's trajectory, and trains global models and surrogates on their union.
 
     The run's weights are the surrogate theta_g of the run's own model; the others, and the global models w_g, are
-    kept here. Each goes on from its values of the last round, on the images of this round alone.
+    kept by the server. Each continues from its values of the last round, on this round's images only.
     """
 
     def __init__(self, run: Run, record_id: str = "run") -> None:
@@ -94,7 +94,7 @@ class FedDGM(Strategy):
         return Weights(self._surrogates[architecture].tensors, weights.codec)
 
     def validation_rules(self) -> Mapping[str, Rule]:
-        """Believe a surrogate beside those of its depth."""
+        """Accept a surrogate whose update is not far longer than those of its depth."""
         return {
             "": model_rule(
                 "the distillation of that site's images", "nothing but what is distilled"
@@ -173,7 +173,7 @@ class FedDGM(Strategy):
         return {**self._models.extra_models(arrays), **others}
 
     def pictures(self) -> Mapping[str, SyntheticImages]:
-        """Return what was distilled of each site's weights in the last round."""
+        """Return the images distilled from each site's weights in the last round."""
         return self._pictures
 
     def notes(self) -> Mapping[str, Any]:
@@ -181,7 +181,7 @@ class FedDGM(Strategy):
         return {"matching": self._distillation.notes}
 
     def state_dict(self) -> State:
-        """Return all models but the run's own surrogate, and the latents where the next round goes on from them."""
+        """Return all models but the run's own surrogate, and the latents where the next round continues from them."""
         return {
             LEARNED: self._models.state_dict(),
             "surrogates": {name: dict(held.tensors) for name, held in self._surrogates.items()},
@@ -189,7 +189,7 @@ class FedDGM(Strategy):
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Take them back."""
+        """Restore the state."""
         self._models.load_state_dict(state[LEARNED])
         self._surrogates = {name: Weights(dict(held)) for name, held in state["surrogates"].items()}
         self._distillation.load_state_dict(state["distillation"])
@@ -260,7 +260,7 @@ class SurrogateDistillation:
         s, device = self._settings, self._run.device
         model = self._run.with_model(architecture).build_model()
         labels = [self._labels(one.site) for one in ended]
-        begun = [
+        initial = [
             self._begin(server_round, one.site, of_site)
             for one, of_site in zip(ended, labels, strict=True)
         ]
@@ -274,13 +274,13 @@ class SurrogateDistillation:
                     for n in start.tensors
                 },
             ),
-            self._renderer(begun[0], several=len(ended) > 1),
-            [pack(parts) for parts in zip(*(z.tensors for z in begun), strict=True)],
+            self._renderer(initial[0], several=len(ended) > 1),
+            [pack(parts) for parts in zip(*(z.tensors for z in initial), strict=True)],
             pack(labels),
             pack([torch.tensor(s.step_size, device=device)] * len(ended)),
             training=InnerTraining(s.inner_epochs, s.inner_batch, augmentation.parse(s.dsa)),
             iterations=s.iterations,
-            latent_lrs=begun[0].rates,
+            latent_lrs=initial[0].rates,
             step_lr=s.step_lr,
             momentum=s.latent_momentum,
             generator=self._draws("matching", server_round, ended[0].site.drawn_as),
@@ -297,7 +297,7 @@ class SurrogateDistillation:
         return list(zip(unpack(found.data.images), labels, strict=True))
 
     def _rows(self, labels: Sequence[Tensor]) -> int:
-        """Return the rows that hold ``chunk`` images; a row is an image, of several sites a whole set."""
+        """Return the rows that hold ``chunk`` images; a row is one image, or with several sites a full set."""
         chunk = self._settings.chunk
         return chunk if len(labels) == 1 or not chunk else max(1, chunk // len(labels[0]))
 
@@ -345,14 +345,14 @@ class SurrogateDistillation:
         return {site: list(tensors) for site, tensors in self._latents.items()}
 
     def load_state_dict(self, state: State) -> None:
-        """Take them back."""
+        """Restore the state."""
         self._latents = {site: tuple(tensors) for site, tensors in state.items()}
 
 
 def _packing(
     sites: int,
 ) -> tuple[Callable[[Sequence[Tensor]], Tensor], Callable[[Tensor], list[Tensor]]]:
-    """Return what puts the tensors of all sites into one, and what takes it apart; one site's stays as it is."""
+    """Return the functions that stack and unstack all sites' tensors; a single site's is left unchanged."""
     if sites == 1:
         return lambda tensors: tensors[0], lambda tensor: [tensor]
     return lambda tensors: torch.stack(list(tensors)), lambda tensor: list(tensor)
@@ -371,7 +371,7 @@ def image_generator(run: Run) -> ImageGenerator:
     Raises
     ------
     ConfigError
-        If it makes other images or classes than the run's, has not the space that is asked for, or cannot be had.
+        If it makes other images or classes than the run's, has not the requested space, or cannot be obtained.
     """
     settings = run.settings(FedDGMSettings)
     if settings.generator == "pixels":

@@ -20,7 +20,7 @@ class FedDM(SurrogateServer):
     def fewest(self) -> int:
         """ipc, which says nothing of how many a site has; a class that begins as real images may have fewer.
 
-        So may one of the largest shares: whoever softens may be wrong about some.
+        So may one of the largest shares: softened labels may be wrong for some.
         """
         settings = self.run.config.settings
         real = not isinstance(settings, FedDMSettings) or settings.start == "real"
@@ -28,7 +28,7 @@ class FedDM(SurrogateServer):
 
     @property
     def half(self) -> bool:
-        """What ``side`` says."""
+        """Whether ``side`` is half."""
         settings = self.run.config.settings
         return isinstance(settings, FedDMSettings) and settings.side == "half"
 

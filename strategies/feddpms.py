@@ -71,7 +71,7 @@ class FedDPMS(FedVAE):
         self._scarce: dict[str, tuple[int, ...]] = {}
         self._sharers: dict[str, Mapping[str, float]] = {}
 
-    # ---- what a site is asked -------------------------------------------------------------------------
+    # ---- what a site is to do -------------------------------------------------------------------------
 
     def instructions(
         self, server_round: int, weights: Weights, sites: Sequence[Site]
@@ -100,14 +100,14 @@ class FedDPMS(FedVAE):
     # ---- what comes back ------------------------------------------------------------------------------
 
     def validation_rules(self) -> Mapping[str, Rule]:
-        """Believe models and decoders beside the others', and latents as long as clip and noise allow."""
+        """Accept models and decoders near the others' length, and latents as long as clip and noise allow."""
         d, settings = self._latent, self.settings
-        code = min(settings.clip or math.inf, math.sqrt(d))  # each number of a code lies in [0, 1]
+        code = min(settings.clip or math.inf, math.sqrt(d))  # each number of a code is in [0, 1]
         return {
             "": model_rule(),
             WEIGHTS: model_rule(),
             DECODER: compared_rule(
-                "`federation.max_update`, beside the round's other decoders",
+                "`federation.max_update`, relative to the round's other decoders",
                 self._first_decoder,
                 DECODER,
                 "the average of decoders, and with it every site that is helped",
@@ -142,8 +142,8 @@ class FedDPMS(FedVAE):
         payload, least = upload.payload, self._multiplier(1)
         if not isinstance(payload, Bundle) or MEANS not in payload.parts:
             return
-        told = len(payload.part(MEANS, Tensors)[LABELS]) or NOISE_MULTIPLIER in upload.metrics
-        message = upload.metrics.get(NOISE_MULTIPLIER, math.nan if told else least)
+        noisy = len(payload.part(MEANS, Tensors)[LABELS]) or NOISE_MULTIPLIER in upload.metrics
+        message = upload.metrics.get(NOISE_MULTIPLIER, math.nan if noisy else least)
         most = self._multiplier(max(1, upload.examples))
         if not least * (1 - 1e-6) <= message <= most * (1 + 1e-6):
             raise PayloadError(
@@ -172,7 +172,7 @@ class FedDPMS(FedVAE):
         return super().share(upload)
 
     def take(self, upload: Upload) -> None:
-        """Keep what came beside the model."""
+        """Keep what came with the model."""
         if not isinstance(upload.payload, Bundle):
             return
         parts, name = upload.payload.parts, upload.site.name
@@ -231,7 +231,7 @@ class FedDPMS(FedVAE):
         }
 
     def pictures(self) -> Mapping[str, SyntheticImages]:
-        """Return what the decoder makes of the means that the sites shared this round."""
+        """Return the images decoded from the means that the sites shared this round."""
         if self._decoder is None:
             return {}
         decoder = start_decoder(self.run)
@@ -253,7 +253,7 @@ class FedDPMS(FedVAE):
         return {**super().state_dict(), **decoder, **kept}
 
     def load_state_dict(self, state: State) -> None:
-        """Take it back."""
+        """Restore the state."""
         super().load_state_dict(state)
         self._decoder = Weights(dict(state[DECODER])) if DECODER in state else None
         self.exchange.load_state_dict(state["exchange"])
@@ -274,7 +274,7 @@ class LatentExchange:
     helped : dict of str to str
         Who helped each site that has been helped (B).
     scarce : dict of str to tuple of int
-        H_i of the sites that have told it and are not helped yet.
+        H_i of the sites that have reported it and are not helped yet.
     asked : dict of str to int
         How often each site was asked to share. A reply that is lost has left the site all the same.
     """
@@ -287,7 +287,7 @@ class LatentExchange:
         self._out: dict[str, str] = {}
 
     def match(self, site: str) -> str | None:
-        """Return who is to help ``site`` this round, and note it; None if nobody is."""
+        """Return which site helps ``site`` this round, and note it; None if there is no such site."""
         if site in self.helped or site not in self.scarce:
             return None
         abundant = {j: self.classes_of(j) for j in sorted(self.shared, key=site_order)}
@@ -308,11 +308,11 @@ class LatentExchange:
         return sorted(set(self.shared[site][LABELS].tolist()))
 
     def overall(self, site: str) -> Tensors:
-        """Return what ``site`` shared with the mean over all that all sites shared instead of each vector."""
-        told = self.shared[site]
+        """Return ``site``'s shared means with each vector replaced by the mean over all sites' vectors."""
+        shared = self.shared[site]
         everything = torch.cat([means[VECTORS] for means in self.shared.values()])
         return latent_means(
-            everything.mean(0).repeat(len(told[LABELS]), 1), told[LABELS], told.codec
+            everything.mean(0).repeat(len(shared[LABELS]), 1), shared[LABELS], shared.codec
         )
 
     def confirm(
@@ -326,7 +326,7 @@ class LatentExchange:
         Parameters
         ----------
         shared, scarce : mapping
-            What came beside the models, by site.
+            What came with the models, by site.
         """
         accepted = outcome.accepted
         self.shared |= {site: means for site, means in shared.items() if site in accepted}
@@ -340,7 +340,7 @@ class LatentExchange:
         return came_about
 
     def state_dict(self) -> State:
-        """Return it all, as a checkpoint holds it."""
+        """Return the complete state for a checkpoint."""
         return {
             "vectors": {site: means[VECTORS] for site, means in self.shared.items()},
             "labels": {site: means[LABELS] for site, means in self.shared.items()},
@@ -350,7 +350,7 @@ class LatentExchange:
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Take it back."""
+        """Restore the state."""
         vectors, labels = state["vectors"], state["labels"]
         self.shared = {site: latent_means(vectors[site], labels[site]) for site in vectors}
         self.helped, self.asked = dict(state["helped"]), dict(state["asked"])

@@ -47,5 +47,5 @@ class FedDyn(FedAvg):
         return {_H: dict(self._h)}
 
     def load_state_dict(self, state: State) -> None:
-        """Take back h."""
+        """Restore h."""
         self._h = dict(state[_H])

@@ -1,7 +1,7 @@
 """What Nectar's loop, a round and a record ask of any strategy, one of Nectar's methods or one of Flower's.
 
-``Federated`` is a Flower Strategy that knows its sites, is asked what it believes of a reply, and says what it learned,
-shows and keeps. What is written here holds where a strategy says nothing else.
+``Federated`` is a Flower Strategy that knows its sites, decides what it accepts of a reply, and says what it learned,
+shows and keeps. These are the defaults.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ class Federated(FlowerStrategy):
         self.run = run
         self.record_id = record_id
         self.members = Members(run.config.federation.sites)
-        # The round's account, for what a method exchanges beside its replies.
+        # The round's account, for what a method exchanges in addition to its replies.
         self.traffic: Traffic | None = None
         self.trials = FiniteChecks(run)
 
-    # ---- what is believed of a reply ------------------------------------------------------------------
+    # ---- what is accepted of a reply ------------------------------------------------------------------
 
     @abstractmethod
     def validation_rules(self) -> Mapping[str, Rule]:
@@ -127,7 +127,7 @@ class Federated(FlowerStrategy):
         return replace(upload, payload=shorter)
 
     def initial_model(self, weights: Weights, site: Site) -> tuple[Weights, str]:
-        """Return the weights that a site's model began the round with, and its architecture for `Run.with_model`.
+        """Return the weights that a site's model started the round with, and its architecture for `Run.with_model`.
 
         Uploads are compared within one architecture.
         """
@@ -156,15 +156,15 @@ class Federated(FlowerStrategy):
         return {}
 
     def notes(self) -> Mapping[str, Any]:
-        """Return what the last round's line in the record says beside its figures: plain data, as JSON has it."""
+        """Return what the last round's line in the record holds besides its figures: plain data, as JSON has it."""
         return {}
 
     def state_dict(self) -> State:
-        """Return what a checkpoint must hold besides the weights."""
+        """Return the state that a checkpoint holds besides the weights."""
         return {}
 
     def load_state_dict(self, state: State) -> None:
-        """Take back what ``state_dict`` returned."""
+        """Restore what ``state_dict`` returned."""
         if state:
             raise FederationError(
                 f"{type(self).__name__} keeps no state, the checkpoint holds some"
@@ -179,7 +179,7 @@ class Federated(FlowerStrategy):
         return {**self.state_dict(), **{name: state for name, state in kept.items() if state}}
 
     def restore(self, state: State) -> None:
-        """Take back what ``checkpoint`` returned."""
+        """Restore what ``checkpoint`` returned."""
         if _SPENDING in state:
             self.members.spending.put_back(state[_SPENDING])
         if _LENGTHS in state:
@@ -205,7 +205,7 @@ class Federated(FlowerStrategy):
 
     @property
     def outcome(self) -> Outcome:
-        """What became of the round's replies."""
+        """The outcome of the round's replies."""
         return self.members.outcome
 
     @property
@@ -218,14 +218,14 @@ class Federated(FlowerStrategy):
     def begin(self, server_round: int, weights: Weights) -> OpenRound:
         """Begin a round, of which nothing is known yet, and return it."""
         self.members.outcome = Outcome()
-        self.members.round = begun = OpenRound(self, server_round, weights)
-        return begun
+        self.members.round = open_round = OpenRound(self, server_round, weights)
+        return open_round
 
     def require_going_on(self) -> None:
         """Raise FederationError where no round is to follow the one that has just been recorded."""
 
     def end(self) -> None:
-        """Let go of the round, whose messages hold the weights that it began with."""
+        """Let go of the round, whose messages hold its initial weights."""
         self.members.round = None
 
     @property
@@ -234,7 +234,7 @@ class Federated(FlowerStrategy):
         return self.round.max_reply_bytes
 
     def ensure_roll_call(self, grid: Grid) -> None:
-        """Make the roll call unless the loop has made it (as under Flower's own ``start``), or no site is asked."""
+        """Make the roll call unless the loop has made it (as under Flower's own ``start``), or no site takes part."""
         if not self.sites and self.asks_sites:
             federation = self.run.config.federation
             there = wait_for_sites(
@@ -249,17 +249,17 @@ class Federated(FlowerStrategy):
             self.members.refused = set(there.refused)
 
     def update_sites(self, grid: Grid, require: Callable[[Site], object]) -> None:
-        """Let nodes join that have come, as `Members.update` does, and those go that have left."""
+        """Add nodes that have come, as `Members.update` does, and remove those that have left."""
         self.members.update(grid, self.question, self.run.config.federation, require)
 
     @property
     def judged_from_memory(self) -> bool:
-        """Whether sites judge with what they remember: a part of the model, or models of their own."""
+        """Whether sites evaluate with what they remember: a part of the model, or their own models."""
         return self.run.config.model.stays_in_part
 
     @property
     def question(self) -> Question:
-        """What the roll call asks."""
+        """The question of the roll call."""
         config = self.run.config
         return Question(
             len(self.run.info.classes) if self.needs_class_counts else 0,
@@ -295,7 +295,7 @@ class Federated(FlowerStrategy):
             asked,
             self.run.config.evaluation.measure,
             arrays=Serialiser([*judged.values()]).record(weights_from(self.run, judged)),
-            fields={**config, **about, **self.members.began},
+            fields={**config, **about, **self.members.data_fields},
             taken=self.members.last_accepted_round if self.judged_from_memory else None,
         )
 

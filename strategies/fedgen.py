@@ -34,8 +34,8 @@ _TRAINING, _CLASSES = "training", "classes"
 class FedGEN(FedAvg):
     """Averages as FedAvg, and trains G against the heads that came, each before it is averaged.
 
-    Of an upload the head alone is kept until the round's end: K C (d + 1) numbers beside the one copy of the model that
-    averaging takes. From when G has learned it travels with the weights, in the codec of theirs.
+    Of an upload only the head is kept until the round's end: K C (d + 1) numbers besides the one copy of the model that
+    averaging takes. From when G has learned it is sent with the weights, in the codec of theirs.
     """
 
     needs_class_counts = True
@@ -112,6 +112,6 @@ class FedGEN(FedAvg):
         return {_TRAINING: self._training.state(), _CLASSES: sorted(self._classes)}
 
     def load_state_dict(self, state: State) -> None:
-        """Take it back."""
+        """Restore the state."""
         self._training.restore(state[_TRAINING])
         self._classes = set(state[_CLASSES])

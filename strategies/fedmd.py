@@ -76,10 +76,10 @@ class FedMD(Strategy):
         }
 
     def validation_rules(self) -> Mapping[str, Rule]:
-        """Believe logits within what a site cuts them to, beside the round's others."""
+        """Accept logits within the clip of a site, and compare them with the round's others."""
         return {
             "": Rule(
-                "what a site cuts its logits to; `federation.clip`, beside the round's others",
+                "what a site cuts its logits to; `federation.clip`, relative to the round's others",
                 "the answer of all, and with it every site",
                 "the run's checkpoints",
                 candidate=lambda _, __, sent: CandidateModel(
@@ -112,6 +112,6 @@ class FedMD(Strategy):
         return {_HELD: dict(self._parcels.held), SITES: dict(self._last), **known}
 
     def load_state_dict(self, state: State) -> None:
-        """Take it back."""
+        """Restore the state."""
         self._parcels = OneTimePayloads(state[_HELD])
         self._last, self._answer = dict(state[SITES]), state.get(ANSWER)

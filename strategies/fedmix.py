@@ -55,7 +55,7 @@ class FedMix(FedAvg):
         return Bundle({WEIGHTS: weights, MEANS: sent_images(self.run, images, labels)})
 
     def validation_rules(self) -> Mapping[str, Rule]:
-        """Believe a model beside the others', and means within the range of what they are means of."""
+        """Accept a model near the others' length, and means within the range of the images."""
         stays = "the run's checkpoints, and the memory of every site"
         return {
             WEIGHTS: model_rule(),
@@ -98,7 +98,7 @@ class FedMix(FedAvg):
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Take it back."""
+        """Restore the state."""
         self._asked, self._parcels = set(state[_ASKED]), OneTimePayloads(state[_HELD])
         images, labels = state[_IMAGES], state[_LABELS]
         self._means = {site: SyntheticImages(images[site], labels[site]) for site in images}

@@ -28,12 +28,12 @@ class FedNova(FedAvg):
         message = upload.metrics.get(NORMALIZER, math.nan)
         if not math.isclose(message, expected, rel_tol=1e-6):
             raise PayloadError(
-                f"its {NORMALIZER} is {message:g} where the steps that it was asked for make it {expected:g}"
+                f"its {NORMALIZER} is {message:g} where the requested steps make it {expected:g}"
             )
         return upload
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
-        """Average the normalised updates, with their normalizers beside, as they come."""
+        """Average the normalised updates and their normalizers as they come."""
         spec, one = self.run.spec, torch.ones((), dtype=torch.float64)
         start = weights.only(spec.parameters).read_only
         rest = spec.only(frozenset(spec.names).difference(spec.trained))

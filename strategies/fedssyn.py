@@ -54,7 +54,7 @@ _POOL, _HELD, _SOURCE, _READY, _VAIN, _DONE = "pool", "held", "source", "ready",
 #: images of a class and site that the record keeps and draws
 _SHOWN = 10
 
-#: the share of its generator's training by which a site counts as further: less than that is asked for in vain
+#: the share of its generator's training by which a site counts as further: less than that counts as a request in vain
 _STEP = 0.01
 
 #: seconds between two looks at who is there
@@ -64,9 +64,9 @@ logger = getLogger("flwr")
 
 
 class Fedssyn(Strategy):
-    """First a site makes images; then the inner method's instructions go out, once with the site's share beside them.
+    """First a site makes images; then the inner method's instructions go out, once along with the site's share.
 
-    A round in which images are made leaves the weights as they are, but for the last: there the server may learn from
+    A round in which images are made leaves the weights unchanged, except the last: there the server may learn from
     the images what the inner method begins with.
     """
 
@@ -89,9 +89,9 @@ class Fedssyn(Strategy):
         self._began = time.monotonic()
         self._gathering = has_source
         self._new: dict[str, Images] = {}
-        self._gaps, self._told = GradientGaps(), dict[str, float]()
+        self._gaps, self._found = GradientGaps(), dict[str, float]()
 
-    # ---- who is asked for what ------------------------------------------------------------------------
+    # ---- what is asked of each site -------------------------------------------------------------------
 
     def choose(self, server_round: int) -> list[Site]:
         """Return all sites whose images are missing while images are made, and the round's sites from then on."""
@@ -113,15 +113,15 @@ class Fedssyn(Strategy):
         return super().configure_train(server_round, arrays, config, grid)
 
     def _wait_for_somebody(self, grid: Grid) -> None:
-        here: set[int] | None = None
+        at_first: set[int] | None = None
         logger.warning(
             "%d of %d sites have made images; the others are away and waited for, up to fedssyn.deadline=%g s",
             *(len(self._ready), self.members.counted_on, self.settings.deadline),
         )
         while not self._late:
             online = nodes_online(grid)
-            here = online if here is None else here
-            if online is not None and here is not None and not online <= here:
+            at_first = online if at_first is None else at_first
+            if online is not None and at_first is not None and not online <= at_first:
                 return
             time.sleep(_LOOK)
 
@@ -169,16 +169,16 @@ class Fedssyn(Strategy):
             name: replace(b, require=self._by_inner(b))
             for name, b in self.inner.validation_rules().items()
         }
-        told = form_rule("finite numbers", "figures of the round", "the record", codec="float32")
+        rule = form_rule("finite numbers", "figures of the round", "the record", codec="float32")
         return {
             **(self._source.validation_rules() if self._source is not None else {}),
             **inner,
             **{f"{INNER}/{name}".rstrip("/"): b for name, b in inner.items()},
-            **({OWN: told, MIXED: told} if self.settings.diagnostics else {}),
+            **({OWN: rule, MIXED: rule} if self.settings.diagnostics else {}),
         }
 
     def _by_inner(self, rule: Rule) -> Callable[[Weights, Upload, Any], None] | None:
-        """Return what an inner method's bound requires of an upload as that method sees it."""
+        """Return an inner method's check of an upload, applied to its part of the upload."""
         require = rule.require
         if require is None:
             return None
@@ -191,7 +191,7 @@ class Fedssyn(Strategy):
         return replace(upload, payload=payload, examples=self._trained_on(upload))
 
     def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
-        """Let the inner method judge what is its own."""
+        """Let the inner method check its own part."""
         if not self._gathering:
             if self.settings.diagnostics and isinstance(upload.payload, Bundle):
                 self._gaps.take(upload)
@@ -199,7 +199,7 @@ class Fedssyn(Strategy):
             return replace(judged, examples=upload.examples)
         done = upload.metrics.get(DONE, 0.0)
         if not 0 <= done <= 1:
-            raise PayloadError(f"its {DONE} is {done:g}, which is a share from 0 to 1")
+            raise PayloadError(f"its {DONE} is {done:g} where 0 to 1 was expected")
         if self._source is None or IMAGES not in upload.payload_as(Bundle).parts:
             return upload
         images = self._source.images_of(server_round, weights, upload)
@@ -218,7 +218,7 @@ class Fedssyn(Strategy):
         return own - self._source.given_of(own) + len(share.labels)
 
     def clipped(self, upload: Upload, clipping: Clipping) -> Upload:
-        """Return what the inner method makes of it."""
+        """Return the inner method's result."""
         return self.inner.clipped(upload, clipping)
 
     def resulting_model(self, weights: Weights, upload: Upload) -> Weights | None:
@@ -236,7 +236,7 @@ class Fedssyn(Strategy):
             updated = self._advanced(server_round, weights, uploads)
             self._parcels.confirm(self.outcome)
             if self.settings.diagnostics:
-                self._told = self._gaps.told(self.outcome.accepted, self._at_the_pool(weights))
+                self._found = self._gaps.figures(self.outcome.accepted, self._at_the_pool(weights))
             return updated
         asked = {site.name for site in self.choose(server_round)}
         for upload in uploads:
@@ -250,7 +250,7 @@ class Fedssyn(Strategy):
         return started
 
     def _started(self, server_round: int, weights: Weights) -> Weights:
-        """Return what the inner method begins with: the round's weights, or what the server learns of all images."""
+        """Return the inner method's initial weights: the round's, or those that the server learns from all images."""
         if not (self.settings.start_from_images and self._pool.sent):
             return weights
         images = self._samples(self._pool.union)
@@ -263,14 +263,14 @@ class Fedssyn(Strategy):
             return self.inner.advance(server_round, weights, uploads)
         assert isinstance(self.inner, Central)
         for _ in uploads:
-            raise RuntimeError("nobody was asked")
+            raise RuntimeError("no site was asked")
         return self.inner.trained_on(self._samples(self._pool.everything), server_round, weights)
 
     def _samples(self, images: Images) -> Samples:
         return Samples.of(images.examples, images.labels).to(self.run.device)
 
     def quorum(self, asked: int) -> int:
-        """Ask for none while images are made: who has sent none is asked again."""
+        """Require no replies while images are made: a site that sent none gets another request."""
         return 0 if self._gathering else super().quorum(asked)
 
     def _take(self, upload: Upload) -> None:
@@ -311,25 +311,25 @@ class Fedssyn(Strategy):
     def _why(self) -> str:
         return reasons_in_words(self.outcome.rejected) or "they were away"
 
-    # ---- what is told and kept ------------------------------------------------------------------------
+    # ---- what is reported and kept --------------------------------------------------------------------
 
     def global_models(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
-        """Return what the inner method learned."""
+        """Return the inner method's global models."""
         return self.inner.global_models(arrays)
 
     def extra_models(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
-        """Return what the inner method has judged beside that."""
+        """Return the further models that the inner method has evaluated."""
         return self.inner.extra_models(arrays)
 
     @property
     def judged_from_memory(self) -> bool:
-        """Whether the inner method's sites judge with what they remember."""
+        """Whether the inner method's sites evaluate with what they remember."""
         return self.inner.judged_from_memory
 
     def notes(self) -> Mapping[str, Any]:
-        """Return the inner method's, and under ``diagnostics`` how far the sites' gradients lie apart."""
-        apart = {"gradients": self._told} if self._told else {}
-        return {**self.inner.notes(), **apart}
+        """Return the inner method's, and under ``diagnostics`` the dissimilarity of the sites' gradients."""
+        gradients = {"gradients": self._found} if self._found else {}
+        return {**self.inner.notes(), **gradients}
 
     def _at_the_pool(self, weights: Weights) -> Tensor | None:
         """Return the mean gradient over all synthetic images."""
@@ -369,7 +369,7 @@ class Fedssyn(Strategy):
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Take it back."""
+        """Restore the state."""
         self._pool.load_state_dict(state[_POOL])
         self._parcels = OneTimePayloads(state[_HELD])
         if self._source is not None:
@@ -389,23 +389,23 @@ def _a_few(images: Images) -> SyntheticImages:
 
 
 # ---- gradient gaps -------------------------------------------------------------------------------
-# How far the sites' gradients lie apart at a round's weights (Fedssyn, section 2), from what sites replied.
+# The dissimilarity of the sites' gradients at a round's weights (Fedssyn, section 2), from what sites replied.
 
 
 class GradientGaps:
-    """Keeps one round's mean gradients and tells zeta^2, sigma^2 and delta^2."""
+    """Keeps one round's mean gradients and computes zeta^2, sigma^2 and delta^2."""
 
     def __init__(self) -> None:
         self._gradients: dict[str, dict[str, Tensor]] = {}
 
     def take(self, upload: Upload) -> None:
-        """Keep what ``upload`` brought beside the inner method's payload."""
+        """Keep what ``upload`` brought in addition to the inner method's payload."""
         sent = upload.payload_as(Bundle)
         self._gradients[upload.site.name] = {
             name: _flat(sent.part(name, Weights)) for name in (OWN, MIXED) if name in sent.parts
         }
 
-    def told(
+    def figures(
         self, accepted: Mapping[str, Mapping[str, float]], synthetic: Tensor | None
     ) -> dict[str, float]:
         """Return the figures of the sites whose replies were accepted.
@@ -436,5 +436,5 @@ def _flat(gradient: Weights) -> Tensor:
 
 
 def _mean(accepted: Mapping[str, Mapping[str, float]], sites: list[str], figure: str) -> float:
-    told = [accepted[site][figure] for site in sites if figure in accepted[site]]
-    return sum(told) / len(told) if told else float("nan")
+    values = [accepted[site][figure] for site in sites if figure in accepted[site]]
+    return sum(values) / len(values) if values else float("nan")

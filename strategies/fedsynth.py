@@ -53,8 +53,8 @@ class FedSynth(Strategy):
         return {site.name: instruction for site in sites}
 
     def validation_rules(self) -> Mapping[str, Rule]:
-        """Believe images in range, and of all batches where their replay ends beside the others'."""
-        reaches = "the replay, whose end is held beside the round's others"
+        """Accept images in range, and compare the end of all batches' replay with the others'."""
+        reaches = "the replay, whose end is compared with the round's others"
         if not self.run.info.has_values:
             return {"": model_rule(reaches, "the average")}
         return {"": image_rule(self.run, reaches, "the round's pictures in the record")}
@@ -103,7 +103,7 @@ class FedSynth(Strategy):
         return {name: value.to(self.run.device) for name, value in weights.tensors.items()}
 
     def _note_idle(self, moves: Mapping[str, Tensor]) -> None:
-        """Say once which parameters no synthetic batch can move, such as an untied embedding of tokens."""
+        """Log once which parameters no synthetic batch can change, such as an untied embedding of tokens."""
         if self._idle is None:
             self._idle = {name for name, move in moves.items() if not bool(move.any())}
             if self._idle and len(self._idle) < len(moves):

@@ -27,7 +27,7 @@ class FedVAE(FedAvg):
         self._preliminary = settings.preliminary(run.config.rounds)
 
     def is_preliminary(self, server_round: int) -> bool:
-        """Return whether ``server_round`` is one of the first T_p, of the rounds that the run began with."""
+        """Return whether ``server_round`` is one of the first T_p, of the run's initial number of rounds."""
         return server_round <= self._preliminary
 
     @property
@@ -46,19 +46,19 @@ class FedVAE(FedAvg):
         return {site.name: what for site in sites}
 
     def resulting_model(self, weights: Weights, upload: Upload) -> Weights:
-        """Return the site's model, with the variance as it was where it did not travel."""
+        """Return the site's model; the variance keeps its old value if it was not sent."""
         return self.model_of(upload).over(weights)
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
-        """Average what came; the variance stays as it is in the second stage."""
+        """Average what came; the variance does not change in the second stage."""
         trained = self.is_preliminary(server_round)
         averaged = weights if trained else weights.only(self.shared)
         return super().update(server_round, averaged, uploads).over(weights)
 
     def state_dict(self) -> State:
-        """Return T_p, which a run that goes on for longer keeps."""
+        """Return T_p, which does not change when a run is continued for more rounds."""
         return {_STAGE: self._preliminary}
 
     def load_state_dict(self, state: State) -> None:
-        """Take it back."""
+        """Restore the state."""
         self._preliminary = int(state[_STAGE])

@@ -1,6 +1,6 @@
 """Any Flower strategy that moves weights, named by its import path, with devices that train as FedAvg's do.
 
-The strategy runs unchanged. This adapter stands around its hooks: what it sends is put into Nectar's wire format,
+The strategy runs unchanged. This adapter wraps its hooks: what it sends is put into Nectar's wire format,
 what comes back is validated before the strategy sees it, and a reply that is missing or bad is handed to it as an
 error message rather than dropped (a differentially private wrapper must not average five with noise for six).
 """
@@ -45,7 +45,7 @@ _KNOWN_KEYS = {"server-round", PROXIMAL_MU, CLIPPING_NORM}
 #: the figure that every reply carries, or in a private run none, so that no strategy meets a differing key
 _LOSS = "train-loss"
 
-#: what Flower's strategies raise with a sentence for whoever runs them
+#: what Flower's strategies raise with a sentence for the user
 _FLOWERS_REASONS = (
     exception.AggregationError,
     exception.InconsistentMessageReplies,
@@ -84,19 +84,19 @@ class ForeignStrategy(Federated):
     ) -> list[Message]:
         """Let the inner strategy choose nodes and weights; send them to the devices."""
         self.ensure_roll_call(grid)
-        begun = self.begin(server_round, weights_from(self.run, arrays))
+        open_round = self.begin(server_round, weights_from(self.run, arrays))
         seed = derive(self.run.config.seed, "sampling", server_round)
-        here = cast("Grid", SiteGrid(grid, self.sites, seed))
+        nodes = cast("Grid", SiteGrid(grid, self.sites, seed))
         with self._refusals():
-            messages = list(self.inner.configure_train(server_round, arrays, ConfigRecord(), here))
+            messages = list(self.inner.configure_train(server_round, arrays, ConfigRecord(), nodes))
         sites = {site.node_id: site for site in self.sites}
         asked = [(sites[message.metadata.dst_node_id], message) for message in messages]
         self._originals = {site.name: message for site, message in asked}
         for site, message in sorted(asked, key=lambda pair: self.sites.index(pair[0])):
-            self._ask(begun, site, message)
-        return begun.messages
+            self._ask(open_round, site, message)
+        return open_round.messages
 
-    def _ask(self, begun: OpenRound, site: Site, message: Message) -> None:
+    def _ask(self, open_round: OpenRound, site: Site, message: Message) -> None:
         arrays, config = _contents(message)
         surplus = set(config) - _KNOWN_KEYS
         if surplus:
@@ -108,18 +108,18 @@ class ForeignStrategy(Federated):
         instruction = Instruction("train", weights_from(self.run, arrays), self.run.spec)
         # Each message may bring weights of its own, so that none are shared with another's.
         alone = Serialiser()
-        begun.ask(site, instruction, alone, demands.fields(), message.metadata.message_type)
+        open_round.ask(site, instruction, alone, demands.fields(), message.metadata.message_type)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Hand the inner strategy one reply for each of its messages, in site order."""
-        begun = self.round
-        passed = {upload.site.name: upload for upload in begun.accepted(replies)}
+        open_round = self.round
+        passed = {upload.site.name: upload for upload in open_round.accepted(replies)}
         answered = passed.keys() | self.outcome.rejected.keys()
         translated = [
             self._translated(site, passed.get(site.name))
-            for _, site, _ in begun.sent
+            for _, site, _ in open_round.sent
             if site.name in answered
         ]
         self.end()
@@ -129,7 +129,7 @@ class ForeignStrategy(Federated):
             logger.warning("round %d: the strategy made no update", server_round)
             return None, metrics
         weights = weights_from(self.run, arrays)
-        begun.require_finite(weights)
+        open_round.require_finite(weights)
         return arrays_from(weights), metrics
 
     def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
@@ -156,8 +156,8 @@ class ForeignStrategy(Federated):
             raise FederationError(f"{self.run.config.method}: {one_line(str(error))}") from error
 
     def validation_rules(self) -> Mapping[str, Rule]:
-        """Believe a model beside the others'."""
-        return {"": model_rule("the strategy's own aggregation", "whatever the strategy keeps")}
+        """Accept a model whose update is not far longer than the others'."""
+        return {"": model_rule("the strategy's own aggregation", "what the strategy keeps")}
 
     def resulting_model(self, weights: Weights, upload: Upload) -> Weights:
         """Return the site's model."""
@@ -180,7 +180,7 @@ class ForeignStrategy(Federated):
     def _figures(self, upload: Upload) -> MetricRecord:
         """Return a reply's figures as the strategy expects them, the count by which it weights among them."""
         metrics = upload.metrics
-        # Read by name: to import FedAvg's settings here would make them part of every method's code.
+        # Read by name: importing FedAvg's settings would make them part of every method's code.
         weighting = self.run.config.settings.model_dump()["weighting"]
         clipped = self._demands[upload.site.name].norm is not None
         bit = {_FLOWERS_BIT: int(metrics[NORM_BIT])} if clipped else {}
@@ -203,16 +203,16 @@ class ForeignStrategy(Federated):
 
 
 def _require_plain(run: Run) -> None:
-    """Refuse what only Nectar's own methods follow, and say what a strategy's step does to running statistics."""
+    """Refuse settings that only Nectar's own methods follow, and warn about steps on running statistics."""
     if ServerOptimizer.of(run.config.settings, run.spec) is not None:
         raise ConfigError(
-            f"fedavg.server_* is the server's step of Nectar's own methods, and {run.config.method} takes its own: "
+            f"fedavg.server_* sets the server's step of Nectar's own methods; {run.config.method} has another: "
             "leave fedavg.server_* out, and set strategy.* instead."
         )
     if run.config.model.stays_in_part:
         raise ConfigError(
-            f"{run.config.model.what_stays} needs sites that remember, which those of {run.config.method} are not "
-            "asked to: choose fedavg with fedavg.server_optimizer, or leave it out"
+            f"{run.config.model.what_stays} needs sites that keep state, and those of {run.config.method} do not: "
+            "choose fedavg with fedavg.server_optimizer, or leave it out"
         )
     if any(buffer.is_floating_point() for buffer in run.build_model().buffers()):
         logger.warning(
@@ -241,7 +241,7 @@ def _construct(run: Run) -> FlowerStrategy:
     known = constructor_parameters(cls)
     if "train_loss_key" in known and run.config.private:
         raise ConfigError(
-            f"method={run.config.method} weights sites by their training loss, which no site tells in a private run: "
+            f"method={run.config.method} weights sites by their training loss, which no site reports in a private run: "
             "choose another strategy, or set privacy.noise_multiplier=0."
         )
     defaults: dict[str, Any] = {
@@ -276,7 +276,7 @@ def snapshot(strategy: Strategy) -> dict[str, Any]:
 def changed_attributes(strategy: Strategy, fresh: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes that differ from ``fresh``, a ``snapshot``; wrapped strategies as nested mappings.
 
-    A strategy with ``state_dict`` is asked instead.
+    A strategy with ``state_dict`` provides it instead.
     """
     if hasattr(strategy, "state_dict"):
         return {"state_dict": strategy.state_dict()}

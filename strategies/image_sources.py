@@ -1,4 +1,4 @@
-"""How sites are asked for images, and what is believed of these: a class for each of ``fedssyn.source``."""
+"""How images are requested of sites, and which are accepted: a class for each of ``fedssyn.source``."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class ImageSource(ABC):
     def requests(
         self, server_round: int, weights: Weights, sites: Sequence[Site]
     ) -> Mapping[str, Instruction]:
-        """Return what asks each of the sites for its images, which come as the part IMAGES of a bundle."""
+        """Return each site's instruction to send images, which come as the part IMAGES of a bundle."""
 
     @abstractmethod
     def validation_rules(self) -> Mapping[str, Rule]:
-        """Return what is believed of them, by part."""
+        """Return the rules by which they are accepted, by part."""
 
     @abstractmethod
     def images_of(self, server_round: int, weights: Weights, upload: Upload) -> Images:
@@ -53,18 +53,18 @@ class ImageSource(ABC):
 
     @abstractmethod
     def asked_of(self, site: Site) -> int:
-        """Return how many images a site is asked for, or the most that it may send."""
+        """Return how many images a site is to send, or the most that it may send."""
 
     def given_of(self, examples: int) -> int:
         """Return how many of so many examples a site no longer learns from: none."""
         return 0
 
     def state_dict(self) -> State:
-        """Return what a checkpoint must hold of it: nothing."""
+        """Return the state for a checkpoint: none."""
         return {}
 
     def load_state_dict(self, state: State) -> None:  # noqa: B027 - most have no past
-        """Take it back."""
+        """Restore the state."""
 
 
 class _Counted(ImageSource):
@@ -85,12 +85,12 @@ class _Counted(ImageSource):
         return _BYTES
 
     def images_of(self, server_round: int, weights: Weights, upload: Upload) -> Images:
-        """Return them as they came."""
+        """Return the images that were sent."""
         return _sent(upload)
 
 
 class GeneratedSource(_Counted):
-    """As many images as the run's settings say of every site, drawn from a generator of its own."""
+    """As many images as the run's settings say of every site, drawn from the site's own generator."""
 
     def __init__(self, around: Strategy) -> None:
         super().__init__(around)
@@ -113,7 +113,7 @@ class GeneratedSource(_Counted):
         return {_SIZE: self._size}
 
     def load_state_dict(self, state: State) -> None:
-        """Take it back."""
+        """Restore the state."""
         self._size = int(state[_SIZE])
 
 
@@ -121,7 +121,7 @@ class RealSource(_Counted):
     """Real images, p n_k of each site, which it no longer learns from."""
 
     def asked_of(self, site: Site) -> int:
-        """Return p n_k, whatever ``size`` says of generators."""
+        """Return p n_k, regardless of ``size``, which is for generators."""
         return given_away(self._settings, site.examples)
 
     def given_of(self, examples: int) -> int:
@@ -162,7 +162,7 @@ class DistilledSource(ImageSource):
         }
 
     def images_of(self, server_round: int, weights: Weights, upload: Upload) -> Images:
-        """Return what that method makes of its reply."""
+        """Return the images that the method reads from its reply."""
         return self._maker.images_of(self._maker.prepare(server_round, weights, _alone(upload)))
 
     def asked_of(self, site: Site) -> int:
@@ -171,13 +171,13 @@ class DistilledSource(ImageSource):
 
 
 def _counted(around: Strategy, size: int) -> Instruction:
-    """Return what asks for ``size`` images of a byte a value."""
+    """Return the instruction to send ``size`` images of a byte a value."""
     return Instruction(
         SYNTHESIZE, Tensors({SIZE: torch.tensor(size)}), made_spec(pixels_spec(around.run, size))
     )
 
 
-_BYTES = {IMAGES: form_rule("bytes, as many as were asked for", _REACHES, _STAYS)}
+_BYTES = {IMAGES: form_rule("bytes, as many as were requested", _REACHES, _STAYS)}
 
 
 def _sent(upload: Upload) -> Images:

@@ -1,4 +1,4 @@
-"""Local training on the server, the lower bound: the sites' own models are judged, and stay what they are."""
+"""Local training on the server, the lower bound: the sites' own models are evaluated, and not changed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Local(FedAvg):
         self._models: dict[str, Weights] = {}
 
     def validation_rules(self) -> Mapping[str, Rule]:
-        """Believe a model beside the others'; it reaches nobody else."""
+        """Accept a model near the others' length; no other site receives it."""
         return {"": model_rule("the mean over the sites' figures", "the run's checkpoints")}
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
@@ -47,5 +47,5 @@ class Local(FedAvg):
         return {LEARNED: {site: dict(model.tensors) for site, model in self._models.items()}}
 
     def load_state_dict(self, state: State) -> None:
-        """Take them back."""
+        """Restore the state."""
         self._models = {site: Weights(dict(each)) for site, each in state[LEARNED].items()}

@@ -1,4 +1,4 @@
-"""Low-rank updates on the server: the average of what the sites' factors stand for (Vogels et al., 2019)."""
+"""Low-rank updates on the server: the average of the products of the sites' factors (Vogels et al., 2019)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class LowRank(FedAvg):
     """w_{r+1} = w_r + sum_k p_k P_k Q_k^T, with FedAvg's p_k.
 
     PowerSGD's workers sum their P, make its columns orthonormal, and sum their Q, so that all have one approximation.
-    Here nothing is summed between sites: each has factors of its own, and the mean of their products has a rank up to
+    Nothing is summed between sites: each has its own factors, and the mean of their products has a rank up to
     the number of sites times r.
     """
 

@@ -27,7 +27,7 @@ def public_images(run: Run) -> Tensor:
     Raises
     ------
     ConfigError
-        If there are none, or they are not of the form of the run's own.
+        If there are no images, or they do not have the form of the run's own.
     DataError
         If the data set that is named cannot be had.
     """
@@ -48,7 +48,7 @@ def public_images(run: Run) -> Tensor:
         advice = "set data.validation above 0 with data.validation_at=server"
         if len(found):
             form_of_it = f"images.channels={found.shape[1]} images.size={found.shape[-1]}"
-            advice = f"bring pictures of your own to that form ({form_of_it})"
+            advice = f"convert your pictures to that form ({form_of_it})"
         raise ConfigError(
             f"distil.images={asked.images} gives {len(found)} images of shape {tuple(found.shape[1:])} where some of "
             f"{run.info.shape} are needed: {advice}, or name noise, a data set of the same shape, or a "
@@ -58,7 +58,7 @@ def public_images(run: Run) -> Tensor:
 
 
 def _bytes(normalised: Tensor, info: DatasetInfo) -> Tensor:
-    """Return what a screen shows of images that a model takes."""
+    """Return images that a model takes as pixels for a screen."""
     return (in_unit(info, normalised).clamp(0, 1) * 255).round().to(torch.uint8)
 
 
@@ -75,7 +75,7 @@ def _of_file(path: Path, info: DatasetInfo) -> Tensor:
             images = torch.from_numpy(np.asarray(file["images"], dtype=np.float32))
         if images.ndim == 4 and images.shape[1] == info.shape[0] and bool(images.isfinite().all()):
             return _bytes(images, info)
-        reason = "its array `images` is none of finite images of the run's channels"
+        reason = "its array `images` does not hold finite images with the run's channels"
     except (OSError, ValueError, KeyError) as error:
         reason = str(error)
     raise ConfigError(

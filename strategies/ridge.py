@@ -58,7 +58,7 @@ class Ridge(Strategy):
     Raises
     ------
     ConfigError
-        If the run cannot be, or the server's examples are asked for, and there are none, or fewer than axes.
+        If the run is impossible, or needs the server's examples and has none, or fewer than axes.
     """
 
     def __init__(self, run: Run, record_id: str = "run") -> None:
@@ -94,12 +94,12 @@ class Ridge(Strategy):
 
     @property
     def _summing(self) -> Summing:
-        """What the round's rows are made with."""
+        """The form of the round's sums."""
         return self._second or self._first
 
     @cached_property
     def _first(self) -> Summing:
-        """What rows are made with: the model that all draw, or one with the server's axes."""
+        """The form of the first round's sums: by the model that all draw, or with the server's axes."""
         model = model_of(self.run)
         if self.settings.axes == "server" and self._own is not None:
             model = copy.deepcopy(model)
@@ -158,7 +158,7 @@ class Ridge(Strategy):
             self._total = sums if self._total is None else self._total + sums
             inside = upload.inside or (upload.site.name,)
             self._rows |= dict.fromkeys(inside, summing.count(sums) / len(inside))
-            if summing.noisy_whole:
+            if summing.noisy_integers:
                 self._told |= self._epsilons(len(inside))
             if self.settings.keep == "sites":
                 self._of_sites[upload.site.name] = sums
@@ -178,7 +178,7 @@ class Ridge(Strategy):
         return self._joint(solution, student, self._own) if self.settings.refit else student
 
     def _own_network(self) -> Weights:
-        """Return the model of the one round: its network learns from the server's examples, and their own solution."""
+        """Return the model of a single round: its network learns from the server's examples and their solution."""
         assert self._own is not None
         solution, teacher = self._of_own(self._first), copy.deepcopy(self._first.model)
         _fill(teacher.head, solution)
@@ -229,7 +229,7 @@ class Ridge(Strategy):
             sums = Sums(positive(sums.squares), sums.products)
             penalty = self._penalty(penalty_of_noise(deviation, summing.d))
             return sums.solved(penalty) / rows.by[:, None]
-        if summing.both and not rows.whole:
+        if summing.both and not rows.steps:
             shares = torch.tensor([*self._rows.values()]) / count
             sums = sums.mended(coding_error(shares, summing.d))
         return self._least_squares(sums.scaled(rows.by), count)
@@ -243,7 +243,7 @@ class Ridge(Strategy):
         return sums.solved(penalty)
 
     def _epsilons(self, inside: int) -> dict[str, float]:
-        """Return what a total of so many sites costs by the shares of noise that are really inside.
+        """Return the privacy cost of a total of so many sites, by the shares of noise that it contains.
 
         Against the server alone all of them count; against the server with the colluders that are withstood, who know
         their own, the others'.
@@ -278,7 +278,7 @@ class Ridge(Strategy):
         return {**total, _FORGOTTEN: self._forgotten}
 
     def load_state_dict(self, state: State) -> None:
-        """Take them back."""
+        """Restore the state."""
         if state:
             self._total, self._rows = Sums(*state[TOTAL]), dict(state[_ROWS])
             self._of_sites = {name: Sums(*parts) for name, parts in state[_SITES].items()}
@@ -297,7 +297,7 @@ class Ridge(Strategy):
         return [key for key, wanted in asked.items() if wanted and config.resume]
 
     def derive(self) -> Collection[str]:
-        """Take out the sites that leave, and ask none; or see that a new one is there.
+        """Subtract the sites that leave, without a request; or check that a new one is there.
 
         The others' sums are added again, in their order: to the bits of a run of these alone.
         """

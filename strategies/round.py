@@ -1,6 +1,6 @@
 """One round, from its questions to its record: ask, wait, accept, update, evaluate, record.
 
-`Rounds.run` is the whole of it. It calls Flower's own hooks alone, so it can drive whatever is a Flower Strategy; what
+`Rounds.run` is all of it. It calls only Flower's own hooks, so it can drive any Flower Strategy; what
 the hooks of Nectar's methods do is in `strategies.base` (the method's part) and `strategies.exchange.open_round`
 (messages, and what is accepted of replies).
 """
@@ -48,7 +48,7 @@ class RoundResult:
 
 @dataclass(frozen=True)
 class SitesFigures:
-    """What the sites made of a round's weights; they come when the next round's replies are there."""
+    """The sites' evaluation of a round's weights, which comes with the next round's replies."""
 
     server_round: int
     mean: MetricRecord | None
@@ -59,9 +59,9 @@ class SitesFigures:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the server makes of a round: the mean over the models that were learned, and each one's, if several.
+    """The server's evaluation of a round: the mean over the learned models, and each one's, if several.
 
-    ``models`` has those judged beside them, too.
+    ``models`` also has the other models that are evaluated.
     """
 
     test: Evaluation | None = None
@@ -69,19 +69,19 @@ class Judgement:
     models: Mapping[str, Evaluation] = field(default_factory=dict)
 
 
-#: evaluates at the server what was learned, and what is judged beside it, by name
+#: evaluates at the server what was learned and the other models, by name
 Evaluator = Callable[[Mapping[str, ArrayRecord], Mapping[str, ArrayRecord]], Judgement]
 
-#: is told of a round that is done; the sites' figures follow if it ``awaits_sites``
+#: called after a round; the sites' figures follow if it ``awaits_sites``
 Callback = Callable[[RoundResult], None]
 
-#: is told the sites' figures of a round that was told before
+#: called with the sites' figures of an earlier round
 FiguresCallback = Callable[[SitesFigures], None]
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """One round after the other.
+    """Runs one round after the other.
 
     The sites evaluate a round's weights when they get the next round's instructions: one exchange a round, not two.
 
@@ -102,7 +102,7 @@ class Rounds:
     figures_callbacks: Sequence[FiguresCallback] = ()
 
     def run(self, server_round: int, arrays: ArrayRecord, *, evaluated: bool) -> ArrayRecord:
-        """Run a round from ``arrays`` and return its weights; ``evaluated`` says whether they are judged."""
+        """Run a round from ``arrays`` and return its weights; ``evaluated``: whether they are evaluated."""
         strategy, traffic, clock = self.strategy, Traffic(), Clock()
         strategy.traffic = traffic
         asked = strategy.members.evaluation  # about the weights of the round before
@@ -120,7 +120,7 @@ class Rounds:
         # Accept and update: the strategy reads one reply after the other, and makes new weights of what it accepts.
         try:
             new, train = strategy.aggregate_train(server_round, islice(replies, len(instructions)))
-            for _ in replies:  # those after the last one that was asked for
+            for _ in replies:  # those after the last one that was requested
                 pass
         finally:
             if asked.is_answered:
@@ -181,7 +181,7 @@ class Rounds:
         )
 
     def _report_figures(self, asked: EvaluationRequest, traffic: Traffic | None = None) -> None:
-        """Tell what the sites made of a round's weights; what was sent and came with a round's own is told there."""
+        """Report the sites' evaluation of a round's weights; its own messages are reported with the round."""
         if not asked.sites:
             return
         strategy, failed = self.strategy, asked.outcome.unevaluated
@@ -205,7 +205,7 @@ def _by_name(traffic: Traffic, names: Mapping[int, str]) -> tuple[dict[str, int]
 
 
 class Clock:
-    """Seconds by phase; waiting for replies is told apart from the work in between."""
+    """Seconds by phase; waiting for replies is counted separately from the work in between."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}

@@ -55,20 +55,20 @@ class Scaffold(FedAvg):
     def instructions(
         self, server_round: int, weights: Weights, sites: Sequence[Site]
     ) -> Mapping[str, Instruction]:
-        """Send w_r and c, expect w_k and what c_k changed by."""
+        """Send w_r and c, expect w_k and the change of c_k."""
         self._round = server_round
         train = Instruction("train", Bundle({WEIGHTS: weights, CONTROL: self._c}), self._expects)
         return {site.name: train for site in sites}
 
     def validation_rules(self) -> Mapping[str, Rule]:
-        """Believe a model beside the others', and a control variate by the path that the model says it took.
+        """Accept a model near the others' length, and a control variate that fits the model's path.
 
-        Under option II c_k+ - c_k + c is (w_r - w_k) / (K eta), so that a site has no choice of its own in it; the
-        gradient of option I is held beside the others', and so is what option II gives where what is left of earlier
+        Under option II c_k+ - c_k + c is (w_r - w_k) / (K eta), so that a site has no choice in it; the
+        gradient of option I is compared with the others', as is what option II gives where what is left of earlier
         updates goes along with w_k.
         """
         control = Rule(
-            "option II: (w_r - w_k) / (K eta) - c; option I: beside the round's others, as the model",
+            "option II: (w_r - w_k) / (K eta) - c; option I: relative to the round's others, as the model",
             "c, and with it every site",
             "c, in the run's checkpoints",
             codec="float32",
@@ -103,8 +103,8 @@ class Scaffold(FedAvg):
         path = steps * settings.lr_in(self._round)
         ended, start = self.model_of(upload).read_only, weights.read_only
         missed = walked = size = 0.0
-        for name, told in change.read_only.items():
-            for parts in pieces(start[name], ended[name], told, self._c.read_only[name]):
+        for name, sent in change.read_only.items():
+            for parts in pieces(start[name], ended[name], sent, self._c.read_only[name]):
                 old, new, moved, c = (t.reshape(-1).to(torch.float64, copy=True) for t in parts)
                 size += float(torch.dot(old, old) + torch.dot(new, new))
                 there = old.sub_(new).div_(path)
@@ -143,18 +143,18 @@ class Scaffold(FedAvg):
             mean.add(self.model_of(upload), share)
             changes.add(upload.payload_as(Bundle).part(CONTROL, Weights), share)
             del upload  # or it is held while the next device works
-        everybody = shares_of(self.sites, self.run)
-        part, change = changes.total / everybody, changes.result().tensors
+        all_shares = shares_of(self.sites, self.run)
+        part, change = changes.total / all_shares, changes.result().tensors
         self._keep({name: c + part * change[name] for name, c in self._c.tensors.items()})
         return mean.result()
 
     def _keep(self, new: Mapping[str, Tensor]) -> None:
-        """Keep a new c, unless it is none that can travel."""
+        """Keep a new c, unless it cannot be sent."""
         if all(is_finite(c) and not bool((c.abs() > _MOST).any()) for c in new.values()):
             self._c = Weights(new)
         else:
             logger.warning(
-                "the new control variate exceeds %g and is not kept: c stays as it was", _MOST
+                "the new control variate exceeds %g and is not kept: c is unchanged", _MOST
             )
 
     def state_dict(self) -> State:
@@ -162,5 +162,5 @@ class Scaffold(FedAvg):
         return {CONTROL: dict(self._c.tensors)}
 
     def load_state_dict(self, state: State) -> None:
-        """Take back c."""
+        """Restore c."""
         self._c = Weights(dict(state[CONTROL]))

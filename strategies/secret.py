@@ -1,12 +1,12 @@
 """The server's phase of a secret sum (Bonawitz et al., 2017): keys, shares, masked vectors, opening.
 
-Three exchanges a round: the keys of a round come with the opening of the one before, and are asked for by themselves
-where there are none. A site that is missing in one of them is missing in the total; below the threshold nothing is
+Three exchanges a round: the keys of a round come with the opening of the one before, and are requested separately
+where there are none. A site that misses one of them is missing in the total; below the threshold nothing is
 opened.
 
-What fails before a share has been asked for to open it is tried again, as another attempt of the round: with other
+What fails before a share has been requested to open it is tried again, as another attempt of the round: with other
 keys, and without the sites that have lied. Once shares have come no total of these vectors is opened again, since the
-difference of two is some sites' own: the model stays as it was. Nor is anything asked for again under noise once sites
+difference of two is some sites' own: the model is unchanged. Nor is anything requested again under noise once sites
 have been charged.
 """
 
@@ -108,7 +108,7 @@ class _Sum:
 
     @property
     def names(self) -> list[str]:
-        """Those whose keys all know, in the order of their shares."""
+        """The sites whose keys all others know, in the order of their shares."""
         return [site.name for site in self.sites]
 
 
@@ -141,10 +141,10 @@ class SecretSum:
         self._out, self._tried = {}, []
 
     def try_again(self, error: SumFailedError) -> None:
-        """Begin another attempt at the round that failed so; raises ``error`` where there is none to be.
+        """Start another attempt at the failed round; raise ``error`` if no further attempt is allowed.
 
-        A second one is made for whatever failed, such as for sites that were away; each further one, up to as many as
-        liars are withstood, only without somebody who had a part in the last.
+        A second one is made for any failure, such as for sites that were away; each further one, up to as many as
+        liars are withstood, only without a site that took part in the last.
         """
         now, private = self._sum, self._strategy.run.config.private
         self._tried.append(len(self._out))
@@ -163,7 +163,7 @@ class SecretSum:
         return max(1, colluders_of(self._strategy.run.config.federation, self._sum.asked))
 
     def _leave_out(self, name: str, why: str) -> None:
-        """Let a site have no part in the round."""
+        """Exclude a site from the round."""
         self._out[name] = self._strategy.outcome.rejected[name] = why
         logger.warning("round %d: without %s: %s", self._sum.place.round, name, why)
 
@@ -184,7 +184,7 @@ class SecretSum:
         most = threshold_of(federation, max(asked, counted_on))
         if asked > cohort.MOST:
             raise FederationError(
-                f"federation.secret adds up at most {cohort.MOST} sites, and {asked} are asked: lower "
+                f"federation.secret adds up at most {cohort.MOST} sites, and {asked} are needed: lower "
                 "federation.participation"
             )
         sites = [site for site in sites if site.name not in self._out]
@@ -199,18 +199,18 @@ class SecretSum:
             cohort.ASKED: asked,
             cohort.THRESHOLD: most,
         }
-        for site, told in self._ask(cohort.SHARES, now.sites, roll, len(now.sites) - 1):
+        for site, answer in self._ask(cohort.SHARES, now.sites, roll, len(now.sites) - 1):
             others = [name for name in now.names if name != site.name]
-            now.sealed[site.name] = dict(zip(others, told[cohort.SEALED], strict=True))
-            now.commitments[site.name] = told[cohort.COMMITMENT]
+            now.sealed[site.name] = dict(zip(others, answer[cohort.SEALED], strict=True))
+            now.commitments[site.name] = answer[cohort.COMMITMENT]
         self._require(now.sealed, "sharing")
         return [site for site in now.sites if site.name in now.sealed]
 
     def _keys_of(self, number: int, sites: Sequence[Site]) -> dict[str, _Keys]:
         """Return the sites' keys for a round, no two of which are alike.
 
-        Whose keys are not its own alone is asked once for others, and is without a part where those are not either:
-        who of them had a key first is known to nobody.
+        A site whose keys are also another's is asked once for new ones, and is left out if those are shared too:
+        which of them had a key first cannot be known.
         """
 
         def known() -> dict[str, _Keys]:
@@ -218,8 +218,8 @@ class SecretSum:
             return {name: keys for name, keys in there.items() if keys.round == number}
 
         def ask(some: Sequence[Site], fields: Mapping[str, Any]) -> dict[str, _Keys]:
-            for site, told in self._ask(cohort.KEYS, some, fields):
-                self._keys[site.name] = _keys(number, told)
+            for site, answer in self._ask(cohort.KEYS, some, fields):
+                self._keys[site.name] = _keys(number, answer)
             return known()
 
         keys = known()
@@ -241,12 +241,12 @@ class SecretSum:
                 f"{config.federation.sites} nodes are there: set federation.sites to that, or start as many"
             )
 
-    def compose(self, begun: OpenRound) -> list[Message]:
-        """Have a round's instructions ask for masked vectors, and carry the shares that the others sealed."""
+    def compose(self, current: OpenRound) -> list[Message]:
+        """Make a round's instructions request masked vectors and carry the shares that the others sealed."""
         now = self._sum
-        expects = begun.sent[0][2].expects  # of a method that adds up, every site's is the same
+        expects = current.sent[0][2].expects  # every site's is the same where a method adds up
         now.form = form_of(self._strategy.run.config, expects, now.asked)
-        for i, (message, site, instruction) in enumerate(begun.sent):
+        for i, (message, site, instruction) in enumerate(current.sent):
             senders = [name for name in now.sealed if name != site.name]
             fields: dict[str, Any] = {
                 cohort.ATTEMPT: now.place.attempt,
@@ -256,12 +256,12 @@ class SecretSum:
             }
             message.content[RECORD] = unchecked_record(ConfigRecord(), fields)
             expects = now.form.masked_spec(len(senders))
-            begun.sent[i] = message, site, replace(instruction, expects=expects)
-        return begun.messages
+            current.sent[i] = message, site, replace(instruction, expects=expects)
+        return current.messages
 
     # ---- the sum ----------------------------------------------------------------------------------
 
-    def total(self, begun: OpenRound, replies: Iterable[Message]) -> Upload:
+    def total(self, current: OpenRound, replies: Iterable[Message]) -> Upload:
         """Return one upload: the mean of all sites whose masked vectors came, once it is opened.
 
         Raises
@@ -273,7 +273,7 @@ class SecretSum:
         form = now.form
         assert form is not None
         with TemporaryFile() as kept:  # all vectors: in memory there is room for two
-            words, came = self._vectors(begun, replies, kept)
+            words, came = self._vectors(current, replies, kept)
             there = [site for site, _ in came if site.name not in self._out]
             for at, (site, _) in enumerate(came):
                 if site.name in self._out:
@@ -286,40 +286,40 @@ class SecretSum:
         public = by_counts(config) and config.tells_counts
         weight = sum(site.examples for site in there) * public
         try:
-            total = form.total(words, len(there), begun.weights, weight)
+            total = form.total(words, len(there), current.weights, weight)
         except PayloadError as error:
             raise self._failure(str(error)) from None
         for site, upload in came:
             if site.name in names:
                 members.outcome.accepted[site.name] = upload.metrics
                 members.outcome.floats[site.name] = form.numbers
-        told = {**self.told, "sites": len(there)}
+        summary = {**self.summary, "sites": len(there)}
         if total.shortened:
             logger.warning(
                 "round %d: %d of %d updates were longer than federation.secret_clip=%g, and were cut to it",
-                *(begun.number, total.shortened, len(there), form.clip),
+                *(current.number, total.shortened, len(there), form.clip),
             )
-            told["shortened"] = total.shortened
-        members.outcome.secret = {RECORD: told}
+            summary["shortened"] = total.shortened
+        members.outcome.secret = {RECORD: summary}
         self._now = None
-        everybody = Site(ALL_SITES, 0, len(there))
-        return Upload(everybody, total.payload, weight or len(there), {}, tuple(names))
+        all_sites = Site(ALL_SITES, 0, len(there))
+        return Upload(all_sites, total.payload, weight or len(there), {}, tuple(names))
 
     @property
-    def told(self) -> dict[str, Any]:
-        """What the round's line says of its sum, whatever becomes of it."""
+    def summary(self) -> dict[str, Any]:
+        """What the round's line reports of its sum, also if it fails."""
         now = self._sum
         return {"asked": now.asked, "threshold": now.threshold, **self._epsilons(now.form)}
 
     def _vectors(
-        self, begun: OpenRound, replies: Iterable[Message], kept: IO[bytes]
+        self, current: OpenRound, replies: Iterable[Message], kept: IO[bytes]
     ) -> tuple[NDArray[Any], list[tuple[Site, Upload]]]:
         """Return the sum of all vectors that come, who sent them in which order, and keep each; find who lies."""
         now, members = self._sum, self._strategy.members
         assert now.form is not None
         words, came = np.zeros(now.form.numbers, now.form.dtype), list[tuple[Site, Upload]]()
         accused: dict[str, set[str]] = {}
-        for reply, site, instruction in matched(replies, begun.sent):
+        for reply, site, instruction in matched(replies, current.sent):
             try:
                 require_records(reply, self._strategy.records)
                 members.spending.take_from(reply, site.name, self._strategy.run.config.noises)
@@ -327,9 +327,9 @@ class SecretSum:
             except PayloadError as error:
                 members.check_memory(site, str(error))
                 members.outcome.rejected[site.name] = str(error)
-                logger.warning("round %d: rejected %s: %s", begun.number, site.name, error)
+                logger.warning("round %d: rejected %s: %s", current.number, site.name, error)
                 continue
-            members.log_memory_loss(begun.number, upload)
+            members.log_memory_loss(current.number, upload)
             sent, others = upload.payload_as(Tensors), [n for n in now.sealed if n != site.name]
             vector = sent[MASKED].numpy().view(now.form.dtype)
             words += vector
@@ -342,7 +342,7 @@ class SecretSum:
     def _judge(self, accused: Mapping[str, set[str]]) -> None:
         """Leave out who seals rubbish or says so of too many; SumFailedError if the rest cannot open the total.
 
-        Up to as many as may lie are believed of nobody else: an accuser and whom it accuses both stay, their masks
+        Up to as many accusers as may lie do not count: an accuser and the site it accuses both stay, their masks
         with each other too. More accusers than that have an honest one among them. What an honest site says of those
         is true, so that it is not counted against it.
         """
@@ -363,7 +363,7 @@ class SecretSum:
                 )
 
     def _epsilons(self, form: SumForm | None) -> dict[str, Any]:
-        """Return what all totals of updates so far cost a site by the shares of noise that are really inside.
+        """Return a site's privacy cost of all totals so far, by the shares of noise that they contain.
 
         Against the server alone all of them count; against it with the colluders, who know their own, the others'.
         """
@@ -383,19 +383,19 @@ class SecretSum:
         return {**costs, "unit": "site"}
 
     def _open(self, there: Sequence[Site], words: NDArray[Any]) -> None:
-        """Take the masks off the sum of those who are ``there``."""
+        """Remove the masks from the sum of the sites ``there``."""
         now, number = self._sum, self._sum.place.round
         names, senders = {site.name for site in there}, [*now.sealed]
         last = number >= self._strategy.run.config.rounds
         survivors = {cohort.NAMES: sorted(names), cohort.NEXT: "" if last else self._attempt}
         holders: dict[int, list[bytes]] = {}
-        now.opened = True  # whatever becomes of it, the server has the total then
+        now.opened = True  # from then on the server has the total
         self.inside += [len(there)] * self._strategy.run.config.clips_updates
-        for site, told in self._ask(cohort.OPENING, there, survivors, len(senders)):
-            holders[now.names.index(site.name) + 1] = told[cohort.OPENED]
+        for site, answer in self._ask(cohort.OPENING, there, survivors, len(senders)):
+            holders[now.names.index(site.name) + 1] = answer[cohort.OPENED]
             self._keys.pop(site.name, None)
-            if cohort.SEAL_KEY in told:
-                self._keys[site.name] = _keys(number + 1, told)
+            if cohort.SEAL_KEY in answer:
+                self._keys[site.name] = _keys(number + 1, answer)
         self._require(holders, "opening it")
         for i, name in enumerate(senders):
             shares = {at: each[i] for at, each in holders.items() if each[i]}
@@ -403,7 +403,7 @@ class SecretSum:
             if name in names:
                 add_mask(words, own_key(secret, now.place, name), minus=True)
                 continue
-            for other in names:  # each has a mask with one that is gone, which nobody took away
+            for other in names:  # each has a mask with one that is gone, which was not removed
                 key = pair_key(secret, now.keys[other].mask, now.place, name, other)
                 add_mask(words, key, minus=not pair_is_minus(other, name))
 
@@ -535,7 +535,7 @@ class SecretRound(OpenRound):
 
 
 class SecretStrategy(Strategy):
-    """What a method's strategy does otherwise where its sites' parts come as one secret sum."""
+    """Overrides of a method's strategy whose sites' parts come as one secret sum."""
 
     def __init__(self, run: Run, record_id: str = "run") -> None:
         super().__init__(run, record_id)
@@ -550,16 +550,16 @@ class SecretStrategy(Strategy):
         return {**super().checkpoint(), **({_INSIDE: inside} if inside else {})}
 
     def restore(self, state: State) -> None:
-        """Take back what ``checkpoint`` returned."""
+        """Restore what ``checkpoint`` returned."""
         self._secret.inside = [*state.get(_INSIDE, ())]
         super().restore({name: kept for name, kept in state.items() if name != _INSIDE})
 
     def begin(self, server_round: int, weights: Weights) -> SecretRound:
         """Begin a round, of which nothing is known yet, and return it."""
         self._secret.new_round()
-        begun = SecretRound(self._secret, self, server_round, weights)
-        self.members.outcome, self.members.round = Outcome(), begun
-        return begun
+        current = SecretRound(self._secret, self, server_round, weights)
+        self.members.outcome, self.members.round = Outcome(), current
+        return current
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -568,15 +568,15 @@ class SecretStrategy(Strategy):
         self.ensure_roll_call(grid)
         self._secret.grid = grid
         weights = weights_from(self.run, arrays)
-        begun, sites = self.begin(server_round, weights), self.choose(server_round)
+        current, sites = self.begin(server_round, weights), self.choose(server_round)
 
         def ask_all() -> None:
             plan = self.instructions(server_round, weights, sites)
-            begun.compose(plan, sites, config, arrays)
+            current.compose(plan, sites, config, arrays)
 
-        begun.ask_all, self._unbegun = ask_all, None
+        current.ask_all, self._unbegun = ask_all, None
         try:
-            return begun.attempt()
+            return current.attempt()
         except SumFailedError as error:
             self._unbegun = error
             return []
@@ -584,7 +584,7 @@ class SecretStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Have the method learn from the total; where there is none the model stays as it was.
+        """Let the method learn from the total; without one the model is unchanged.
 
         Under `ridge`, whose sites' sums are the same in each round, a failed one is the end.
         """
@@ -596,8 +596,8 @@ class SecretStrategy(Strategy):
             if self.run.config.method == "ridge":
                 raise
             self._failed.append(error)
-            self.outcome.secret = {RECORD: {**self._secret.told, "failed": str(error)}}
-            logger.warning("%s: the model stays as it was", error)
+            self.outcome.secret = {RECORD: {**self._secret.summary, "failed": str(error)}}
+            logger.warning("%s: the model is unchanged", error)
             self.end()
             return None, None
         self._failed.clear()
@@ -629,5 +629,5 @@ def _alike(keys: Mapping[str, _Keys]) -> set[str]:
     return {name for name, pair in points.items() if max(used[each] for each in pair) > 1}
 
 
-def _keys(number: int, told: Mapping[str, Any]) -> _Keys:
-    return _Keys(number, told[cohort.SEAL_KEY], told[cohort.MASK_KEY])
+def _keys(number: int, answer: Mapping[str, Any]) -> _Keys:
+    return _Keys(number, answer[cohort.SEAL_KEY], answer[cohort.MASK_KEY])

@@ -1,4 +1,4 @@
-"""Training on the server's own labelled images alone: what a server reaches that asks nobody."""
+"""Training on the server's own labelled images alone: what a server reaches without any site."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Server(Central):
         division = Division(self.run.config)
         if not len(held := division.validation):
             share = f"data.validation={self.run.config.data.validation:g}"
-            raise ConfigError(_refused(f"{share} of {len(division.dataset.train)} is none"))
+            raise ConfigError(_refused(f"{share} of {len(division.dataset.train)} is no image"))
         return samples(division.dataset.train, self.run.info, held).to(self.run.device)
 
     def instructions(
         self, server_round: int, weights: Weights, sites: Sequence[Site]
     ) -> Mapping[str, Instruction]:
-        """Ask nobody, whosever the sites' data are."""
+        """Send nothing to any site."""
         return {}
 
     def _union(self) -> Samples:
@@ -52,7 +52,7 @@ class Server(Central):
         return learned_from(self.run, server_round, weights, samples, plain(self.run.task))
 
     def notes(self) -> Mapping[str, int]:
-        """Say on how many labelled images the server trained."""
+        """Return the number of labelled images that the server trained on."""
         return {"trained_on": len(self._images)}
 
 

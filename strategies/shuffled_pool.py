@@ -39,7 +39,7 @@ class ShuffledPool:
         return self._mixed is not None
 
     def add(self, site: str, images: Images) -> None:
-        """Take a site's images, once."""
+        """Add a site's images, once."""
         self.sent.setdefault(site, images)
 
     def close(self, sites: Iterable[str], parts: int, generator: torch.Generator) -> None:
@@ -57,7 +57,7 @@ class ShuffledPool:
         Raises
         ------
         ValueError
-            If nobody has sent any.
+            If no site has sent any.
         """
         if not self.sent:
             raise ValueError("no site has sent images")
@@ -82,7 +82,7 @@ class ShuffledPool:
         return self._mixed
 
     def share_of(self, site: str) -> Images:
-        """Return a site's share; one that joined late has the next that is nobody's, or else one that somebody has."""
+        """Return a site's share; a late one gets the next free share, or else one that another site has."""
         index = self._owners.setdefault(site, len(self._owners)) % len(self._cuts)
         start = sum(self._cuts[:index])
         return self._at(self.everything, torch.arange(start, start + self._cuts[index]))
@@ -91,7 +91,7 @@ class ShuffledPool:
         return images_of(self._run, values_of(images)[positions], images.labels[positions])
 
     def state_dict(self) -> Mapping[str, Any]:
-        """Return what a checkpoint holds of it."""
+        """Return the state for a checkpoint."""
         held = self.sent if self._mixed is None else {"": self._mixed}
         return {
             _IMAGES: {name: values_of(images) for name, images in held.items()},
@@ -101,7 +101,7 @@ class ShuffledPool:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take it back."""
+        """Restore the state."""
         labels = state[_LABELS]
         images = {n: images_of(self._run, v, labels[n]) for n, v in state[_IMAGES].items()}
         self._cuts, self._owners = list(state[_CUTS]), dict(state[_OWNERS])

@@ -22,9 +22,9 @@ from strategies.exchange.rules import Clipping, Rule, model_rule
 
 
 class SparseAverage(Strategy):
-    """w_{r+1} = w_r + sum_k p_k u_k, with u_k what a site's part of w_k - w_r stands for and FedAvg's p_k.
+    """w_{r+1} = w_r + sum_k p_k u_k, with u_k decoded from a site's part of w_k - w_r and FedAvg's p_k.
 
-    Subclasses say what is sent and what it stands for.
+    Subclasses define what is sent and how it is decoded.
     """
 
     @property
@@ -44,7 +44,7 @@ class SparseAverage(Strategy):
         return {site.name: train for site in sites}
 
     def validation_rules(self) -> Mapping[str, Rule]:
-        """Believe what an update leads to beside the others'."""
+        """Accept an update whose resulting model is not far from the others'."""
         settings = self.run.config.settings
         assert isinstance(settings, MaskingSettings | TopKSettings)
         return {"": model_rule(codec=settings.values)}
@@ -62,7 +62,7 @@ class SparseAverage(Strategy):
         return replace(upload, payload=replace(upload.payload, values=values))
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
-        """Sum what the uploads stand for as they come, in one float64 buffer, and divide once."""
+        """Sum the decoded uploads as they come, in one float64 buffer, and divide once."""
         summed = torch.zeros(length(self.run.spec), dtype=torch.float64)
         total = 0
         for upload in uploads:

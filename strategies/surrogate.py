@@ -73,7 +73,7 @@ class SurrogateServer(Strategy):
         return {site.name: instruction for site in sites}
 
     def sends(self, weights: Weights) -> Payload:
-        """Return what the sites are sent in a round: w_r."""
+        """Return the weights that the sites get in a round: w_r."""
         return weights
 
     def expects(self) -> Spec:
@@ -105,7 +105,7 @@ class SurrogateServer(Strategy):
         return upload.payload_as(SyntheticImages)
 
     def objective(self, each: Tensor) -> Objective:
-        """Return what is minimised, where image i counts ``each[i]`` times: its mean cross-entropy."""
+        """Return the loss to minimise: the mean cross-entropy, where image i counts ``each[i]`` times."""
         return weighted(self.run.task, each)
 
     def _union(
@@ -138,7 +138,7 @@ class SurrogateServer(Strategy):
         return self._last
 
     def notes(self) -> Mapping[str, Any]:
-        """Name the classes of which nobody sent an image in this round, where there are such."""
+        """Return the classes of which no site sent an image in this round."""
         if not self._last:
             return {}
         each = (s.labels for s in self._last.values())
@@ -147,11 +147,11 @@ class SurrogateServer(Strategy):
         return {"not_sent": names} if names else {}
 
     def global_models(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
-        """Return the first of the global models; the model that travels if there are none."""
+        """Return the first of the global models, or the model that is sent if there is no other."""
         return self._models.global_models(arrays)
 
     def extra_models(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
-        """Return the other global models, and then the model that travels."""
+        """Return the other global models, then the model that sites get."""
         return self._models.extra_models(arrays)
 
     def state_dict(self) -> State:
@@ -162,7 +162,7 @@ class SurrogateServer(Strategy):
         return {**kept, LEARNED: models} if models else kept
 
     def load_state_dict(self, state: State) -> None:
-        """Take them back."""
+        """Restore the state."""
         self._models.load_state_dict(state.get(LEARNED, {}))
         kept: list[list[Any]] = list(state["kept"])
         self._kept = [(images, labels, each) for images, labels, each in kept]
@@ -193,7 +193,7 @@ def train_on_images(
 ) -> None:
     """Train ``model`` in place on the images that the server received.
 
-    ``draws`` orders the batches; augmentation has a generator of its own, derived from its seed.
+    ``draws`` orders the batches; augmentation has a separate generator, derived from its seed.
     """
     s = run.config.image_training
     steps = s.steps_on(len(samples))
@@ -225,7 +225,7 @@ def train_on_images(
 
 
 def rate(schedule: str, steps: int) -> Callable[[int], float] | None:
-    """Return what the learning rate is multiplied by in a step, by how many were taken before; None: by nothing."""
+    """Return the factor of the learning rate by the number of steps taken before; None for no change."""
     if schedule == "cosine":
         return lambda done: (1 + math.cos(math.pi * done / steps)) / 2
     if schedule == "steps":
@@ -234,7 +234,7 @@ def rate(schedule: str, steps: int) -> Callable[[int], float] | None:
 
 
 def siamese(steps: int, generator: torch.Generator) -> Callable[[Tensor, RowDraws | None], Tensor]:
-    """Return what puts each batch through one of the six transforms of DSA, drawn for every step ahead of the first."""
+    """Return the DSA augmentation: one of six transforms a batch, drawn for all steps before the first."""
     numbers = torch.Generator().manual_seed(derive(generator.initial_seed(), "augmentation"))
     drawn = iter(augmentation.draws(tuple(augmentation.TRANSFORMS), steps, numbers))
     return lambda images, rows: augmentation.apply(images, next(drawn))
@@ -243,7 +243,7 @@ def siamese(steps: int, generator: torch.Generator) -> Callable[[Tensor, RowDraw
 def after_steps(
     model: nn.Module, steps: int, radius: float, share: float
 ) -> tuple[Callable[[nn.Module], None] | None, AveragedModel | None]:
-    """Return what follows each of ``steps`` steps of ``model``, and the mean of the last ones; each None if not asked.
+    """Return the hook after each of ``steps`` steps of ``model``, and the mean of the last ones; None if not set.
 
     Parameters
     ----------
@@ -251,7 +251,7 @@ def after_steps(
         Of the ball around the weights of now into which each step's weights are projected; 0: of none.
     share : float
         The share of the steps whose parameters are averaged, the last ones, at least one; 0: none. Running statistics
-        stay those that the last step left: they are of the images, and few steps old.
+        stay as the last step left them: they are of the images, and few steps old.
     """
     centre = [p.detach().clone() for p in model.parameters()] if radius else []
     averaged = max(1, round(share * steps)) if share else 0
@@ -268,14 +268,14 @@ def after_steps(
 
 @torch.no_grad()
 def _take_in(mean: Any, latest: Any, averaged: Tensor | int) -> None:
-    """Let the mean be that of one model more, by 1 / n in float64: torch's own function has it in float32."""
+    """Add one model to the mean, by 1 / n in float64: torch's own function has it in float32."""
     torch._foreach_lerp_(mean, latest, 1 / (int(averaged) + 1))
 
 
 # ---- global models -------------------------------------------------------------------------------
-# Models of any architecture that a server learns from images, while the run's own travels to the sites and back.
+# Models of any architecture that a server learns from images, while the run's own is exchanged with the sites.
 
-#: the name under which the model that travels is judged beside the global ones
+#: the name under which the model that is sent is evaluated with the global ones
 SURROGATE = "surrogate"
 
 
@@ -285,7 +285,7 @@ class GlobalModels:
     Raises
     ------
     ConfigError
-        If the first is of another form than the run's model, and the sites are to judge: they have that alone.
+        If the first is of another form than the run's model, and the sites are to evaluate: they only have the run's.
     """
 
     def __init__(self, run: Run, settings: GlobalModelsSettings) -> None:
@@ -295,7 +295,7 @@ class GlobalModels:
         if asked and run.with_model(first).spec != run.spec:
             cure = "data.validation_at" if asked.startswith("data.") else "evaluation.on"
             raise ConfigError(
-                f"{asked} has the sites judge the run's own model, and method={run.config.method} learns another at "
+                f"{asked} evaluates the run's own model at the sites, but method={run.config.method} learns another at "
                 f"the server ({first}): set {cure}=server"
             )
 
@@ -342,24 +342,24 @@ class GlobalModels:
         return Weights.of(model, start.codec)
 
     def global_models(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
-        """Return the headline: the first of them, or what travels if there is none."""
+        """Return the headline: the first of them, or what is sent if there is no other."""
         for name, held in self._held.items():
             return {name: _arrays(held)}
         return {GLOBAL: arrays}
 
     def extra_models(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
-        """Return the others, and what travels."""
+        """Return the others, and the model that is sent."""
         if not self._held:
             return {}
         _, *others = self._held.items()
         return {SURROGATE: arrays, **{name: _arrays(held) for name, held in others}}
 
     def state_dict(self) -> State:
-        """Return them by name."""
+        """Return the global models by name."""
         return {name: dict(held.tensors) for name, held in self._held.items()}
 
     def load_state_dict(self, state: State) -> None:
-        """Take them back."""
+        """Restore the state."""
         self._held = {name: Weights(dict(held)) for name, held in state.items()}
 
 

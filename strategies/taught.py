@@ -1,7 +1,7 @@
 """A network that the server trains on its own labelled examples, with a teacher that sites' sums gave it.
 
 Knowledge distillation (Hinton et al., 2015) on views of few examples, as Beyer et al. (2022) have it: teacher and
-network see the same view, and every other batch of views is mixtures of two. No site is asked for anything more.
+network see the same view, and every other batch of views is mixtures of two. Nothing more is requested of the sites.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _views(run: Run, server_round: int, teacher: nn.Module, own: Samples) -> Sam
             share = torch.rand(len(x), generator=draws, device=run.device)
             x = torch.lerp(x[other], x, share.view(-1, *[1] * (x.ndim - 1)))
             y = torch.lerp(y[other], y, share[:, None])
-        told = F.softmax(SHARPNESS * teacher(x), 1)
+        soft = F.softmax(SHARPNESS * teacher(x), 1)
         images.append(x)
-        labels.append(LABELS * y + (1 - LABELS) * told)
+        labels.append(LABELS * y + (1 - LABELS) * soft)
     return Samples.of(torch.cat(images), torch.cat(labels))

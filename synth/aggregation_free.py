@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 _LEAST = 1e-12
-"""A share that is nothing: logarithms begin here."""
+"""A share that counts as 0: the lower bound of logarithms."""
 
 
 def mixed_weights(
     gamma: float, fresh: Callable[[], Tensor]
 ) -> Callable[[Tensor, torch.Generator, Tensor], None]:
-    """Return what draws w <- gamma w + (1 - gamma) w~ into a tensor [P], w~ from ``fresh``: a network as it begins."""
+    """Return what writes w <- gamma w + (1 - gamma) w~ to a tensor [P]; ``fresh`` draws initial weights w~."""
 
     def draw(centre: Tensor, _: torch.Generator, out: Tensor) -> None:
         torch.lerp(fresh(), centre, gamma, out=out)
@@ -61,8 +61,8 @@ def towards_others(
     """
     there = others[labels]
     known = ~there.isnan().any(1)
-    apart = (logits - torch.where(known[:, None], there, logits.detach())) @ along.T
-    each = torch.where(known, apart.square().mean(1), 0.0)
+    distances = (logits - torch.where(known[:, None], there, logits.detach())) @ along.T
+    each = torch.where(known, distances.square().mean(1), 0.0)
     return (averages @ each).sum()
 
 
@@ -91,7 +91,7 @@ def knowledge_gap(logits: Tensor, labels: Tensor, shares: Tensor, temperature: f
     labels : Tensor
         The images' classes, int64 [n].
     shares : Tensor
-        R, [K, K]; NaN in the row of a class that nobody holds, which counts nothing.
+        R, [K, K]; NaN in the row of a class that no site holds, which does not count.
     temperature : float
         tau.
 

@@ -1,7 +1,7 @@
 """Differentiable siamese augmentation (DSA, Zhao and Bilen 2021).
 
-Each iteration draws one of the strategy's transforms and its strength, and the whole batch, real
-and synthetic alike, goes through that very transform; gradients reach the synthetic pixels through
+Each iteration draws one of the strategy's transforms and its strength, and the complete batch, real
+and synthetic alike, goes through the same transform; gradients reach the synthetic pixels through
 it. Strengths are those of the authors' code. Draws are plain numbers, made for all iterations
 before the first, so that applying one copies nothing between host and device.
 """
@@ -72,7 +72,7 @@ def color(images: Tensor, brightness: float, saturation: float, contrast: float)
 
 
 def shift(images: Tensor, down: int, right: int) -> Tensor:
-    """Move the content by whole pixels (DSA's crop: a window moved over the padded image)."""
+    """Move the content by integer pixels (DSA's crop: a window moved over the padded image)."""
     height, width = images.shape[-2:]
     padded = F.pad(images, (abs(right), abs(right), abs(down), abs(down)))
     top, left = abs(down) - down, abs(right) - right

@@ -128,7 +128,7 @@ def negative_elbo(
 class VAETraining:
     """Trains a beta-VAE by epochs; what it keeps between two of them, ``state`` returns.
 
-    An epoch draws from a generator of its own, so that a training that was interrupted and restored ends with the same
+    An epoch draws from a separate generator, so that a training that was interrupted and restored ends with the same
     bits as one that was not.
 
     Parameters
@@ -202,7 +202,7 @@ class VAETraining:
 
     @torch.no_grad()
     def draw(self, labels: Tensor, generator: torch.Generator) -> Tensor:
-        """Return what the decoder makes of codes around the means of labels' classes: float [n, C, H, W] in [-1, 1]."""
+        """Return images decoded from codes around the means of the labels' classes: float [n, C, H, W] in [-1, 1]."""
         codes = torch.cat([self._model.encode(x)[0] for x in torch.split(self._images, BATCH)])
         there, of_class = torch.unique(labels, return_inverse=True)
         means = mean_codes(codes, self._labels, there.tolist())[of_class]
@@ -213,7 +213,7 @@ class VAETraining:
         return state_of(self._model, self._adam, epoch=self.epoch)
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Take back what ``state`` returned, into a model of the same form."""
+        """Restore what ``state`` returned, into a model of the same form."""
         load_state(state, self._model, self._adam)
         self.epoch = int(state["epoch"])
 

@@ -1,4 +1,4 @@
-"""How near images come to real ones: what tells a synthetic image from a copy."""
+"""How near images come to real ones: what distinguishes a synthetic image from a copy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def nearest_distances(images: Tensor, real: Callable[[Tensor], Tensor], count: i
         at = torch.arange(first, min(first + step, count), device=queries.device)
         rows = real(at).flatten(1).float()
         # exact differences: by matrix products the distance of equal images would not be zero
-        apart = torch.cdist(queries, rows, compute_mode="donot_use_mm_for_euclid_dist")
-        best = torch.minimum(best, apart.min(1).values)
+        distances = torch.cdist(queries, rows, compute_mode="donot_use_mm_for_euclid_dist")
+        best = torch.minimum(best, distances.min(1).values)
     root: Tensor = best / values**0.5
     return root

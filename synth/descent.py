@@ -13,7 +13,7 @@ from torch.optim.sgd import sgd
 class SGD:
     """The steps of ``torch.optim.SGD``, to the bit, by its own functional form.
 
-    The first step of any ``torch.optim.Optimizer`` imports torch's compiler, which nothing here uses: as much time
+    The first step of any ``torch.optim.Optimizer`` imports torch's compiler, which nothing uses: as much time
     again as torch itself takes, and in a deployment each device is a new process in every round.
 
     Parameters
@@ -45,7 +45,7 @@ class SGD:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Take a step along the gradients that are in the parameters' ``grad``."""
+        """Take a step along the gradients in the parameters' ``grad``."""
         if not self._momentum and not self._weight_decay:
             pairs = [(p, p.grad) for p in self._parameters if p.grad is not None]
             for parameter, gradient in pairs:
@@ -93,7 +93,7 @@ class Adam:
         self._weight_decay, self._fused = weight_decay, fused
         self._means = [torch.zeros_like(p) for p in self._parameters]
         self._squares = [torch.zeros_like(p) for p in self._parameters]
-        # The fused form counts where the parameter lies, the other one on the host.
+        # The fused form counts on the parameter's device, the other one on the host.
         self._steps = [
             torch.zeros((), device=p.device if fused else None) for p in self._parameters
         ]
@@ -105,7 +105,7 @@ class Adam:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Take a step along the gradients that are in the parameters' ``grad``."""
+        """Take a step along the gradients in the parameters' ``grad``."""
         moved = [i for i, p in enumerate(self._parameters) if p.grad is not None]
         adam(
             [self._parameters[i] for i in moved],
@@ -130,7 +130,7 @@ class Adam:
 
     @torch.no_grad()
     def load(self, state: Sequence[Tensor]) -> None:
-        """Go on from a `state` of the same parameters."""
+        """Resume from a `state` of the same parameters."""
         for own, value in zip(self._state(), state, strict=True):
             own.copy_(value)
 
@@ -150,7 +150,7 @@ def state_of(model: nn.Module, adam: Adam, **done: int) -> dict[str, Tensor]:
 
 
 def load_state(state: Mapping[str, Tensor], model: nn.Module, adam: Adam) -> None:
-    """Take back what `state_of` returned, into a model of the same form."""
+    """Restore what `state_of` returned, into a model of the same form."""
     begins = "model."
     weights = {n.removeprefix(begins): t for n, t in state.items() if n.startswith(begins)}
     model.load_state_dict(weights)

@@ -122,7 +122,7 @@ def denoising_losses(
     Returns
     -------
     Tensor
-        Of the type of ``x0`` [n], whatever the model's precision is.
+        Of the type of ``x0`` [n], for any precision of the model.
     """
     error = eps - model(noised(schedule, x0, t, eps), t, labels)
     return error.square().flatten(1).mean(1)
@@ -151,7 +151,7 @@ def denoising_loss(
 # Images out of a diffusion model: ancestral sampling, DDIM and DPM-Solver++(2M), over any time steps.
 
 SAMPLERS = {"ancestral": 250, "ddim": 100, "second-order": 25}
-"""The samplers, and how many steps each takes unless told."""
+"""The samplers, and how many steps each takes by default."""
 
 
 @torch.no_grad()
@@ -168,7 +168,7 @@ def sample(
     clip: bool = True,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Return an image of each of the classes asked for, each from start noise of its own.
+    """Return an image of each of the requested classes, each from its own start noise.
 
     "ancestral" is Ho et al.'s Algorithm 2 (with T steps, or respaced to fewer as by Nichol and Dhariwal
     2021), "ddim" its deterministic twin (Song et al. 2021, eta = 0), "second-order" the multistep solver
@@ -298,7 +298,7 @@ class _Denoised:
     clip: bool
 
     def __call__(self, x: Tensor, now: _Time) -> Tensor:
-        """Return (x_t - sqrt(1 - alpha_bar_t) eps) / sqrt(alpha_bar_t), clipped if asked for."""
+        """Return (x_t - sqrt(1 - alpha_bar_t) eps) / sqrt(alpha_bar_t), clipped if requested."""
         t = torch.full_like(self.labels, now.t)
         parts = (torch.split(part, self.batch) for part in (x, t, self.labels))
         with torch.inference_mode():
@@ -315,7 +315,7 @@ def _posterior_deviation(now: _Time, after: _Time) -> float:
 
 
 def _ancestral_mean(now: _Time, after: _Time, x0: Tensor, eps: Tensor) -> Tensor:
-    """Return the mean of q(x_s | x_t, x_0), written with eps: what is left of the noise beside the fresh one."""
+    """Return the mean of q(x_s | x_t, x_0), written with eps: what is left of the noise besides the fresh one."""
     kept = math.sqrt(after.noise**2 - _posterior_deviation(now, after) ** 2)
     return after.signal * x0 + kept * eps
 

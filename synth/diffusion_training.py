@@ -39,7 +39,7 @@ class Plan:
         matrices in bfloat16, such as a CPU with AMX; float32 is the safe one everywhere.
     channels_last : bool
         Whether the network's weights, and so its activations, have their channels side by side in
-        memory: the same numbers but for rounding, and on a CPU faster.
+        memory: the same numbers except for rounding, and on a CPU faster.
     sampler, sampling_steps : str, int
         How images are drawn, as `synth.diffusion.sample` takes them.
     """
@@ -81,7 +81,7 @@ class DiffusionTraining:
     labels : Tensor
         Int64 [N].
     generators : callable
-        epoch, from 0 -> a generator on the images' device, the same one each time it is asked.
+        epoch, from 0 -> a generator on the images' device, the same one on each call.
     plan : Plan
         How to train.
     private : PrivateDescent, optional
@@ -108,7 +108,7 @@ class DiffusionTraining:
             raise ValueError(f"{len(images)} images do not go with {len(labels)} labels")
         if (
             plan.channels_last and private is None
-        ):  # gradients of single examples lie as torch lays them out
+        ):  # gradients of single examples have torch's memory layout
             model.to(memory_format=torch.channels_last)
         self.model, self.average = model, MovingAverage(model, plan.decay)
         self.epoch, self.step = 0, 0
@@ -171,7 +171,7 @@ class DiffusionTraining:
             model.load_state_dict(trained, strict=False)
 
     def state(self) -> dict[str, Tensor]:
-        """Return a copy of all that is needed to go on from here: tensors by name."""
+        """Return a copy of all that is needed to resume: tensors by name."""
         names = list(self._parameters)
         moments = [f"optimizer.{kind}.{n}" for kind in ("mean", "square", "steps") for n in names]
         return {
@@ -184,7 +184,7 @@ class DiffusionTraining:
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a `state` of a training of the same model on the same images, plan and generators.
+        """Resume from a `state` of a training of the same model on the same images, plan and generators.
 
         On a CPU with the same number of threads the numbers are then those of an unbroken training, to the bit.
 
@@ -207,7 +207,7 @@ class DiffusionTraining:
         self._loss.copy_(state["loss"])
 
     def _finish_epoch(self, after_step: Callable[[], None]) -> float:
-        """Take the epoch's steps that are left; return its mean loss."""
+        """Take the remaining steps of the epoch; return its mean loss."""
         take_step = self._steps_of_epoch()
         while self.step < self.steps:
             take_step()
@@ -219,7 +219,7 @@ class DiffusionTraining:
         return loss
 
     def _steps_of_epoch(self) -> Callable[[], None]:
-        """Return what takes the epoch's next step."""
+        """Return a function that takes the epoch's next step."""
         if self._private is not None:
             return partial(self._take_private_step, self._private)
         device, generator = self._images.device, self._generators(self.epoch)
@@ -338,7 +338,7 @@ class MovingAverage:
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a `state`; KeyError if it is another model's."""
+        """Resume from a `state`; KeyError if it is another model's."""
         torch._foreach_copy_(self._values, [state[name] for name in self._names])
         self._updates = int(state["updates"])
 
@@ -423,7 +423,7 @@ def steps_of(epochs: int, examples: int, batch: int) -> int:
 
 
 # ---- shuffling -----------------------------------------------------------------------------------
-# Fedssyn's redistribution: everybody's images mixed, and cut into equal shares (Chen et al., 2023, section 2.2).
+# Fedssyn's redistribution: all sites' images mixed, and cut into equal shares (Chen et al., 2023, section 2.2).
 
 
 def equal_shares(count: int, parts: int, generator: torch.Generator) -> list[Tensor]:

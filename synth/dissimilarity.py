@@ -1,4 +1,4 @@
-"""What Fedssyn's convergence rate rests on (Li et al., 2024, section 2): how far the sites' gradients lie apart.
+"""What Fedssyn's convergence rate rests on (Li et al., 2024, section 2): how far the sites' gradients differ.
 
 At a model x, a site computes its part from its own examples; the server puts the parts together. The symbols are the
 paper's: F(x, xi) is an example's loss, f(x, D_i) its mean over site i, f(x, D) the mean of that over the sites.
@@ -20,7 +20,7 @@ _VALUES = 1 << 24
 
 @dataclass(frozen=True)
 class SiteGradient:
-    """What a site says of its data at x.
+    """A site's statistics of its data at x.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ def site_gradient(
     chunk: int = 0,
     before_chunk: Callable[[], None] | None = None,
 ) -> SiteGradient:
-    """Return a site's mean gradient and how far those of its examples lie from it (Assumptions 1 and 2).
+    """Return a site's mean gradient and its examples' mean squared distance from it (Assumptions 1 and 2).
 
     The gradients of ``chunk`` examples exist at a time. Chunks are put together by their means and the sums of
     squares around these: E||g||^2 - ||E g||^2 would lose all digits where the examples agree.

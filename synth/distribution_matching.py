@@ -80,7 +80,7 @@ def distil(
         round's; not changed.
     start_labels
         Their classes, int64 [m], each with at least one real image. Classes not named
-        here are left out.
+        are left out.
     matching
         How; with 0 iterations it returns the start, ordered by class.
     real_batch
@@ -88,7 +88,7 @@ def distil(
     generator
         The source of every draw.
     extra
-        What is minimised beside Eq. 9.
+        What is minimised in addition to Eq. 9.
 
     Raises
     ------
@@ -115,7 +115,7 @@ def distil(
 
 
 class Embedder(Protocol):
-    """What distribution matching asks of a model; the classifiers of `common.models` have it."""
+    """The interface of a model for distribution matching; the classifiers of `common.models` have it."""
 
     @property
     def couples_samples(self) -> bool:
@@ -158,7 +158,7 @@ class Matching:
         Draws the weights of an iteration around the first argument into the last one, both flat [P]; None draws them
         from P_w.
     logits
-        Whether mean logits are matched beside mean embeddings.
+        Whether mean logits are matched in addition to mean embeddings.
     """
 
     iterations: int
@@ -186,7 +186,7 @@ class Matching:
 
 @dataclass(frozen=True)
 class Shown:
-    """What an iteration shows of the synthetic images, for a further term of its loss; gradients reach ``images``.
+    """An iteration's view of the synthetic images, for a further term of its loss; gradients reach ``images``.
 
     Attributes
     ----------
@@ -217,7 +217,7 @@ Extra = Callable[[Shown], Tensor]
 
 
 class _Matcher:
-    """What an iteration needs for a synthetic set ordered by class, prepared once: the private model, batch plans."""
+    """The prepared parts of all iterations for a synthetic set ordered by class: the private model, batch plans."""
 
     def __init__(
         self,
@@ -238,7 +238,7 @@ class _Matcher:
         self.syn = ClassBatches.plan(ordered, matching.syn_batch, dtype=dtype)
 
     def loss(self, images: Tensor, draw: Draw | None, generator: torch.Generator) -> Tensor:
-        """Return Eq. 9 at fresh weights and batches for the whole set ``images``."""
+        """Return Eq. 9 at fresh weights and batches for the complete set ``images``."""
         how = self.matching
         if how.weights is None:
             sample_ball(self.centre, how.rho, generator, out=self.flat)
@@ -395,7 +395,7 @@ def flat_copy(model: Embedder) -> tuple[Embedder, Tensor]:
 
 
 def require_finite_images(images: Tensor, losses: Tensor | None = None) -> None:
-    """Refuse images that are not finite; FloatingPointError saying from which iteration on where ``losses`` tell."""
+    """Refuse images that are not finite; FloatingPointError with the first such iteration if ``losses`` show it."""
     if bool(images.isfinite().all()):
         return
     when = ""

@@ -5,7 +5,7 @@ for given classes, that look to its batch norms like what they were trained on, 
 otherwise; it puts one batch of them into a pool, and trains the student on the pool to answer as the ensemble does.
 
 Settings are those that the released code's README passes (its defaults switch the generator's three losses off). Two
-of its traps are not here: an ensemble of five models whatever their number, and a student that judges the generator's
+of its traps are avoided: an ensemble of five models for any number, and a student that judges the generator's
 images in training mode, which moves its batch norms' statistics.
 """
 
@@ -94,7 +94,7 @@ def kl_to_ensemble(student: Tensor, ensemble: Tensor, temperature: float = 1.0) 
 def adversarial_loss(student: Tensor, ensemble: Tensor) -> Tensor:
     """Return L_div = -mean_i w_i KL(ensemble_i || student_i), w_i being 1 where the two decide otherwise, else 0.
 
-    The mean is over the whole batch, as in the paper and the released code: an image on which the two agree adds 0
+    The mean is over the full batch, as in the paper and the released code: an image on which the two agree adds 0
     to it and counts. The direction is also theirs; the released function only names the student first.
 
     Parameters
@@ -129,7 +129,7 @@ def generator_loss(
 
 @dataclass(frozen=True)
 class Losses:
-    """What an iteration came to: the generator's loss of the batch that it kept, and the student's mean one."""
+    """The losses of an iteration: the generator's on the batch that it kept, and the student's mean."""
 
     generator: float
     student: float
@@ -140,7 +140,7 @@ class Distillation:
 
     The generator begins again in each iteration and is not kept. The pool is: an iteration adds batch C H W bytes, so
     that 200 of the paper's add up to 157 MB for 3x32x32 and to 40 MB for 1x28x28, of which a pass over them takes a
-    copy. All draws of an iteration come from a generator of its own. Layers of the student that draw by themselves,
+    copy. All draws of an iteration come from a separate generator. Layers of the student that draw by themselves,
     such as dropout, do so from the process-wide generator, which is its caller's to seed.
 
     Parameters
@@ -234,7 +234,7 @@ class Distillation:
         return generator_loss(self._student(x), ensemble, statistics, labels, self._plan)
 
     def _train_student(self, draws: torch.Generator) -> Tensor:
-        """Take the student through the pool once, in a random order, and return the mean of its loss."""
+        """Train the student on the pool once, in a random order, and return its mean loss."""
         plan, pool = self._plan, torch.cat(self.pool)
         order = torch.randperm(len(pool), generator=draws, device=draws.device)
         total = torch.zeros((), device=draws.device)
@@ -271,7 +271,7 @@ class Ensemble:
     ----------
     models : sequence of nn.Module
         Images [n, C, H, W] -> logits [n, classes]. They are set to evaluation mode, and their parameters ask for no
-        gradients any more: a model that is to be trained is none of them.
+        gradients any more: a model to be trained cannot be one of them.
 
     Raises
     ------
@@ -333,7 +333,7 @@ def statistics_distance(x: Tensor, norm: _BatchNorm) -> Tensor:
 
 
 # ---- dense generator -----------------------------------------------------------------------------
-# DENSE's generator of images (Zhang et al., 2022), and how these are cropped and mirrored for who judges them.
+# DENSE's generator of images (Zhang et al., 2022), and the crops and mirror images that its assessors see.
 
 NOISE, WIDTH = 256, 64
 
@@ -344,7 +344,7 @@ _SLOPE, _DEVIATION = 0.2, 0.02
 class ImageGenerator(nn.Module):
     """G(z): a linear layer to maps of a quarter of the image's sides, then three convolutions and two doublings.
 
-    Batch norm stands before the first doubling and after the two 3x3 convolutions that follow a doubling; a third one
+    Batch norm comes before the first doubling and after the two 3x3 convolutions that follow a doubling; a third one
     gives the channels, and a sigmoid values in [0, 1]: images before they are normalised. G is only ever in training,
     so its batch norms keep no statistics. For 3x32x32 and the released code's sizes it has 2,328,899 parameters.
 
@@ -429,7 +429,7 @@ def start(
 def crop_flip(
     images: Tensor, generator: torch.Generator, padding: int = 4, flip: bool = True
 ) -> Tensor:
-    """Return a random crop of each image, of its own size from itself with zeros around it; half of them mirrored.
+    """Return a random crop of each image, at its own size from the image padded with zeros; half of them mirrored.
 
     Parameters
     ----------
@@ -450,7 +450,7 @@ def crop_flip(
     columns = corners[1] + torch.where(mirrored, width - 1 - columns, columns)
     image = torch.arange(n, device=device)[:, None, None]
     padded = F.pad(images, (padding,) * 4)
-    # Indices beside the slice of the channels put these last.
+    # Indices next to the slice of the channels put these last.
     return padded[image, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 

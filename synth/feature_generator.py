@@ -1,9 +1,9 @@
 """FedGEN's mathematics (Zhu, Hong and Zhou, 2021): a generator of what enters the classifier, learned from its heads.
 
 The server has no data. It asks what latents the devices' heads take for a class, and trains G(eps, y) to draw them; the
-devices then learn from these latents beside their own images. Settings and weights are those of the released code, with
+devices then also learn from these latents. Settings and weights are those of the released code, with
 one repair: there the weight of a device and the cross-entropy of an example are multiplied as a column by a row, so
-that each example is weighted by the mean over the batch. Here, as in the paper, the weight is that of its own class.
+that each example is weighted by the mean over the batch. As in the paper, the weight is that of its own class.
 """
 
 from __future__ import annotations
@@ -152,8 +152,8 @@ def diversity_loss(eps: Tensor, latents: Tensor) -> Tensor:
         Float [n, noise] and [n, d].
     """
     # exact differences: by matrix products the distance of equal vectors would not be zero
-    apart = torch.cdist(eps, eps, compute_mode="donot_use_mm_for_euclid_dist")
-    noise = apart.square() / eps.shape[1]
+    distances = torch.cdist(eps, eps, compute_mode="donot_use_mm_for_euclid_dist")
+    noise = distances.square() / eps.shape[1]
     latent = torch.cdist(latents, latents, p=1.0) / latents.shape[1]
     return torch.exp(-(noise * latent).mean())
 
@@ -177,7 +177,7 @@ def device_loss(
     beta: float,
     ratio: float,
 ) -> Tensor:
-    """Return b_r KL(stop(softmax head(G(y))) || p(x)) + ratio a_r CE(head(G(y')), y'), beside the task's own CE(x, y).
+    """Return b_r KL(stop(softmax head(G(y))) || p(x)) + ratio a_r CE(head(G(y')), y'), added to the task's CE(x, y).
 
     Parameters
     ----------
@@ -307,6 +307,6 @@ class GeneratorTraining:
         return state_of(self._model, self._adam, round=self.round)
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Take back what ``state`` returned, into a model of the same form."""
+        """Restore what ``state`` returned, into a model of the same form."""
         load_state(state, self._model, self._adam)
         self.round = int(state["round"])

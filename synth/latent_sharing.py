@@ -12,7 +12,7 @@ from synth.private_release import Gaussian, clip_factors
 
 
 def scarcest(counts: Sequence[int], n: int) -> tuple[int, ...]:
-    """Return H_i: the ``n`` classes with the fewest examples, or none; of equal ones the lower label."""
+    """Return H_i: the ``n`` classes with the fewest examples, or none; ties go to the lower label."""
     return tuple(sorted(range(len(counts)), key=lambda c: (counts[c], c))[:n])
 
 
@@ -37,7 +37,7 @@ def best_match(
     scarce : collection of int
         H_i.
     abundant : mapping of str to collection of int
-        C_j by site, in site order: of equal intersections the first one's stands.
+        C_j by site, in site order: of equal intersections the first one.
     """
     wanted, found, most = set(scarce), None, 0
     for other, classes in abundant.items():
@@ -96,7 +96,7 @@ def accepted_copies(
 ) -> tuple[Tensor, Tensor]:
     """Draw noisy copies of each class's mean until ``quota`` of a class are accepted, or ``max_draws`` were drawn.
 
-    All classes that lack copies are drawn for and judged together, ``quota`` a class at a time.
+    All classes that lack copies are drawn for and checked together, ``quota`` a class at a time.
 
     Parameters
     ----------

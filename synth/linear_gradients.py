@@ -3,12 +3,12 @@
 An example's gradient of a linear layer is the product b a^T of the slopes b at the layer's outputs and its inputs a: it
 is |b| |a| long (Goodfellow, arXiv:1510.01799), and a sum of clipped ones is one product of two matrices.
 
-**Exactness.** Rounded as a whole, such a product would move in any of its last bits with one example more. So its
+**Exactness.** Rounded at the end, such a product could change in any of its last bits with one example more. So its
 factors become integers first, row by row: a over its length, and b times that length and the example's clip, cut
 towards 0 to steps whose product is the step that sums are counted in. An example then contributes the product of two
-vectors of integers, no longer than C and the same beside any others, and float64 adds those of `FINE_ROWS` examples
+vectors of integers, no longer than C and independent of all others, and float64 adds those of `FINE_ROWS` examples
 exactly, in any order. Coarse factors would lose too much, so these steps are finer than the grid of what leaves:
-`synth.private_release.Gaussian.finer` says what becomes of that.
+`synth.private_release.Gaussian.finer` explains the effect.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MOST_EXPECTED = 1 << 15
 
 
 def finely(gaussian: Gaussian, model: nn.Module, expected: float) -> Gaussian:
-    """Return the mechanism with finer steps, for products, or as it is where they are of no use.
+    """Return the mechanism with finer steps, for products, or unchanged if they are of no use.
 
     That follows from what is public: the mechanism, the model, and how many examples a step has in the mean.
     """
@@ -53,7 +53,7 @@ class OtherUseError(Exception):
 
 
 class _Watched(Tensor):
-    """A parameter of a layer; ``answer`` takes the layer's inputs and parameters, and gives its outputs."""
+    """A parameter of a layer whose use is intercepted: ``answer`` computes the layer's outputs."""
 
     answer: Callable[..., Tensor]
 
@@ -61,7 +61,7 @@ class _Watched(Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Answer for the layer; raise `OtherUseError` at whatever else is done with its parameters."""
+        """Answer for the layer; raise `OtherUseError` at any other use of its parameters."""
         answer = getattr(args[1], "answer", None) if func is F.linear and not kwargs else None
         if answer is None:
             raise OtherUseError
@@ -83,7 +83,7 @@ def _layers(model: nn.Module) -> dict[str, nn.Linear]:
 def factored_gradients(
     model: nn.Module, objective: Callable[..., Tensor], batch: Sequence[Tensor]
 ) -> dict[str, Tensor | Products]:
-    """Return what `synth.private_release.example_gradients` does, those of weights as products.
+    """Return the result of `synth.private_release.example_gradients`, with weights' gradients as products.
 
     Raises
     ------
@@ -102,9 +102,9 @@ def factored_gradients(
         given: dict[str, Tensor] = {}
 
         def answer(name: str, x: Tensor, *own: Tensor | None) -> Tensor:
-            whole = [id(given[f"{name}.{kind}"]) for kind in layers[name]]
+            expected = [id(given[f"{name}.{kind}"]) for kind in layers[name]]
             used = [id(each) for each in own if each is not None]
-            if used != whole or name in inputs or x.shape[:-1] != (1,):
+            if used != expected or name in inputs or x.shape[:-1] != (1,):
                 raise OtherUseError
             inputs[name] = x[0].clone()  # what comes later may write over it
             out = F.linear(x, **layers[name])

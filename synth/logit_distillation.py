@@ -34,7 +34,7 @@ def consensus(logits: Tensor, aggregation: str, temperature: float) -> Tensor:
 def noisy(logits: Tensor, clip: float, gaussian: Gaussian) -> Tensor:
     """Return logits [n, C], together no longer than ``clip``, with noise: float32.
 
-    One example more may change the model that answers, and so its logits, in any way. Both answers lie in the ball of
+    One example more may change the model that answers, and so its logits, in any way. Both answers are in the ball of
     radius C, so that what is sent moves by 2 C at the most: ``gaussian`` is of a clip of that.
     """
     row = logits.detach().cpu().reshape(1, -1)

@@ -2,7 +2,7 @@
 
 The paper (Xiong et al. 2022, Algorithm 1) clips the averaged gradient and adds noise that is
 divided by the batch size. That bounds the gradient's length and not one example's influence: an
-example can turn the whole of a clipped average round, by 2 C, while the noise is for C / |B|. Here
+example can reverse a clipped average, by 2 C, while the noise is for C / |B|. Here
 what one example contributes is clipped, then summed, then given noise, and divided by the expected
 size of a Poisson sample. Adding or removing an example moves the sum of its class by C at most and
 no other class's, so that an iteration is one subsampled Gaussian release with noise of sigma times
@@ -48,7 +48,7 @@ from synth.starts import ClassBatches, sample_ball
 
 Mechanism = Literal["gradient", "feature"]
 
-#: by how much a row may differ beside others, as a share of its length: that much is rounding
+#: by how much a row may differ in a batch of others, as a share of its length: that much is rounding
 _ROUNDING = 1e-3
 
 #: that many images are tried together, and with a seed of their own
@@ -59,7 +59,7 @@ _TRIED, _SEED = 5, 20261124
 def rows_see_each_other(model: Embedder, shape: tuple[int, ...]) -> bool:
     """Try whether an image's features depend on the other images of its batch, or change the model for the next.
 
-    A batch norm can be told by its class, and what else a user's model does to a batch cannot.
+    A batch norm is recognised by its class; what else a user's model does to a batch is not.
 
     Parameters
     ----------
@@ -79,9 +79,9 @@ def rows_see_each_other(model: Embedder, shape: tuple[int, ...]) -> bool:
     others = [features(tried, images), features(tried, images.flip(0)).flip(0)]
     again = torch.cat([features(tried, image[None]) for image in images])
     lengths = alone.norm(dim=1).clamp_min(1e-6)
-    apart = [(each - alone).norm(dim=1) / lengths for each in (*others, again)]
+    changes = [(each - alone).norm(dim=1) / lengths for each in (*others, again)]
     changed = any(not torch.equal(before[n], v) for n, v in tried.state_dict().items())
-    return changed or not bool((torch.stack(apart) <= _ROUNDING).all())
+    return changed or not bool((torch.stack(changes) <= _ROUNDING).all())
 
 
 def distil_privately(
@@ -118,7 +118,7 @@ def distil_privately(
         How contributions are clipped and sums released.
     sample
         chances [n] -> the positions of a Poisson sample, as `PoissonClasses.draw` takes
-        it: of a source that nobody else can draw from.
+        it: of a source that no one else can draw from.
     generator
         The source of the draws that depend on no data.
     values
@@ -209,7 +209,7 @@ _STEPS = {"feature": _feature_step, "gradient": noisy_gradients}
 
 
 # ---- poisson classes -----------------------------------------------------------------------------
-# Batches in which each sample of a class is with a chance of its own: what subsampling's privacy asks for.
+# Batches in which each sample of a class is with an independent chance: what subsampling's privacy asks for.
 
 
 @dataclass(frozen=True)
@@ -282,6 +282,6 @@ class PoissonClasses:
     def rate(self) -> float:
         """The largest chance of a sample to be drawn.
 
-        Classes are disjoint, so that a sample's privacy is that of its own class: no worse than of this one.
+        Classes are disjoint, so that a sample's privacy is that of its class: no worse than of this one.
         """
         return float(self.rates.max())

@@ -1,10 +1,10 @@
 """Sums of clipped contributions with Gaussian noise: the one place where noise that privacy rests on is added.
 
-Nothing here reads a number of an example past its clipped contribution: the divisor is the expected size
+This module uses nothing of an example but its clipped contribution: the divisor is the expected size
 of a Poisson sample, and an example whose features are no numbers contributes nothing.
 
-**The grid.** In floating point the last bits of a sum, and of noise, tell what was added in which order. So a clipped
-contribution is cut towards 0 to whole steps of a grid, which makes it no longer; steps are added as integers, exactly
+**The grid.** In floating point the last bits of a sum, and of noise, reveal what was added in which order. So a clipped
+contribution is cut towards 0 to steps of a grid, which makes it no longer; steps are added as integers, exactly
 and in any order; and noise is rounded to the same grid. What leaves is then a rounding of the exact sum with
 continuous noise: the Gaussian mechanism with sensitivity C, and post-processing.
 """
@@ -45,7 +45,7 @@ MOST_ROWS = 1 << 20
 
 
 def clip_factors(parts: Iterable[Tensor], clip: float) -> Tensor:
-    """Return by what rows are scaled so that none is longer than ``clip``, float64 [n].
+    """Return the factors by which rows are scaled so that none is longer than ``clip``, float64 [n].
 
     Lengths are of float64: in float32 the square of 1e-25 is 0, and a row of such numbers passes for one of no length.
     A row is scaled by 0 where its length is not finite, or is 0.
@@ -84,7 +84,7 @@ class Gaussian:
     normal
         shape -> standard normal noise of that shape, new each time.
     finer
-        Sums are counted in steps of the grid's 2^-finer. Noise is added in these steps, and the whole is rounded to
+        Sums are counted in steps of the grid's 2^-finer. Noise is added in these steps, and the total is rounded to
         the grid, in integers: still a rounding of the exact sum with continuous noise, of which the same leaves.
     """
 
@@ -100,7 +100,7 @@ class Gaussian:
 
     @property
     def step(self) -> float:
-        """What sums are counted in: the grid's step, or a finer one."""
+        """The unit of sums: the grid's step, or a finer one."""
         return self.grid * 2.0**-self.finer
 
     @property
@@ -110,17 +110,17 @@ class Gaussian:
 
     @property
     def dtype(self) -> torch.dtype:
-        """What sums of steps are added in: int64, or float64 without noise."""
+        """The type in which steps are added: int64, or float64 without noise."""
         return torch.int64 if self.noise_multiplier else torch.float64
 
     def factors(self, parts: Iterable[Tensor]) -> Tensor:
-        """Return by what contributions are scaled; see `clip_factors`."""
+        """Return the factors by which contributions are scaled; see `clip_factors`."""
         return clip_factors(parts, self.clip * (1 - _ROUNDED * bool(self.finer)))
 
     def steps(self, part: Tensor, factors: Tensor) -> Tensor:
-        """Return rows times their factors in steps, cut towards 0 to whole ones: float64 [n, ...].
+        """Return rows times their factors in steps, cut towards 0 to integers: float64 [n, ...].
 
-        Where a factor is 0 the row gives nothing, whatever is in it.
+        Where a factor is 0 the row contributes nothing, also if it is not finite.
         """
         by_row = (-1, *[1] * (part.ndim - 1))
         scaled = part.double() * (factors / self.step).view(by_row)
@@ -149,7 +149,7 @@ class Gaussian:
         return found
 
     def share(self, sums: Tensor, of: int) -> Tensor:
-        """Return sums of steps, int64 [n], with one of so many equal shares of the noise, as whole steps.
+        """Return sums of steps, int64 [n], with one of so many equal shares of the noise, in integer steps.
 
         This is the form for a secret sum. A share is Skellam noise, the difference of two Poisson numbers: shares add
         up exactly, to Skellam noise of the variance of all, and in the sum nothing is rounded.
@@ -172,7 +172,7 @@ class Gaussian:
             u, v = (torch.special.ndtr(self.normal((len(left),)).cpu().double()) for _ in range(2))
             u = u - 0.5
             us = 0.5 - u.abs()
-            x = ((2 * a / us + b) * u + 0.43).floor()  # the number less the mean, which is whole
+            x = ((2 * a / us + b) * u + 0.43).floor()  # the number less the mean, an integer
             off = x / mean
             stirling = mean * ((1 + off) * off.log1p() - off) + 1 / (12 * (mean + x))
             log_chance = -stirling - 0.5 * (2 * math.pi * (mean + x)).log()
@@ -255,15 +255,15 @@ def noisy_gradients(
     Of the shape of ``images``.
     """
     with torch.no_grad():
-        apart = 2 * (means_of_equal_classes(embed(images), real.classes)[real.ranks] - real.rows)
+        gaps = 2 * (means_of_equal_classes(embed(images), real.classes)[real.ranks] - real.rows)
     by_class = images.detach().view(real.classes, -1, *images.shape[1:])
     sums = images.new_zeros(real.classes, by_class[0].numel(), dtype=gaussian.dtype)
     most = _CHUNK_PIXELS.get(images.device.type, _CHUNK_PIXELS_ELSEWHERE)
     size = max(1, most // (by_class.shape[1] * images.shape[-2] * images.shape[-1]))
-    for rows, ranks in zip(torch.split(apart, size), torch.split(real.ranks, size), strict=True):
+    for rows, ranks in zip(torch.split(gaps, size), torch.split(real.ranks, size), strict=True):
         if not len(rows):
             continue
-        # Each example has its class's images to itself, so that one backward pass gives a whole chunk's products.
+        # Each example has its class's images to itself, so that one backward pass gives all products of a chunk.
         copies = by_class[ranks].flatten(0, 1).requires_grad_()
         means = means_of_equal_classes(embed(copies), len(rows))
         own = _product(means, copies, rows).view(len(rows), -1)
@@ -308,7 +308,7 @@ class Bound(nn.Module):
 def example_gradients(
     model: nn.Module, objective: Objective, batch: Sequence[Tensor]
 ) -> dict[str, Tensor]:
-    """Return the objective's gradient of every example by itself, as if it were the whole batch.
+    """Return the objective's gradient of every example by itself, as if it were the complete batch.
 
     Parameters
     ----------
@@ -316,8 +316,8 @@ def example_gradients(
         Whose parameters the gradients are of, those that require one. It must treat examples alone, and change none
         of its buffers.
     objective : callable
-        Called as it is for a batch, with batches of one. Layers such as dropout draw for each example, under
-        `synth.row_draws.LayerDraws` of its own; what it draws of a generator itself should come in ``batch``.
+        Called as for a batch, with batches of one. Layers such as dropout draw for each example, under
+        `synth.row_draws.LayerDraws` of its own; what it draws from a generator itself should come in ``batch``.
     batch : sequence of Tensor
         What the objective takes, each [n, ...] with n at least 1.
 
@@ -379,13 +379,13 @@ def clipped_sum(
 ) -> dict[str, Tensor]:
     """Return the sum of the examples' gradients, each scaled down to a length of C over all parameters if longer.
 
-    An example whose gradient is not finite contributes nothing. Lengths are of float64, whatever autocast is on, and
+    An example whose gradient is not finite contributes nothing. Lengths are of float64, with any autocast, and
     sums are exact (`synth.private_release` says why).
 
     Parameters
     ----------
     model, objective, batch
-        As `example_gradients` takes them; n may be 0 here.
+        As `example_gradients` takes them; n may be 0.
     gaussian : Gaussian
         The mechanism that is to release the sum: it has C and the grid.
     chunk : int

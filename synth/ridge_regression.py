@@ -29,7 +29,7 @@ LENGTH, SHARE = 1.0, 0.1
 """The usual length of a bounded row before it is cut to 1, and the constant's share of its square."""
 
 LEVELS = 127
-"""The level of the largest number that a byte stands for."""
+"""The level of the largest number that a byte represents."""
 
 
 def triangle(matrix: Tensor, *, as_long: bool = False) -> Tensor:
@@ -54,7 +54,7 @@ def square(packed: Tensor, d: int, *, as_long: bool = False) -> Tensor:
 
 @dataclass(frozen=True)
 class Sums:
-    """A [d, d] and B [d, classes] of some rows, float64; of whole rows possibly int64."""
+    """A [d, d] and B [d, classes] of some rows, float64; of integer rows possibly int64."""
 
     squares: Tensor
     products: Tensor
@@ -98,12 +98,12 @@ class Rows:
     """How places z along the axes become the rows that are summed, and the solution weights for places.
 
     An axis is first divided by its deviation over public images, ``spread`` [d - 1]; of ``bound`` rows, none longer
-    than 1, by the root of that. ``whole`` rows have that many steps in a deviation, rounded: sums are exact.
+    than 1, by the root of that. With ``steps`` rows are rounded to that many a deviation: sums are exact.
     """
 
     spread: Tensor
     bound: bool = False
-    whole: int = 0
+    steps: int = 0
 
     def of(self, places: Tensor) -> Tensor:
         """Return the rows [n, d] of places [n, d - 1], float64; one of no finite numbers is of zeros."""
@@ -113,12 +113,12 @@ class Rows:
             lengths: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
             return rows / lengths.clamp_min(1)
         rows = rows.clamp(-self.longest, self.longest)
-        return rows.round() if self.whole else rows
+        return rows.round() if self.steps else rows
 
     @property
     def longest(self) -> float:
         """The largest number of a row."""
-        return 1.0 if self.bound else MOST * (self.whole or 1)
+        return 1.0 if self.bound else MOST * (self.steps or 1)
 
     @property
     def constant(self) -> float:
@@ -132,15 +132,15 @@ class Rows:
 
     @cached_property
     def by(self) -> Tensor:
-        """What places and 1 are divided by, [d]."""
+        """The divisors of places and 1, [d]."""
         one = self.spread.new_ones(1)
         if not self.bound:
-            return torch.cat([self.spread, one]) / (self.whole or 1)
+            return torch.cat([self.spread, one]) / (self.steps or 1)
         long = (self.spread.sum() / (1 - SHARE)).sqrt() / LENGTH
         return torch.cat([self.spread.sqrt() * long, one / (LENGTH * SHARE**0.5)])
 
 
-# ---- how sums travel -----------------------------------------------------------------------------
+# ---- the encoding of sums -----------------------------------------------------------------------------
 
 
 def coded(sums: Sums, roots: Tensor, *, both: bool, as_long: bool = False) -> Tensor:
@@ -155,7 +155,7 @@ def coded(sums: Sums, roots: Tensor, *, both: bool, as_long: bool = False) -> Te
 
 
 def decoded(levels: Tensor, roots: Tensor, classes: int, *, as_long: bool = False) -> Sums:
-    """Return the sums that `coded` bytes stand for; A of zeros if there is none."""
+    """Return the sums that `coded` bytes represent; A of zeros if it was not sent."""
     d = len(roots) - classes
     sums = unpacked((levels.double() - 128) / LEVELS, d, classes, as_long=as_long)
     by = roots[:d, None]
@@ -172,13 +172,13 @@ def unpacked(numbers: Tensor, d: int, classes: int, *, as_long: bool = False) ->
 def own_roots(sums: Sums, *, both: bool) -> Tensor:
     """Return the roots of the sums of squares of x and y, [d + classes], over which A and B are correlations.
 
-    So no number is beyond 1, whatever the axes are like, and a step is 1/127. Where B alone is sent, an axis' root is
+    So no number is beyond 1, for any axes, and a step is 1/127. Where B alone is sent, an axis' root is
     the least that keeps its numbers within 1.
     """
     counts = sums.products[-1].clamp_min(0).sqrt()
     alone = (sums.products.abs() / counts.clamp_min(1e-12)).amax(1)
     roots = torch.cat([sums.squares.diagonal().sqrt() if both else alone, counts])
-    return roots.clamp_max(65504).half().double()  # as they travel
+    return roots.clamp_max(65504).half().double()  # as they are sent
 
 
 def coding_error(shares: Tensor, d: int) -> float:
@@ -206,7 +206,7 @@ class Curve:
 
     @classmethod
     def of(cls, sums: Sums, rows: float) -> Curve:
-        """Take the sums apart."""
+        """Split the sums."""
         values, vectors = torch.linalg.eigh(sums.squares)
         return cls(values.clamp_min(0), (vectors.mT @ sums.products).square().sum(1), rows)
 

@@ -1,7 +1,7 @@
 """Random numbers of the examples of a batch, each example's own, for what is drawn inside a private step.
 
 One example more moves a clipped sum by no more than C if it changes what no other example draws. A generator that
-draws for a batch row by row breaks that: the example shifts everybody after it.
+draws for a batch row by row breaks that: the example shifts all rows after it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class LayerDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Raises
     ------
     UndrawableError
-        If something is drawn that has not a row for each example, or in a way that is not known here.
+        If something is drawn that has not a row for each example, or in an unknown way.
     """
 
     def __init__(self, rows: RowDraws) -> None:
@@ -112,7 +112,7 @@ class LayerDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return (drawn + low).to(given.get("dtype") or torch.int64)
 
     def dropped(self, x: Tensor, p: float, train: bool | None = True) -> tuple[Tensor, Tensor]:
-        """Return what a fused dropout keeps of ``x``, and its mask."""
+        """Return a fused dropout's output for ``x``, and its mask."""
         if train is False:
             return x.clone(), torch.ones_like(x, dtype=torch.bool)
         mask = self.kept(1 - p, x)
@@ -127,19 +127,19 @@ class Layers:
 
     @contextmanager
     def drawing(self, rows: RowDraws, device: torch.device) -> Iterator[None]:
-        """Have the layers draw from ``rows``; where they drew nothing before, see to it that they still do not.
+        """Make the layers draw from ``rows``; if they drew nothing before, check that they still do not.
 
         Raises
         ------
         UndrawableError
             If they draw in a way in which an example's numbers cannot be its own.
         """
-        if self._draw is False:  # to stand between a model and torch takes as long as a small layer
+        if self._draw is False:  # intercepting torch's calls takes as long as a small layer
             before = _state_of(device)
             yield
             if not torch.equal(before, _state_of(device)):
                 raise UndrawableError(
-                    "a layer of the model draws in some steps and not in the first one, so that nobody drew for each "
+                    "a layer of the model draws in some steps and not in the first one, so that none was made for each "
                     "example by itself: have it draw in every step, or never"
                 )
             return

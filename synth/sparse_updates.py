@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 
-@lru_cache(maxsize=1)  # an update's mask is asked for when it is read, and again when it is used
+@lru_cache(maxsize=1)  # an update's mask is needed when it is read, and again when it is used
 def mask(total: int, rate: float, seed: int) -> Tensor:
     """Draw which of ``total`` numbers are sent, each with probability 1 / ``rate``.
 
-    The draw is the CPU's: whoever has the seed has the mask.
+    The draw is the CPU's: the seed gives the mask.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def mask(total: int, rate: float, seed: int) -> Tensor:
     -------
     bool [total], on the CPU; not to be written to.
     """
-    # float64: of float32's 24 bits so few tell 1/rate from its neighbours that the mean would be off
+    # float64: so few of float32's 24 bits distinguish 1/rate from its neighbours that the mean would be off
     draws = torch.rand(total, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     return draws < 1 / rate
 
@@ -103,7 +103,7 @@ def pack_places(places: Tensor, total: int) -> Tensor:
 
 
 def unpack_places(code: Tensor, total: int, k: int) -> Tensor:
-    """Return ``pack_places``' places, int64 [k]; ValueError if ``code`` is none of k ascending ones below ``total``."""
+    """Return ``pack_places``' places, int64 [k]; ValueError if they are not k ascending ones below ``total``."""
     if len(code) != places_bytes(total, k):
         raise ValueError(f"{len(code)} bytes where {places_bytes(total, k)} were expected")
     bits = ((code[:, None].long() >> torch.arange(7, -1, -1)) & 1).flatten()

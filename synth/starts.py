@@ -55,7 +55,7 @@ def real_start(
 def smooth_noise(images: int, shape: tuple[int, int, int], generator: torch.Generator) -> Tensor:
     """Return noise of low frequencies: Gaussian on a grid a quarter as fine, blown up bilinearly.
 
-    It is scaled to a mean square of 1 over the whole set, as plain noise has it, and nothing else is done to it.
+    It is scaled to a mean square of 1 over the complete set, as plain noise has it, and nothing else is done to it.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def draw_labels(pool: Tensor, shape: tuple[int, ...], generator: torch.Generator
     """Return labels of ``shape``, int64, each drawn from ``pool`` [n], so by the classes' frequencies.
 
     Each is drawn by itself: for text the targets of a sequence are single tokens, never a sequence
-    that somebody wrote.
+    that was written by hand.
     """
     places = torch.randint(len(pool), shape, generator=generator, device=pool.device)
     return pool[places]
@@ -299,7 +299,7 @@ class ClassBatches:
         labels
             The samples' classes, int64 [n]; their device is the plan's.
         size
-            Samples a class in a batch; a class with fewer gives all it has. 0 stands for all.
+            Samples a class in a batch; a class with fewer gives all it has. 0 means all.
         dtype
             The type of ``averages``; by default torch's default type.
 
@@ -334,8 +334,8 @@ class ClassBatches:
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """Return a batch's indices into the labels, int64 [b]: class-major, each class shuffled."""
-        # One sort shuffles within every class: the class's rank keeps classes apart, the fraction
-        # orders its samples (double, so that the fraction keeps its bits beside a rank in the
+        # One sort shuffles within every class: the class's rank separates classes, the fraction
+        # orders its samples (double, so that the fraction keeps its bits next to a rank in the
         # hundreds).
         fraction = torch.rand(
             self._rank.shape, generator=generator, dtype=torch.double, device=self._rank.device

@@ -107,7 +107,7 @@ def client_update(loss: Loss, w: Parameters, batches: Batches) -> dict[str, Tens
     loss
         F, twice differentiable.
     w
-        The parameters to start from; constants here.
+        The parameters to start from, as constants.
     batches
         S. Gradients reach those of its tensors that require one; where none does, no graph
         outlives its own step.
@@ -117,13 +117,13 @@ def client_update(loss: Loss, w: Parameters, batches: Batches) -> dict[str, Tens
     w_syn, by name. A parameter that the loss does not use stays.
     """
     tracked = any(t.requires_grad for t in (batches.inputs, batches.labels, batches.step_size))
-    here = {name: value.detach().requires_grad_() for name, value in w.items()}
+    at = {name: value.detach().requires_grad_() for name, value in w.items()}
     for inputs, labels in zip(batches.inputs, batches.labels, strict=True):
         with torch.enable_grad():
-            slopes = gradient(loss, here, inputs, labels, create_graph=tracked)
-            moved = {name: value - batches.step_size * slopes[name] for name, value in here.items()}
-        here = moved if tracked else {k: v.detach().requires_grad_() for k, v in moved.items()}
-    return here if tracked else {name: value.detach() for name, value in here.items()}
+            slopes = gradient(loss, at, inputs, labels, create_graph=tracked)
+            moved = {name: value - batches.step_size * slopes[name] for name, value in at.items()}
+        at = moved if tracked else {k: v.detach().requires_grad_() for k, v in moved.items()}
+    return at if tracked else {name: value.detach() for name, value in at.items()}
 
 
 def replay(loss: Loss, w: Parameters, batches: Batches) -> dict[str, Tensor]:

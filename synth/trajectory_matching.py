@@ -5,7 +5,7 @@ synthetic images D,
 
     theta_{t+1} = theta_t - eta g(theta_t; D),  t = 0 .. T - 1,  theta_0 = theta_g,
 
-and L_MTT (Eq. 2) says how far from the client's theta_m it ends. The gradient of L_MTT with respect to D and eta comes
+and L_MTT (Eq. 2) is how far from the client's theta_m it ends. The gradient of L_MTT with respect to D and eta comes
 in three forms: `unrolled` keeps the graph of all steps; `exact`, the same gradient, and `released`, what the published
 code computes in its place, keep the parameters theta_0 .. theta_T and the graph of one step.
 
@@ -47,7 +47,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class SyntheticSet:
-    """What the student trains on, and how fast.
+    """The data and learning rates of the student.
 
     Attributes
     ----------
@@ -85,14 +85,14 @@ class Gradients:
 
 @dataclass(frozen=True)
 class InnerStep:
-    """What one step is taken on, whenever it is taken: the draws are made before the first step.
+    """The batch and draws of one step; the draws are made before the first step.
 
     Attributes
     ----------
     batch : Tensor or None
         Int64 [b], positions in D; None for all of D.
     draw : Draw or None
-        The augmentation (DSA) of the whole batch; None for none.
+        The augmentation (DSA) of the complete batch, if any.
     """
 
     batch: Tensor | None = None
@@ -168,7 +168,7 @@ def exact(
 def released(
     loss: Loss, segment: Segment, data: SyntheticSet, steps: Sequence[InnerStep]
 ) -> Gradients:
-    """Return what the published code takes for the gradient: `exact` with every lambda_t held at lambda_T.
+    """Return the published code's approximation of the gradient: `exact` with every lambda_t held at lambda_T.
 
     That a batch moves theta, and so all later gradients, is left out. It is the gradient for T = 1 only.
     """
@@ -183,7 +183,7 @@ def _two_passes(
     *,
     carries: bool,
 ) -> Gradients:
-    """Return the gradient from one pass through the steps and one back; ``carries`` tells `exact` from `released`."""
+    """Return the gradient from one pass through the steps and one back; ``carries``: `exact`, else `released`."""
     student = _Student(loss, segment, data)
     trajectory = student.trajectory(steps)
     value, adjoint = student.end(trajectory.pop())
@@ -277,7 +277,7 @@ def _stepped(theta: Parameters, g: Parameters, step_size: Tensor) -> dict[str, T
 # back, part by part.
 
 #: latents, each with as many rows as there are images -> the images of these rows, float [rows, C, H, W]; with several
-#: clients a row is a client's whole set. Rows must not see each other.
+#: clients a row is a client's complete set. Rows must not see each other.
 Renderer = Callable[..., Tensor]
 
 _LEAST_STEP = 0.01
@@ -286,7 +286,7 @@ _LEAST_STEP = 0.01
 
 @dataclass(frozen=True)
 class MatchedTrajectory:
-    """What `distil` ends with.
+    """The result of `distil`.
 
     Attributes
     ----------
@@ -295,7 +295,7 @@ class MatchedTrajectory:
     data : SyntheticSet
         D = G(Z), its labels and eta.
     losses : Tensor
-        L_MTT before each iteration, [T_d], or [T_d, K] for K clients; each with batches and augmentations of its own.
+        L_MTT before each iteration, [T_d], or [T_d, K] for K clients; each with its own batches and augmentations.
     """
 
     latents: tuple[Tensor, ...]
@@ -327,10 +327,10 @@ def pull_back(
     """
     pulled = []
     for *rows, by_images in _rows([*latents, slopes], chunk):
-        here = [z.detach().requires_grad_() for z in rows]
+        leaves = [z.detach().requires_grad_() for z in rows]
         # as a sum: given grad_outputs, torch would import its symbolic shapes, seconds of a new process
-        along = (images_of(*here) * by_images).sum()
-        pulled.append(torch.autograd.grad(along, here))
+        along = (images_of(*leaves) * by_images).sum()
+        pulled.append(torch.autograd.grad(along, leaves))
     return [torch.cat(parts) for parts in zip(*pulled, strict=True)]
 
 
@@ -380,7 +380,7 @@ def distil(
     latent_lrs : sequence of float
         The learning rate of each of the latents.
     step_lr : float
-        The learning rate of eta; 0 leaves it as it is.
+        The learning rate of eta; 0 leaves it unchanged.
     momentum : float
         Of the steps of Z and of eta.
     generator : torch.Generator
@@ -446,7 +446,7 @@ class InnerTraining:
     epochs : int
         T_s, passes over D.
     batch : int
-        Images of a step; every epoch cuts D into batches in an order of its own, the last one with what is left. 0, or
+        Images of a step; every epoch cuts D into batches in a new order, the last one with what is left. 0, or
         as many as D has, takes all in one step, in D's order.
     transforms : sequence of str
         The names of DSA's transforms (`synth.augmentation.parse`), one of them drawn for each step; none for none.

@@ -30,7 +30,7 @@ class UNet(nn.Module):
 
     The initial weights come from ``generator`` alone. The layers are laid out on "meta", which draws
     nothing, and filled afterwards: seeding the process-wide generator for the time of the construction
-    would change the numbers of whatever else draws from it in another thread.
+    would change the numbers of other draws from it in another thread.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class UNet(nn.Module):
     Raises
     ------
     ValueError
-        No such network can be built; the message says what can.
+        No such network can be built; the message names those that can.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class UNet(nn.Module):
         y : Tensor
             Their classes, int64 [n].
         generator : torch.Generator, optional
-            The source of the dropout. Without it nothing is dropped, whatever the module's mode:
+            The source of the dropout. Without it nothing is dropped, in any mode of the module:
             torch's own dropout draws from the process-wide generator.
 
         Returns

@@ -115,7 +115,7 @@ class Account:
                 f"the privacy ledger {ledger.path} has {lines.head.length} lines, and the server has seen one of this "
                 f"site with {seen.length} that it does not continue: put back the newest copy of both of its files"
             )
-            error.told = "this site's privacy ledger is older than the one that the server has seen"
+            error.reported = "this site's privacy ledger is older than one that the server has seen"
             raise error
 
     def _ledger(self) -> Ledger:

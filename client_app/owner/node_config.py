@@ -55,7 +55,7 @@ def absolute(key: str, named: object) -> Path:
     if not path.is_absolute():
         raise FederationError(
             f"the node config's {key} '{named}' is relative: give an absolute path",
-            told=f"the node config's {key} is relative: its owner gives an absolute path",
+            reported=f"the node config's {key} is relative: its owner gives an absolute path",
         )
     return path
 

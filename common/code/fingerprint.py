@@ -1,4 +1,4 @@
-"""The whole app in 16 hex digits, so that a server can refuse sites that run another one.
+"""A checksum of the whole app in 16 hex digits, by which a server refuses sites that run another one.
 
 Flower's simulation may import a ClientApp from another place than the ServerApp, and a site may have pinned an
 older release; both would give quietly different numbers.
@@ -12,10 +12,10 @@ from functools import cache
 from pathlib import Path
 
 PACKAGES = ("client_app", "common", "server_app", "strategies", "synth")
-"""The packages of the app that travels."""
+"""The packages of the app that sites get."""
 
 ROOT = Path(__file__).resolve().parents[2]
-"""Where they lie."""
+"""Their folder."""
 
 _SUFFIXES = {".py", ".yaml", ".json"}
 

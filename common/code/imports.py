@@ -19,7 +19,7 @@ def is_import_path(name: str) -> bool:
 
 
 def append_to_path(folder: str) -> None:
-    """Have Python search ``folder`` after all that it searches anyway, so that nothing in it hides a package."""
+    """Append ``folder`` to Python's search path, so that nothing in it hides a package."""
     if folder not in sys.path:
         sys.path.append(folder)
 

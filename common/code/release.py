@@ -1,4 +1,4 @@
-"""Which release of Nectar this is; it travels with the app, so that a record names the one that computed it."""
+"""The release of Nectar; it is sent with the app, so that a record names the one that computed it."""
 
 from __future__ import annotations
 

@@ -27,9 +27,9 @@ MADE: dict[str, Path] = {}
 def code_fingerprint(config: Config, *, root: Path = ROOT, now: bool = False) -> str:
     """Return the fingerprint of the code that can decide a run's numbers: with equal configurations, equal runs.
 
-    It is of the bytes of the app's files, a comment's too, but for those of methods that the run neither uses nor is
-    built on, and for the release's number; and of the user's own packages that the configuration names. Installed
-    packages are none of it. With ``now`` each file is read as it is now, and not as this process first read it.
+    It covers the bytes of the app's files, comments included, except those of methods that the run does not use or
+    build on, and the release's number; and the user's own packages that the configuration names. Installed
+    packages are not covered. With ``now`` each file is read again, not as this process first read it.
     """
     digest = _digest.__wrapped__ if now else _digest
     return digits_of((name, digest(path)) for name, path in code_files(config, root).items())
@@ -43,13 +43,13 @@ def _digest(path: Path) -> bytes:
 def code_files(config: Config, root: Path = ROOT) -> dict[str, Path]:
     """Return the files that the fingerprint of a run's code is over, by name."""
     used = built_on([config.method, *config.inner])
-    apart = {
+    excluded = {
         file for name, method in METHODS.items() if name not in used for file in files_of(method)
     }
-    apart.add("common/code/release.py")  # a release that changed nothing else goes on with a run
+    excluded.add("common/code/release.py")  # a release that changed nothing else resumes a run
     ours = (path for folder in sorted(PACKAGES) for path in sorted((root / folder).rglob("*.py")))
     named = {path.relative_to(root).as_posix(): path for path in ours}
-    found = {name: path for name, path in named.items() if name not in apart}
+    found = {name: path for name, path in named.items() if name not in excluded}
     for top in sorted({module.partition(".")[0] for module in user_modules_of(config)}):
         home = _home(top)
         files = [MADE[top]] if top in MADE else _sources(home, top) if home else []
@@ -60,7 +60,7 @@ def code_files(config: Config, root: Path = ROOT) -> dict[str, Path]:
 def built_on(names: Iterable[str]) -> frozenset[str]:
     """Return the methods whose files the runs of ``names`` execute: theirs, and those that they are built on.
 
-    What a user's own code is built on nobody knows: all of them.
+    What a user's own code builds on is unknown: all of them.
     """
     found = {FOREIGN_CLIENT}
     queue = [*names]
@@ -93,14 +93,14 @@ def user_modules_of(config: Config) -> list[str]:
 
 
 def _sources(home: Path, top: str) -> list[Path]:
-    """Return a user's own files: a package with all below it, or a module with those that are beside it."""
+    """Return a user's own files: a package with all below it, or a module with those in its folder."""
     package = home / top
     return sorted(package.rglob("*.py") if package.is_dir() else home.glob("*.py"))
 
 
 @cache
 def _home(top: str) -> Path | None:
-    """Return the folder in which a user's own top-level module or package lies; None for ours and what is installed."""
+    """Return the folder that holds a user's own top-level module or package; None for ours and installed ones."""
     if top in sys.stdlib_module_names or top in PACKAGES:
         return None
     try:

@@ -54,7 +54,7 @@ def rules(c: Config) -> Iterator[str]:
         yield from rule(c)
 
 
-# ---- data of one's own ---------------------------------------------------------------------------
+# ---- user-defined data ----------------------------------------------------------------------------
 
 
 def _is_table(c: Config) -> bool:
@@ -130,12 +130,10 @@ def _classes(c: Config) -> Iterator[str]:
 
 
 def _own_data(c: Config) -> Iterator[str]:
-    """Refuse a file that is none or beside another set, and what cannot be said of a table or of series."""
+    """Refuse a file that is unusable or given with another set, and settings that do not fit a table or series."""
     file, kind = c.data.file, kind_of(c.dataset)
     if file and kind != FILE:
-        yield (
-            f"{FILE_KEY}={file} is a data set of its own and dataset={c.dataset} another: leave one out."
-        )
+        yield (f"{FILE_KEY}={file} is one data set and dataset={c.dataset} another: leave one out.")
     elif not file:
         if kind == FILE and not (c.data.columns or c.data.sites):
             yield f"dataset=file names no file: set {FILE_KEY}=x.npz."
@@ -148,7 +146,7 @@ def _own_data(c: Config) -> Iterator[str]:
     data, asked = c.data, f"data.kind={c.data.kind}"
     if data.kind != "images" and kind_of(c.dataset) not in (FILE, FUNCTION):
         yield (
-            f"{asked} is of arrays in a file or of a function of your own, and dataset={c.dataset} holds pictures or "
+            f"{asked} is for arrays in a file or from your function, and dataset={c.dataset} holds pictures or "
             "text: leave it out."
         )
     if _is_table(c) and data.kind != "table":
@@ -195,8 +193,8 @@ def _columns(c: Config) -> Iterator[str]:
         yield (
             f"{COLUMNS_KEY} makes {number:,} columns, of which {MOST_COLUMNS:,} are learned from at the most."
         )
-    apart = {data.label, data.group, data.owner}
-    for name in (column.name for column in columns if column.name in apart):
+    reserved = {data.label, data.group, data.owner}
+    for name in (column.name for column in columns if column.name in reserved):
         yield (
             f"{COLUMNS_KEY} names {name!r}, which is data.label, data.group or data.owner: leave it out there."
         )
@@ -215,7 +213,7 @@ def _owner(c: Config) -> Iterator[str]:
     if data.group not in ("", data.owner):
         yield (
             f"data.group={data.group} would divide the owners that data.owner={data.owner} names: name one column for "
-            "both, which keeps owners whole, or leave one out."
+            "both, which keeps each owner's samples together, or leave one out."
         )
 
 
@@ -227,7 +225,7 @@ def _features(c: Config) -> Iterator[str]:
         for key, value in features.model_dump().items():
             if value != FeaturesSettings.model_fields[key].default:
                 yield (
-                    f"features.{key}={value} is of a network, and features.name is not set: set it, or leave it out."
+                    f"features.{key}={value} needs a network, and features.name is not set: set it, or leave it out."
                 )
         return
     if name in MODELS and not takes(name, "images"):
@@ -244,7 +242,7 @@ def _features(c: Config) -> Iterator[str]:
     elif not features.sha256 and not _is_published(start):
         yield (
             f"features.start={start} needs features.sha256, the file's SHA-256, so that every machine reads the same: "
-            "sha256sum tells it."
+            "sha256sum prints it."
         )
 
 
@@ -276,12 +274,12 @@ def _taken(c: Config) -> Iterator[str]:
 
 
 def _originals(c: Config) -> Iterator[str]:
-    """Refuse to send pictures that may be somebody's own as they are, unless that is asked for."""
+    """Refuse to send pictures that may be personal unchanged, unless the user allows it."""
     sent = c.settings.disclosure()
     if sent and sent.unchanged and is_user_data(c.dataset) and not c.data.send_originals:
         yield (
             f"method={c.method} with these settings sends real pictures as they are, and those of dataset={c.dataset} "
-            "are taken for somebody's own: add data.send_originals=on if they may leave, or choose feddm with "
+            "are taken to be personal: add data.send_originals=on if they may leave, or choose feddm with "
             "feddm.start=noise."
         )
 
@@ -296,7 +294,7 @@ def _site_places(c: Config) -> Iterator[str]:
             if not place.is_absolute():
                 yield f"{key} names {str(place)!r}: give absolute paths with commas between them."
             if times > 1:
-                yield f"{key} names {place} twice: each site has a {what} of its own."
+                yield f"{key} names {place} twice: each site has its own {what}."
         if places and len(places) != c.federation.sites:
             yield (
                 f"{key} names {len(places)} {what}s, one a site, and federation.sites={c.federation.sites}: "
@@ -308,7 +306,7 @@ def _site_places(c: Config) -> Iterator[str]:
 
 
 def _federation(c: Config) -> Iterator[str]:
-    """Refuse a quorum above the sites that there are or are asked, and sites trained together in several processes."""
+    """Refuse a quorum above the number of sites or of those in a round, and batched sites in several processes."""
     federation = c.federation
     if federation.min_replies > federation.sites:
         yield (
@@ -380,13 +378,13 @@ def _evaluation(c: Config) -> Iterator[str]:
     if c.private and asked:
         cure = "data.validation=0" if asked.startswith("data.") else "evaluation.on=server or none"
         yield (
-            f"{asked} has the sites tell accuracies and losses of their own examples, which the privacy of this run "
+            f"{asked} has the sites report accuracies and losses of their own examples, which the privacy of this run "
             f"(method={c.method}) does not cover: set {cure}."
         )
 
 
 def _wire(c: Config) -> Iterator[str]:
-    """Refuse pictures of what is none, and feedback of errors that nothing makes."""
+    """Refuse picture codecs for data that are not pictures, and error feedback without errors."""
     wire, sent = c.wire, c.settings.disclosure()
     if wire.pictures and sent is not None and sent.numbers:
         yield (
@@ -411,7 +409,7 @@ def _track(c: Config) -> Iterator[str]:
         )
     if is_user_data(c.dataset):
         yield (
-            f"track.images=on would copy pictures of dataset={c.dataset}, which are taken for somebody's own, to a "
+            f"track.images=on would copy pictures of dataset={c.dataset}, which are taken to be personal, to a "
             "tracker: leave it out; the figures are tracked without it."
         )
 
@@ -437,7 +435,7 @@ def _privacy(c: Config) -> Iterator[str]:
         )
     if sent is not None and sent.class_counts and c.privacy.counts != "public":
         yield (
-            f"{asked} cannot hold under method={method}, whose sites tell their number of examples of every class: "
+            f"{asked} cannot hold under method={method}, whose sites report their number of examples of every class: "
             "set privacy.counts=public where these are no secret, or choose another method."
         )
 
@@ -457,7 +455,7 @@ def _class_weights(c: Config) -> Iterator[str]:
         )
     elif c.method in METHODS and not METHODS[c.method].plain:
         yield (
-            f"class_weights={chosen} under method={c.method} is of the loss that sites train by under "
+            f"class_weights={chosen} under method={c.method} applies to the loss that sites train by under "
             f"{those_that('plain')}: choose one of these, or set it to none."
         )
 
@@ -472,20 +470,20 @@ def _head(c: Config) -> Iterator[str]:
 
 
 def _statistics(c: Config) -> Iterator[str]:
-    """Refuse a part of the model that stays at the sites where the server needs a whole one."""
+    """Refuse to keep a part of the model at the sites if the server needs a complete one."""
     if not c.model.stays_in_part:
         return
-    told, sent = c.model.what_stays, c.settings.disclosure()
+    stays, sent = c.model.what_stays, c.settings.disclosure()
     if c.evaluation.on in ("server", "both"):
         yield (
-            f"{told} leaves the server no model to evaluate, and evaluation.on={c.evaluation.on} asks it "
+            f"{stays} leaves the server no model to evaluate, and evaluation.on={c.evaluation.on} asks it "
             "to: set evaluation.on=sites with data.site_holdout above 0, or evaluation.on=none."
         )
     asked = {"personal": c.model.personal != "none", "statistics": c.model.statistics == "local"}
     kept = {part for part, chosen in asked.items() if chosen} <= {*resolve(c.method).keeps}
     if sent is None or not sent.update or not kept:
         yield (
-            f"{told} is for methods whose sites train the model and send its weights, and "
+            f"{stays} is for methods whose sites train the model and send its weights, and "
             f"method={c.method} does not: choose fedavg or one of its kind, or leave it out."
         )
 

@@ -11,16 +11,16 @@ from common.settings.sections import SECTIONS, RunSettings
 
 PATH_KEYS = ("output-dir", "data-dir", "resume")
 SETTINGS_OF = "settings-of"
-"""The key of a run that trains nothing: its ServerApp says which settings the record of that id was run with."""
+"""The key of a run that trains nothing: its ServerApp prints the settings of the record of that id."""
 
 CONFIG = "config"
-"""The key that names a file of settings of the user's own; it is read where it was typed, and never travels."""
+"""The key that names a file of settings of the user's own; it is read where it was typed, and never sent."""
 
 ROUND = "round"
 """The key by which earlier releases went back to a round; it is refused with what takes its place."""
 
 RESUME_CODE, ACCEPT = "resume_code", "accept"
-"""The key, and its value, by which a run goes on with other code than the one that its record was written by."""
+"""The key, and its value, by which a run resumes with other code than that which wrote its record."""
 
 RESOLVED, YES = "resolved", "yes"
 """The key, and its value, of a run config that states all there is to state: no file of settings is read for it."""
@@ -103,7 +103,7 @@ _ELSEWHERE = {
     }.items()
     for word in words.split()
 }
-"""Words of Flower and PyTorch, folded, and what is typed here; for FedAvg's the chosen method's own, if it has one."""
+"""Words of Flower and PyTorch, folded, and our keys; FedAvg's become the chosen method's own, if it has one."""
 
 
 def nearest_key(key: str, known: Sequence[str], method: object = "") -> str:
@@ -111,7 +111,7 @@ def nearest_key(key: str, known: Sequence[str], method: object = "") -> str:
 
     The same key in another spelling comes first, then what the word means in Flower or PyTorch. A slip in the name is
     likelier than in the section, so its other names come next, also those of which it is a word (``feddm.lr``:
-    ``feddm.global_lr``); then the same name in another section; then whatever looks alike. Without a section a key may
+    ``feddm.global_lr``); then the same name in another section; then any similar name. Without a section a key may
     be of any, its method's first.
     """
     section, _, name = key.replace(":", ".").rpartition(".")
@@ -146,7 +146,7 @@ def not_a_setting(key: str, where: str, guess: str, method: str) -> str:
 def unknown(
     what: str, word: str, where: str, choices: Sequence[str], extra: str = ""
 ) -> ConfigError:
-    """Build the error for a name that there is none of: the nearest one, and the list where it is short."""
+    """Build the error for an unknown name: the nearest one, and the list if it is short."""
     listed = f"there are {', '.join(choices) or 'none'}"
     if len(choices) > _LISTED:
         listed = "`nectar config --help` lists all"

@@ -35,7 +35,7 @@ _EITHER = {_STEPS: _EPOCHS, _EPOCHS: _STEPS}
 """Settings of which one is given, each with the other."""
 
 BASE = "base"
-"""The key that names the experiment which a table, or a file of one's own, departs from."""
+"""The key that names the experiment which a table, or a user's file, departs from."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def dataset_layer(name: str, where: str) -> Layer:
 
 
 def kind_layer(kind: str) -> Layer | None:
-    """Read ``conf/kind/<kind>.yaml``, what sets of one's own that are no images begin with; None for images."""
+    """Read ``conf/kind/<kind>.yaml``, the defaults of user-defined sets that are not images; None for images."""
     return _file_layer("kind", kind) if kind in names("kind") else None
 
 
@@ -102,7 +102,7 @@ def _from_home(key: str, value: Any) -> Any:
 
 
 def run_config_layers(given: Mapping[str, Any]) -> tuple[Layer, Layer]:
-    """Split the run config into its own settings, with keys that there are none of, and what its ``set`` assigns."""
+    """Split the run config into its own settings, with unknown keys, and what its ``set`` assigns."""
     own = {k: v for k, v in given.items() if k in RunSettings.model_fields or k not in RUN_KEYS}
     text = given.get("set", "")
     if not isinstance(text, str):
@@ -122,7 +122,7 @@ def is_text(key: str) -> bool:
 
 
 def looked_up(layers: Sequence[Layer], *keys: str) -> dict[str, Stated]:
-    """Return what the last layer that says anything of a key says of it; nothing of a key of which none does."""
+    """Return each key's value in the last layer that states it; keys that no layer states are left out."""
     return {k: Stated(v, one.where) for one in layers for k, v in one.values.items() if k in keys}
 
 

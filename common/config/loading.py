@@ -66,7 +66,7 @@ def load(
     Merges, the later over the earlier: the settings classes' defaults,
     ``conf/dataset/<dataset>.yaml``, what the method needs of other sections, the experiment (a cell of a table in
     ``conf/table``), the user's own file that ``config`` names, the run config's own keys, its ``set``.
-    The settings of every method may stand anywhere; all are checked, the chosen method's are used.
+    Settings of any method may be given anywhere; all are checked, the chosen method's are used.
 
     Parameters
     ----------
@@ -75,14 +75,14 @@ def load(
         resume, set, config. A missing key and the empty text both mean unset. With ``resolved`` no file is read, and
         the experiment is but a name: it is what :meth:`Config.to_run_config` returned.
     policy : callable, optional
-        A site's own: told (key, import path) of each thing that is named by import path before it is imported, and
+        A site's own: called with (key, import path) before anything named by import path is imported, and
         raises for what may not be. Where there is one, a Flower strategy is not imported at all, nor are its
         arguments checked: it is the server's.
     class_list : callable, optional
         Looks at what a simulation reads on this machine.
     """
-    if policy is None and (here := stated_here(run_config)) is not None:
-        return here
+    if policy is None and (stated := stated_here(run_config)) is not None:
+        return stated
     given = {key: value for key, value in run_config.items() if value != ""}  # which is unset
     _check_internal_keys(given, policy)
     sources = sources_of(given, policy)
@@ -130,7 +130,7 @@ def _privacy(
     typed = read.leaves.get("privacy.epsilon")
     if typed and not privacy.epsilon and typed.where == COMMAND_LINE and begins:
         raise ConfigError(
-            "privacy.epsilon=0 would take endless noise, and means no privacy here: give one above 0, or leave it out."
+            "privacy.epsilon=0 takes infinite noise and does not turn privacy off: give one above 0, or leave it out."
         )
     # What `nectar` submits names the noise; of what `flwr run` does the sites plan the same as the server.
     if privacy.epsilon and (policy is None or begins):
@@ -152,7 +152,7 @@ def _check_internal_keys(given: Mapping[str, Any], policy: ImportPolicy | None) 
             "`nectar export RECORD --best --output DIR`, then model.start=DIR/model.safetensors."
         )
     if CONFIG in given and policy is not None:
-        # What is wrong with a file is told by quoting it, and a site's files are none of the server's business.
+        # An error about a file quotes it, and a site's files are none of the server's business.
         raise ConfigError(
             f"{CONFIG} is a path on the machine where it is typed, and cannot be sent to sites."
         )
@@ -168,9 +168,7 @@ def _resume_code(given: Mapping[str, Any], resume: str) -> str:
     if value not in ("", ACCEPT):
         raise ConfigError(f"{RESUME_CODE} must be {ACCEPT}, or left out, not {show(value)}.")
     if value and not resume:
-        raise ConfigError(
-            f"{RESUME_CODE}={value} is of a run that is resumed: name its record too."
-        )
+        raise ConfigError(f"{RESUME_CODE}={value} applies to a resumed run: name its record too.")
     return str(value)
 
 

@@ -28,7 +28,7 @@ def noise_for(target: float, delta: float, sample_rate: float = 1.0, steps: int 
     """Return the least noise multiplier with which a mechanism costs no more than ``target``, to a thousandth above it.
 
     The target is an epsilon above 0, delta between 0 and 1, the rate that of Poisson samples (1: all the data), and
-    the steps are of all rounds together; ValueError if they are none.
+    the steps are of all rounds together; ValueError if there is no step.
     """
     if not 0 < target < math.inf or not 0 < sample_rate <= 1 or steps < 1:
         raise ValueError(

@@ -44,9 +44,9 @@ def _key(run_config: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Config(SharedSections):
-    """What a run was asked to do, every default filled in: its sections, and what stands outside them.
+    """The complete configuration of a run, with all defaults: its sections, and the keys outside them.
 
-    There is none whose settings cannot hold together: however one is made, it is checked.
+    Every instance is consistent: however one is made, it is checked.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class Config(SharedSections):
     origin : mapping of str to str
         Where each value that is no class default was given, by dotted key.
     typed : str
-        The words that the user typed, as a shell takes them; empty if nobody typed any.
+        The words that the user typed, as a shell takes them; empty if none were typed.
     resume_code : str
         ``accept`` where ``resume`` may go on with other code than the record's; else empty.
     """
@@ -87,7 +87,7 @@ class Config(SharedSections):
 
     @property
     def kind(self) -> str:
-        """What methods learn from, where it is not text: images, a table's rows, or series."""
+        """The kind of data, unless text: images, a table's rows, or series."""
         return "table" if self.features.name else self.data.kind
 
     @property
@@ -97,7 +97,7 @@ class Config(SharedSections):
 
     @property
     def judged_at_sites(self) -> str:
-        """What has the sites judge the weights, as it is typed; empty if nothing does."""
+        """The setting, as it is typed, by which sites evaluate the weights; empty if they do not."""
         on = self.evaluation.on
         hold_out = f"evaluation.on={on}" if on in ("sites", "both") else ""
         return "data.validation_at=sites" if self.data.validated_at_sites else hold_out
@@ -135,15 +135,15 @@ class Config(SharedSections):
 
     @cached_property
     def private(self) -> bool:
-        """Whether a mechanism of differential privacy stands between the sites' data and what leaves them.
+        """Whether a mechanism of differential privacy covers everything that leaves the sites.
 
-        Then nothing leaves beside it that is computed from these: no loss, no norm, no seconds, and no count but by
+        Then nothing else computed from their data leaves: no loss, no norm, no seconds, and no count but by
         ``tells_counts``.
         """
         if self.privacy.active:
             return True
-        told = (settings.disclosure() for settings in self.methods.values())
-        return any(one is not None and one.differentially_private for one in told)
+        disclosures = (settings.disclosure() for settings in self.methods.values())
+        return any(one is not None and one.differentially_private for one in disclosures)
 
     @cached_property
     def secret(self) -> bool:
@@ -169,7 +169,7 @@ class Config(SharedSections):
 
     @cached_property
     def noises(self) -> frozenset[float] | None:
-        """What noise multipliers sites charge: empty in most runs; None where only sites know."""
+        """The noise multipliers that sites charge: empty in most runs; None if only sites know them."""
         if self.private and self.secret:
             return None  # a Gaussian's that costs as much as the shares' Skellam noise
         own = [settings.noises() for settings in self.methods.values()]
@@ -180,7 +180,7 @@ class Config(SharedSections):
 
     @cached_property
     def tells_counts(self) -> bool:
-        """Whether a site tells how many examples it has."""
+        """Whether a site reports how many examples it has."""
         hidden = self.private or self.secret
         return not hidden or self.privacy.counts == "public"
 
@@ -221,7 +221,7 @@ class Config(SharedSections):
 
     @property
     def _outside(self) -> dict[str, str | int]:
-        """What stands outside the sections."""
+        """The keys outside the sections."""
         return {
             "experiment": self.experiment,
             **{name: getattr(self, name) for name in RunSettings.model_fields},

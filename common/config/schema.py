@@ -77,7 +77,7 @@ _Refused = tuple[str, str]
 
 
 def read_sections(given: Mapping[str, Stated], own: Method | None = None) -> Sections:
-    """Build the sections that a run uses, and check what is given for any other: a ConfigError tells all.
+    """Build the sections that a run uses, and check what is given for any other: one ConfigError lists all problems.
 
     A section that is not in use and has no value is not even imported: a process of a run reads its own method's.
     """
@@ -108,13 +108,13 @@ def read_sections(given: Mapping[str, Stated], own: Method | None = None) -> Sec
             build(name, cls, over | dict(given)) or build(name, cls, given)
     order = (_RUN, *SECTIONS, *METHODS, *([own.name] if own else []))
     wrong = [each for name in order for each in refused.get(name, ())]
-    # what is wrong with a value that was only taken over is told by what is wrong where it was given, if that is
+    # an error in a value that was only taken over is explained by the error where it was given, if there
     own_words = [said for key, said in wrong if key in given or key not in leaves]
     problems = [*_unknown_keys(given, own), *model_problems(given), *own_words]
-    if told := problems or [said for _, said in wrong]:
-        fail(told)
+    if reported := problems or [said for _, said in wrong]:
+        fail(reported)
     if chosen not in methods:
-        others = ", and any Flower strategy or method of your own as package.module:NAME"
+        others = ", and any Flower strategy or your own method as package.module:NAME"
         raise unknown("method", run.method, given["method"].where, list(METHODS), others)
     used = SharedSections(**shared)
     if not any(each.trains_on_images for each in methods.values()):
@@ -137,10 +137,10 @@ def _chosen_section(given: Mapping[str, Stated], own: Method | None) -> str:
 def _taken_over(
     name: str, cls: type[Section], given: Mapping[str, Stated], own: Method | None
 ) -> dict[str, Stated]:
-    """Return what a method takes over from those whose settings classes its own inherits, by its own dotted keys.
+    """Return the settings that a method inherits from the methods of its base classes, by its own dotted keys.
 
     What a file says of FedAvg's local training thus holds for every method that trains as FedAvg does, unless it is
-    given a value of its own: a variant is compared at equal settings, not with its class's defaults.
+    given a separate value: a variant is compared at equal settings, not with its class's defaults.
     """
     known = (*METHODS.values(), *([own] if own else []))
     names = {method.settings: method.name for method in known}
@@ -154,7 +154,7 @@ def _taken_over(
     return found
 
 
-# ---- keys that there are none of -----------------------------------------------------------------
+# ---- unknown keys -------------------------------------------------------------------------------
 
 GONE = {
     "wire.compression": "none",
@@ -168,11 +168,11 @@ GONE = {
     "feddgm.stylegan_classes": "",
     "feddgm.stylegan_ops": "reference",
 }
-"""What settings were in release 0.2 that there are no more, in a record that goes on as it would without them."""
+"""Settings of release 0.2 that are gone, with the values at which a record resumes as if they were not set."""
 
 
 def _unknown_keys(given: Mapping[str, Stated], own: Method | None) -> Iterator[str]:
-    """Say of every key that does not exist which one is nearest."""
+    """Describe every unknown key, with the nearest known one."""
     for key, leaf in given.items():
         if _is_known(key, own) or GONE.get(key) == leaf.value:
             continue
@@ -223,7 +223,7 @@ def _build(
 
 
 def _unknown_inside(name: str, settings: Section) -> dict[str, str]:
-    """Say of each method that this one uses and there is not, or that is this one itself, which one it may be."""
+    """Describe each inner method that is unknown, or is this method itself, with the names that are possible."""
     known, problems = [other for other in METHODS if other != name], {}
     for used in settings.uses() if isinstance(settings, Settings) else ():
         if used not in known:
@@ -239,7 +239,7 @@ _VALIDATORS = ("value_error", "assertion_error")
 
 
 def _by_field(error: ValidationError) -> dict[str, str]:
-    """Return of each field what its own validator says, or nothing; of several fields together under the empty name."""
+    """Return each field's errors of its own validator; those of several fields together are under the empty name."""
     found: dict[str, str] = {}
     for detail in error.errors():
         name = str(detail["loc"][0]) if detail["loc"] else ""

@@ -12,12 +12,12 @@ from common.settings.sections import FederationSettings
 if TYPE_CHECKING:
     from common.config.resolved import Config
 
-#: what looks at one site's update, by setting: off where nobody has typed it
+#: what looks at one site's update, by setting: off unless typed
 _LOOKS = ("robust", "clip", "max_update")
 
 
 def alike(secret: object, method: Method) -> dict[str, str]:
-    """Return by what sites weigh alike in a secret sum, where nobody says otherwise: none can claim a weight then."""
+    """Return the default weighting of a secret sum, equal for all sites: none can claim a weight then."""
     averages = secret not in ("off", False) and method.summed and method.averages
     return {f"{method.name}.weighting": "uniform"} if averages else {}
 
@@ -84,7 +84,7 @@ def _excluded(config: Config) -> Iterator[tuple[str, str]]:
         )
     if config.judged_at_sites:
         yield (
-            f"with {config.judged_at_sites}, which has each site tell figures of its own",
+            f"with {config.judged_at_sites}, which has each site report its own figures",
             "set evaluation.on=server, with data.validation_at=server",
         )
     if method == "ridge":
@@ -113,7 +113,7 @@ def _of_noise(config: Config) -> Iterator[tuple[str, str]]:
         )
     if known.noised and known.averages and not _typed(config, "secret_clip"):
         yield (
-            "with noise as large as the length that an update is cut to, where nobody has chosen it",
+            "with noise relative to the length that an update is cut to, which is not set",
             "set federation.secret_clip, such as 1",
         )
 
@@ -146,15 +146,15 @@ def _too_few(federation: FederationSettings) -> Iterator[tuple[str, str]]:
 
 
 def switched_off(config: Config) -> Iterator[str]:
-    """Yield what a secret sum changes of settings that nobody has typed, in a line each."""
+    """Yield, in a line each, what a secret sum changes of settings that were not typed."""
     federation = config.federation
     yield (
-        "federation.secret: nobody looks at one site's update, so that federation.robust=clip and "
+        "federation.secret: no single update is visible, so that federation.robust=clip and "
         "federation.max_update are off; each site cuts its own to federation.secret_clip="
         f"{federation.secret_clip:g}, and one that sends rubbish spoils the sum"
     )
     if getattr(config.settings, "weighting", "") == "uniform":
-        yield f"{config.section}.weighting=uniform: nobody sees what weight a site claims"
+        yield f"{config.section}.weighting=uniform: no one can check the weight that a site claims"
     least = threshold_of(federation, federation.asked)
     if federation.min_replies < least:
         yield f"federation.min_replies={federation.min_replies} is raised to {least}, by federation.secret"

@@ -50,7 +50,7 @@ SCHEMA = 2
 
 @dataclass(frozen=True)
 class Sources:
-    """What is said of a run: settings, of which a later layer's win, and of an own file its paths and its name."""
+    """The sources of a run's settings: layers, of which the later ones win, and the paths and name of a user's file."""
 
     layers: Sequence[Layer]
     experiment: str = ""
@@ -61,7 +61,7 @@ def sources_of(given: Mapping[str, Any], policy: ImportPolicy | None) -> Sources
     """Return the sources of a run config, the lowest first; ConfigError if one cannot be read.
 
     Data set and method are looked up first, in what is typed, then in the own file, then in the experiment: they decide
-    what stands below these. A run config that is resolved is its own only source.
+    the layers below these. A run config that is resolved is its own only source.
     """
     experiment, typed = given.get("experiment", ""), run_config_layers(given)
     if not isinstance(experiment, str):
@@ -88,7 +88,7 @@ def _counted(layers: Sequence[Layer]) -> list[Layer]:
 
 
 def _of_method(layers: Sequence[Layer], policy: ImportPolicy | None) -> list[Layer]:
-    """Return what the method that is chosen needs of other sections, where it names any."""
+    """Return the settings of other sections that the chosen method needs, if it names any."""
     chosen = looked_up(layers, "method", "federation.secret")
     name = chosen["method"].value if "method" in chosen else RunSettings().method
     known = chosen_method(chosen, policy) or METHODS.get(str(name))
@@ -109,11 +109,11 @@ _IMPLIED = {
     "images.folder": FOLDERS,
     SITES_KEY: FOLDERS,
 }
-"""The data set that a place of one's own implies."""
+"""The data set that a path to user data implies."""
 
 
 def _with_implied_set(layers: list[Layer]) -> list[Layer]:
-    """Return the layers with what the places of one's own data (``_IMPLIED``) imply of ``dataset``.
+    """Return the layers with the ``dataset`` that paths to user data (``_IMPLIED``) imply.
 
     Where a later layer chooses another data set, the file or folder of an earlier one is dropped.
     """
@@ -141,9 +141,9 @@ def _takes(implied: str, dataset: str) -> bool:
 
 
 def _of_data_set(layers: Sequence[Layer]) -> list[Layer]:
-    """Read the file of the data set that is chosen; of one's own that of its kind, whose sizes are for small sets.
+    """Read the chosen data set's file; for user data that of its kind, whose sizes are for small sets.
 
-    Over it stands what methods begin with that learn from a network's embeddings.
+    On top are the defaults of methods that learn from a network's embeddings.
     """
     found = looked_up(layers, "dataset", "features.name", "data.kind", FILE_KEY, COLUMNS_KEY)
     leaf = found.get("dataset", Stated(RunSettings().dataset, "default"))
@@ -166,7 +166,7 @@ def _of_data_set(layers: Sequence[Layer]) -> list[Layer]:
 
 
 def _arrays(found: Mapping[str, Stated], kind: str) -> str:
-    """Return what the arrays of a set are, as it is stated or as its file's name says."""
+    """Return the kind of a set's arrays, as stated or as its file's name implies."""
     if "data.kind" in found:
         return str(found["data.kind"].value)
     table = FILE_KEY in found and str(found[FILE_KEY].value).endswith(TABLE_ENDING)
@@ -180,7 +180,7 @@ def _arrays(found: Mapping[str, Stated], kind: str) -> str:
 def _own_file(named: Any, experiment: str) -> Sources:
     """Read the file that the run config's ``config`` names.
 
-    ``base`` names an experiment that the file departs from. ``experiment`` is but a name, as it is in a resolved
+    ``base`` names an experiment that the file departs from. ``experiment`` is only a name, as in a resolved
     configuration, which states all there is to state. Relative paths start at the working directory, as typed ones.
     """
     if not isinstance(named, str) or "\0" in named:
@@ -209,12 +209,12 @@ def _own_file(named: Any, experiment: str) -> Sources:
         raise ConfigError(
             f"two experiments, {experiment} and {base} ({BASE} in {named}): name one."
         )
-    begun = experiment_layers(base, named) if base else []
-    return Sources((*begun, Layer(named, values)), label, paths)
+    base_layers = experiment_layers(base, named) if base else []
+    return Sources((*base_layers, Layer(named, values)), label, paths)
 
 
 def _name(values: dict[str, Any], key: str, where: str) -> str:
-    """Take a name out of a file's values, empty if it has none."""
+    """Remove a name from a file's values and return it, empty if it is missing."""
     name = values.pop(key, "")
     if not isinstance(name, str):
         raise ConfigError(f"{key} in {where} must be a name, not {show(name)}.")

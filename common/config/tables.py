@@ -1,7 +1,7 @@
 """Tables of papers as data, ``conf/table/<table>.yaml``: the cells that they describe are the experiments.
 
 A *departure* is a mapping of settings, by section or by dotted key. Its key ``base`` names the cell that it departs
-from, instead of what stands before it; ``base: none`` starts from nothing. A table has a departure ``base``, a
+from, instead of what precedes it; ``base: none`` starts from nothing. A table has a departure ``base``, a
 departure ``small`` (to a size for two cores) and axes of columns, each a departure that may have a ``small`` of its
 own. A cell is a combination of columns: its name is the table's ``name`` and the columns' labels, joined by hyphens,
 and ``-small`` after it for its small variant. Its settings are, the later over the earlier: base, small, then each
@@ -81,7 +81,7 @@ def read_table(name: str) -> TableFile:
         if key not in _PARTS:
             guess = nearest(key, _PARTS) if key not in RunSettings.model_fields else None
             hint = (
-                f"did you mean {guess}?" if guess else "settings stand in base, small and columns."
+                f"did you mean {guess}?" if guess else "settings belong in base, small and columns."
             )
             raise ConfigError(f"{key} in {source} is not a part of a table: {hint}")
     small = content.get(SMALL)
@@ -163,14 +163,14 @@ def experiment_layers(
         own = [] if table.small is None else [table.small]
         steps = [table.base, *own, *column.small_steps]
     start = max((i for i, step in enumerate(steps) if step.base is not None), default=0)
-    begun: list[Layer] = []
+    layers: list[Layer] = []
     base = steps[start].base
     if base not in (None, NOTHING):
         cell = f"{base}{ENDING}" if small else str(base)
         if cell in (*above, name):
             raise ConfigError(f"{BASE} in {table.source} leads back to {base}: remove one base.")
-        begun = experiment_layers(cell, steps[start].layer.where, (*above, name))
-    return [*begun, *(step.layer for step in steps[start:])]
+        layers = experiment_layers(cell, steps[start].layer.where, (*above, name))
+    return [*layers, *(step.layer for step in steps[start:])]
 
 
 def _find(name: str) -> tuple[TableFile, Column, bool] | None:

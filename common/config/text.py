@@ -71,7 +71,7 @@ def join_set(values: Mapping[str, Scalar]) -> str:
 def parse_set(text: str, is_text: Callable[[str], bool] = lambda key: False) -> dict[str, Scalar]:
     """Read ``set``: ``a.b=c d.e=f``, split as a shell does, the last wins; ConfigError for no such words.
 
-    What is typed for a key that ``is_text`` stays text, whatever it looks like.
+    What is typed for a key that ``is_text`` stays text, even if it looks like a number.
     """
     try:
         words = shlex.split(text)
@@ -97,7 +97,7 @@ _Dumper.add_implicit_resolver(
 
 
 def yaml_line(key: str, value: Scalar) -> str:
-    """Write one ``key: value`` on a line of its own."""
+    """Write one ``key: value`` on a separate line."""
     style = '"' if isinstance(value, str) and not value.isprintable() else None
     text = yaml.dump(
         {key: value},

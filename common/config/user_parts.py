@@ -73,7 +73,7 @@ def chosen_method(
 
 
 def model_problems(leaves: Mapping[str, Stated]) -> list[str]:
-    """Say of a model or network that is none which one is nearest."""
+    """Describe an unknown model or network and name the nearest one."""
     problems = []
     for key in ("model.name", "features.name"):
         leaf = leaves.get(key)
@@ -83,7 +83,7 @@ def model_problems(leaves: Mapping[str, Stated]) -> list[str]:
             continue
         problems.append(
             f"{key}={show(leaf.value)} {where_phrase(leaf.where)} is unknown{near(leaf.value, MODELS)}: there are "
-            f"{', '.join(MODELS)}, and any of your own as package.module:callable."
+            f"{', '.join(MODELS)}, and your own as package.module:callable."
         )
     return problems
 
@@ -123,7 +123,7 @@ def check_strategy(leaf: Stated) -> type[Any]:
     if not (inspect.isclass(found) and issubclass(found, Strategy)) or inspect.isabstract(found):
         raise ConfigError(
             f"method={leaf.value!r} {where_phrase(leaf.where)} is neither a Flower strategy nor a method "
-            "of your own: it must name a complete subclass of flwr.serverapp.strategy.Strategy, or a "
+            "of yours: it must name a complete subclass of flwr.serverapp.strategy.Strategy, or a "
             "common.methods.Method."
         )
     if issubclass(found, FedXgbBagging | FedXgbCyclic):
@@ -183,7 +183,7 @@ def settable(model: type[_Arguments]) -> dict[str, FieldInfo]:
 
 
 def check_arguments(path: str, cls: type[Any], given: Mapping[str, Stated]) -> dict[str, Scalar]:
-    """Check the arguments of the ``strategy`` section against a constructor; a ConfigError tells all."""
+    """Check the arguments of the ``strategy`` section against a constructor; one ConfigError lists all problems."""
     model = arguments_model(cls)
     try:
         read = model.model_validate({name: leaf.value for name, leaf in given.items()})

@@ -40,8 +40,8 @@ class Extractor:
     """The network that ``features.*`` names, for images as ``info`` describes them.
 
     An image's row is phi = sqrt(d) h / |h| of its embedding h [d]; zeros stay zeros. Its mean square is 1 and no value
-    is beyond sqrt(d), whatever the network: nothing is computed over a site's images to bring rows to a common size.
-    The network is in evaluation mode: a row is of its own image alone.
+    is beyond sqrt(d), for any network: nothing is computed over a site's images to bring rows to a common size.
+    The network is in evaluation mode: a row depends on its image alone.
     """
 
     config: Config
@@ -87,13 +87,13 @@ class Extractor:
                 f"features-{digest[:16]}", roots, digest, lambda: self._contents(dataset), mode
             )
         except ConfigError as error:
-            # where the file lies and what is in it is told to nobody but who reads this machine's log
+            # the file's path and content appear only in this machine's log
             raise DataError(
                 str(error),
-                told=f"features.start={self.config.features.start} cannot be used here: this site's log says why",
+                reported=f"features.start={self.config.features.start} cannot be used here: this site's log says why",
             ) from error
-        whole = (stored.train, stored.test, stored.checksum)
-        return Dataset(self.described, *whole, dataset.skipped, stored.folder)
+        parts = (stored.train, stored.test, stored.checksum)
+        return Dataset(self.described, *parts, dataset.skipped, stored.folder)
 
     @property
     def _asked(self) -> WeightsFile:
@@ -138,7 +138,7 @@ class Extractor:
 
     def _contents(self, dataset: Dataset) -> Contents:
         network = self._built()
-        network.load_state_dict(loaded(network, self._asked, tell=False))
+        network.load_state_dict(loaded(network, self._asked, announce=False))
         network.to(torch_device(self.config.compute.device))
         count = len(dataset.train) + len(dataset.test)
         log.info("features: %d images through %s, once", count, self.config.features.name)

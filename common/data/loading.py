@@ -1,4 +1,4 @@
-"""``load``: a data set by name, by folder or one's own, once a process."""
+"""``load``: a data set by name, a folder or user data, once a process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def load(
 ) -> Dataset:
     """Return a data set, loaded once per process from a store that processes share.
 
-    digits is embedded. A folder of images lies where ``images.folder`` says, a set of one's own where its form says.
+    digits is embedded. ``images.folder`` is the path of a folder of images; user data are where their form says.
     LEAF's are below ``data_dir/leaf`` as its scripts made them and are never downloaded. The others are below
     ``data_dir`` in torchvision's layout and are downloaded on first use where there is a network.
     Arrays are read-only.
@@ -89,7 +89,7 @@ def require_own(name: str) -> None:
 
 
 def clear_cache() -> None:
-    """Have data read again that are asked for from now on: between two runs of a process they may change."""
+    """Have data read again from now on: between two runs of a process they may change."""
     global _generation
     _generation += 1
     _loaded.clear()

@@ -2,7 +2,7 @@
 
 A store is a folder of four .npy files, five where the training samples have natural owners, and a
 store.json that records each array's SHA-256, the fingerprint of the published files it was made
-from, and what a set of one's own says of itself. It appears by one rename and is checked whenever a process opens it.
+from, and the description of a user-defined set. It appears by one rename and is checked whenever a process opens it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LOCK_SECONDS = 3600.0
 
 
 class Contents(NamedTuple):
-    """What a store is made of: both splits, the files left out of them, and what a set of one's own says of itself."""
+    """The content of a store: both splits, the files left out of them, and the description of a user-defined set."""
 
     train: Split
     test: Split
@@ -61,7 +61,7 @@ class Contents(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """What a store holds: its contents, and the checksum over both splits'."""
+    """A store's contents and the checksum over both splits."""
 
     train: Split
     test: Split
@@ -71,16 +71,16 @@ class Stored:
     about: Mapping[str, Any] = field(default_factory=dict)
 
     def described(self, info: DatasetInfo) -> Dataset:
-        """Return it as the data set of that description."""
+        """Return the data set with the description ``info`` and these contents."""
         return Dataset(info, self.train, self.test, self.checksum, self.skipped, self.folder)
 
 
 class _Unusable(OSError):
-    """A store that is damaged or was made from other files; the message says which and why."""
+    """A store that is damaged or was made from other files; the message names it and the reason."""
 
 
 def store_roots(*directories: Path, bounds: Bounds = ANYWHERE) -> list[Path]:
-    """Return where stores may lie: below each of ``directories``, else in the user's cache.
+    """Return the folders that may hold stores: below each of ``directories``, else in the user's cache.
 
     Where ``bounds`` name a folder, it is ``bounds.keep`` instead of the cache, and none that a link leads out of them.
     """
@@ -118,7 +118,7 @@ def shared_store(
         if not problems:
             raise
         sentence = f"{problems[0]} and cannot be rebuilt: {error}"
-        raise type(error)(sentence, told=error.told) from error
+        raise type(error)(sentence, reported=error.reported) from error
 
 
 def _build(
@@ -145,7 +145,7 @@ def _build(
                 if stored is None:
                     write_store(root / name, fingerprint, read(), mode)
                     stored = open_store(root / name, fingerprint)
-                    log.info("%s: wrote %s, which every process here shares", name, root / name)
+                    log.info("%s: wrote %s, which all local processes share", name, root / name)
                 return stored
         except OSError as error:
             log.warning("%s: no store can be written to %s (%s)", name, root, error)
@@ -223,7 +223,7 @@ def _open_noting(folder: Path, fingerprint: str, problems: list[str]) -> Stored 
         problems.append(str(error))
         return None
     except OSError:
-        return None  # there is none, or none that this user may read
+        return None  # missing, or not readable by this user
 
 
 def _arrays(train: Split, test: Split) -> dict[str, np.ndarray]:  # the order is the checksum's

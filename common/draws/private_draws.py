@@ -33,7 +33,7 @@ def mixed(words: Words) -> Words:
 
 
 class _Rows(ABC):
-    """What the two kinds share: numbers out of 64-bit words, a row an example."""
+    """The base of both kinds of draws: numbers from 64-bit words, a row for each example."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -81,7 +81,7 @@ class SystemRows(_Rows):
 class SeededRows(_Rows):
     """Draws that a seed, another one for each step, and an example's own bytes decide, and no other example.
 
-    ``hashes``, uint64 [n], are of the examples, as `example_hashes` gives them.
+    ``hashes``, uint64 [n], are the examples', from `example_hashes`.
     """
 
     def __init__(self, seed: int, hashes: Words, device: torch.device) -> None:
@@ -126,7 +126,7 @@ def keyed_digests(contents: Iterable[bytes], key: bytes) -> Words:
 
 @lru_cache(maxsize=4)
 def example_hashes(samples: Samples) -> Words:
-    """Return a hash of each example, uint64 [n], equal ones told apart by which of them it is: 0, 1, 2 and so on."""
+    """Return a hash of each example, uint64 [n], with equal ones numbered 0, 1, 2 and so on."""
     plain = keyed_hashes(samples)
     _, inverse, counts = np.unique(plain, return_inverse=True, return_counts=True)
     order = np.argsort(inverse, kind="stable")
@@ -137,7 +137,7 @@ def example_hashes(samples: Samples) -> Words:
 
 
 # ---- entropy -------------------------------------------------------------------------------------
-# Draws that nobody can make again: normal noise, and numbers to sample by, of the operating system's entropy.
+# Draws that cannot be repeated: normal noise, and numbers to sample by, from the operating system's entropy.
 
 #: numbers that are made at a time, so that every pass over them stays in the cache
 _BLOCK = 1 << 16
@@ -147,15 +147,15 @@ _RARE = np.uint64(1 << 50)
 
 
 def uniform_of(words: NDArray[np.uint64]) -> Tensor:
-    """Return what words of 64 random bits make of (0, 1): an odd multiple of 2^-53 each, float64 of their shape."""
+    """Return uniform numbers in (0, 1) from words of 64 random bits: odd multiples of 2^-53, float64 of their shape."""
     return torch.from_numpy(((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52)
 
 
 class KeyStream:
     """Normal noise out of AES-256 in counter mode, with a key of the operating system's entropy.
 
-    The noise is computational: whoever could tell AES from chance could tell this from noise. A key serves one process
-    and whoever holds this object, for one round at a site. It is made at the first draw, again in a process that was
+    The noise is computational: distinguishing it from true noise means breaking AES. A key serves one process
+    and the owner of this object, for one round at a site. It is made at the first draw, again in a process that was
     forked since, and is never stored, copied or reset.
     """
 
@@ -172,7 +172,7 @@ class KeyStream:
         """Draw from the standard normal distribution: float64, on the CPU.
 
         A word is a sign and a tail probability of 63 bits, of which the quantile is taken in float64. A tail below
-        2^-14 has 52 bits more: of the smallest, neighbouring quantiles would else be further apart than 2^-24. So every
+        2^-14 has 52 bits more: else neighbours of the smallest quantiles would differ by more than 2^-24. So every
         number of a grid of 2^-24 can come, up to 11.1. Beyond is one draw of 2^94.
         """
         found = torch.empty(math.prod(shape), dtype=torch.float64)

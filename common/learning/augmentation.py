@@ -18,7 +18,7 @@ PAD = 4
 
 
 def flip_crop(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Return a random crop of each image, of its own size from itself with 4 reflected pixels around it; half flipped.
+    """Return a random crop of each image, at its own size, from it padded by 4 reflected pixels; half are flipped.
 
     ``images`` are [n, C, H, W], both sides longer than 4; draws are for one after the other.
     """
@@ -44,7 +44,7 @@ def _cropped(images: Tensor, corners: Tensor, flipped: Tensor) -> Tensor:
         corners[1] + torch.where(flipped == 1, width - 1 - columns, columns), width
     )
     image = torch.arange(n, device=images.device)[:, None, None]
-    # Indices beside the slice of the channels put these last.
+    # Indices next to the slice of the channels put these last.
     return images[image, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
 
 
@@ -56,7 +56,7 @@ def _reflected(places: Tensor, side: int) -> Tensor:
 def augmented(
     settings: TrainingSettings, generator: torch.Generator
 ) -> Callable[[Tensor, RowDraws | None], Tensor]:
-    """Return what training does to a batch's inputs first, by the examples' own draws where it is given these.
+    """Return the augmentation of a batch's inputs, which uses the examples' own draws if they are given.
 
     Else they come from a generator of their own, derived from the seed of the one that orders the batches: that one
     draws what it draws without augmentation.
@@ -86,6 +86,6 @@ def check_augmentation(section: str, settings: object, info: DatasetInfo) -> Non
     if settings.augment == "flip_crop" and min(info.shape[1:]) <= PAD:
         height, width = info.shape[1:]
         raise ConfigError(
-            f"{asked} reflects {PAD} pixels at an image's edge, which {height}x{width} has not: set "
+            f"{asked} reflects {PAD} pixels at an image's edge, and {height}x{width} is too small: set "
             f"{section}.augment=none"
         )

@@ -16,7 +16,7 @@ from common.errors import ConfigError
 
 
 def use_threads(cores: int) -> None:
-    """Let this process compute on ``cores`` threads, no more.
+    """Limit this process to ``cores`` threads of computation.
 
     The number is part of the configuration and never read off the machine: the last bits of a convolution's
     gradient depend on it.
@@ -32,7 +32,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 @cache
 def _keep_freed_memory() -> None:
-    """Let glibc reuse freed activations instead of handing them back and faulting every page in again.
+    """Make glibc reuse freed activations instead of handing them back and faulting every page in again.
 
     By default each tensor above 32 MiB is mapped and unmapped: a third to a half of the time of training and
     evaluation on a CPU was spent in the kernel. Other systems' allocators are left alone.
@@ -46,14 +46,14 @@ def _keep_freed_memory() -> None:
 
 
 def return_freed_memory() -> None:
-    """Give the system back what glibc keeps, such as between two rounds, which may lie far apart."""
+    """Give the system back what glibc keeps, such as between two rounds, which may be hours from each other."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)
 
 
 #: bytes of weights from which memory is given back between one piece of work with them and the next: what each leaves
-#: free in pieces adds up to copies of the weights, and fetching it again is little beside the work
+#: free in pieces adds up to copies of the weights, and fetching it again is little compared with the work
 _LARGE = 2**24
 
 
@@ -65,7 +65,7 @@ def is_large(size: int) -> bool:
 def return_if_large(size: int) -> None:
     """Give freed memory back after work with ``size`` bytes of weights, if these are many and the process has grown.
 
-    What one piece of work leaves free the next one takes: only where it lies in pieces, so that the process grows by
+    What one piece of work leaves free the next one takes: only where it is fragmented, so that the process grows by
     another copy beyond the most that it has held, is it worth a walk over the heap and the faults behind it.
     """
     if not is_large(size):
@@ -88,7 +88,7 @@ def _resident() -> int:
 
 
 def torch_device(name: str) -> torch.device:
-    """Return the device ``name``, "auto" being a GPU where there is one; ConfigError if CUDA is asked and not there."""
+    """Return the device ``name``, "auto" being a GPU if there is one; ConfigError if CUDA is requested and missing."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)
@@ -142,7 +142,7 @@ def pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 
 # ---- steps ---------------------------------------------------------------------------------------
-# How far a long computation is: steps done of steps to do, for whoever watches. It decides nothing.
+# How far a long computation is: steps done of steps to do, for a progress display. It decides nothing.
 
 Watcher = Callable[[str, int, int], None]
 """Told (where, steps done, steps to do) ahead of each step; where: empty for this process, else another one's name."""
@@ -152,7 +152,7 @@ _watchers: list[Watcher] = []
 
 @contextmanager
 def watched(watcher: Watcher) -> Iterator[None]:
-    """Have ``watcher`` told of each step within, and nobody else; what it raises ends the computation."""
+    """Have only ``watcher`` called for each step within; what it raises ends the computation."""
     _watchers.append(watcher)
     try:
         yield
@@ -167,7 +167,7 @@ def report_progress(where: str, done: int, steps: int) -> None:
 
 
 def counted(steps: int, before_step: Callable[[], None] | None = None) -> Callable[[], None]:
-    """Return what is called ahead of each of so many steps: it calls ``before_step`` and tells the watcher."""
+    """Return what is called ahead of each of so many steps: it calls ``before_step`` and the watcher."""
     done = 0
 
     def ahead() -> None:

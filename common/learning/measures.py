@@ -1,4 +1,4 @@
-"""By what a classifier is judged beside accuracy: macro F1, balanced accuracy, AUC, and examples class by class."""
+"""Measures of a classifier besides accuracy: macro F1, balanced accuracy, AUC, and examples class by class."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def require_classes(run: Run) -> None:
 
 
 def measure(run: Run, model: nn.Module, samples: Samples) -> Evaluation:
-    """Judge ``model`` on all of ``samples`` by every measure that there is of the run's data."""
+    """Evaluate ``model`` on all of ``samples`` by every measure that applies to the run's data."""
     config, k = run.config, len(run.info.classes)
     kept: list[Tensor] | None = [] if run.task.by_class and k <= MOST_CLASSES else None
     batch, precision = config.evaluation.batch, config.compute.precision

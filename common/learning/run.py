@@ -48,14 +48,14 @@ class Run:
         if not isinstance(settings, cls):
             raise FederationError(
                 f"method={self.config.method} has {type(settings).__name__} where a part of it needs {cls.__name__}: "
-                "let the one inherit the other, or give the method a part of its own"
+                "make one inherit from the other, or replace that part in the method"
             )
         return settings
 
     def with_model(self, name: str) -> Run:
         """Return the run with the architecture ``name`` of its method in its own's place, the same object each time.
 
-        A name that is none of these is of a model of the run's own architecture, such as one of several sites'.
+        Any other name is of a model of the run's own architecture, such as one of several sites'.
         ConfigError if the architecture cannot hold together with the run's other settings.
         """
         if name not in self.architectures:
@@ -67,7 +67,7 @@ class Run:
 
     @cached_property
     def architectures(self) -> Mapping[str, ModelSettings]:
-        """The architectures that are learned beside the run's own, by the method or one inside it, by name."""
+        """The architectures that are learned besides the run's own, by the method or one inside it, by name."""
         config = self.config
         several = (settings.models(config.model) for settings in config.methods.values())
         return {name: model for models in several for name, model in models.items()}
@@ -111,20 +111,20 @@ class Run:
 
     @cached_property
     def spec(self) -> WeightsSpec:
-        """Names, shapes and dtypes of the model's state that travels: all, or all but what is each site's own."""
+        """Names, shapes and dtypes of the shared state of the model: all, or all except what each site keeps."""
         model, chosen = self.build_model(), self.config.model
-        whole = WeightsSpec.of(model)
+        every = WeightsSpec.of(model)
         try:
             own = personal_names(model, chosen.personal)
         except ValueError as error:
             raise ConfigError(f"{error}") from None
-        shared = whole.only([name for name in whole.names if name not in own]) if own else whole
+        shared = every.only([name for name in every.names if name not in own]) if own else every
         return shared.parameters if chosen.statistics == "local" else shared
 
     def build_model(self, *purpose: str | int) -> models.Classifier:
         """Return the model with the run's initial weights, the same in every process, on this process's device.
 
-        With a ``purpose`` they are drawn for that: a network as it begins. ConfigError if it does not fit the data.
+        With a ``purpose`` they are drawn from that purpose's seed. ConfigError if the model does not fit the data.
         """
         settings = self.config.model
         if is_import_path(settings.name):
@@ -144,7 +144,7 @@ class Run:
     def model_with(self, weights: Weights) -> models.Classifier:
         """Return the run's model with ``weights`` instead of its initial ones, on this process's device.
 
-        It is as one that `build_model` makes, and nobody else has a part of it. What ``weights`` lack is as it begins.
+        It is built as `build_model` does, and shared with nothing. What ``weights`` lack keeps its initial values.
         """
         template, given = self._template, weights.read_only
         if template is not None and template.covers(given):
@@ -169,7 +169,7 @@ class Run:
         if self.config.model.projection:
             raise ConfigError(
                 f"model.projection={self.config.model.projection} is for Nectar's own models: give {path} a "
-                "projection of its own"
+                "separate projection"
             )
         maker = load_path(path)
         try:

@@ -1,6 +1,6 @@
 """Local training of many sites at once: their models are one stacked model, [sites, ...], moved by one step for all.
 
-Each site has the batches of its own generator, in the order in which it would draw them alone. Its numbers differ from
+Each site draws its batches from its own generator, in the order of a run alone. Its numbers differ from
 those of one by one by rounding: sums over a batch are taken in another order.
 """
 
@@ -35,7 +35,7 @@ class _Batches:
     """The batches of all sites, those of the most steps first, and how many of the steps are each site's.
 
     ``rows``, int64 [sites, steps, batch], are positions in all sites' examples, one site behind the other, 0 where
-    there is none; ``real``, bool of that shape, says whether a position is one of a batch, which may be smaller.
+    there is no example; ``real``, bool of that shape, says whether a position is one of a batch, which may be smaller.
     """
 
     rows: Tensor
@@ -48,7 +48,7 @@ def cannot_stack(model: nn.Module, settings: TrainingSettings, task: Task) -> st
     if not isinstance(task, Classification):
         return "texts are trained one site at a time"
     if any(isinstance(module, _NormBase | nn.Dropout | nn.RNNBase) for module in model.modules()):
-        return "the model has a layer with a state or draws of its own (batch norm, dropout, recurrence)"
+        return "the model has a layer with its own state or draws (batch norm, dropout, recurrence)"
     if any(True for _ in model.buffers()):
         return "the model has more than parameters"
     if settings.local_optimizer != "sgd" or settings.clip_norm or settings.gradient_noise:
@@ -68,7 +68,7 @@ def train_stacked(
     """Return each site's parameters after ``settings.epochs`` passes from those of ``model``, and how that went.
 
     The sites' samples are normalised alike; their terms name the same tensors, and have one ``mu`` and ``carried_on``.
-    The model, one of which `cannot_stack` says nothing, stays as it is; what is returned are views of the stacked
+    The model, which must pass `cannot_stack`, is not changed; what is returned are views of the stacked
     tensors.
     """
     counts = [settings.epochs * -(-len(site.samples) // settings.batch) for site in sites]
@@ -77,8 +77,8 @@ def train_stacked(
     samples = sites[0].samples
     raw = torch.cat([sites[k].samples.raw for k in order])
     labels = torch.cat([sites[k].samples.labels for k in order])
-    begun = dict(model.named_parameters())
-    stacked = {n: p.detach().expand(len(order), *p.shape).clone() for n, p in begun.items()}
+    initial = dict(model.named_parameters())
+    stacked = {n: p.detach().expand(len(order), *p.shape).clone() for n, p in initial.items()}
     buffers = {n: torch.zeros_like(t) for n, t in stacked.items()} if settings.momentum else {}
     real = drawn.real.to(next(iter(stacked.values())).dtype)
     sizes = real.sum(2)
@@ -86,8 +86,8 @@ def train_stacked(
     lr, amount = settings.lr_in(server_round), 0.0
     terms = [sites[k].local for k in order]
     mu, carried_on = terms[0].mu, terms[0].carried_on
-    slopes = _in_one([one.slope for one in terms], begun)
-    drifts = _in_one([one.drift for one in terms], begun)
+    slopes = _in_one([one.slope for one in terms], initial)
+    drifts = _in_one([one.drift for one in terms], initial)
 
     def loss(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor, shares: Tensor) -> Tensor:
         outputs = functional_call(model, dict(parameters), (x,))
@@ -102,10 +102,10 @@ def train_stacked(
         each = vmap(loss)(at, x.reshape(*rows.shape, *x.shape[1:]), labels[rows], shares)
         gradients = torch.autograd.grad(each.sum(), list(at.values()))
         losses[:left, step] = each.detach()
-        here, own = [t.detach() for t in at.values()], [slopes[n][:left] for n in at if slopes]
-        beside = pulls(here, list(begun.values()), own, mu) if mu or slopes else []
+        current, own = [t.detach() for t in at.values()], [slopes[n][:left] for n in at if slopes]
+        pulled = pulls(current, list(initial.values()), own, mu) if mu or slopes else []
         moved = [buffers[n][:left] for n in at] if buffers else []
-        _move(here, gradients, beside, moved, lr, settings)
+        _move(current, gradients, pulled, moved, lr, settings)
         if drifts:
             amount = 1.0 + carried_on * amount
             corrected = [at[n].detach() for n in drifts]
@@ -116,7 +116,7 @@ def train_stacked(
 def _in_one(
     by_site: Sequence[Mapping[str, Tensor]], like: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Return what the sites have by name, stacked, on the devices of ``like``."""
+    """Return the sites' tensors by name, stacked, on the devices of ``like``."""
     return {n: torch.stack([own[n] for own in by_site]).to(like[n].device) for n in by_site[0]}
 
 
@@ -129,7 +129,7 @@ def _move(
     lr: float,
     settings: TrainingSettings,
 ) -> None:
-    """Take a step of SGD in place, as ``torch.optim.SGD`` has it; a momentum that is zero is none yet."""
+    """Take a step of SGD in place, as ``torch.optim.SGD`` has it; a zero momentum is not initialised yet."""
     found = list(gradients)
     if pulls:
         torch._foreach_add_(found, pulls)

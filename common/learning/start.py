@@ -30,7 +30,7 @@ Tensors = dict[str, torch.Tensor]
 _COUNT = ".num_batches_tracked"
 
 
-def starting_weights(run: Run, *, tell: bool = True) -> Tensors:
+def starting_weights(run: Run, *, announce: bool = True) -> Tensors:
     """Return the first round's weights, by name: the run's own draw where ``model.start`` names no file.
 
     Of a file, all is taken but a last layer of another shape, which is for other classes: that keeps the run's draw. A
@@ -40,14 +40,14 @@ def starting_weights(run: Run, *, tell: bool = True) -> Tensors:
     own = model.state_dict()
     if not run.config.model.start:
         return own
-    begun = loaded(model, asked_of(run.config), tell=tell)
-    for name, start in begun.items():
+    initial = loaded(model, asked_of(run.config), announce=announce)
+    for name, start in initial.items():
         if name not in run.spec.names and not torch.equal(start, own[name]):
             raise ConfigError(
                 f"model.start={run.config.model.start} is read by the server alone, and '{name}' stays at the sites "
                 f"({run.config.model.what_stays}), where it would begin as drawn: share it, or leave model.start out."
             )
-    return begun
+    return initial
 
 
 def asked_of(config: Config) -> WeightsFile:
@@ -56,15 +56,15 @@ def asked_of(config: Config) -> WeightsFile:
     return WeightsFile("model", model.name, model.start, model.sha256, model.norm, config.data_dir)
 
 
-def loaded(model: Classifier, asked: WeightsFile, *, tell: bool = True) -> Tensors:
-    """Return what ``model``'s state becomes of a file; all but a last layer for other classes is taken."""
+def loaded(model: Classifier, asked: WeightsFile, *, announce: bool = True) -> Tensors:
+    """Return ``model``'s state read from a file; all but a last layer for other classes is taken."""
     own = model.state_dict()
     found = _under_our_names(model, own, _read(asked))
     kept = _kept(model, own, found)
     for name in dict.fromkeys([*own, *found]):
         if name not in kept:
             _compare(asked, name, own.get(name), found.get(name))
-    if tell:
+    if announce:
         drawn = f"; {', '.join(kept)}, of another shape there, as this run draws them"
         logger.info("the model starts from %s%s", asked.start, drawn if kept else "")
     return {name: own[name] if name in kept else found[name] for name in own}
@@ -76,7 +76,7 @@ def start_checksum(config: Config) -> str:
 
 
 def checksum(asked: WeightsFile) -> str:
-    """Return the SHA-256 of the file that is asked for, in hexadecimal; ConfigError if unreadable."""
+    """Return the SHA-256 of the requested file, in hexadecimal; ConfigError if unreadable."""
     return _checksum(asked, _file(asked))
 
 
@@ -103,12 +103,12 @@ def _read(asked: WeightsFile) -> Tensors:
         if path.suffix == ".safetensors":
             return load_file(path)
         return _state_dict(torch.load(path, map_location="cpu", weights_only=True))
-    except Exception as error:  # a file that is none fails in any way it likes
+    except Exception as error:  # a file of another kind fails in any way
         raise _unreadable(asked, short_reason(error)) from None
 
 
 def _state_dict(read: object) -> Tensors:
-    """Return what a file of ``torch.save``'s holds; ValueError if that is no state_dict."""
+    """Return the content of a ``torch.save`` file; ValueError if it is not a state_dict."""
     if not isinstance(read, Mapping):
         raise ValueError(f"it holds a {type(read).__name__} and no state_dict")
     other = next((k for k, v in read.items() if not isinstance(v, torch.Tensor)), None)
@@ -128,7 +128,7 @@ def _unreadable(asked: WeightsFile, reason: str) -> ConfigError:
 def _under_our_names(
     model: Classifier, own: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]
 ) -> Tensors:
-    """Return what was read with the last layer under the model's name, and counts of batches that old files lack."""
+    """Return the file's tensors with the model's name of the last layer, and with batch counts that old files lack."""
     missing = [name for name in own if model.is_of_head(name) and name not in found]
     others = [name for name in found if name not in own]
     new = {name.rpartition(".")[2]: name for name in missing}
@@ -175,7 +175,7 @@ def _described(tensor: torch.Tensor) -> str:
 #: what such a ``start`` begins with that names torchvision's weights, and a model that is torchvision's own
 TORCHVISION, _THEIRS = "torchvision:", "torchvision.models:"
 
-#: Nectar's networks that are torchvision's but for the name of the last layer, and the norm that makes them so
+#: Nectar's networks that are torchvision's except for the name of the last layer, and the norm that makes them so
 _ALIKE = {"resnet18": "batch", "resnet34": "batch", "vgg11": ""}
 
 #: the beginning of a file's SHA-256, as its name ends
@@ -199,14 +199,14 @@ class WeightsFile:
 
 
 def fetched(asked: WeightsFile) -> Path:
-    """Return the file of the weights that are asked for as ``torchvision:NAME``, fetched if it is not there.
+    """Return the file of the weights ``torchvision:NAME``, downloaded if it is missing.
 
     It is below the data directory, in ``weights``, under torchvision's name of it.
     """
     url: str = published(asked).url
     path = asked.data_dir / "weights" / url.rpartition("/")[2]
-    told = _HASH.search(path.name)
-    if told is None:
+    stated = _HASH.search(path.name)
+    if stated is None:
         raise _refused(asked, f"its file {path.name} has no hash in its name to check it by")
     asked.bounds.inside(path, f"{asked.section}.start")
     if not path.is_file():
@@ -214,16 +214,16 @@ def fetched(asked: WeightsFile) -> Path:
         logger.info("%s is missing, downloading it from %s", path, url)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # under a temporary name until it is whole and its hash is right
-            torch.hub.download_url_to_file(url, str(path), hash_prefix=told[1], progress=False)
+            # under a temporary name until it is complete and its hash is right
+            torch.hub.download_url_to_file(url, str(path), hash_prefix=stated[1], progress=False)
         except Exception as error:  # a network fails in any way it likes; the way out is the same
             reason = f"the download failed ({short_reason(error)}): put {url} there as {path}"
             raise _refused(asked, reason) from None
     found = _checksum(asked, path)
-    if not found.startswith(told[1]):
+    if not found.startswith(stated[1]):
         raise _refused(
             asked,
-            f"{path} has SHA-256 {found}, and its name says {told[1]}: delete it and begin again",
+            f"{path} has SHA-256 {found}, and its name says {stated[1]}: delete it and start again",
         )
     return path
 

@@ -53,7 +53,7 @@ def planned(config: Config, settings: TrainingSettings, pool: int, drawn: int) -
 def local_steps(config: Config, settings: TrainingSettings, examples: int) -> int:
     """Return how many steps the local training of a site with ``examples`` examples takes, by the run's settings.
 
-    Nothing else says what a server expects of them: what it depends on is in ``config``, and cannot be left out.
+    A server expects nothing else of them: all that it depends on is in ``config``, and cannot be left out.
     """
     if config.privacy.active and not config.clips_updates:
         return planned(config, settings, examples, examples).steps

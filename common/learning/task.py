@@ -1,4 +1,4 @@
-"""What is learned: the loss a model is trained with and the figures it is judged by.
+"""What is learned: the loss a model is trained with and the figures of its evaluation.
 
 Classification gives an image one label; next-token prediction gives every place of a text the token that follows.
 Training, evaluation, the cuts of the data, record and report ask the task, and know no kind of it.
@@ -22,14 +22,14 @@ from common.wire.weights import Weights, WeightsSpec
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Figures over a whole set.
+    """Figures over a complete set.
 
     Attributes
     ----------
     loss, accuracy : float
         Means over what counts.
     per_class : tuple of float
-        Accuracy a class (NaN for a class the set lacks); empty if the task tells no classes apart.
+        Accuracy a class (NaN for a class the set lacks); empty if the task has no classes.
     examples : int
         What counts: labels, or the places of texts that have a target.
     f1, balanced, auc : float
@@ -51,7 +51,7 @@ class Evaluation:
 class Task(ABC):
     """What is learned from targets among ``classes`` classes (for text: the size of the vocabulary).
 
-    ``by_class`` says whether figures and counts are told for each class.
+    With ``by_class`` figures and counts are given for each class.
     """
 
     by_class: bool
@@ -73,11 +73,11 @@ class Task(ABC):
 
     @abstractmethod
     def class_counts(self, targets: Tensor) -> list[int] | None:
-        """Return how many of ``targets`` fall into each class; None if that is not told."""
+        """Return how many of ``targets`` fall into each class; None if that is not given."""
 
     @abstractmethod
     def strata(self, split: Split) -> NDArray[np.int64]:
-        """Return what stratified cuts of ``split`` go by, int64 [n]."""
+        """Return the strata of ``split`` for stratified cuts, int64 [n]."""
 
 
 class Classification(Task):
@@ -114,8 +114,8 @@ class NextToken(Task):
 
     A place whose target is `PAD` has none and does not count. Accuracy has the hits of LEAF (Caldas et al., 2018, the
     published code of the Reddit model): predicting `UNK` or `PAD` is always wrong, though the places of `UNK` count in
-    the divisor. LEAF also divides by the place of each comment's last token, which nothing follows and nobody can get
-    right; on its sample of Reddit its figure is 0.982 times the one here.
+    the divisor. LEAF also divides by the place of each comment's last token, which nothing follows and no model can get
+    right; on its sample of Reddit its figure is 0.982 times this one.
     """
 
     by_class = False
@@ -144,12 +144,12 @@ class NextToken(Task):
         """Return None: a vocabulary a site is no table to read."""
 
     def strata(self, split: Split) -> NDArray[np.int64]:
-        """Return each text's natural owner, so that cuts take of each in proportion; zeros if there is none."""
+        """Return each text's natural owner, so that cuts take of each in proportion; zeros if it has none."""
         return np.zeros(len(split), dtype=np.int64) if split.owners is None else split.owners
 
 
 def task_of(info: DatasetInfo) -> Task:
-    """Return what is learned from the data set that ``info`` describes."""
+    """Return the task of the data set that ``info`` describes."""
     kinds: dict[str, type[Task]] = {"classification": Classification, "next-token": NextToken}
     return kinds[info.task](len(info.classes))
 

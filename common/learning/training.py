@@ -44,18 +44,18 @@ The gradient is left in the parameters' ``grad``. Where `train` has ``rows``, th
 
 @dataclass(frozen=True)
 class Local:
-    """The places of local training that a method fills; as it stands, FedAvg's.
+    """The places of local training that a method fills; by default, FedAvg's.
 
     Attributes
     ----------
     objective : Objective, optional
-        What is minimised over examples, the task's mean loss if there is none. A private rule clips this.
+        What is minimised over examples, by default the task's mean loss. A private rule clips this.
     draw : callable, optional
         (model, targets of a batch, rows) -> what the objective needs of random numbers for it, drawn ahead of each
         step: tensors [n, ...] with a row for each example. In a private run they must come of ``rows``, in which each
         example's are its own; otherwise that is None.
     penalty : callable, optional
-        What is minimised beside it, of the parameters alone: model -> a scalar. Never clipped.
+        What is minimised in addition, of the parameters alone: model -> a scalar. Never clipped.
     rate : callable, optional
         Steps taken before -> what the learning rate is multiplied by in this one (a schedule within a round).
     augment : callable, optional
@@ -106,7 +106,7 @@ def pulls(
 
 
 class _Terms:
-    """What a method's steps have beside the loss's gradient."""
+    """What a method's steps add to the loss's gradient."""
 
     def __init__(self, model: nn.Module, local: Local, lr: float) -> None:
         self._mu, self._carried_on, self._lr, self._amount = local.mu, local.carried_on, lr, 0.0
@@ -162,7 +162,7 @@ def plain_gradient(
 
 @dataclass(frozen=True)
 class Gradients:
-    """How gradients come about; as it stands, of the mean loss of each pass's batches."""
+    """How gradients are computed; by default, of the mean loss of each batch."""
 
     rule: GradientRule = plain_gradient
     sampled: Iterable[Tensor] | None = None
@@ -231,7 +231,7 @@ def train(
     batches, and its seed decides what augmentation and layers such as dropout draw, unless ``gradients`` has others.
     ``before_step`` runs ahead of every batch, such as one that raises when the time is over. The loss that is returned
     is the objective's mean over the last pass, or over what of it was run. ``server_round`` counts from 1, for the
-    decay of the learning rate. With ``head_alone`` layers are as in evaluation: statistics of what is held stay.
+    decay of the learning rate. With ``head_alone`` layers are as in evaluation: fixed layers keep their statistics.
     """
     device, rule, rows = samples.labels.device, gradients.rule, gradients.rows
     lr = settings.lr_in(server_round)
@@ -255,11 +255,11 @@ def train(
     ours = draws_of_torch_alone(*code)
     noisy = settings.gradient_noise > 0
     noise = seeded(generator.initial_seed(), "gradient-noise", device=device)
-    # A parameter may take its step in the backward pass only where nothing else looks at the whole gradient first, and
+    # A parameter may take its step in the backward pass only where nothing else needs the complete gradient first, and
     # all code between is known: a large model then never has gradients as large as itself.
-    beside = local.penalty is not None or terms.pulled
-    whole = rule is not plain_gradient or settings.clip_norm > 0 or noisy or beside
-    early = ours and not whole and local.objective is None and _are_large(parameters)
+    extra = local.penalty is not None or terms.pulled
+    needs_all = rule is not plain_gradient or settings.clip_norm > 0 or noisy or extra
+    early = ours and not needs_all and local.objective is None and _are_large(parameters)
     moving = _moved_by_each_gradient(parameters, optimiser) if early else nullcontext()
     with process_wide(generator.initial_seed(), "layers", torch_alone=ours), moving:
         for a_pass in passes if gradients.sampled is None else iter([gradients.sampled]):
@@ -349,7 +349,7 @@ def _moved_by_each_gradient(
 
     The numbers are those of one step for all, and there are never gradients as large as the model. The gradient is
     there when nothing in the backward pass needs the parameter any more; of code that takes it another way, such as
-    detached, nobody knows that: so this is for models of Nectar's and their task's loss alone.
+    detached, that is unknown: so this is for models of Nectar's and their task's loss alone.
     """
 
     def move(parameter: Tensor) -> None:

@@ -20,7 +20,7 @@ _HOMES = {"build": "building", "Classifier": "classifier", "couples_samples": "c
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs torch when it is first asked for."""
+    """Import what needs torch on first use."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

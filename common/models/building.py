@@ -37,7 +37,7 @@ def build(
     a text's (tokens,); ``classes`` the number of classes or of tokens in the vocabulary, at least 2. The others are the
     settings of ``model``; a network takes no notice of what it lacks.
 
-    Initial weights are drawn from ``generator``, on its device; None stands for seed 0, for a model whose weights are
+    Initial weights are drawn from ``generator``, on its device; None means seed 0, for a model whose weights are
     loaded next. The process-wide random state is neither read nor moved: two calls with generators in one state give
     equal weights, in any process or thread.
     """
@@ -84,17 +84,17 @@ def _check_kind(name: str, shape: tuple[int, ...]) -> None:
 
 
 # ---- template ------------------------------------------------------------------------------------
-# A model as it was built, from which others are cast with given weights: at a fraction of what building one costs.
+# A template, from which models with given weights are made at a fraction of the cost of building one.
 
 #: a module's attributes that are made again instead of copied
 _APART = ("_parameters", "_buffers", "_modules")
 
 
 class ModelTemplate:
-    """Casts models that are in every respect as one that was just built, but for the weights.
+    """Makes models that equal a newly built one in every respect except the weights.
 
-    Casts share no module and no memory, neither with each other nor with the template: whoever gets one may train it,
-    freeze it, hang hooks into it and keep it. What a layer has beside its state must be constants and empty containers.
+    They share no module and no memory, neither with each other nor with the template: a caller may train one,
+    freeze it, add hooks and keep it. Besides its state a layer may have only constants and empty containers.
     """
 
     def __init__(self, model: Classifier) -> None:
@@ -163,7 +163,7 @@ def _empty(model: nn.Module) -> None:
 
 
 def _rest_of(module: nn.Module) -> tuple[dict[str, Any], list[tuple[str, type]]]:
-    """Return what a module has beside its state: constants by name, and empty containers, whose kinds are given."""
+    """Return what a module has besides its state: constants by name, and empty containers, whose kinds are given."""
     rest = {name: value for name, value in vars(module).items() if name not in _APART}
     containers = [(n, type(v)) for n, v in rest.items() if isinstance(v, dict | set)]
     return {n: v for n, v in rest.items() if not isinstance(v, dict | set)}, containers

@@ -81,7 +81,7 @@ _NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 def personal_names(model: Classifier, personal: str) -> frozenset[str]:
     """Return the names of the parameters and buffers that stay at a site.
 
-    ``personal`` is none; head, the last layer; norm, all layers that normalise (FedBN's); or names of layers, which
+    ``personal``: none; head, the last layer; norm, all layers that normalise (FedBN's); or names of layers, which
     have all below them, with commas between.
     """
     names = tuple(model.state_dict())
@@ -104,11 +104,11 @@ def personal_names(model: Classifier, personal: str) -> frozenset[str]:
     return own
 
 
-def _below(names: tuple[str, ...], layers: list[str], told: str) -> frozenset[str]:
+def _below(names: tuple[str, ...], layers: list[str], typed: str) -> frozenset[str]:
     own = frozenset(n for n in names if any(n == at or n.startswith(f"{at}.") for at in layers))
     if not own:
         known = dict.fromkeys(name.rpartition(".")[0] or name for name in names)
         raise ValueError(
-            f"model.personal={told} names no layer of this model: its layers are {', '.join(known)}."
+            f"model.personal={typed} names no layer of this model: its layers are {', '.join(known)}."
         )
     return own

@@ -187,7 +187,7 @@ class VGG11(Classifier):
         self.classifier = nn.Sequential(
             nn.Linear(channels * self.places**2, units),
             nn.ReLU(inplace=True),
-            nn.Identity(),  # where dropout stands in torchvision's, whose names these are
+            nn.Identity(),  # where torchvision's, whose names these are, has dropout
             nn.Linear(units, units),
             nn.ReLU(inplace=True),
         )

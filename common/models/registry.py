@@ -1,4 +1,4 @@
-"""The table of models: a new one is one file and one line. Nothing is imported until asked for."""
+"""The table of models: a new one is one file and one line. Nothing is imported before it is used."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def takes(name: str, kind: str) -> bool:
 
 
 def misfit(name: str, kind: str) -> str:
-    """Describe what a model takes instead of data of a kind, and which to choose."""
+    """Return the data that a model takes, instead of the given kind, and the models to choose for it."""
     known = MODELS[name]
     taken = ", ".join(KINDS[one] for one in (known.takes, *known.also))
     return (
         f"model.name={name} takes {taken}, this data set is {KINDS[kind]}: choose {names(kind)}, or name a model "
-        "of your own"
+        "of yours"
     )
 
 

@@ -1,4 +1,4 @@
-"""ResNet-18 and -34 (He et al., 2016), under torchvision's names but for the last layer, which is ``head``."""
+"""ResNet-18 and -34 (He et al., 2016), under torchvision's names except for the last layer, which is ``head``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RESIDUAL_NORMS: dict[str, Callable[[int], nn.Module]] = {
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions with their norms beside a short cut, which is a 1x1 one where the size changes."""
+    """Two 3x3 convolutions with their norms and a shortcut, which is a 1x1 one where the size changes."""
 
     def __init__(
         self, channels: int, width: int, stride: int, norm: Callable[[int], nn.Module]

@@ -83,7 +83,7 @@ class RandomFilters(nn.Module):
 
 
 class RandomNetwork(nn.Module):
-    """Images [n, C, H, W] -> the embedding [n, ``size``] of a ConvNet that nobody trained, of each image alone.
+    """Images [n, C, H, W] -> the embedding [n, ``size``] of an untrained ConvNet, of each image alone.
 
     Blocks of [3x3 convolution with 32 channels, instance norm, ReLU, 2x2 average pool] until a side has about 4 pixels,
     three at most: 512 numbers of an image of 32x32 or 8x8.
@@ -114,7 +114,7 @@ class RandomNetwork(nn.Module):
 
 
 def _shrunk(shape: tuple[int, ...]) -> int:
-    """Return by what a picture is averaged down, to 32 pixels or little more: a filter sees as much of any one."""
+    """Return the factor that averages a picture down to 32 pixels or little more, so that filters fit any picture."""
     return max(1, min(shape[-2:]) // 32)
 
 
@@ -140,8 +140,8 @@ class Axes:
     offset: Tensor
     spread: Tensor
 
-    def beside(self, *others: Axes) -> Axes:
-        """Return the axes of features of which others' stand behind these."""
+    def followed_by(self, *others: Axes) -> Axes:
+        """Return the axes of these features followed by those of ``others``."""
         every = (self, *others)
         offset, spread = (torch.cat([getattr(a, n) for a in every]) for n in ("offset", "spread"))
         blocks = torch.block_diag(*[a.axes for a in every])  # type: ignore[no-untyped-call]
@@ -160,7 +160,7 @@ class RidgeModel(Classifier):
     shape
         An image's (channels, height, width), a row's (columns, 1, 1), a series' (channels, 1, steps).
     width
-        Axes and the constant, at least 2: that many numbers stand for an example. `Axes` are its buffers.
+        Axes and the constant, at least 2: that many numbers represent an example. `Axes` are its buffers.
     embedding
         How many of the axes, the last ones, are in a `RandomNetwork`'s embedding instead of the filters' answers.
     """
@@ -175,7 +175,7 @@ class RidgeModel(Classifier):
         super().__init__(shape)
         if width < 2:
             raise ValueError(
-                f"a ridge model needs an axis beside the constant, not width {width} (ridge.width)"
+                f"a ridge model needs an axis besides the constant, not width {width} (ridge.width)"
             )
         pictures = min(shape[1:]) > 1
         self.mirrored = pictures and shape[0] > 1
@@ -216,7 +216,7 @@ class RidgeModel(Classifier):
 
     @torch.no_grad()
     def turn(self, axes: Axes) -> None:
-        """Have other axes, as many."""
+        """Replace the axes by as many others."""
         for name, values in vars(axes).items():
             self.get_buffer(name).copy_(values)
 
@@ -228,7 +228,7 @@ class RidgeModel(Classifier):
             for part, (_, kept) in zip(parts, self.parts, strict=True)
             if kept
         ]
-        return filters.beside(*network)
+        return filters.followed_by(*network)
 
 
 def along(features: Tensor, kept: int, draws: torch.Generator | None = None) -> Axes:
@@ -304,7 +304,7 @@ def _file_of(asked: tuple[object, ...]) -> Path | None:
 
 
 def _stored(file: Path, like: Mapping[str, Tensor]) -> tuple[Tensor, ...] | None:
-    """Return buffers as they were stored; None if there are none, or not such."""
+    """Return buffers as they were stored; None if they are missing or of another form."""
     try:
         tensors, _ = load(file)
     except TensorFileError:
@@ -434,7 +434,7 @@ class RidgeNetwork(Classifier):
 
     @torch.no_grad()
     def draw(self, generator: torch.Generator) -> None:
-        """Begin with an embedding as it is; all else is drawn by its own layers."""
+        """Start from an existing embedding; all else is drawn by its own layers."""
         self.mean.zero_()
         self.deviation.fill_(1)
 

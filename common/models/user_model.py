@@ -51,13 +51,13 @@ def make(
 def adopt(module: nn.Module, path: str, shape: tuple[int, ...], classes: int) -> Classifier:
     """Return ``module`` as a classifier whose state has the module's own names.
 
-    Without a method ``embed`` of its own the embedding is what enters the last linear layer, whose output must be the
+    Without its own method ``embed`` the embedding is what enters the last linear layer, whose output must be the
     module's. Its parameters and buffers are left as they were.
     """
     if not any(map(nn.parameter.is_lazy, module.parameters())):
         _check_state(
             module, path
-        )  # a dtype that is refused would be told as an input that does not fit
+        )  # a dtype that is refused would be reported as an input that does not fit
     _look(module.eval(), path, shape, classes)
     _check_state(module, path)
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
@@ -90,7 +90,7 @@ def _look(module: nn.Module, path: str, shape: tuple[int, ...], classes: int) ->
     except Exception as error:  # anything may go wrong in a user's own code
         raise ValueError(
             f"{path} does not take inputs of {size} ({_told(error)}): choose a data set whose inputs it takes, such "
-            "as dataset=cifar10 for colour images, or name a callable of your own that makes a network for these"
+            "as dataset=cifar10 for colour images, or name your own callable that makes a network for these"
         ) from error
     expected = (_BATCH, *(shape if len(shape) == 1 else ()), classes)
     if not isinstance(output, Tensor) or tuple(output.shape) != expected:
@@ -104,7 +104,7 @@ def _look(module: nn.Module, path: str, shape: tuple[int, ...], classes: int) ->
 
 
 def _check_state(module: nn.Module, path: str) -> None:
-    """Refuse a state that cannot travel, and a network without anything to learn."""
+    """Refuse a state that cannot be sent, and a network without anything to learn."""
     for name, value in module.state_dict().items():
         plain = isinstance(value, Tensor)
         if (
@@ -148,7 +148,7 @@ def _wrapped(module: nn.Module, path: str, shape: tuple[int, ...], classes: int)
 
 def _unembedded(path: str) -> ValueError:
     return ValueError(
-        f"{path} does not end with a linear layer whose output it returns, so that its embedding cannot be told: give "
+        f"{path} does not end with a linear layer whose output it returns, so that its embedding is unknown: give "
         "it a method embed(x), and classify(h) with the logits of an embedding"
     )
 
@@ -170,7 +170,7 @@ class OwnNetwork(Classifier):
 
     @property
     def embeds(self) -> bool:
-        """Whether the network has a method ``embed`` of its own."""
+        """Whether the network has its own method ``embed``."""
         return inspect.ismethod(getattr(self.plain, "embed", None))
 
     @property
@@ -185,7 +185,7 @@ class OwnNetwork(Classifier):
         return self
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what the network gives."""
+        """Return the network's output."""
         logits: Tensor = self.plain(x)
         return logits
 
@@ -197,7 +197,7 @@ class OwnNetwork(Classifier):
         return self.passed(x)[0]
 
     def passed(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what enters the network's last linear layer in a pass, and what the network gives."""
+        """Return the input of the network's last linear layer in a pass, and the network's output."""
         entering: list[Tensor] = []
         # Held for this pass only: a hook that stays would not follow a copy of the network.
         layer = self.plain.get_submodule(self.last)

@@ -20,7 +20,7 @@ HEAD_WIDTH = 32
 
 
 class Positions(nn.Module):
-    """What is learned of each place, added to its token."""
+    """A learned embedding of each position, added to its token."""
 
     def __init__(self, places: int, width: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention, then two linear layers with GELU between them, each after a norm and beside a short cut."""
+    """Attention, then two linear layers with GELU between them, each after a norm and with a residual connection."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class ViT(Classifier):
 
 
 def _patch(shape: tuple[int, int, int]) -> int:
-    """Return a patch's side in pixels; ValueError where only the whole image would do."""
+    """Return a patch's side in pixels; ValueError where only the full image would do."""
     shorter, longer = sorted(shape[1:])
     for side in range(max(SMALLEST_PATCH, -(-longer // PATCHES)), shorter // 2 + 1):
         if shorter % side == longer % side == 0:

@@ -1,4 +1,4 @@
 """What differential privacy costs: what was released, how far one example moves it, and the epsilon of it together.
 
-All is said of real numbers: what the last bits of floating-point noise may tell (Mironov, 2012) is outside of it.
+All guarantees hold for real numbers: leaks by the last bits of floating-point noise (Mironov, 2012) are outside.
 """

@@ -22,32 +22,32 @@ _FRACTIONS = tuple(1 + x / 10 for x in range(1, 100))
 #: RDP's orders: Opacus' own end at 63, where weak releases have their best far beyond (1 + 4.8 s at delta 1e-5)
 ORDERS: tuple[float, ...] = (*_FRACTIONS, *np.geomspace(11, 1e6, 200).tolist())
 
-#: those of Poisson samples: whole from 11 on, since a fractional one takes as many terms and is less exact
+#: those of Poisson samples: integers from 11 on, since a fractional one takes as many terms and is less exact
 SAMPLED_ORDERS: tuple[float, ...] = (
     *_FRACTIONS,
     *map(float, range(11, 64)),
     *map(float, sorted({round(x) for x in np.geomspace(64, 1024, 30)})),
 )
 
-#: those of Skellam noise, whose bound is of whole orders
+#: those of Skellam noise, whose bound needs integer orders
 WHOLE_ORDERS: tuple[float, ...] = tuple(
     float(order) for order in sorted({*range(2, 64), *map(round, np.geomspace(64, 1e6, 120))})
 )
 
-#: RDP's epsilons for which the PRV accountant is asked: below, its error would decide; its exponentials overflow at 709
+#: RDP's epsilons for which the PRV accountant is used: below, its error would decide; its exponentials overflow at 709
 _LEAST_PRV, _MOST_PRV = 1e-3, 500.0
 
 #: the error that PRV adds is a hundredth of epsilon, and never finer than what is too dear; nor is it coarser than
 #: Opacus' own, unless there are more steps than this, with which that is too dear as well
 _FINEST, _COARSEST, _MANY = 1e-4, 0.01, 1000
 
-#: steps for which the PRV accountant is asked: beyond, its grid takes gigabytes
+#: steps for which the PRV accountant is used: beyond, its grid takes gigabytes
 _MOST_STEPS = 10**7
 
-#: kinds of events, and noise on samples, up to which it is asked: each kind takes seconds, and much noise costs little
+#: kinds of events, and noise on samples, up to which it is used: each kind takes seconds, and much noise costs little
 _MOST_KINDS, _MOST_NOISE = 4, 100.0
 
-#: places of its grids for all kinds together up to which it is asked: some seven seconds and half a gigabyte. Without
+#: places of its grids for all kinds together up to which it is used: some seven seconds and half a gigabyte. Without
 #: an end, much noise on tiny samples takes minutes and all the memory that there is
 MOST_PLACES = 2**23
 
@@ -67,7 +67,7 @@ class Epsilon:
 
     @property
     def value(self) -> float:
-        """The smaller of the two."""
+        """The smaller epsilon of the two accountants."""
         return min(self.rdp, self.prv)
 
 
@@ -79,18 +79,18 @@ def epsilon(
 ) -> Epsilon:
     """Return what ``events`` of the same person's data cost together; infinite where one of them had no noise.
 
-    Gaussian releases of one's whole data compose to one Gaussian release, exactly: 1 / s^2 is the sum of theirs (Dong
-    et al., 2022, Corollary 3.3). So the accountants are asked for that one, sample rate 1, in a tenth of a second;
-    asked for 300 releases the PRV accountant takes up to half a minute and returns the same.
+    Gaussian releases of all of the data compose to one Gaussian release, exactly: 1 / s^2 is the sum of theirs (Dong
+    et al., 2022, Corollary 3.3). So the accountants compute that one, sample rate 1, in a tenth of a second;
+    for 300 releases the PRV accountant takes up to half a minute and returns the same.
 
     For s from 0.3 to 200 and 1 to 300 releases at delta 1e-5, against the exact epsilon (Balle and Wang, 2018,
     Theorem 8): RDP is 1.02 to 1.15 times it. Its orders go up to a million: with Opacus' own, which end at 63, it never
     falls below 0.10, eight times too much at s = 200. PRV is at most 1.012 times it, and never less. Its error is set
     to a hundredth of RDP's epsilon: with Opacus' own, which is 0.01, it adds four fifths at s = 200, and takes sixteen
     seconds instead of one for 20,000 steps of epsilon 80. It converges throughout, but from an epsilon of about 700 its
-    exponentials overflow, and it returns too little (709.8 for 746.8) or nothing: beyond 500 RDP alone is asked.
+    exponentials overflow, and it returns too little (709.8 for 746.8) or nothing: beyond 500 only RDP is used.
 
-    Events of the other ``adjacency`` are converted (`Event.converted_to`). The PRV accountant is asked up to so many
+    Events of the other ``adjacency`` are converted (`Event.converted_to`). The PRV accountant is used up to so many
     places of its grids: it takes a second for a million of them.
     """
     rdp, prv = _bounds(events, delta, adjacency, most_places)
@@ -100,7 +100,7 @@ def epsilon(
 def costs_at_most(
     most: float, events: Iterable[Event], delta: float, adjacency: Adjacency = "add-remove"
 ) -> bool:
-    """Return whether the `epsilon` of ``events`` is at most ``most``; the PRV accountant is asked where RDP says no.
+    """Return whether the `epsilon` of ``events`` is at most ``most``; the PRV accountant is used where RDP says no.
 
     Its import takes seconds, which a site's budget need not spend in every process until it is nearly used up.
     """
@@ -116,16 +116,16 @@ def _bounds(
         raise ValueError(f"delta={delta}: give a number above 0 and below 1")
     events = [event for event in events if event.releases]
     of_skellam = any(event.mechanism.startswith(SKELLAM) for event in events)
-    whole, sampled = _sorted(event.converted_to(adjacency) for event in events)
-    if not whole and not sampled:
+    full, sampled = _sorted(event.converted_to(adjacency) for event in events)
+    if not full and not sampled:
         return 0.0, lambda: 0.0
-    if whole == math.inf or any(noise == 0 for noise, _ in sampled):
+    if full == math.inf or any(noise == 0 for noise, _ in sampled):
         return math.inf, lambda: math.inf
     steps: dict[tuple[float, float], int] = dict(sampled)
-    if whole:
-        steps[1 / math.sqrt(2 * whole), 1.0] = 1
-    rdp = _rdp(steps, delta, whole=of_skellam)
-    if of_skellam:  # no Gaussian, but for its Rényi divergences
+    if full:
+        steps[1 / math.sqrt(2 * full), 1.0] = 1
+    rdp = _rdp(steps, delta, integers=of_skellam)
+    if of_skellam:  # not a Gaussian, except in its Rényi divergences
         return rdp, lambda: math.inf
     return rdp, partial(_prv, steps, delta, rdp, most_places)
 
@@ -142,7 +142,7 @@ def _sorted(events: Iterable[Event]) -> tuple[float, Steps]:
 
 
 def _opacus_prv() -> Any:
-    """Return what Opacus' PRV accountant is made of, imported here since that takes seconds and few runs need it.
+    """Return the parts of Opacus' PRV accountant, imported on use since that takes seconds and few runs need it.
 
     Opacus calls ``logging.basicConfig``, after which every line of the run would be logged twice. It does nothing
     where the root logger has a handler.
@@ -156,9 +156,9 @@ def _opacus_prv() -> Any:
     return prv
 
 
-def _rdp(steps: Steps, delta: float, *, whole: bool = False) -> float:
+def _rdp(steps: Steps, delta: float, *, integers: bool = False) -> float:
     orders = ORDERS if all(rate == 1 for _, rate in steps) else SAMPLED_ORDERS
-    if whole:
+    if integers:
         exact = WHOLE_ORDERS if orders is ORDERS else orders
         orders = tuple(order for order in exact if order.is_integer() and order >= 2)
     total: NDArray[np.float64] = np.zeros(len(orders))
@@ -185,8 +185,8 @@ def _prv(steps: Steps, delta: float, rdp: float, most_places: int) -> float:
             ends = domain.t_min, domain.t_max
             cut = [prv.TruncatedPrivacyRandomVariable(loss, *ends) for loss in losses]
             discrete = [prv.discretize(loss, domain) for loss in cut]
-            whole = prv.compose_heterogeneous(discrete, list(steps.values()))
-            found = whole.compute_epsilon(delta, delta / 1000, error)[2]  # the upper bound
+            composed = prv.compose_heterogeneous(discrete, list(steps.values()))
+            found = composed.compute_epsilon(delta, delta / 1000, error)[2]  # the upper bound
     except (RuntimeError, ValueError, ArithmeticError, MemoryError):
         return math.inf
     # as an upper bound: what is no number bounds nothing, none is below 0
@@ -196,7 +196,7 @@ def _prv(steps: Steps, delta: float, rdp: float, most_places: int) -> float:
 def _grid(steps: Steps, delta_error: float, error: float) -> tuple[float, float]:
     """Return where PRV's grid ends on either side, and the distance of its places (Gopi et al., 2021, remark 5.6).
 
-    These are Opacus' own but for the orders of RDP, which take a thousandth of the time.
+    These are Opacus' own except for the orders of RDP, which take a thousandth of the time.
     """
     count = sum(steps.values())
     ends = [_rdp({kind: 1}, delta_error / (8 * count)) for kind in steps]
@@ -222,14 +222,14 @@ def rdp_of_step(noise: float, rate: float, orders: tuple[float, ...]) -> Array:
     """Return an upper bound on one step's RDP at each of ``orders``; infinite where it cannot be computed.
 
     The noise multiplier is above 0, the ``rate`` the chance of each example to be in the sample, above 0. Orders are
-    above 1, the whole ones at most some thousands, the others at most 64. What is returned is not to be changed.
+    above 1, the integers at most some thousands, the others at most 64. What is returned is not to be changed.
     """
     found = np.full(len(orders), math.inf)
     if rate == 1:
         return np.array(orders) / (2 * noise * noise) if noise * noise else found
-    whole = np.array([float(order).is_integer() for order in orders])
+    integer = np.array([float(order).is_integer() for order in orders])
     with np.errstate(all="ignore"):
-        for chosen, log_moments in ((whole, _whole), (~whole, _fractional)):
+        for chosen, log_moments in ((integer, _whole), (~integer, _fractional)):
             if chosen.any():
                 some = tuple(np.array(orders)[chosen].tolist())
                 found[chosen] = log_moments(noise, rate, some) / (np.array(some) - 1)
@@ -303,13 +303,13 @@ SKELLAM = "skellam"
 
 
 def gaussian_like(noise: float, sensitivity: float, numbers: int) -> float:
-    """Return the noise multiplier of a Gaussian whose Rényi divergence at each whole order is that of Skellam noise.
+    """Return the noise multiplier of a Gaussian whose Rényi divergence at each integer order is that of Skellam noise.
 
     Or more: with the variance mu = (noise D)^2 in each number, D = ``sensitivity`` in L2 and D1 in L1, that of the
     order a is at most a D^2 / (2 mu) + ((2 a - 1) D^2 + 6 D1) / (4 mu^2) (their Corollary 3.6). From order 2 on this is
     at most a times D^2 / (2 mu) + D^2 / (2 mu^2) + max(0, 6 D1 - D^2) / (8 mu^2), which is a Gaussian's.
 
-    The sum has n ``numbers``; an example moves it by D in whole steps of its grid, so D1 is at most D^2, and sqrt(n) D.
+    The sum has n ``numbers``; an example moves it by D in steps of its grid, so D1 is at most D^2, and sqrt(n) D.
     """
     square = sensitivity**2
     most = min(square, math.sqrt(numbers) * sensitivity)
@@ -326,18 +326,18 @@ def gaussian_like(noise: float, sensitivity: float, numbers: int) -> float:
 def latent_sensitivity(dimension: int, images: int, clip: float = 0.0) -> float:
     """Return how far the mean of m latents in [0, 1]^l can move, in L2, when one image is replaced by another.
 
-    The number of images is public, and the encoder stays as it is: one that has been trained on the image moves the
+    The number of images is public, and the encoder is fixed: one that has been trained on the image moves the
     mean by more. Then one latent z of m becomes z', and the mean moves by ||z - z'|| / m.
 
     No coordinate moves by more than 1, so that ||z - z'|| <= sqrt(l), as between two opposite corners. A latent that
     has been scaled down to a norm of C where it was longer has no negative coordinate still. So <z, z'> >= 0, and
     ||z - z'||^2 = ||z||^2 + ||z'||^2 - 2 <z, z'> <= 2 C^2, as between two axes; any two vectors of that norm could be
-    2 C apart. So it is sqrt(l) / m, or with a ``clip`` C the smaller of sqrt(l) and sqrt(2) C, over m.
+    at a distance of 2 C. So it is sqrt(l) / m, or with a ``clip`` C the smaller of sqrt(l) and sqrt(2) C, over m.
     """
     if dimension < 1 or images < 1 or not clip >= 0:
         raise ValueError(
             f"the mean of {images} latents of {dimension} coordinates, scaled to a norm of {clip}: give at least one "
             "of each, and a norm from 0"
         )
-    apart = math.sqrt(dimension)
-    return (min(apart, math.sqrt(2) * clip) if clip else apart) / images
+    reach = math.sqrt(dimension)
+    return (min(reach, math.sqrt(2) * clip) if clip else reach) / images

@@ -26,7 +26,7 @@ from typing import Any, Literal, get_args
 
 Adjacency = Literal["add-remove", "replace-one"]
 
-#: the longest name of a mechanism, which stands in files
+#: the longest name of a mechanism, which is stored in files
 _LONGEST = 80
 
 
@@ -47,7 +47,7 @@ class Event:
     sample_rate : float
         The probability with which each example is in a step's sample, by itself (Poisson sampling); 1: all are in each.
     steps : int
-        How often, each time with a sample and noise of its own.
+        How often, each time with a fresh sample and fresh noise.
     adjacency : str
         Which data sets are neighbours: ``add-remove`` or ``replace-one``.
     """
@@ -66,7 +66,7 @@ class Event:
         if not self.noise_multiplier >= 0 or type(self.steps) is not int or self.steps < 0:
             raise ValueError(
                 f"{self.steps} steps with noise of {self.noise_multiplier} times the sensitivity: give numbers from "
-                "0, of steps a whole one"
+                "0, of steps an integer"
             )
         if not 0 <= self.sample_rate <= 1:
             raise ValueError(f"a sample rate of {self.sample_rate}: give a number from 0 to 1")
@@ -82,7 +82,7 @@ class Event:
 
     @property
     def rho(self) -> float:
-        """What it costs in zero-concentrated differential privacy without sampling: steps / (2 multiplier^2)."""
+        """The cost in zero-concentrated differential privacy without sampling: steps / (2 multiplier^2)."""
         if not self.steps:
             return 0.0
         inverse = 1 / self.noise_multiplier if self.noise_multiplier else math.inf
@@ -102,7 +102,7 @@ class Event:
         return replace(self, noise_multiplier=self.noise_multiplier / 2, adjacency=adjacency)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data, as JSON has it."""
+        """Return the event as plain data for JSON."""
         return asdict(self)
 
     @classmethod
@@ -119,14 +119,14 @@ class Event:
 
 
 def _is_number(value: object) -> bool:
-    """Return whether it is a number that a float can hold: JSON's whole numbers have no end."""
+    """Return whether it is a number that a float can hold: JSON's integers are unbounded."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return isinstance(value, float) or abs(value) <= sys.float_info.max
 
 
 def parallel(classes: Iterable[Event]) -> Event:
-    """Return what mechanisms on disjoint parts of the data cost together, such as one for each class: the worst.
+    """Return the event of mechanisms on disjoint parts of the data together, such as classes: the worst.
 
     An example is in one part, and what is released of the others is the same with it and without it. (That holds of
     an exchange only within a part.) What is returned is the least noise, the highest rate and the most steps that any

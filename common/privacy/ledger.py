@@ -2,11 +2,11 @@
 
 ``privacy.jsonl`` holds a line a charge, each with the SHA-256 of the line before and its own fields; the last one's is
 the ledger's head. ``privacy.head.json`` says how long the file was at least: a shorter one has lost lines, and is
-refused as one is that was edited. A line counts once it is on disk and the head says so; what a site that was killed
-has half-written after that vouches for nothing that was drawn, and is cut off before the next line. A whole line that
-the head does not know yet counts, and the head learns of it first.
+refused, as is an edited one. A line counts once it is on disk and in the head. Half a line after that, of a site that
+was killed, covers nothing that was drawn, and is cut off before the next line. A complete line that the head does not
+have yet counts, and is added to the head first.
 
-Both files of an earlier day are as good as they were then: that, only those notice who were told a later head.
+If both files are restored to an earlier day's, only a server that has seen a later head notices.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ _CHAIN, _BEFORE = "sha256", "before"
 
 
 class LedgerError(FederationError):
-    """A ledger that cannot be relied on; the server is told no more than that."""
+    """A ledger that cannot be relied on; the server learns no more than that."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(
-            sentence, told="this site's privacy ledger cannot be used, and its log says why"
+            sentence, reported="this site's privacy ledger cannot be used, and its log says why"
         )
 
 
 @dataclass(frozen=True)
 class Charge:
-    """What a phase is about to release."""
+    """The privacy charge of a phase, written before it releases anything."""
 
     time: str
     site: str
@@ -76,7 +76,7 @@ class Charge:
 
 @dataclass(frozen=True)
 class Lines:
-    """A ledger as it was read: its charges, and the checksum of each line."""
+    """The content of a ledger: its charges, and the checksum of each line."""
 
     charges: tuple[Charge, ...] = ()
     chain: tuple[str, ...] = ()
@@ -106,7 +106,7 @@ class Ledger:
         self._head = directory / HEAD_FILE
 
     def read(self) -> Lines:
-        """Return what was charged, if anything; LedgerError if it cannot be read, was edited, or has lost lines."""
+        """Return all charges; LedgerError if it cannot be read, was edited, or has lost lines."""
         try:  # between a line and its head there is another process
             with self._locked(os.O_RDONLY, fcntl.LOCK_SH) as file:
                 return self._verified(_content(file))[0]
@@ -121,10 +121,10 @@ class Ledger:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self._locked(os.O_RDWR | os.O_APPEND | os.O_CREAT, fcntl.LOCK_EX) as file:
                 content = _content(file)
-                lines, whole = self._verified(content)
+                lines, intact = self._verified(content)
                 allow(lines.charges)
-                if whole < len(content):
-                    os.ftruncate(file, whole)
+                if intact < len(content):
+                    os.ftruncate(file, intact)
                 if lines.head != self._recorded_tip():  # a kill between line and head
                     self._write_tip(lines.head)  # one more line would leave two unvouched for
                 line, checksum = _line(charge, lines.head.sha256)
@@ -137,7 +137,7 @@ class Ledger:
             raise self._unusable(f"cannot be written ({error.strerror})") from None
 
     def _write_tip(self, head: LedgerTip) -> None:
-        """Have the head on disk before anything rests on it."""
+        """Flush the head to disk before anything depends on it."""
         write_json(self._head, asdict(head))
         _sync(self.path.parent)
 
@@ -163,9 +163,9 @@ class Ledger:
             os.close(file)
 
     def _verified(self, content: bytes) -> tuple[Lines, int]:
-        """Return the lines of a file and how many of its bytes they are; half a line behind the head is none."""
+        """Return the lines of a file and how many of its bytes they are; half a line after the head does not count."""
         least = self._recorded_tip()
-        charges, chain, whole = [], [LedgerTip().sha256], 0
+        charges, chain, intact = [], [LedgerTip().sha256], 0
         for number, line in enumerate(content.split(b"\n")[:-1], 1):
             try:
                 charge, checksum = _read_line(line, chain[-1])
@@ -173,7 +173,7 @@ class Ledger:
                 raise self._unusable(f"is damaged at line {number} ({error})") from None
             charges.append(charge)
             chain.append(checksum)
-            whole += len(line) + 1
+            intact += len(line) + 1
         found = Lines(tuple(charges), tuple(chain[1:]))
         if not found.has(least):
             raise self._unusable(
@@ -183,7 +183,7 @@ class Ledger:
             raise self._unusable(
                 f"has {found.head.length} lines, and {HEAD_FILE} knows {least.length}"
             )
-        return found, whole
+        return found, intact
 
     def _recorded_tip(self) -> LedgerTip:
         """Return the head that the file has at least."""
@@ -192,7 +192,7 @@ class Ledger:
         except FileNotFoundError:
             return LedgerTip()
         except (OSError, ValueError, RecursionError):
-            raise self._unusable(f"has beside it a {HEAD_FILE} that cannot be read") from None
+            raise self._unusable(f"comes with a {HEAD_FILE} that cannot be read") from None
 
     def _unusable(self, why: str) -> LedgerError:
         return LedgerError(
@@ -212,15 +212,15 @@ def _read_line(line: bytes, before: str) -> tuple[Charge, str]:
     """Return a line's charge and checksum; an error of many kinds if it is not one, or follows another one."""
     content = dict(json.loads(line))
     charge = Charge.read({k: v for k, v in content.items() if k not in (_CHAIN, _BEFORE)})
-    whole, checksum = _line(charge, before)
-    if whole != line + b"\n":
+    text, checksum = _line(charge, before)
+    if text != line + b"\n":
         raise ValueError("its checksum is not that of what it says")
     return charge, checksum
 
 
 def _content(file: int) -> bytes:
-    with open(file, "rb", closefd=False) as whole:
-        return whole.read()
+    with open(file, "rb", closefd=False) as opened:
+        return opened.read()
 
 
 def _write(file: int, line: bytes) -> None:
@@ -262,11 +262,11 @@ class LedgerTip:
         return cls(recorded["length"], str(recorded["sha256"]))
 
 
-# ---- told ----------------------------------------------------------------------------------------
-# What a site tells the server of its charges, beside a reply: events, where they are public, and its ledger's head.
+# ---- reports -------------------------------------------------------------------------------------
+# What a site reports of its charges with a reply: events, where they are public, and its ledger's head.
 #
 # The server sends the last head that it saw back: with the roll call all of them, each under a digest of the site's
-# name, since it does not know yet who is asked; with an instruction the site's own.
+# name, since it does not know the receiver yet; with an instruction the site's own.
 
 RECORD = "privacy"
 """The name of the record in a reply."""
@@ -283,22 +283,22 @@ _STEPS = 10**9
 
 @dataclass(frozen=True)
 class PrivacyReport:
-    """What is in the record: the events that were charged, none if they would say how many examples the site has.
+    """A site's report of its charges: the events, or none if they would reveal its number of examples.
 
-    They are the ``whole`` that the site was charged in this run, by its ledger, or those of this reply alone. Where the
+    ``complete``: all that the site was charged in this run, by its ledger, else only this reply's. Where the
     noise was ``seeded``, the run's, they guarantee nothing. A simulation keeps no ledger, and has no ``head``.
     """
 
     events: tuple[Event, ...] = ()
-    whole: bool = False
+    complete: bool = False
     seeded: bool = False
     head: LedgerTip | None = None
 
     def to_config(self) -> dict[str, str | bool]:
-        """Return it as the fields of a Flower ConfigRecord."""
+        """Return the fields of a Flower ConfigRecord."""
         head = {} if self.head is None else {LEDGER_TIP: tip_to_text(self.head)}
         events = json.dumps([event.to_dict() for event in merge_events(self.events)])
-        return {"events": events, "whole": self.whole, "seeded": self.seeded, **head}
+        return {"events": events, "whole": self.complete, "seeded": self.seeded, **head}
 
     @classmethod
     def read(cls, fields: Mapping[str, object]) -> PrivacyReport:
@@ -343,7 +343,7 @@ def tips_to_text(heads: Mapping[str, LedgerTip]) -> str:
 
 
 def tip_of_site(text: str, site: str) -> LedgerTip | None:
-    """Return the site's own of what ``tips_to_text`` gave; ValueError if it is none of it."""
+    """Return the site's tip in what ``tips_to_text`` gave; ValueError if it is malformed."""
     found = json.loads(text)
     if not isinstance(found, Mapping):
         raise ValueError("these are not heads of ledgers")

@@ -21,10 +21,10 @@ PAD = 0
 """The token that fills a text's end; as a target it marks a place that does not count."""
 
 UNK = 1
-"""The token that stands for every word outside the vocabulary."""
+"""The token of every word outside the vocabulary."""
 
 REACH = 100.0
-"""The largest absolute value that a row or series has as a model takes it, where nobody states bounds."""
+"""The largest absolute value that a row or series has as a model takes it, if no bounds are stated."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class DatasetInfo:
         what numbers are, where samples are not text.
     low, high
         of rows and series: the public bounds of each channel's raw values, to which values beyond are brought; empty
-        where nobody states any.
+        if none are stated.
     columns
         the names of a table's columns, or of a series' channels; empty if they have none.
     """
@@ -177,7 +177,7 @@ class Dataset:
 
     @property
     def narrow(self) -> str:
-        """What to do where images' values span less than an eighth of their range; nothing where they do not."""
+        """Advice if images' values span less than an eighth of their range; else empty."""
         low, high, top = math.inf, -math.inf, self.info.scale
         for split in (self.train, self.test) if self.info.has_images else ():
             for at in range(0, len(split), 256):
@@ -216,7 +216,7 @@ _SHOWN = 5
 
 
 def alike(names: Sequence[str]) -> str:
-    """Return a line that names classes equal but for case, blanks or the form of a number; nothing without any."""
+    """Return a line that names classes equal except for case, blanks or number format; empty if there are none."""
     forms: dict[str, list[str]] = {}
     for name in names:
         forms.setdefault(_form(name), []).append(name)

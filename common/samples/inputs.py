@@ -17,7 +17,7 @@ class Samples:
     """Images or text with labels; ``inputs`` gives what a model takes.
 
     Raw bytes stay bytes (a quarter of the memory of floats, on a GPU too); the normalisation
-    ``x = raw * factor + offset`` runs on the device for the images asked for.
+    ``x = raw * factor + offset`` runs on the device for the requested images.
 
     Attributes
     ----------

@@ -19,7 +19,7 @@ LEAST = 3
 """Sites without which there is no sum."""
 
 MOST = 1000
-"""Sites of one sum at most: the shares of more than these no longer fit beside a reply."""
+"""Sites of one sum at most: the shares of more than these no longer fit in a reply."""
 
 #: the record of a message, and the queries of the exchanges that train nothing
 RECORD = "secret"
@@ -40,19 +40,19 @@ SEAL_KEY, MASK_KEY, COMMITMENT, SEALED, OPENED = (
 def threshold(sites: int, colluders: int) -> int:
     """Return how many of so many ``sites`` open a sum, of whom ``colluders`` may be on the server's side.
 
-    Two lists of survivors, told to different sites, would need twice as many: more than half of the sites and the
+    Two lists of survivors, given to different sites, would need twice as many: more than half of the sites and the
     colluders, who answer both.
     """
     return max(LEAST, (sites + colluders) // 2 + 1, -(-2 * sites // 3))
 
 
 def colluders_of(federation: FederationSettings, sites: int) -> int:
-    """Return how many of ``sites`` are withstood beside the server: as many as set, or a third."""
+    """Return how many of ``sites`` are withstood in addition to the server: as many as set, or a third."""
     return federation.secret_colluders if federation.secret_colluders >= 0 else sites // 3
 
 
 def threshold_of(federation: FederationSettings, sites: int) -> int:
-    """Return a run's threshold where so many ``sites`` are asked: that of those it counts on, if these are more."""
+    """Return a run's threshold for so many ``sites``: that of those it counts on, if these are more."""
     most = max(sites, federation.asked)
     return threshold(most, colluders_of(federation, most))
 
@@ -65,7 +65,7 @@ def stated(federation: FederationSettings) -> str:
 
 
 def shares_of(federation: FederationSettings) -> int:
-    """Return of how many shares the noise is that a run asks for: those of a total's honest sites at the least."""
+    """Return how many shares make the noise of a run: the smallest number of honest sites in a total."""
     asked = federation.asked
     return threshold_of(federation, asked) - colluders_of(federation, asked)
 

@@ -48,14 +48,14 @@ _ZERO = bytes(16)
 
 @dataclass(frozen=True)
 class KeyContext:
-    """What a key belongs to: the run's record, a round of it, and the server's attempt at that round."""
+    """The context of a key: the run's record, a round of it, and the server's attempt at that round."""
 
     record: str
     round: int
     attempt: str
 
     def info(self, purpose: str, *about: str) -> bytes:
-        """Return what a key for ``purpose`` is bound to, ``about`` sites or their keys: no two of them are alike."""
+        """Return the unique bytes that bind a key to ``purpose`` and to ``about``, sites or their keys."""
         parts = ["nectar secret sum", self.record, self.round, self.attempt, purpose, *about]
         return json.dumps(parts).encode()
 
@@ -95,12 +95,12 @@ def is_public_key(public: bytes) -> bool:
 
 
 def point_of(public: bytes) -> int:
-    """Return of which point a public key is: several texts are of the same one (RFC 7748, section 5)."""
+    """Return the point of a public key: several texts encode the same one (RFC 7748, section 5)."""
     return (int.from_bytes(public, "little") & ((1 << 255) - 1)) % (2**255 - 19)
 
 
 def own_key(seed: bytes, place: KeyContext, site: str) -> bytes:
-    """Return the key of a site's mask of its own."""
+    """Return the key of a site's own mask."""
     return _derived(seed, place.info("own mask", site))
 
 
@@ -110,7 +110,7 @@ def pair_key(private: bytes, public: bytes, place: KeyContext, one: str, other: 
 
 
 def commitment(seed: bytes, place: KeyContext, site: str) -> bytes:
-    """Return by what the seed of a site's own mask is known when it is opened; it tells nothing of it before."""
+    """Return the commitment to the seed of a site's own mask, which reveals nothing before it is opened."""
     return hashlib.sha256(place.info("commitment", site) + seed).digest()
 
 
@@ -185,7 +185,7 @@ def seal(
 def unseal(
     private: bytes, public: bytes, place: KeyContext, sender: str, holder: str, sealed: bytes
 ) -> bytes:
-    """Return what the sender sealed for this holder, in this round; ValueError if it is anything else."""
+    """Open what the sender sealed for this holder in this round; ValueError if it was sealed for anything else."""
     info = place.info("seal", sender, holder)
     try:
         return AESGCM(agreed_key(private, public, info)).decrypt(_ZERO[:12], sealed, info)

@@ -25,7 +25,7 @@ from common.secret.cohort import (
 from common.secret.crypto import KEY_BYTES, SEALED_BYTES, SHARE_BYTES, is_public_key
 from common.sites import is_site_name
 
-# A field's kind takes a value of any type, and returns it as it is meant or raises ValueError with what it must be.
+# A field's kind takes a value of any type, and returns the meant value or raises ValueError with what it must be.
 
 Kind = Callable[[Any], Any]
 

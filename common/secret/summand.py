@@ -1,8 +1,8 @@
-"""A site's part of a secret sum as whole numbers: on a public grid, none longer than a public length.
+"""A site's part of a secret sum as integers: on a public grid, none longer than a public length.
 
 An update u is cut to the length C, and rounded to L levels in C. What a site adds is n u in levels, for each number of
 it, and then n itself and whether it was cut. So the sites' mean is the total over that of the n, and is off by half a
-level at the most. Sums that are whole already (`ridge`) are added as they are. All is modulo 2^32 where the largest
+level at the most. Sums of integers (`ridge`) are added unchanged. All is modulo 2^32 where the largest
 total has room there, else modulo 2^64.
 """
 
@@ -52,7 +52,7 @@ _TAIL = 2
 
 @dataclass(frozen=True)
 class Total:
-    """What a sum came to: the payload of its sites together, the sum of their weights, how many updates were cut."""
+    """The result of a sum: the mean payload of its sites, the sum of their weights, how many updates were clipped."""
 
     payload: Payload
     weight: int
@@ -66,15 +66,15 @@ class SumForm:
     Parameters
     ----------
     spec : Spec
-        The form of that: weights, bundles of them, or whole numbers of eight bytes (`Tensors`).
+        The form of that: weights, bundles of them, or integers of eight bytes (`Tensors`).
     sites : int
         How many were asked.
     most_weight : int
         A site's weight at the most.
     clip : float
         C.
-    whole : int
-        The largest number for one unit of weight, where the levels do not say it: of whole numbers, and under noise.
+    largest : int
+        The largest number for one unit of weight, where the levels do not give it: for integers, and under noise.
     grid : float
         Under noise on updates: the level, to which they are cut towards 0, so that none becomes longer.
     noise : float
@@ -85,7 +85,7 @@ class SumForm:
     sites: int
     most_weight: int
     clip: float
-    whole: int = 0
+    largest: int = 0
     grid: float = 0.0
     noise: float = 0.0
 
@@ -105,16 +105,16 @@ class SumForm:
 
     @cached_property
     def bits(self) -> int:
-        """What the sum is modulo: 2 to the power of 32 or 64."""
-        return 32 if self._fine(32) >= (self.whole.bit_length() or _COARSEST) else 64
+        """The bits of the modulus: 32 or 64."""
+        return 32 if self._fine(32) >= (self.largest.bit_length() or _COARSEST) else 64
 
     @cached_property
     def most(self) -> int:
         """The largest number of a part for one unit of weight: L of updates."""
-        return self.whole or 1 << min(_FINEST, max(_COARSEST, self._fine(self.bits)))
+        return self.largest or 1 << min(_FINEST, max(_COARSEST, self._fine(self.bits)))
 
     def _fine(self, bits: int) -> int:
-        """Return of how many bits a number for one unit of weight may be, so that the largest total fits."""
+        """Return how many bits a number for one unit of weight may have, so that the largest total fits."""
         room: int = ((1 << (bits - 1)) - 1) // (self.sites * self.most_weight)
         return room.bit_length() - 1
 
@@ -138,11 +138,11 @@ class SumForm:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """What vectors are added in."""
+        """The integer type in which vectors are added."""
         return np.dtype(f"<u{self.bits // 8}")
 
     def masked_spec(self, senders: int) -> TensorsSpec:
-        """Return the form of a masked vector: any numbers at all; and of what is said of so many senders, if any."""
+        """Return the form of a masked vector, of any numbers, and of the reports on so many senders, if any."""
         form = torch.int32 if self.bits == 32 else torch.int64
         half = 2 ** (self.bits - 1)
         parts = {MASKED: TensorSpec((self.numbers,), -half, half - 1, form)}
@@ -203,11 +203,11 @@ class SumForm:
         return self.words(np.concatenate([body, np.array([weight, int(cut)])]))
 
     def words(self, numbers: Whole) -> Words:
-        """Return whole numbers as they are added."""
+        """Return the integers that are added."""
         return numbers.astype(self._signed).view(self.dtype)
 
     def payload(self, words: Words, accused: Sequence[bool] = ()) -> Tensors:
-        """Return words as they travel, with what is said of the senders."""
+        """Return the payload of masked words, with the reports on their senders."""
         parts = {MASKED: torch.from_numpy(words.view(self._signed))}
         if accused:
             parts[ACCUSED] = torch.tensor(accused, dtype=torch.uint8)
@@ -220,7 +220,7 @@ class SumForm:
     # ---- at the server ----------------------------------------------------------------------------
 
     def total(self, words: Words, sites: int, base: Weights, weighing: int = 0) -> Total:
-        """Return what the sum of so many ``sites`` stands for, whose model was ``base``.
+        """Return the mean that a sum of so many ``sites`` encodes, whose model was ``base``.
 
         ``weighing`` is how much they weigh together, where that is known.
         """
@@ -231,8 +231,8 @@ class SumForm:
         largest = max(int(body.max(initial=0)), -int(body.min(initial=0)))
         if not inside or largest > weight * self.most:
             raise PayloadError(
-                f"the total lies outside of what {sites} sites can add up to: one of them sent something else, and "
-                "which one cannot be told"
+                f"the total is beyond what {sites} sites can add up to: one of them sent something else, and "
+                "it is unknown which one"
             )
         return Total(self._payload(body, weight, base), weight, shortened)
 
@@ -304,23 +304,23 @@ def form_of(config: Config, spec: Spec, asked: int) -> SumForm:
     """Return how ``asked`` sites of a run add up what each would send as ``spec``; ConfigError if they cannot."""
     federation, noise, grid = config.federation, config.privacy.noise_multiplier, 0.0
     share = 0.0
-    levels: int = getattr(config.settings, "levels", 0)  # ridge's, of whole rows
-    whole = int(MOST * levels) ** 2
+    levels: int = getattr(config.settings, "levels", 0)  # ridge's, of integer rows
+    largest = int(MOST * levels) ** 2
     if config.clips_updates:
         grid = grid_of(noise, federation.secret_clip)
-        whole = int(federation.secret_clip * (1 + _NEVER * noise) / grid)
+        largest = int(federation.secret_clip * (1 + _NEVER * noise) / grid)
         share = noise * federation.secret_clip / grid / math.sqrt(shares_of(federation))
     elif config.private:  # rows no longer than 1, on a grid that is no finer than this
-        whole = int((federation.max_examples + _NEVER * noise) / grid_of(noise, 1.0))
+        largest = int((federation.max_examples + _NEVER * noise) / grid_of(noise, 1.0))
     weight = federation.max_examples if by_counts(config) else 1
-    return SumForm(spec, asked, weight, federation.secret_clip, whole, grid, share)
+    return SumForm(spec, asked, weight, federation.secret_clip, largest, grid, share)
 
 
 def event_of(config: Config, form: SumForm, share: float, *, lengths: int) -> Event:
-    """Return what a total of updates costs that has ``share`` times the variance that the run asks for.
+    """Return the privacy event of a total of updates with ``share`` times the variance that the run needs.
 
-    ``lengths`` is how far it is moved, in C: 1 by a whole site's update that is there or not, 2 by one update in place
-    of another, whatever of the site's examples has changed.
+    ``lengths`` is how far it is moved, in C: 1 by a complete update that is there or not, 2 by one update in place
+    of another, for any change of the site's examples.
     """
     from common.privacy.accounting import SKELLAM, gaussian_like  # SciPy, for who asks
 

@@ -1,4 +1,4 @@
-"""What a method's settings are, and what they state of it; all that their class is written with is found here."""
+"""The base of a method's settings and of what they state of it, with all that such a class is written with."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Settings(Section):
 
     @property
     def trains_on_validation(self) -> bool:
-        """Whether the server learns from its validation images, which then judge nothing."""
+        """Whether the server learns from its validation images, which then evaluate nothing."""
         return False
 
     def uses(self) -> tuple[str, ...]:
@@ -48,16 +48,16 @@ class Settings(Section):
     def needs(cls) -> Mapping[str, Any]:
         """Name settings of other sections without which the method is not one, such as its model, by dotted key.
 
-        They stand over a data set's, under an experiment's and what is typed.
+        They override a data set's, and are overridden by an experiment's and what is typed.
         """
         return {}
 
     def shaped(self, model: ModelSettings) -> ModelSettings:
-        """Return the run's model as the method makes it, where its own settings say how large it is; else as it is."""
+        """Return the run's model as the method makes it, where its own settings give its size; else unchanged."""
         return model
 
     def models(self, model: ModelSettings) -> Mapping[str, ModelSettings]:
-        """Name the architectures that a run learns beside ``model``, the run's own."""
+        """Name the architectures that a run learns besides ``model``, the run's own."""
         return {}
 
     def own_code(self) -> tuple[str, ...]:
@@ -72,11 +72,11 @@ class Settings(Section):
         return None
 
     def remark(self) -> str:
-        """Return what a report adds to the sentences made of ``disclosure``; by default the comment."""
+        """Return the remark that a report adds to the sentences of ``disclosure``; by default the comment."""
         return self.comment
 
     def noises(self) -> tuple[float, ...] | None:
-        """Return the noise multipliers that sites charge beside the run's ``privacy``; None if nobody else knows."""
+        """Return the noise multipliers that sites charge besides the run's ``privacy``; None if they are unknown."""
         message = self.disclosure()
         return None if message is not None and message.differentially_private else ()
 
@@ -90,7 +90,7 @@ class Settings(Section):
     def unprotected(self, privacy: PrivacySettings) -> str:
         """Return why the noise that ``privacy`` asks for would not cover all that a device sends; nothing if it does.
 
-        ``{section}`` in it stands for the section that holds the settings, which is another for whoever inherits them.
+        ``{section}`` in it is the section that holds the settings, which differs in subclasses.
         """
         return ""
 
@@ -103,7 +103,7 @@ Origin = Literal["", "noise", "real examples", "class means"]
 
 @dataclass(frozen=True)
 class Disclosure:
-    """What a method's devices send under its settings; a settings class states it as ``disclosure()``.
+    """A statement of what a method's devices send, which a settings class returns as ``disclosure()``.
 
     Parameters
     ----------
@@ -116,15 +116,15 @@ class Disclosure:
         a picture's.
     began_as : Origin
         What it was made from: noise, the device's real examples or the means of its classes; empty if it was
-        trained or computed, and began as nothing of its own.
+        trained or computed, and did not start as any of these.
     unchanged : bool
         Whether real examples are sent as they are.
     labels : bool
         Whether the classes that a device holds can be read from what it sends.
     class_counts : bool
-        Whether a device tells its number of examples of every class.
+        Whether a device reports its number of examples of every class.
     update : bool
-        Whether the payload is the device's update, or the part of it that travels, or gives it to whoever has the
+        Whether the payload is the device's update, or the part of it that is sent, or reveals it to a party with the
         round's weights.
     differentially_private : bool
         Whether anything that is sent is.
@@ -142,12 +142,12 @@ class Disclosure:
 
     @property
     def examples(self) -> bool:
-        """Whether what is sent stands for examples of the device's classes, and not for its update alone."""
+        """Whether what is sent represents examples of the device's classes, and not for its update alone."""
         return self.labels or not self.update
 
     @classmethod
     def read(cls, recorded: Any) -> Disclosure | None:
-        """Return what a record states, or None if it states nothing that this release understands."""
+        """Return the disclosure in a record, or None if this release cannot read it."""
         known = {f.name for f in fields(cls)}
         if (
             not isinstance(recorded, Mapping)

@@ -1,4 +1,4 @@
-"""The columns of a table that a run names, so that every site reads the same of a file of its own."""
+"""The columns of a table that a run names, so that every site reads the same from its own file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 from common.settings.images import class_name
 
 OTHER = "other"
-"""Under which a category counts that the run does not name: it says of nobody which one it is."""
+"""The name under which categories count that the run does not name; it does not reveal which one it is."""
 
 
 MOST_COLUMNS = 10_000
@@ -18,14 +18,14 @@ MOST_COLUMNS = 10_000
 
 @dataclass(frozen=True)
 class Column:
-    """One column: numbers, or categories, each of which becomes a number of its own, 0 or 1."""
+    """One column: numbers, or categories, each of which becomes a separate number, 0 or 1."""
 
     name: str
     categories: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """What a model is given of it, by name: the number, or ``name=category`` and ``name=other``."""
+        """The names of its inputs to a model: the number, or ``name=category`` and ``name=other``."""
         if not self.categories:
             return (self.name,)
         return tuple(f"{self.name}={category}" for category in (*self.categories, OTHER))

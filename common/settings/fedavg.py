@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 AT_SITES: Mapping[str, Any] = {"evaluation.on": "sites", "data.site_holdout": 0.25}
-"""PFLlib's split, too: three quarters of a site's examples to learn from, a quarter to judge by."""
+"""PFLlib's split, too: three quarters of a site's examples to learn from, a quarter to evaluate with."""
 
 OWN_MODELS = ("fedper", "fedrep", "fedbn", "ditto", "finetune", "fedmd")
 """The methods whose sites have models of their own, which no other method has inside it."""
@@ -133,7 +133,7 @@ class CentralSettings(FedAvgSettings):
 
 
 class LocalSettings(FedAvgSettings):
-    """Every site trains a model of its own; the server judges them all and averages nothing."""
+    """Every site trains its own model; the server evaluates them all and averages nothing."""
 
     comment = "The server evaluates each site's model and passes it on to no other site."
 
@@ -235,13 +235,13 @@ class FedMixSettings(FedAvgSettings):
         return f"each site sends means of {self.mean_of} of its images, which no noise is put on"
 
     def remark(self) -> str:
-        """Return that the means are unprotected."""
+        """Return the reason that the means are unprotected."""
         return f"Every site received the others' means of {self.mean_of} images, which nothing protects."
 
 
 # Karimireddy et al., 2020
 class ScaffoldSettings(FedAvgSettings):
-    """Sites train by SGD along gradients corrected by control variates, which travel both ways."""
+    """Sites train by SGD along gradients corrected by control variates, which are sent both ways."""
 
     trains_alone: ClassVar[bool] = True
 
@@ -259,14 +259,14 @@ class ScaffoldSettings(FedAvgSettings):
     )
 
     def corrected(self, names: Sequence[str]) -> list[str]:
-        """Return which of a model's parameters have control variates: all."""
+        """Return the names of the parameters with control variates: all."""
         return list(names)
 
     def unprotected(self, privacy: PrivacySettings) -> str:
         """Refuse option I, whose gradient is one of single examples without clip and noise."""
         if self.option == "I":
             return (
-                "option=I sends the gradient of the site's examples as it is: set option=II, which is computed of what "
+                "option=I sends the exact gradient of the site's examples: set option=II, which is computed from what "
                 "the private steps lead to"
             )
         return super().unprotected(privacy)
@@ -303,7 +303,7 @@ def _in_layer(name: str, layer: str) -> bool:
 
 # Arivazhagan et al., 2019
 class FedPerSettings(FedAvgSettings):
-    """Sites train the model; its last layer is each site's own and never travels (model.personal)."""
+    """Sites train the model; its last layer is each site's own and never leaves it (model.personal)."""
 
     comment = OWN_LAYERS
 
@@ -311,13 +311,13 @@ class FedPerSettings(FedAvgSettings):
 
     @classmethod
     def needs(cls) -> Mapping[str, Any]:
-        """Return the personal layer, and sites that judge."""
+        """Return the personal layer, and evaluation at the sites."""
         return {"model.personal": "head", **AT_SITES}
 
 
 # Collins et al., 2021
 class FedRepSettings(FedAvgSettings):
-    """Sites train their own last layer, then the layers that are everybody's (model.personal)."""
+    """Sites train their own last layer, then the shared layers (model.personal)."""
 
     comment = OWN_LAYERS
 
@@ -332,13 +332,13 @@ class FedRepSettings(FedAvgSettings):
 
     @classmethod
     def needs(cls) -> Mapping[str, Any]:
-        """Return the personal layer, and sites that judge."""
+        """Return the personal layer, and evaluation at the sites."""
         return {"model.personal": "head", **AT_SITES}
 
 
 # Li et al., 2021
 class FedBNSettings(FedAvgSettings):
-    """Sites train the model; its normalising layers are each site's own and never travel (model.personal)."""
+    """Sites train the model; its normalising layers are each site's own and never leave it (model.personal)."""
 
     comment = OWN_LAYERS
 
@@ -346,13 +346,13 @@ class FedBNSettings(FedAvgSettings):
 
     @classmethod
     def needs(cls) -> Mapping[str, Any]:
-        """Return the personal layers of a model with batch norm, and sites that judge."""
+        """Return the personal layers of a model with batch norm, and evaluation at the sites."""
         return {"model.personal": "norm", "model.norm": "batch", **AT_SITES}
 
 
 # Li et al., 2021
 class DittoSettings(FedAvgSettings):
-    """Sites train as under FedAvg, and a model of their own beside it that is pulled to the shared one."""
+    """Sites train as under FedAvg, and additionally their own model, which is pulled to the shared one."""
 
     comment = "The model that a site trains for itself never left it."
 
@@ -371,12 +371,12 @@ class DittoSettings(FedAvgSettings):
 
     @classmethod
     def needs(cls) -> Mapping[str, Any]:
-        """Return sites that judge."""
+        """Return evaluation at the sites."""
         return {**AT_SITES}
 
 
 class FinetuneSettings(FedAvgSettings):
-    """Sites train as under FedAvg; each judges the shared model after it has trained it further on its own images."""
+    """Sites train as under FedAvg; each evaluates the shared model after training it further on its own images."""
 
     comment = "The model that a site trains for itself never left it."
 
@@ -391,7 +391,7 @@ class FinetuneSettings(FedAvgSettings):
 
     @classmethod
     def needs(cls) -> Mapping[str, Any]:
-        """Return sites that judge."""
+        """Return evaluation at the sites."""
         return {**AT_SITES}
 
 
@@ -415,9 +415,9 @@ class FedDFSettings(FedAvgSettings):
 
 # Li and Wang, 2019
 class FedMDSettings(FedAvgSettings):
-    """Sites send logits on public images; each learns from everybody's, and so does the server's model.
+    """Sites send logits on public images; each learns from the mean of all, and so does the server's model.
 
-    With ``distil.aggregation=entropy`` it is DS-FL. No weights leave a site, which keeps a model of its own.
+    With ``distil.aggregation=entropy`` it is DS-FL. No weights leave a site, which keeps its own model.
     """
 
     comment = "Whoever has these logits can train a model that answers alike."
@@ -427,7 +427,7 @@ class FedMDSettings(FedAvgSettings):
 
     digest_epochs: int = setting(
         5,
-        "passes over the public images by which a site learns everybody's answer, ahead of its own images",
+        "passes over the public images by which a site learns the mean of all answers, ahead of its own images",
         ge=0,
         amount="epochs",
     )
@@ -468,7 +468,7 @@ class MaskingSettings(FedAvgSettings):
         source="FedSynth's comparison",
         ge=1,
     )
-    values: Literal["float32", "float16"] = setting("float32", "how a number of the update travels")
+    values: Literal["float32", "float16"] = setting("float32", "the type in which numbers are sent")
 
 
 # Aji and Heafield, 2017
@@ -485,11 +485,11 @@ class TopKSettings(FedAvgSettings):
 
     rate: float = setting(
         7.8,
-        "bytes of the whole update over those that are sent, both in the dtype of topk.values; places count",
+        "bytes of the full update over those that are sent, both in the dtype of topk.values; places count",
         source="FedSynth's comparison",
         ge=1,
     )
-    values: Literal["float32", "float16"] = setting("float32", "how a number of the update travels")
+    values: Literal["float32", "float16"] = setting("float32", "the type in which numbers are sent")
 
 
 # PowerSGD, Vogels et al., 2019
@@ -497,7 +497,7 @@ class LowRankSettings(FedAvgSettings):
     """Sites train as under FedAvg and send each matrix of the update as two factors of a low rank.
 
     PowerSGD sums the factors of all workers; here each site sends its own, and the server averages their products. A
-    tensor whose factors would not be smaller travels whole, as vectors do.
+    tensor whose factors would not be smaller is sent unchanged, as vectors are.
     """
 
     trains_alone: ClassVar[bool] = True

@@ -22,7 +22,7 @@ _of_code = partial(setting, source="the released code")
 class FedDGMSettings(GlobalModelsSettings, FedAvgSettings):
     """Sites train surrogates, the run's model; the server makes images of what each has learned, and learns from those.
 
-    What is learned are the global models, whatever their architecture; the surrogate is judged beside them.
+    What is learned are the global models, of any architecture; the surrogate is evaluated in addition.
     """
 
     comment = (
@@ -61,7 +61,7 @@ class FedDGMSettings(GlobalModelsSettings, FedAvgSettings):
         "what makes the images: pixels, nothing but themselves; digits, the small generator for 8x8 digits that comes "
         "with Nectar and has learned from MNIST; or what a function at the server returns for a run, such as "
         "StyleGAN-XL by examples/stylegan_xl.py",
-        allowed="pixels, digits, or your own as package.module:function",
+        allowed="pixels, digits, or yours as package.module:function",
         pattern=r"^(pixels|digits|[^:\s]+:[^:\s]+)$",
     )
     space: int = setting(
@@ -89,7 +89,7 @@ class FedDGMSettings(GlobalModelsSettings, FedAvgSettings):
     )
     global_models: str = setting(
         "convnet",
-        "architectures that the server learns; the first gives the run's figures, others are judged beside it",
+        "architectures that the server learns; the first gives the run's figures, others are evaluated too",
         allowed=ALLOWED,
     )
     surrogate_epochs: int = setting(
@@ -126,7 +126,7 @@ class FedDGMSettings(GlobalModelsSettings, FedAvgSettings):
 
 
 def surrogate(depth: int) -> str:
-    """Return the name of the surrogate of a depth of its own."""
+    """Return the name of the surrogate of another depth."""
     return f"depth-{depth}"
 
 

@@ -61,7 +61,7 @@ class FedDMSettings(SurrogateServerSettings):
         "10 images) with smooth noise upon it; mix:K, means of K of the site's own real images, of which they show "
         "something; or (the paper) these real images, which they go on to look like",
         allowed="noise, smooth, mean, mix:K with K from 2 to 64, or real",
-        source="Nectar, safe on anybody's images; the paper's stands with the public data sets",
+        source="Nectar, safe on any images; the paper's is in the public data sets' files",
         pattern=r"^(noise|smooth|mean|mix:([2-9]|[1-5]\d|6[0-4])|real)$",
     )
     small_class: Literal["noise", "leave_out"] = setting(
@@ -71,7 +71,7 @@ class FedDMSettings(SurrogateServerSettings):
     warm: Switch = setting(
         True,
         "go on from the site's own last images instead of starting afresh every round (the paper)",
-        source="Nectar, what a start from noise needs; the paper's stands with the public data sets",
+        source="Nectar, what a start from noise needs; the paper's is in the public data sets' files",
     )
     side: Literal["full", "half"] = setting(
         "full",
@@ -126,7 +126,7 @@ class FedDMSettings(SurrogateServerSettings):
         )
 
     def remark(self) -> str:
-        """Return what a mechanism bounds, what mixtures show, and what a small class that is left out tells."""
+        """Return what a mechanism bounds, what mixtures show, and what leaving out a small class reveals."""
         if self.mechanism != "none":
             return (
                 "Each real image gave the sums that the images are made of no more than the clip."
@@ -134,11 +134,11 @@ class FedDMSettings(SurrogateServerSettings):
         if not self.mix_of:
             return self.comment
         shows = f"Each began as the mean of {self.mix_of} real images and shows what these have in common."
-        told = f"Classes with fewer images than {self.mix_of} were left out: a label says that there are as many."
-        return f"{shows} {told}" if self.small_class == "leave_out" else shows
+        left_out = f"Classes with fewer images than {self.mix_of} were left out: a label says that there are as many."
+        return f"{shows} {left_out}" if self.small_class == "leave_out" else shows
 
     def noises(self) -> tuple[float, ...]:
-        """Return that of the classes' counts."""
+        """Return the noise multiplier of the classes' counts."""
         return (self.counts_noise,) if self.counts_noise else ()
 
     def private_steps(self, examples: int, held: float) -> tuple[float, int] | None:
@@ -156,9 +156,9 @@ class FedDMSettings(SurrogateServerSettings):
                 "{section}.mechanism=gradient"
             )
         if self.start not in ("noise", "smooth"):
-            begun = "means of real ones" if self.start != "real" else "real ones"
+            source = "means of real ones" if self.start != "real" else "real ones"
             reasons.append(
-                f"its images begin as {begun} ({{section}}.start={self.start}): set {{section}}.start=noise"
+                f"its images begin as {source} ({{section}}.start={self.start}): set {{section}}.start=noise"
             )
         if privacy.counts != "public" and not self.counts_noise:
             reasons.append(
@@ -176,14 +176,14 @@ _of_ours = partial(setting, source="not in what we have of the paper: a value of
 class FedAFSettings(FedDMSettings):
     """FedDM whose images also match all sites' mean logits; the server learns from these as soft labels too.
 
-    Start, steps and images are FedDM's, and what files say of ``feddm`` holds here too.
+    Start, steps and images are FedDM's, and files' values of ``feddm`` apply too.
     """
 
     comment = "Each site also sent the mean logits of two models by class: of a class with one image, that image's own."
 
-    rho: float = setting(5.0, "FedDM's; gamma takes its place here", symbol="rho", gt=0)
-    mechanism: Literal["none"] = setting("none", "FedDM's; here nothing has noise")
-    counts_noise: Noise = setting(0.0, "FedDM's; here nothing has noise", allowed="0")
+    rho: float = setting(5.0, "FedDM's; gamma takes its place", symbol="rho", gt=0)
+    mechanism: Literal["none"] = setting("none", "FedDM's; nothing has noise")
+    counts_noise: Noise = setting(0.0, "FedDM's; nothing has noise", allowed="0")
     gamma: float = _of_ours(
         0.9,
         "share of the round's weights in those that a step matches at; the rest is a network as it begins, another "

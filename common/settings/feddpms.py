@@ -32,16 +32,16 @@ class FedVAESettings(FedAvgSettings):
         10, "rounds from one decay of the learning rate to the next", ge=1
     )
     vae_weight: float = setting(
-        0.05, "weight of the VAE's loss, KL + MSE, beside the cross-entropy", symbol="lambda", ge=0
+        0.05, "weight of the VAE's loss, KL + MSE, to the cross-entropy's 1", symbol="lambda", ge=0
     )
     squared_error: Literal["sum", "mean"] = setting(
         "sum",
         "the reconstruction's squared error over an image's values: their sum, as the KL is over the code's numbers, "
-        "or their mean, beside which the KL leaves a decoder that draws one image of every code",
+        "or their mean, with which the KL leaves a decoder that draws one image of every code",
     )
     kl: Literal["sum", "mean"] = setting(
         "sum",
-        "the KL over the code's numbers: their sum, or their mean, as the released code has it beside the mean squared "
+        "the KL over the code's numbers: their sum, or their mean, as the released code has it with the mean squared "
         "error",
     )
     preliminary_rounds: int = setting(
@@ -79,12 +79,12 @@ class FedDPMSSettings(FedVAESettings):
         source="the same noise protects sqrt(copies) times better when it is drawn once",
     )
     classes: int = setting(
-        3, "most abundant classes shared, and scarcest ones asked for", symbol="n", ge=1
+        3, "most abundant classes shared, and scarcest ones requested", symbol="n", ge=1
     )
     copies: int = setting(50, "images drawn of each class", symbol="alpha", ge=1, le=10_000)
     sigma: Noise = setting(
         0.4,
-        "standard deviation of the noise on a latent mean that leaves, each number of which lies in [0, 1]",
+        "standard deviation of the noise on a latent mean that leaves, each number of which is in [0, 1]",
         symbol="sigma",
         source="about 3 / sqrt(50): as private as the paper's fifty copies with 3",
         allowed="0, or a number from 0.01 to 10000",

@@ -55,7 +55,7 @@ class FedGENSettings(FedAvgSettings):
         """Refuse latents that belong to no example: a step clips each with the example that it was drawn for."""
         if self.drawn:
             return (
-                f"drawn={self.drawn} draws latents for a batch as a whole, and a private step treats each example by "
+                f"drawn={self.drawn} draws latents jointly for a batch, and a private step treats each example by "
                 "itself: set drawn=0, one latent an example"
             )
         return super().unprotected(privacy)

@@ -62,7 +62,7 @@ def _by_generator(settings: FedssynSettings, privacy: PrivacySettings) -> str:
 _DRAWN = Disclosure("synthetic images", images=True, began_as="noise", labels=True)
 
 # A source is an entry here, a phase in `client_app.fedssyn` (how a site makes them) and one of its name in
-# `strategies.image_sources` (how they are asked for, and what of them is believed); nothing else knows their names.
+# `strategies.image_sources` (how they are requested, and which are accepted); nothing else knows their names.
 SOURCES: Mapping[str, ImageSource] = {
     "diffusion": ImageSource(_DRAWN, unprotected=_by_generator, noise=True),
     "vae": ImageSource(_DRAWN, unprotected=_by_generator),
@@ -137,23 +137,23 @@ class FedssynSettings(GenerationSettings):
     )
     diagnostics: Switch = setting(
         False,
-        "a study: every reply brings the site's mean gradient at the round's weights, and the record says how far "
-        "these lie apart (zeta^2), how far single images' lie from them (sigma^2), and the synthetic images' (delta^2)",
+        "a study: every reply brings the site's mean gradient at the round's weights, and the record has how far "
+        "these differ (zeta^2), how far single images' are from them (sigma^2), and the synthetic images' (delta^2)",
     )
     scaled: Switch = setting(
         True,
-        "an epoch draws as many images as the site has of its own, not all of the larger set: as many steps as without",
+        "an epoch draws as many images as the site itself has, not all of the larger set: as many steps as without",
         source="the released code",
     )
     tries: int = setting(
         5,
-        "times in a row that a site is asked for images in vain, by a refusal, a reply that cannot be used or less "
+        "failed requests for images in a row to a site, by a refusal, a reply that cannot be used or less "
         "than a hundredth more of its training, before its share is missing",
         ge=1,
     )
     deadline: float = setting(
         86_400.0,
-        "seconds in which a site is asked again, or waited for, where its images are missing; then its share is",
+        "seconds of repeated requests to a site, or of waiting, while its images are missing; then its share is",
         gt=0,
         operational=True,
     )
@@ -162,7 +162,7 @@ class FedssynSettings(GenerationSettings):
     def _images_where_they_are_wanted(self) -> Self:
         if self.inner in OWN_MODELS:
             raise ValueError(
-                f"inner={self.inner} has models of the sites' own, which the server here does not know: choose another"
+                f"inner={self.inner} has models of the sites' own, which the server does not know: choose another"
             )
         if self.inner == "server":
             raise ValueError(
@@ -196,7 +196,7 @@ class FedssynSettings(GenerationSettings):
 
     @property
     def made_by(self) -> ImageSource | None:
-        """The source of the images; None if there are none."""
+        """The source of the images; None without images."""
         return SOURCES.get(self.source)
 
     @property
@@ -225,7 +225,7 @@ class FedssynSettings(GenerationSettings):
             sentences.append("A generator trained on few images can reproduce some of them.")
         if not self.central:
             sentences.append(
-                "Other sites received the images mixed, without their origin; whoever has the run's seed and all that "
+                "Other sites received the images mixed, without their origin; a party with the run's seed and all that "
                 "was sent can undo the mixing."
             )
         return " ".join(sentences)
@@ -243,7 +243,7 @@ class FedssynSettings(GenerationSettings):
         return ""
 
     def disclosure(self) -> Disclosure:
-        """State what leaves a device beside what the methods inside send, which say so themselves."""
+        """State what leaves a device in addition to what the inner methods send, which they state themselves."""
         if self.made_by is None or not self.shared:
             return Disclosure("nothing", update=True)
         return self.made_by.disclosure

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class FedSynthSettings(FedAvgSettings):
     """Sites send synthetic batches; the server steps along them and averages where that leads.
 
-    The paper states no value of E, eta, eta_w, m or of the batches' start; those here are this
+    The paper states no value of E, eta, eta_w, m or of the batches' start; these are this
     package's. What is inherited is the local training that fidelity is measured against, and that
     ``objective=update`` imitates.
     """
@@ -102,14 +102,14 @@ class FedSynthSettings(FedAvgSettings):
         return super().unprotected(privacy)
 
     def remark(self) -> str:
-        """Return what the batches stand for, and whose the labels are."""
+        """Return what the batches represent, and whose the labels are."""
         update = "Whoever has the batches and the round's weights has the site's update."
         if self.labels == "fixed" and self.start != "shared":
             return f"{update} The labels follow the site's class frequencies; of text they are words that it holds."
         return update
 
     def disclosure(self) -> Disclosure:
-        """State what leaves a device: batches that stand for its update, with labels that follow its classes."""
+        """State what leaves a device: batches that represent its update, with labels that follow its classes."""
         return Disclosure(
             "synthetic batches",
             numbers=True,

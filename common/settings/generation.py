@@ -12,7 +12,7 @@ _MAYBE = r"^([0-9]+(,[0-9]+)*)?$"
 
 
 def _written(value: Any) -> Any:
-    """Take a single number for its text."""
+    """Accept a single number as its text."""
     return str(value) if type(value) is int else value
 
 

@@ -1,4 +1,4 @@
-"""Settings of a data set that is a folder of images: what every site must agree on, and where the images lie."""
+"""Settings of a data set that is a folder of images: what every site must agree on, and where the images are."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ GROUP_PATTERN = (
     rf"^(|folder|({_PLAIN}\*)?{_PLAIN}\{{group\}}{_PLAIN}(\*{_PLAIN})?"
     rf"|{_PLAIN}\{{group\}}{_PLAIN}\*{_PLAIN}\*{_PLAIN})$"
 )
-"""What ``images.group`` may be: few wildcards, since a pattern is matched with the names of somebody's files."""
+"""What ``images.group`` may be: few wildcards, since a pattern is matched with the names of a site's files."""
 
 _NUMBERS = "a number, or one a channel with commas between them"
 
@@ -58,11 +58,11 @@ _of_folders = partial(setting, only="folder")
 
 
 class ImagesSettings(Section):
-    """A data set of image files in a folder per class; mean, std and classes also of any other set of your own."""
+    """A data set of image files in a folder per class; mean, std and classes also of any other user-defined set."""
 
     folder: str = _of_folders(
         "",
-        "where train/<class>/* and test/<class>/* (or val, validation) lie, or <class>/* alone; a relative one is "
+        "where train/<class>/* and test/<class>/* (or val, validation) are, or <class>/* alone; a relative one is "
         "below data-dir",
         allowed="a path",
     )
@@ -111,7 +111,7 @@ class ImagesSettings(Section):
     group: str = _of_folders(
         "",
         "which pictures belong together, as those of one patient: no test, validation, hold-out or partition divides "
-        "them; folder: <class>/<group>/*; or a pattern of the files' names, in which * stands for anything",
+        "them; folder: <class>/<group>/*; or a pattern of the files' names, in which * matches anything",
         allowed="folder, or a pattern with {group} once and * at most twice, such as {group}_*",
         pattern=GROUP_PATTERN,
     )

@@ -22,7 +22,7 @@ TEACHER, STUDENT, JOINT = "ridge", "student", "ridgenetwork"
 class RidgeSettings(Settings):
     """Sites send sums of frozen features, once; the server adds them and solves ridge regression.
 
-    The model is linear in features that nothing trained, and the same whatever the division. By itself this is no
+    The model is linear in untrained features, and does not depend on the division. By itself this is no
     privacy: sums give members away.
     """
 
@@ -35,7 +35,7 @@ class RidgeSettings(Settings):
     )
     width: int = setting(
         257,
-        "numbers that stand for an example: axes in its features, and a constant; a site sends about half its square",
+        "numbers that represent an example: axes in its features, and a constant; a site sends about half its square",
         symbol="d",
         source=_OURS,
         ge=2,
@@ -65,14 +65,14 @@ class RidgeSettings(Settings):
     )
     alone: Switch = setting(
         False,
-        "no site is asked: the solution of the server's labelled examples (data.validation), which is as far as they "
+        "no site takes part: the solution of the server's labelled examples (data.validation), which is as far as they "
         "go without a federation",
         later=True,
     )
     student: str = setting(
         "",
         "a network that the server then trains on its labelled examples (data.validation, which judge nothing then), "
-        "as image_training says and taught by the solution: it is the run's model, and no site is asked again",
+        "as image_training says and taught by the solution: it is the run's model, and no site takes part again",
         source="Nectar, after Hinton et al. (2015)",
         allowed="a name that model.name takes, or nothing",
         later=True,
@@ -87,7 +87,7 @@ class RidgeSettings(Settings):
     )
     form: Literal["int8", "integers"] = setting(
         "int8",
-        "how sums travel: in a byte a number with a scale a site; or as sums of rows that are rounded to whole "
+        "the encoding of sums: in a byte a number with a scale a site; or as sums of rows that are rounded to integer "
         "numbers, exact, and the same for any division and order",
     )
     levels: int = setting(
@@ -95,12 +95,12 @@ class RidgeSettings(Settings):
     )
     plain: Switch = setting(
         False,
-        "examples of your own (any set but the public ones): let sums leave without noise; classes of fewer than 10 "
+        "private examples (any set but the public ones): let sums leave without noise; classes of fewer than 10 "
         "examples at a site are left out",
     )
     keep: Literal["none", "sites"] = setting(
         "none",
-        "what the server keeps beside the total: nothing, or each site's sums, which give its members away",
+        "what the server keeps besides the total: nothing, or each site's sums, which give its members away",
     )
     forget: str = setting(
         "",
@@ -134,7 +134,7 @@ class RidgeSettings(Settings):
         }
 
     def shaped(self, model: ModelSettings) -> ModelSettings:
-        """Return the model with as many axes as are asked for, or the network that it teaches."""
+        """Return the model with the configured number of axes, or the network that it teaches."""
         own: dict[str, Any] = {"name": self.student} if self.student else self._teacher
         if self.student and self.refit:
             own = {"name": JOINT, "embedding": self.width}
@@ -146,7 +146,7 @@ class RidgeSettings(Settings):
         return {"width": self.width, "embedding": embedding}
 
     def models(self, model: ModelSettings) -> Mapping[str, ModelSettings]:
-        """Name the teacher beside the network that it teaches, and this where the run's model is of both."""
+        """Name the teacher, or also the network that it teaches if the run's model combines both."""
         if not self.student:
             return {}
         own = {TEACHER: {"name": "ridge"} | self._teacher}
@@ -167,7 +167,7 @@ class RidgeSettings(Settings):
                 "{section}.alone=on asks no site for anything: leave privacy.noise_multiplier out"
             )
         if self.form == "integers":
-            return "{section}.form=integers is for exact sums, and noise is none: set {section}.form=int8"
+            return "{section}.form=integers is for exact sums, not for noisy ones: set {section}.form=int8"
         if self.keep == "sites":
             return "{section}.keep=sites is for sums that can be taken out again, and noisy ones cannot: leave it out"
         return super().unprotected(privacy)

@@ -24,14 +24,14 @@ Switch = Annotated[bool, BeforeValidator(_read_switch)]
 """A yes-or-no setting: ``true`` and ``false``, or the words ``on`` and ``off``."""
 
 LEAST_NOISE, MOST_NOISE = 1e-2, 1e4
-"""The noise multipliers that there are beside 0: less protects nobody, more is a slip; both are hard to account for."""
+"""The noise multipliers allowed besides 0: less does not protect, more is a slip; both are hard to account for."""
 
 LEAST_CLIP, MOST_CLIP = 1e-6, 1e6
-"""The longest contributions that there are: beyond, a length leaves what float32 can tell."""
+"""The allowed longest contributions: a length outside is beyond float32."""
 
 
 def _zero_or(least: float, most: float, why: str) -> AfterValidator:
-    """Return what refuses a number that is neither 0 nor between these."""
+    """Return a validator that refuses numbers that are neither 0 nor between these."""
 
     def check(value: float) -> float:
         if value and not least <= value <= most:
@@ -43,13 +43,11 @@ def _zero_or(least: float, most: float, why: str) -> AfterValidator:
 
 Noise = Annotated[
     float,
-    _zero_or(LEAST_NOISE, MOST_NOISE, "less noise protects nobody, and more leaves nothing"),
+    _zero_or(LEAST_NOISE, MOST_NOISE, "less noise does not protect, and more leaves nothing"),
 ]
 """A setting that noise is as large as: a multiple of what it covers."""
 
-Clip = Annotated[
-    float, _zero_or(LEAST_CLIP, MOST_CLIP, "a length beyond leaves what float32 can tell")
-]
+Clip = Annotated[float, _zero_or(LEAST_CLIP, MOST_CLIP, "a length outside is beyond float32")]
 """A setting that is a longest contribution, or 0 for none."""
 
 
@@ -88,7 +86,7 @@ def setting(
     Parameters
     ----------
     default : Any
-        The value where nobody chooses another one; for a paper's setting, the paper's.
+        The default; for a paper's setting, the paper's value.
     meaning : str
         What it does, as ``nectar config --help`` prints it.
     symbol : str, optional
@@ -110,10 +108,10 @@ def setting(
     later : bool
         True if it came after the first records: at its default it is no part of what names a site's memory.
     only : str, optional
-        Of which data alone it is, by a word of ``common.config.consistency.ONLY``; refused beside other data.
+        The only kind of data that it applies to, by a word of ``common.config.consistency.ONLY``; else refused.
     """
     if amount is not None and amount not in AMOUNTS:
-        raise ValueError(f"amount={amount!r} is none of {', '.join(AMOUNTS)}")
+        raise ValueError(f"amount={amount!r} is not one of {', '.join(AMOUNTS)}")
     notes = {
         "symbol": symbol,
         "source": source,
@@ -146,7 +144,7 @@ of_clip = partial(
 
 
 def notes(field: FieldInfo) -> dict[str, Any]:
-    """Return what :func:`setting` noted beside the bounds."""
+    """Return the notes of :func:`setting` on a field."""
     extra = field.json_schema_extra
     return dict(extra) if isinstance(extra, dict) else {}
 
@@ -179,7 +177,7 @@ def allowed(field: FieldInfo) -> str:
 
 
 def _bounds(field: FieldInfo) -> str:
-    """Say the bounds of a number: ``"from 0 to 0.5"``, ``"above 0, at most 1"`` or nothing."""
+    """Describe the bounds of a number: ``"from 0 to 0.5"``, ``"above 0, at most 1"`` or nothing."""
     found = {
         name: getattr(part, name)
         for part in field.metadata
@@ -202,13 +200,13 @@ def kind_words(kind: Any) -> str:
 
 
 def amounts(settings: type[Section]) -> dict[str, str]:
-    """Return what the settings of a class are amounts of at a site, by the setting's name."""
+    """Return the kind of amount at a site of each setting of a class, by the setting's name."""
     fields = settings.model_fields.items()
     return {name: str(notes(field)["amount"]) for name, field in fields if "amount" in notes(field)}
 
 
 def left_open(settings: type[Section], name: str) -> Any:
-    """Return the value of an amount that leaves it to the server; None if every value is one of its own."""
+    """Return the value of an amount that leaves it to the server; None if every value is chosen explicitly."""
     return notes(settings.model_fields[name]).get("open_at")
 
 

@@ -41,12 +41,12 @@ _sha256 = partial(setting, "", pattern=r"^([0-9a-f]{64})?$", allowed="64 hexadec
 
 
 class RunSettings(Section):
-    """The run's own keys, which stand outside every section."""
+    """The run's own keys, which are outside every section."""
 
     method: str = setting(
         "feddm",
         "how the model is learned",
-        allowed="a method's name, or a Flower strategy or a method of your own as package.module:NAME",
+        allowed="a method's name, or your own Flower strategy or method as package.module:NAME",
     )
     dataset: str = setting(
         "digits",
@@ -62,17 +62,17 @@ _csv, _numbers = partial(setting, only="csv"), partial(setting, only="numbers")
 
 
 class DataSettings(Section):
-    """A data set of one's own, how training images are divided, and what may leave of pictures that are not public."""
+    """User-defined data, how training images are divided, and what may leave of pictures that are not public."""
 
     file: str = setting(
         "",
-        "a data set of your own: a .npz file of NumPy's with train_images and train_labels, possibly test_images and "
+        "your data set: a .npz file of NumPy's with train_images and train_labels, possibly test_images and "
         "test_labels (or Keras' x_train, ...); or a .csv file, a table",
         allowed="an absolute path to a .npz or .csv file",
     )
     kind: Literal["images", "table", "series"] = setting(
         "images",
-        "what the arrays of a file or a function of your own are; table: rows [n, columns], which a .csv file implies; "
+        "what the arrays of a file or your function are; table: rows [n, columns], which a .csv file implies; "
         "series: [n, channels, steps]",
     )
     sites: Paths = setting(
@@ -116,7 +116,7 @@ class DataSettings(Section):
     )
     classes: Literal["auto", "labels"] = setting(
         "auto",
-        "a file or a function of your own; auto: labels that look measured (dates, fractions, hundreds of numbers) are "
+        "your file or function; auto: labels that look measured (dates, fractions, hundreds of numbers) are "
         "refused; labels: each value is a class all the same",
     )
     scale: Literal["none", "minmax", "standard"] = _numbers(
@@ -142,7 +142,7 @@ class DataSettings(Section):
     )
     test_share: float = setting(
         0.2,
-        "share of the training images that becomes the test set where a set of your own or a folder brings none; "
+        "share of the training images that becomes the test set where your set or folder brings none; "
         "stratified, drawn by the run's seed, cut before all else",
         ge=0,
         le=0.5,
@@ -158,7 +158,7 @@ class DataSettings(Section):
     )
     validation_at: Literal["server", "sites"] = setting(
         "server",
-        "who has these images; sites: each holds them out of its own examples after the division, and judges there",
+        "who has these images; sites: each holds them out of its own examples after the division, and evaluates there",
     )
     validation_cut: Literal["before", "after"] = setting(
         "before",
@@ -171,11 +171,11 @@ class DataSettings(Section):
     )
     send_originals: Switch = setting(
         False,
-        "pictures of your own (any set but the public ones): let a method send them as they are, such as real",
+        "private pictures (any set but the public ones): let a method send them unchanged, such as real",
     )
     smallest_class: int = setting(
         0,
-        "pictures of your own: images a site must have of each class that it begins with real ones of "
+        "private pictures: images a site must have of each class that it starts with real ones of "
         "(feddm.start=real or mix:K, fedsynth.start=statistics); 0: 20, and twice as many as it sends of the class, or "
         "as K",
         ge=0,
@@ -193,7 +193,7 @@ class DataSettings(Section):
 
     @property
     def validated_at_sites(self) -> bool:
-        """Whether the sites hold and judge the validation split."""
+        """Whether the sites hold the validation split and evaluate on it."""
         return self.validation_at == "sites" and self.validation > 0
 
     @property
@@ -249,13 +249,13 @@ class FederationSettings(Section):
         1, "valid replies, and answers to the roll call, below which the run stops", ge=1
     )
     max_examples: int = setting(
-        10_000_000, "images above which a site's claim is not believed: it is left out", ge=1
+        10_000_000, "images above which a site's claim is not accepted: it is left out", ge=1
     )
     robust: Literal["clip", "median", "trimmed", "krum", "none"] = setting(
         "clip",
         "what one site can do to the average; clip: an update longer than the others of its round is shortened; "
         "median, trimmed: of each number the median, or the mean without the largest and smallest; krum: the replies "
-        "nearest to the others; none: the mean as it is. Under median, trimmed and krum each site counts once",
+        "nearest to the others; none: the plain mean. Under median, trimmed and krum each site counts once",
     )
     clip: float = setting(
         7.0,
@@ -323,7 +323,7 @@ class FederationSettings(Section):
 
     @property
     def asked(self) -> int:
-        """How many sites are asked in a round."""
+        """How many sites take part in a round."""
         return max(1, round(self.participation * self.sites))
 
     @property
@@ -338,11 +338,11 @@ class FederationSettings(Section):
 
 
 MEASURES = {"accuracy": "accuracy", "f1": "F1", "balanced": "balanced accuracy", "auc": "AUC"}
-"""By what a round is judged, in words."""
+"""The measures of a round, in words."""
 
 
 class EvaluationSettings(Section):
-    """Where the global model is evaluated after a round, and by what it is judged."""
+    """Where the global model is evaluated after a round, and by which measure."""
 
     on: Literal["server", "sites", "both", "none"] = setting(
         "server", "the server's test set, the sites' held-out shares, both or neither"
@@ -355,7 +355,7 @@ class EvaluationSettings(Section):
     )
     measure: Literal["accuracy", "f1", "balanced", "auc"] = setting(
         "accuracy",
-        "what best, --tune and tables go by; by another than accuracy, sites that judge tell their counts of held-out "
+        "what best, --tune and tables go by; by another than accuracy, sites that evaluate report counts of held-out "
         "examples by true and predicted class",
     )
     patience: int = setting(
@@ -368,7 +368,7 @@ class EvaluationSettings(Section):
 
 
 class ComputeSettings(Section):
-    """What a process may use of its machine."""
+    """The resources of its machine that a process may use."""
 
     device: str = setting(
         "auto",
@@ -423,22 +423,22 @@ class WireSettings(Section):
 
     @property
     def pictures(self) -> bool:
-        """Whether images travel in a codec of pictures."""
+        """Whether images are sent in a codec of pictures."""
         return is_picture(self.images)
 
     @property
     def pixels(self) -> str:
-        """How images of a byte a value travel: as they are, or as pictures."""
+        """The encoding of images of a byte a value: unchanged, or as pictures."""
         return self.images if self.pictures else BYTES
 
     @property
     def updates(self) -> bool:
-        """Whether models travel up as coded updates."""
+        """Whether sites send models as coded updates."""
         return self.weights == "int8"
 
     @property
     def whole_weights(self) -> str:
-        """How weights travel that are no update."""
+        """The encoding of weights that are not updates."""
         return "float32" if self.updates else self.weights
 
 
@@ -472,7 +472,7 @@ class PrivacySettings(Section):
 
     noise: Literal["auto", "system", "seeded"] = setting(
         "auto",
-        "where noise that privacy rests on comes from; auto: the system's entropy at a site with data of its own, the "
+        "where noise that privacy rests on comes from; auto: the system's entropy at a site with its own data, the "
         "run's seed at one that holds a partition of a known data set, which makes it no guarantee",
     )
     delta: float = setting(1e-5, "the delta at which an epsilon is stated", gt=0, lt=1)
@@ -484,7 +484,7 @@ class PrivacySettings(Section):
 
 
 class TrackSettings(Section):
-    """A tracker that is told the run's figures and settings beside its record: an extra of the installation."""
+    """A tracker that also receives the run's figures and settings: an extra of the installation."""
 
     by: Literal["none", "tensorboard", "mlflow"] = _operational(
         "none",
@@ -549,7 +549,7 @@ class ImageTrainingSettings(Section):
     @model_validator(mode="before")
     @classmethod
     def _steps_without_passes(cls, given: Any) -> Any:
-        """Let steps stand alone, so that a resolved configuration says one length."""
+        """Drop epochs if steps are given, so that a resolved configuration states one length."""
         if isinstance(given, Mapping) and given.get("steps") and "epochs" not in given:
             return {**given, "epochs": 0}
         return given
@@ -558,7 +558,7 @@ class ImageTrainingSettings(Section):
     def _one_length(self) -> Self:
         if self.steps and self.epochs:
             raise ValueError(
-                f"steps={self.steps} and epochs={self.epochs} each say how long the server trains: give one of them"
+                f"steps={self.steps} and epochs={self.epochs} each set how long the server trains: give one of them"
             )
         return self
 
@@ -593,7 +593,7 @@ class ModelSettings(Section):
         "convnet",
         f"the architecture; {names('text')} for text, {names('table')} for tables, {names('series')} for series, "
         f"{names('images')} for images",
-        allowed=f"one of {', '.join(MODELS)}, or your own as package.module:callable",
+        allowed=f"one of {', '.join(MODELS)}, or yours as package.module:callable",
     )
     depth: int = setting(
         3,
@@ -634,7 +634,7 @@ class ModelSettings(Section):
     sha256: str = _sha256("SHA-256 that the file of start must have; empty: any")
     train: Literal["all", "head"] = setting(
         "all",
-        "what the sites train: the whole model, or its last layer alone, on what the others make in evaluation",
+        "what the sites train: the complete model, or its last layer alone, on what the others make in evaluation",
     )
     statistics: Literal["averaged", "local"] = setting(
         "averaged",
@@ -656,10 +656,10 @@ class ModelSettings(Section):
     def what_stays(self) -> str:
         """The settings by which it does, as they are typed."""
         own = {"personal": self.personal != "none", "statistics": self.statistics == "local"}
-        return ", ".join(f"model.{key}={getattr(self, key)}" for key, told in own.items() if told)
+        return ", ".join(f"model.{key}={getattr(self, key)}" for key, stays in own.items() if stays)
 
     def architecture(self) -> dict[str, Any]:
-        """Return what makes the network: all settings but those of the values in it."""
+        """Return the settings of the architecture: all except those of the weights."""
         return self.model_dump(exclude={"start", "sha256", "train", "statistics", "personal"})
 
 
@@ -707,14 +707,14 @@ SECTIONS: dict[str, type[Section]] = get_type_hints(SharedSections)
 
 
 # ---- datasets ------------------------------------------------------------------------------------
-# The forms of ``dataset`` beside a name of ``conf/dataset``: a set of one's own, told by how it is reached.
+# The forms of ``dataset`` besides a name of ``conf/dataset``: user-defined data, by how they are reached.
 #
-# And which sets are public: of any other one it is taken that the pictures are somebody's own.
+# And which sets are public: the pictures of any other one are taken to be personal.
 #
-# Nothing is imported or read here: a configuration is resolved without the data.
+# Nothing is imported or read: a configuration is resolved without the data.
 
 FOLDERS = "images"
-"""A folder of images of one's own, whose file in ``conf/dataset`` has the defaults of all that is one's own."""
+"""A folder of the user's images, whose file in ``conf/dataset`` has the defaults of all user-defined data."""
 
 FILE, TORCHVISION, HUB, FUNCTION = "file", "torchvision", "hf", "function"
 
@@ -724,7 +724,7 @@ TABLE_ENDING = ".csv"
 
 @dataclass(frozen=True)
 class Form:
-    """One way to name a set of one's own: how it is written, which texts it covers, and what it is."""
+    """One way to name user-defined data: how it is written, which texts it covers, and what it is."""
 
     written: str
     pattern: re.Pattern[str]
@@ -753,7 +753,7 @@ FORMS: dict[str, Form] = {
     FUNCTION: Form(
         "package.module:callable",
         re.compile(rf"(?!(torchvision|hf):){_WORD}(\.{_WORD})*:{_WORD}"),
-        "a function of your own that returns the images and labels",
+        "your function that returns the images and labels",
     ),
 }
 """Every form by what kind of set it names."""
@@ -761,21 +761,21 @@ FORMS: dict[str, Form] = {
 PUBLIC = (
     "digits", "mnist", "fashionmnist", "cifar10", "cifar100", "dsprites", "femnist", "reddit", "reddit2k",
 )  # fmt: skip
-"""The sets known by name and published for anybody: what is sent of them gives nobody away."""
+"""The sets known by name and published for anybody: what is sent of them reveals no person."""
 
 
 def is_user_data(dataset: str) -> bool:
-    """Return whether a set is taken for somebody's own pictures: a folder, a file, a function, any other name."""
+    """Return whether a set's pictures are taken to be personal: a folder, a file, a function, any other name."""
     return dataset not in PUBLIC
 
 
 def kind_of(dataset: str) -> str | None:
-    """Return the kind of a set of one's own, a key of ``FORMS``; None for a name, known or not."""
+    """Return the kind of user-defined data, a key of ``FORMS``; None for a name, known or not."""
     return next((kind for kind, form in FORMS.items() if form.pattern.fullmatch(dataset)), None)
 
 
 def module_of(dataset: str) -> str:
-    """Return the module that reading the data set imports, empty if it is none of the user's own."""
+    """Return the module that reading the data set imports, empty if it is not the user's."""
     return dataset.partition(":")[0] if kind_of(dataset) == FUNCTION else ""
 
 

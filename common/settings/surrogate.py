@@ -18,11 +18,11 @@ ALLOWED = f"some of {', '.join(MODELS)}, joined by commas"
 
 
 class GlobalModelsSettings(Settings):
-    """What the server learns of the images that it has, and how; the run's model is what the sites have to do with."""
+    """What the server learns from its images, and how; the sites only deal with the run's model."""
 
     global_models: str = setting(
         "",
-        "architectures that the server learns; the first gives the run's figures, others are judged beside it; empty: "
+        "architectures that the server learns; the first gives the run's figures, others are evaluated too; empty: "
         "the run's model, which the sites have too",
         allowed=ALLOWED,
     )
@@ -60,17 +60,17 @@ class GlobalModelsSettings(Settings):
 
 
 class UnionTrainingSettings(Settings):
-    """What the server trains on, the union of the received sets; how it does is ``image_training``'s."""
+    """How the server trains on the union of the received sets, in addition to ``image_training``."""
 
     ipc: int = setting(
         10,
-        "images a site sends per class it holds; of a class with fewer real ones, and begun from those, as many",
+        "images a site sends per class it holds; of a class with fewer real ones, and started from those, as many",
         symbol="ipc",
         ge=1,
         amount="ipc",
     )
     image_weighting: Literal["uniform", "counts"] = setting(
-        "uniform", "weight of a received image: one (Eq. 10), or the real images it stands for"
+        "uniform", "weight of a received image: one (Eq. 10), or the real images it represents"
     )
     keep: int = setting(1, "rounds whose sets the server trains on; 0: all so far", ge=0)
 
@@ -81,7 +81,7 @@ class UnionTrainingSettings(Settings):
 
 
 class SurrogateServerSettings(GlobalModelsSettings, UnionTrainingSettings):
-    """The same, and models of other architectures that the server learns of the union beside the run's own."""
+    """The same, and models of other architectures that the server learns of the union in addition to the run's own."""
 
 
 class RealSettings(SurrogateServerSettings):
@@ -102,7 +102,7 @@ class RealSettings(SurrogateServerSettings):
 
 
 class ServerSettings(Settings):
-    """The server trains on its validation images, as image_training says, and no site is asked for anything."""
+    """The server trains on its validation images, as image_training says, and nothing is requested of the sites."""
 
     comment = "This is not federated learning: the server trained on its own labelled images and asked no site."
 

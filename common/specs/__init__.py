@@ -1,1 +1,1 @@
-"""What both sides must agree on before anything travels, a file a method."""
+"""What both sides must agree on before anything is sent, a file for each method."""

@@ -1,4 +1,4 @@
-"""What travels beside weights that are averaged: under SCAFFOLD and FedPVR, FedNova, and FedMix."""
+"""What is sent with weights that are averaged: under SCAFFOLD and FedPVR, FedNova, and FedMix."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def bundle_spec(run: Run) -> BundleSpec:
 
 
 NORMALIZER = "normalizer"
-"""The figure beside a site's weights that states its ||a_k||_1."""
+"""The figure sent with a site's weights that states its ||a_k||_1."""
 
 
 def normalizer(steps: int, momentum: float, pull: float) -> float:
@@ -66,7 +66,7 @@ def normalizer_of(
 
 WEIGHTS, MEANS = "weights", "means"
 
-#: the phase in which a site sends its means beside its weights, and the one of all other rounds
+#: the phase in which a site sends its means with its weights, and the one of all other rounds
 INTRODUCE, TRAIN = "introduce", "train"
 
 
@@ -83,5 +83,5 @@ def sent_spec(run: Run) -> BundleSpec:
 
 
 def reply_spec(run: Run) -> BundleSpec:
-    """Return the form of what a site sends: its weights, and its own means when it is asked for them and has any."""
+    """Return the form of what a site sends: its weights, and its own means when they are requested and it has any."""
     return BundleSpec({WEIGHTS: run.spec, MEANS: means_spec(run, 1)}, optional=frozenset({MEANS}))

@@ -1,4 +1,4 @@
-"""What FedVAE and FedDPMS are agreed on: the network, the part of it that travels, and FedDPMS' latent means."""
+"""What FedVAE and FedDPMS are agreed on: the network, the part of it that is sent, and FedDPMS' latent means."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def decoder_spec(run: Run) -> WeightsSpec:
 
 WEIGHTS, DECODER, SCARCE, MEANS = "weights", "decoder", "scarce", "means"
 
-#: the phases beside FedVAE's: the last preliminary round, and a secondary one in which a site shares its means
+#: the phases in addition to FedVAE's: the last preliminary round, and a secondary one in which a site shares its means
 HAND_OVER, SHARE = "hand-over", "share"
 
 #: figures of a reply: synthetic images in the augmented set, and the noise on a mean over its sensitivity

@@ -1,4 +1,4 @@
-"""What travels under FedGEN: weights, and with them, once it has learned, the generator of latents."""
+"""What FedGEN sends: weights, and with them, once it has learned, the generator of latents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels under Fedssyn beside the inner method's payloads: what images are asked for by, images, a share."""
+"""What Fedssyn sends in addition to the inner method's payloads: requests for images, images, a share."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ IMAGES, INNER, SHARE = "images", "inner", "share"
 #: parts of a reply under ``diagnostics``: mean gradients over D_k, and over D_k and the share
 OWN, MIXED = "own", "mixed"
 
-#: figures beside them: the mean squared distance of single images' gradients
+#: figures sent with them: the mean squared distance of single images' gradients
 OWN_NOISE, MIXED_NOISE = "gradient-noise", "gradient-noise-mixed"
 
-#: what a site is asked for: n_tilde
+#: the number requested of a site: n_tilde
 SIZE = "size"
 
 #: figures of a reply: how much of a generator's training is done, from 0 to 1; and whether a share is missing
@@ -45,7 +45,7 @@ def settings_of(run: Run) -> FedssynSettings:
 
 
 def disclosed_by_source(run: Run) -> Disclosure | None:
-    """Return what leaves a site as images; None if nothing does."""
+    """Return the disclosure of the images that leave a site; None if none leave."""
     settings = settings_of(run)
     if settings.made_by is None or not settings.shared:
         return None
@@ -60,7 +60,7 @@ def given_away(settings: FedssynSettings, images: int) -> int:
 
 
 def images_of(run: Run, values: Tensor, labels: Tensor) -> Images:
-    """Return images as they travel: of bytes, or of a model's inputs, which go as ``wire.images`` says."""
+    """Return the payload of images: of bytes, or of a model's inputs, which go as ``wire.images`` says."""
     info = run.info
     if values.dtype == torch.uint8:
         pixels = run.config.wire.pixels
@@ -75,7 +75,7 @@ def images_in(made: Payload) -> Images:
 
 
 def values_of(images: Images) -> Tensor:
-    """Return the values of images as they travel, uint8 or float32 [n, C, H, W]."""
+    """Return the values of images as they are sent, uint8 or float32 [n, C, H, W]."""
     return images.values if isinstance(images, Pixels) else images.images
 
 
@@ -98,7 +98,7 @@ def share_spec(run: Run) -> Spec:
 
 
 def asked_spec(run: Run) -> TensorsSpec:
-    """Return the form of what a site is asked for."""
+    """Return the form of a request for images."""
     most = run.config.federation.max_examples
     return TensorsSpec({SIZE: TensorSpec((), 1, most, torch.int64)})
 
@@ -109,7 +109,7 @@ def made_spec(images: Spec) -> BundleSpec:
 
 
 def replied_spec(run: Run, expects: Spec) -> Spec:
-    """Return the form of a reply to the inner method: its own, and under ``diagnostics`` gradients beside it."""
+    """Return the form of a reply to the inner method: its own, and under ``diagnostics`` gradients in addition."""
     if not settings_of(run).diagnostics:
         return expects
     gradient = run.spec.only(run.spec.trained)
@@ -122,7 +122,7 @@ def sent_spec(run: Run, takes: Spec) -> BundleSpec:
 
 
 def weights_of(payload: Payload) -> Weights:
-    """Return the weights in what the inner method sends; FederationError if there are none."""
+    """Return the weights in what the inner method sends; FederationError if it sends no weights."""
     found = payload.parts.get("weights") if isinstance(payload, Bundle) else payload
     if not isinstance(found, Weights):
         raise FederationError(

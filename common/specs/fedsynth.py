@@ -38,7 +38,7 @@ class SyntheticBatches:
     [m, b, *targets, classes] where they are trained; ``step_size`` is a float32 scalar where it is learned.
 
     The codec is that of the inputs, one of `NUMBERS`; ranges are each batch's own. Logits
-    travel as float32 beside float32 inputs and as float16 beside the others, the step size always as float32.
+    are sent as float32 with float32 inputs and as float16 with others, the step size always as float32.
     """
 
     inputs: Tensor
@@ -83,7 +83,7 @@ class SyntheticBatches:
 
 @dataclass(frozen=True)
 class SyntheticBatchesSpec(Form[SyntheticBatches]):
-    """What a receiver of synthetic batches accepts.
+    """The form of synthetic batches that a receiver accepts.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ class SyntheticBatchesSpec(Form[SyntheticBatches]):
 
 
 def _label_coder(trained: bool, codec: str) -> Coder:
-    """Return how labels travel beside inputs in a codec: logits as float32 or float16, classes as integers."""
+    """Return how labels are sent with inputs in a codec: logits as float32 or float16, classes as integers."""
     if not trained:
         return Classes()
     return plain(torch.float32, "float32" if codec == "float32" else "float16")
@@ -156,7 +156,7 @@ def spec_of(run: Run, model: Classifier | None = None) -> SyntheticBatchesSpec:
     if next(model.buffers(), None) is not None:
         raise ConfigError(
             "method=fedsynth replays plain steps and needs a model without running statistics: choose "
-            "model.norm=instance, group or none, or a model of your own without batch norm."
+            "model.norm=instance, group or none, or your own model without batch norm."
         )
     if not model.continuous_shape:
         raise ConfigError(
@@ -173,7 +173,7 @@ def spec_of(run: Run, model: Classifier | None = None) -> SyntheticBatchesSpec:
     example = math.prod(model.continuous_shape) + (len(info.classes) if trained else 0)
     floats = sum(p.numel() for p in model.parameters())
     learned = int(settings.learn_step)
-    # In whole numbers and as the rate is written: rounded, the largest rate that a refusal names could be refused too.
+    # In integers and as the rate is written: rounded, the largest rate that a refusal names could be refused too.
     batch = math.floor(
         (floats / Fraction(str(settings.rate)) - learned) / (example * settings.steps)
     )

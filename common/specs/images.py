@@ -30,7 +30,7 @@ def images_spec(
 
 
 def picture_constants(run: Run) -> tuple[Constants, Constants]:
-    """Return mean and std for a run whose images travel as pictures; nothing for another."""
+    """Return mean and std for a run that sends images as pictures; empty for another."""
     info = run.info
     return (tuple(info.mean), tuple(info.std)) if run.config.wire.pictures else ((), ())
 

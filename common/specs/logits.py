@@ -1,4 +1,4 @@
-"""What server and sites agree on where logits travel: FedMD's answers to public images, and FedAF's means."""
+"""What server and sites agree on to exchange logits: FedMD's answers to public images, and FedAF's means."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from synth.logit_distillation import LIMIT, centred, consensus
 
 PHASE = "answer"
 
-#: parts of an instruction: the images, once, and everybody's answer to them, from the second round
+#: parts of an instruction: the images, once, and the mean of all answers to them, from the second round
 IMAGES, ANSWER = "images", "answer"
 
 #: the only tensor of a reply, and of the answer
 LOGITS, SHARES = "logits", "shares"
 
 _TAIL = 12
-"""Standard deviations of noise that a number may be away: beyond it lies less than 1e-32."""
+"""Standard deviations of noise that a number may be away: beyond it is less than 1e-32."""
 
 
 def public_samples(run: Run, images: Tensor, targets: Tensor) -> Samples:
@@ -51,7 +51,7 @@ def answer_of_all(run: Run, each: Sequence[Tensor]) -> Tensor:
 
 
 def logits(values: Tensor, codec: str) -> Tensors:
-    """Return logits as they travel."""
+    """Return the payload of logits."""
     return Tensors({LOGITS: values}, LOGITS, codec)
 
 

@@ -1,4 +1,4 @@
-"""What server and sites agree on under ridge regression: the model, the rows that are summed, and how sums travel."""
+"""What server and sites share in ridge regression: the model, the summed rows and the encoding of sums."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PHASE, AGAIN = "sum", "sum_again"
 MECHANISM = "feature-sums"
 
 SMALLEST = 10
-"""Examples of a class below which a site with data of its own leaves it out of plain sums."""
+"""Examples of a class below which a site with its own data leaves it out of plain sums."""
 
 _LEVELS, _ROOTS = "levels", "roots"
 _BATCH, _NUMBERS = 100, 2**24
@@ -91,13 +91,13 @@ def check(run: Run) -> RidgeSettings:
         )
     if settings.forget and not (config.resume and settings.keep == "sites"):
         raise ConfigError(
-            "ridge.forget is of a record (resume=) with each site's own sums (ridge.keep=sites): run again without "
+            "ridge.forget needs a record (resume=) with each site's own sums (ridge.keep=sites): run again without "
             "the site"
         )
     leave = not (config.privacy.active or settings.plain or settings.alone)
     if is_user_data(config.dataset) and leave:
         raise ConfigError(
-            "method=ridge sends sums that tell who is in them, and this data set is taken for somebody's own: set "
+            "method=ridge sends sums that reveal who is in them, and this data set is taken to be personal: set "
             "privacy.noise_multiplier above 0, such as 2, or ridge.plain=on if plain sums may leave"
         )
     return settings
@@ -124,14 +124,14 @@ def joint_of(run: Run, weights: Weights) -> RidgeNetwork:
 
 
 def joint_spec(run: Run) -> WeightsSpec:
-    """Return what of the second round's model goes down: the network, and the scale of its embedding."""
+    """Return the part of the second round's model that sites get: the network, and the scale of its embedding."""
     sent = [n for n in run.spec.names if n.startswith("network.") or n in ("mean", "deviation")]
     return run.spec.only(sent)
 
 
 @dataclass(frozen=True)
 class Summing:
-    """How a run's examples are summed, by a model that server and sites have, and how sums travel."""
+    """How a run's examples are summed, by a model that server and sites have, and the encoding of sums."""
 
     run: Run
     model: RidgeModel | RidgeNetwork
@@ -141,12 +141,12 @@ class Summing:
         """How places become rows."""
         settings, private = self.run.settings(RidgeSettings), self.run.config.privacy.active
         exact = settings.form == "integers" or (self.run.config.secret and not private)
-        whole = settings.levels if exact else 0
-        return Rows(self.model.spread.double().cpu(), private, whole)
+        steps = settings.levels if exact else 0
+        return Rows(self.model.spread.double().cpu(), private, steps)
 
     @property
     def both(self) -> bool:
-        """Whether A travels beside B."""
+        """Whether A is sent with B."""
         return self.run.settings(RidgeSettings).sums == "both"
 
     @property
@@ -171,12 +171,12 @@ class Summing:
         return config.privacy.noise_multiplier * self.sensitivity * math.sqrt(replies / shares)
 
     @property
-    def noisy_whole(self) -> bool:
-        """Whether sums travel as whole steps of the noise's grid: in a secret sum, each with a share of the noise."""
+    def noisy_integers(self) -> bool:
+        """Whether sums are sent as steps of the noise's grid: in a secret sum, each with a share of the noise."""
         return self.rows.bound and self.run.config.secret
 
     def event(self, share: float) -> Event:
-        """Return what a secret total costs that has ``share`` times the variance that the run asks for."""
+        """Return the privacy event of a secret total with ``share`` times the variance that the run needs."""
         from common.privacy.accounting import SKELLAM, gaussian_like  # SciPy, for who asks
 
         noise = self.run.config.privacy.noise_multiplier
@@ -197,7 +197,7 @@ class Summing:
             part = slice(start, start + size)
             x = samples.inputs(part)
             # What is rounded is computed in float64: it must not depend on the other examples of its batch.
-            places = self.model.embed(x.double() if self.rows.whole else x)
+            places = self.model.embed(x.double() if self.rows.steps else x)
             yield self.rows.of(places.double().cpu()), samples.labels[part].cpu()
 
     def sums(self, samples: Samples, kept: Tensor | None = None) -> Sums:
@@ -210,7 +210,7 @@ class Summing:
         return total
 
     def large_enough(self, labels: Tensor) -> Tensor | None:
-        """Return which classes a site with these labels, int64 [n], sums: bool [classes]; None if all, whatever n."""
+        """Return which classes a site with these labels, int64 [n], sums: bool [classes]; None if all, for any n."""
         if self.run.config.privacy.active or not is_user_data(self.run.config.dataset):
             return None
         return torch.bincount(labels.cpu(), minlength=self.classes) >= SMALLEST
@@ -223,12 +223,12 @@ class Summing:
 
     @property
     def spec(self) -> Spec:
-        """The form of a reply: whole numbers as their bytes, else a byte a number and what it is a share of."""
+        """The form of a reply: integers as their bytes, else a byte a number and what it is a share of."""
         if self.run.config.secret:
             return TensorsSpec({_LEVELS: TensorSpec(self._shape, 0, 255, torch.uint8)})
         most = math.prod(self._shape)
         packed = TensorSpec((most + most // 1000 + 64,), 0, 255, torch.uint8, varies=True)
-        if self.rows.whole:
+        if self.rows.steps:
             return TensorsSpec({_LEVELS: packed}, require=self._levels)
         form = torch.float32 if self.rows.bound else torch.float16
         roots = TensorSpec((1 if self.rows.bound else self.d + self.classes,), 0, math.inf, form)
@@ -236,14 +236,14 @@ class Summing:
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        """The shape of the bytes of what is summed: a row for each byte of whole numbers, else a byte a number."""
-        return (8, self.numbers) if self.rows.whole or self.noisy_whole else (self.numbers,)
+        """The shape of the bytes of what is summed: a row for each byte of integers, else a byte a number."""
+        return (8, self.numbers) if self.rows.steps or self.noisy_integers else (self.numbers,)
 
     def payload(self, sums: Sums) -> Tensors:
-        """Return sums as they travel."""
-        if self.rows.whole:
+        """Return the payload of sums."""
+        if self.rows.steps:
             parts = [triangle(sums.squares)] if self.both else []
-            return self.of_whole(torch.cat([*parts, sums.products.flatten()]).to(torch.int64))
+            return self.of_integers(torch.cat([*parts, sums.products.flatten()]).to(torch.int64))
         if self.rows.bound:
             most = max(
                 float(sums.squares.abs().max()) * SENSITIVITY, float(sums.products.abs().max())
@@ -254,13 +254,13 @@ class Summing:
         levels = coded(sums, self._roots(roots), both=self.both, as_long=self.rows.bound)
         return Tensors({_LEVELS: _packed(levels), _ROOTS: roots})
 
-    def of_whole(self, whole: Tensor) -> Tensors:
-        """Return whole numbers, int64, as they travel: a row for each byte, of which the upper ones compress."""
-        levels = whole.view(torch.uint8).view(-1, 8).mT.contiguous()
+    def of_integers(self, integers: Tensor) -> Tensors:
+        """Return integers, int64, as they are sent: a row for each byte, of which the upper ones compress."""
+        levels = integers.view(torch.uint8).view(-1, 8).mT.contiguous()
         return Tensors({_LEVELS: levels if self.run.config.secret else _packed(levels)})
 
     def _levels(self, payload: Tensors) -> Tensor:
-        """Return the bytes of what was summed, as they were before they were packed; PayloadError if they are none."""
+        """Return the unpacked bytes of what was summed; PayloadError if they are malformed."""
         sent = payload[_LEVELS]
         if self.run.config.secret:
             return sent
@@ -272,19 +272,19 @@ class Summing:
         if len(content) != size or not stream.eof or stream.unused_data:
             raise PayloadError(f"the sums' compressed bytes do not hold {size} bytes and no more")
         levels = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        if not self.rows.whole and not int(levels.min()):
+        if not self.rows.steps and not int(levels.min()):
             raise PayloadError(f"{_LEVELS} holds 0 where 1 to 255 is allowed")
         return levels.view(self._shape)
 
     def received(self, payload: Tensors) -> Sums:
-        """Return the sums that travelled, float64, or int64 where they are whole."""
+        """Return the sums that were sent, float64, or int64 if they are integers."""
         levels = self._levels(payload)
-        if self.rows.whole or self.noisy_whole:
-            whole = levels.mT.contiguous().view(torch.int64).flatten()
-            if self.rows.whole:
-                return unpacked(whole, self.d, self.classes)
+        if self.rows.steps or self.noisy_integers:
+            integers = levels.mT.contiguous().view(torch.int64).flatten()
+            if self.rows.steps:
+                return unpacked(integers, self.d, self.classes)
             grid = grid_of(self.run.config.privacy.noise_multiplier, self.sensitivity)
-            return unpacked(whole.double() * grid, self.d, self.classes, as_long=True)
+            return unpacked(integers.double() * grid, self.d, self.classes, as_long=True)
         roots = self._roots(payload[_ROOTS])
         sums = decoded(levels, roots, self.classes, as_long=self.rows.bound)
         if not self.rows.bound:  # what the roots say exactly

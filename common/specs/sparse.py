@@ -1,4 +1,4 @@
-"""Updates of which a part travels, the same on the server and at the sites: by a rate, or as factors of a low rank."""
+"""Updates of which a part is sent, the same on the server and at the sites: by a rate, or as factors of a low rank."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def masked_spec(run: Run) -> MaskedUpdateSpec:
     if settings.rate > 1 and any(name.endswith("running_var") for name in run.spec.names):
         raise ConfigError(
             f"masking.rate={settings.rate:g} scales the changes that it keeps, and running variances could become "
-            "negative: choose model.norm=instance, group or none, or a model of your own without batch norm."
+            "negative: choose model.norm=instance, group or none, or your own model without batch norm."
         )
     if settings.rate > total:
         raise ConfigError(
@@ -52,7 +52,7 @@ LEFT, RIGHT = ".left", ".right"
 
 
 def ranks_of(run: Run) -> dict[str, int]:
-    """Return how many columns the factors of a parameter have, by its name, of those that travel as factors."""
+    """Return how many columns the factors of a parameter have, by its name, of those that are sent as factors."""
     rank = run.settings(LowRankSettings).rank
     shapes = dict(zip(run.spec.names, run.spec.shapes, strict=True))
     ranks = {name: rank_of(shapes[name], rank) for name in run.spec.trained}
@@ -74,7 +74,7 @@ def factors_spec(run: Run) -> WeightsSpec:
 
 
 def update_of(sent: Weights, run: Run) -> Mapping[str, Tensor]:
-    """Return the update that factors stand for, float64 by name; whole numbers are as the site ended with them."""
+    """Return the update that factors represent, float64 by name; integers are the site's last values."""
     given, ranks = sent.read_only, ranks_of(run)
     update = {}
     for name, shape in zip(run.spec.names, run.spec.shapes, strict=True):

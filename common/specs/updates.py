@@ -16,7 +16,7 @@ from common.wire.weights import Weights, WeightsSpec
 #: what the part of a bundle is called that is a model; a payload that is one has no name
 _MODEL = ("", "weights", "inner")
 
-#: how a server is told of an exception at a site whose text it does not get
+#: how an exception at a site is reported to a server that does not get its text
 EXCEPTION = "site failed:"
 
 
@@ -24,8 +24,8 @@ def sends_updates(config: Config) -> bool:
     """Return whether sites send models as updates of a byte a number: by the run's setting, and as the method says."""
     if not config.wire.updates:
         return False
-    told = (settings.disclosure() for settings in config.methods.values())
-    return any(one is not None and one.payload.startswith("weights") for one in told)
+    disclosures = (settings.disclosure() for settings in config.methods.values())
+    return any(one is not None and one.payload.startswith("weights") for one in disclosures)
 
 
 def is_model(path: str) -> bool:
@@ -34,13 +34,13 @@ def is_model(path: str) -> bool:
 
 
 def model_in(sent: Payload) -> Weights | None:
-    """Return the model among what a site is sent; None if there is none."""
+    """Return the model among what a site is sent; None if it is sent no model."""
     found = (part for path, part in leaves(sent) if is_model(path) and isinstance(part, Weights))
     return next(found, None)
 
 
 def as_updates(expects: Spec, sent: Payload) -> Spec:
-    """Return what a site is to send where ``expects`` names a model: its difference to the one that it is sent."""
+    """Return the form of what a site sends: for a model in ``expects``, its difference to the one that it was sent."""
     base = model_in(sent)
     return expects if base is None else _against(base, "", expects)
 
@@ -61,16 +61,16 @@ def covers(base: Weights, names: tuple[str, ...]) -> bool:
 
 
 # ---- names ---------------------------------------------------------------------------------------
-# The names of what stands beside the arrays of an instruction or a reply, which both sides must agree on.
+# The names of what accompanies the arrays of an instruction or a reply, which both sides must agree on.
 #
-# An evaluation can ride on an instruction to train: the site judges the weights that it is sent, which are those of
+# An instruction to train can also request an evaluation: the site evaluates the weights that it is sent, those of
 # the round before, and then begins its phase.
 
 TAKEN = "taken"
 """In an instruction: the round of this site's work that the server last took; 0 for none."""
 
 MEMORY_LOST = "memory-lost"
-"""A figure beside a reply: the site has nothing left of what it remembered, and began afresh."""
+"""A figure sent with a reply: the site has lost all that it remembered, and started afresh."""
 
 OTHER_ROUNDS = "this site remembers round "
 """How a refusal begins of a site that has other versions than the one that the server names."""
@@ -82,13 +82,13 @@ DATA = "data"
 """In an instruction: the first 16 digits of the checksum of the data of which the sites have parts."""
 
 OTHER_DATA = "the data are not those that the run began with"
-"""How a refusal begins of whoever reads data of another checksum."""
+"""The beginning of a refusal by a reader of data with another checksum."""
 
 WENT_BACK = "memory-went-back"
-"""A figure beside a reply: the round that the server had last taken before, where it goes on from an earlier one."""
+"""A figure sent with a reply: the last round accepted before, if the server resumes from an earlier one."""
 
-#: the record of an instruction in which the evaluation is asked for, and of a reply in which its figures, or the
-#: reason why there are none, stand
+#: the record of an instruction in which the evaluation is requested, and of a reply in which its figures, or the
+#: reason why they are missing, are stored
 EVALUATION = "evaluation"
 
 #: a site's figure: places above 0 of its held-out examples counted by true and predicted class, row by row, each with
@@ -98,7 +98,7 @@ COUNTS = "counts"
 #: the record of a reply in whose place the phase would have left something, with the reason why it has not
 TRAINING_FAILED = "training-failed"
 
-#: where a reason stands in such a record
+#: the key of the reason in such a record
 REASON = "reason"
 
 #: the seconds that are left of a round when its instruction goes out
@@ -106,21 +106,21 @@ SECONDS_LEFT = "seconds-left"
 
 
 # ---- foreign -------------------------------------------------------------------------------------
-# What a Flower strategy may ask of its devices beside plain local training, by the names that Flower gives it.
+# What a Flower strategy may ask of its devices in addition to plain local training, by the names that Flower gives it.
 
 PROXIMAL_MU = "proximal-mu"
 """FedProx's: the strength of the pull to the round's weights."""
 
 CLIPPING_NORM = "clipping_norm"
-"""That of the wrappers whose clients clip: the length that the whole update is cut to."""
+"""That of the wrappers whose clients clip: the length that the full update is cut to."""
 
 NORM_BIT = "norm-bit"
-"""The figure beside a clipped update: 1 if it was longer than that, else 0. Flower writes it ``norm_bit``."""
+"""The figure sent with a clipped update: 1 if it was longer than that, else 0. Flower writes it ``norm_bit``."""
 
 
 @dataclass(frozen=True)
 class Demands:
-    """What of this an instruction asks."""
+    """The demands of an instruction."""
 
     mu: float = 0.0
     norm: float | None = None
@@ -132,7 +132,7 @@ class Demands:
         return cls(mu or 0.0, norm)
 
     def fields(self) -> dict[str, float]:
-        """Return what travels in the instruction; nothing where nothing is asked."""
+        """Return the fields of the instruction; empty if nothing is demanded."""
         clipping = {} if self.norm is None else {CLIPPING_NORM: self.norm}
         return {**({PROXIMAL_MU: self.mu} if self.mu else {}), **clipping}
 

@@ -1,1 +1,1 @@
-"""Files and tensors on disk: written whole or not at all, read without unpickling."""
+"""Files and tensors on disk: written completely or not at all, read without unpickling."""

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written to a temporary name, flushed to disk, then renamed; text safe as CSV."""
+"""Files that are complete or absent: written to a temporary name, flushed to disk, then renamed; text safe as CSV."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-#: of the longest whole number that is read
+#: of the longest integer that is read
 _DIGITS = 300
 
 _TEMPORARY = re.compile(r"\..+\.(?P<process>\d+)\.tmp")
 
 
 def write_atomically(path: Path, write: Callable[[Path], object], *, flushed: bool = True) -> None:
-    """Let ``write`` fill a temporary file beside ``path``, then rename it into place.
+    """Let ``write`` fill a temporary file next to ``path``, then rename it into place.
 
     What is not ``flushed`` to disk outlives the process, but may be torn by a power cut: for what has a checksum.
     """
@@ -59,7 +59,7 @@ def cache_folder() -> Path | None:
 
 
 def open_regular(path: Path, flags: int) -> int:
-    """Open a file that is no link, and no pipe that would never open; OSError if it is, or cannot be opened."""
+    """Open a regular file; OSError for a link, for a pipe, which would never open, or if it cannot be opened."""
     file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     if stat.S_ISREG(os.fstat(file).st_mode):
         return file
@@ -86,7 +86,7 @@ def sha256_of(path: Path) -> str:
 
 
 def parse_json(text: bytes) -> Any:
-    """Return what JSON says; ValueError or RecursionError if it is not one, or has a number that no float can hold."""
+    """Parse JSON; ValueError or RecursionError if it is not JSON, or has a number that no float can hold."""
     return json.loads(text, parse_int=_bounded)
 
 
@@ -109,7 +109,7 @@ def collect_leftovers(directory: Path) -> None:
 
 
 def _is_anothers(process: int) -> bool:
-    """Return whether another process of this number is there; what bears this one's own is of one before it."""
+    """Return whether another process of this number is alive; this process's own number counts as a dead one's."""
     if process == os.getpid():
         return False
     try:
@@ -136,7 +136,7 @@ def csv_text(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def plain(cell: Any) -> Any:
-    """Return a cell that no spreadsheet computes: before a text that begins as a formula does stands an apostrophe."""
+    """Return a cell that no spreadsheet computes: a text that starts like a formula gets an apostrophe."""
     if isinstance(cell, str) and cell.startswith(_BEGINS_A_FORMULA) and not _is_number(cell):
         return f"'{cell}"
     return cell

@@ -17,7 +17,7 @@ from common.errors import DataError
 
 @dataclass(frozen=True)
 class Bounds:
-    """Below which folder everything that a run's settings name must lie, and whether missing files may be downloaded.
+    """The folder that must contain every path of a run's settings, and whether missing files may be downloaded.
 
     A machine that serves its own user alone, where a run names any place, has no ``root``. With one, stores that find
     no room below the data directory go to ``keep``; without, to the user's cache.
@@ -32,9 +32,9 @@ class Bounds:
         real = Path(os.path.realpath(path))
         if self.root is not None and not real.is_relative_to(os.path.realpath(self.root)):
             raise DataError(
-                f"{key} is {path}, which lies outside of this site's data-root {self.root}: nothing there was touched",
-                told=f"{key} names a place outside of this site's data-root: leave it out, or ask the site's owner "
-                "where its data lie",
+                f"{key} is {path}, which is outside of this site's data-root {self.root}: nothing there was touched",
+                reported=f"{key} names a place outside of this site's data-root: leave it out, or ask the site's owner "
+                "where its data are",
             )
         return real
 
@@ -73,7 +73,7 @@ _check: ContextVar[Callable[[], None] | None] = ContextVar("check", default=None
 
 @contextmanager
 def deadline_check(check: Callable[[], None]) -> Iterator[None]:
-    """Have ``check`` called between the steps of what is done within; it raises when the time is over."""
+    """Call ``check`` between the steps of the work within; it raises when the time is over."""
     token = _check.set(check)
     try:
         yield
@@ -82,7 +82,7 @@ def deadline_check(check: Callable[[], None]) -> Iterator[None]:
 
 
 def check_deadline() -> None:
-    """Go on, unless whoever asked for this work has set a time for it that is over."""
+    """Raise if the requester's time limit for this work is over."""
     check = _check.get()
     if check is not None:
         check()

@@ -1,6 +1,6 @@
 """Tensors and a description of them in one safetensors file with a checksum over all of it. Never a pickle.
 
-Large tensors that stay the same from one file to the next may be stored once beside the files, by their SHA-256.
+Large tensors that stay the same from one file to the next may be stored once next to the files, by their SHA-256.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from common.storage.files import write_atomically
 #: the system's number of an error, as safetensors words it
 _NUMBER = re.compile(r"\(os error (?P<number>\d+)\)")
 
-#: the description's key; before it stands the checksum, in one text: safetensors writes several in an order that
+#: the description's key; preceded by the checksum, in one text: safetensors writes several in an order that
 #: changes, and equal files are to be equal to the bit
 _DESCRIPTION = "nectar-sha256"
 
 LARGE = 1 << 20
-"""Bytes from which on a tensor may be stored apart."""
+"""Bytes from which on a tensor may be stored separately."""
 
 FOLDER = "tensors"
 
-#: the key under which a description names what lies apart: by the tensor's name, its SHA-256
+#: the key under which a description names what is stored separately: by the tensor's name, its SHA-256
 _APART = "apart"
 
-#: what a tensor is called in a file of its own
+#: what a tensor is called in a separate file
 _NAME = "tensor"
 
 
@@ -51,29 +51,29 @@ def save(
     tensors: Mapping[str, torch.Tensor],
     meta: Mapping[str, Any],
     *,
-    apart: Mapping[str, str] | None = None,
+    separate: Mapping[str, str] | None = None,
     flushed: bool = True,
 ) -> None:
-    """Write ``tensors`` by name, and ``meta`` as JSON, whole or not at all; OSError, SafetensorError if it fails.
+    """Write ``tensors`` by name, and ``meta`` as JSON, completely or not at all; OSError, SafetensorError if it fails.
 
-    Those that ``apart`` names with their SHA-256, as `names_of_large` does, are stored beside it once for all files of
+    Those that ``separate`` names with their SHA-256, from `names_of_large`, are stored once for all files of
     the folder. They are there before the file that names them: a process that dies in between leaves something
     superfluous, for `collect`, and never something missing.
     """
-    apart = apart or {}
-    for name, digest in apart.items():
+    separate = separate or {}
+    for name, digest in separate.items():
         if not (own := _beside(path, digest)).is_file():
             own.parent.mkdir(parents=True, exist_ok=True)
             content = {_NAME: _as_stored(tensors[name])}  # its name is its checksum
             write_atomically(own, partial(save_file, content), flushed=flushed)
-    content = {name: _as_stored(t) for name, t in tensors.items() if name not in apart}
-    text = json.dumps({**meta, _APART: apart} if apart else meta)
+    content = {name: _as_stored(t) for name, t in tensors.items() if name not in separate}
+    text = json.dumps({**meta, _APART: separate} if separate else meta)
     head = {_DESCRIPTION: f"{_checksum(content, text)} {text}"}
     write_atomically(path, lambda to: save_file(content, to, head), flushed=flushed)
 
 
 def load(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Return the tensors by name, with those stored apart, and their description; else TensorFileError."""
+    """Return the tensors by name, with those stored separately, and their description; else TensorFileError."""
     tensors, head = _read(path)
     checksum, _, text = head.partition(" ")
     if checksum != _checksum(tensors, text):
@@ -82,7 +82,7 @@ def load(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     for name, digest in dict(meta.get(_APART, {})).items():
         own = _beside(path, str(digest))
         if not own.is_file():
-            raise TensorFileError(f"{FOLDER}/{own.name}, which belongs to it, is not there")
+            raise TensorFileError(f"{FOLDER}/{own.name}, a part of it, is missing")
         held = _read(own)[0]
         if held.keys() != {_NAME} or _digest(held[_NAME]) != digest:
             raise TensorFileError(f"{FOLDER}/{own.name} was changed since it was written")
@@ -92,7 +92,7 @@ def load(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
 
 def meta_of(path: Path) -> dict[str, Any]:
     """Return a file's description without its tensors, so without the checksum; TensorFileError if unreadable."""
-    return _description(_read(path, whole=False)[1])
+    return _description(_read(path, tensors=False)[1])
 
 
 def names_of_large(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
@@ -101,7 +101,7 @@ def names_of_large(tensors: Mapping[str, torch.Tensor]) -> dict[str, str]:
 
 
 def collect(directory: Path) -> None:
-    """Delete what is stored apart and no file of ``directory`` names any more."""
+    """Delete what is stored separately and no file of ``directory`` names any more."""
     kept = list((directory / FOLDER).glob("*.safetensors"))
     named: set[str] = set()
     for path in directory.glob("*.safetensors") if kept else ():
@@ -118,14 +118,14 @@ def _beside(path: Path, digest: str) -> Path:
     return path.parent / FOLDER / f"{digest}.safetensors"
 
 
-def _read(path: Path, *, whole: bool = True) -> tuple[dict[str, torch.Tensor], str]:
-    """Return what safetensors has of a file: its tensors, if ``whole``, and the text at its head."""
+def _read(path: Path, *, tensors: bool = True) -> tuple[dict[str, torch.Tensor], str]:
+    """Read a file with safetensors: its tensors, if ``tensors``, and the text at its head."""
     try:
         if path.exists() and not path.is_file():  # at a pipe it would wait for ever
             raise OSError("it is not a regular file")
         with safe_open(path, framework="pt") as file:
             head = dict(file.metadata() or {}).get(_DESCRIPTION, "")
-            return {name: file.get_tensor(name) for name in file.keys() if whole}, head  # noqa: SIM118
+            return {name: file.get_tensor(name) for name in file.keys() if tensors}, head  # noqa: SIM118
     except (SafetensorError, ValueError, OSError) as error:
         raise TensorFileError(str(error)) from None
 

@@ -1,1 +1,1 @@
-"""Typed payloads, a file each: what travels between server and sites, encoded to NumPy arrays, checked on arrival."""
+"""Typed payloads, a file each: what server and sites exchange, encoded to NumPy arrays, checked on arrival."""

@@ -21,8 +21,8 @@ DecodePart = Callable[[str, Sequence[AnyArray], Spec], Payload]
 class Bundle:
     """Payloads by name.
 
-    The arrays that travel are a header with the number of arrays of each part, then the parts as each encodes itself:
-    whoever sends a part to many serialises it once.
+    The arrays that are sent are a header with the number of arrays of each part, then the parts as each encodes itself:
+    a part that goes to many receivers is serialised once.
     """
 
     parts: Mapping[str, Payload]
@@ -105,7 +105,7 @@ def _counts(found: Any, there: int) -> dict[str, int]:
     try:
         counts = {str(name): int(count) for name, count in found}
     except (TypeError, ValueError, OverflowError):
-        raise PayloadError("the header of the bundle does not say which parts it has") from None
+        raise PayloadError("the header of the bundle does not name its parts") from None
     if min(counts.values(), default=0) < 0 or sum(counts.values()) != there:
         raise PayloadError(
             f"the bundle's header speaks of {sum(counts.values())} arrays, {there} are there"

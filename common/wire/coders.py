@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from common.wire.jpeg import Sheet
 
 FLOAT_CODECS = {"float32": torch.float32, "float16": torch.float16}
-"""The codecs of floating numbers, and the dtypes in which these travel."""
+"""The codecs of floating numbers, and their dtypes on the wire."""
 
 ROUNDED = 2e-3
 """How far rounding may take a value beyond its bound, as a share of it: float16 keeps eleven bits, bfloat16 eight."""
@@ -37,7 +37,7 @@ Header = Mapping[str, Any]
 
 
 class Coder(ABC):
-    """How a tensor travels."""
+    """The encoding of a tensor."""
 
     #: what the array holds, in the words of an error
     travels_as: str
@@ -45,7 +45,7 @@ class Coder(ABC):
     #: the most bytes of a value
     itemsize: int
 
-    #: whether the array has the tensor's own shape, and so says how many rows it has
+    #: whether the array has the tensor's own shape, which includes its number of rows
     keeps_shape: ClassVar[bool] = True
 
     @abstractmethod
@@ -65,7 +65,7 @@ class Coder(ABC):
 class Plain(Coder):
     """Numbers in one dtype on the way, ``sent``, and in one at the receiver, ``given``.
 
-    ``lent`` gives a view of an array that nobody may write to, instead of a copy: it is not to be written to either.
+    ``lent`` gives a read-only view of the array instead of a copy.
     """
 
     sent: torch.dtype
@@ -97,7 +97,7 @@ class Plain(Coder):
         """Return the tensor as ``given``."""
         require_array(name, array, shape, self._dtype)
         if self.sent == torch.bool:
-            # A byte that is neither 0 nor 1 would be true here and false there.
+            # A byte that is neither 0 nor 1 could be true in one place and false in another.
             array = np.not_equal(array.view(np.uint8), 0, out=np.empty(array.shape, np.bool_))
         elif array.flags.writeable or not self.lent:
             array = np.array(array)
@@ -119,7 +119,7 @@ class Classes(Coder):
     itemsize = 8
 
     def pack(self, name: str, values: Tensor, header: dict[str, Any]) -> AnyArray:
-        """Return them in the smallest type."""
+        """Return the integers in the smallest type."""
         numbers = values.detach().cpu().numpy()
         return np.asarray(numbers.astype(np.min_scalar_type(int(numbers.max(initial=0)))))
 
@@ -286,7 +286,7 @@ def levels_of(images: Tensor, mean: Constants, std: Constants) -> Tensor:
 
 
 def images_of(levels: Tensor, mean: Constants, std: Constants) -> Tensor:
-    """Return what ``levels_of`` cuts and rounds, float32 [n, C, H, W]."""
+    """Return the values that ``levels_of`` clamps and rounds, float32 [n, C, H, W]."""
     return (levels.float() / LEVELS - _channels(mean)) / _channels(std)
 
 
@@ -295,7 +295,7 @@ def _channels(constants: Constants) -> Tensor:
 
 
 def view_of(array: AnyArray) -> Tensor:
-    """Return a tensor over the memory of a read-only array, which nobody may write to.
+    """Return a tensor over the memory of a read-only array, which must not be written to.
 
     A header of an odd length puts the values at an odd place in what arrived, where not every machine reads numbers.
     """
@@ -303,7 +303,7 @@ def view_of(array: AnyArray) -> Tensor:
 
 
 def _hear_the_warning() -> None:
-    """Let torch warn, unheard, of the one thing that `view_of` does; it does so once a process."""
+    """Suppress torch's warning about what `view_of` does, which it gives once in a process."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         view_of(np.frombuffer(b"\0", np.uint8))

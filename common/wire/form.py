@@ -32,7 +32,7 @@ DTYPES = (
     torch.uint8,
     torch.bool,
 )
-"""What a tensor can travel as."""
+"""The dtypes that a tensor can be sent in."""
 
 Found = Mapping[str, Tensor]
 """The tensors of a payload, by what an error calls them."""
@@ -41,15 +41,15 @@ P = TypeVar("P", bound="Payload")
 
 
 class Payload(Protocol):
-    """A small data class that travels."""
+    """A small data class that is sent."""
 
     @property
     def kind(self) -> str:
-        """What its header calls it."""
+        """Its name in the header."""
         ...
 
     def encode(self) -> list[AnyArray]:
-        """Return the arrays that travel, the header first; PayloadError if a value cannot."""
+        """Return the arrays to send, the header first; PayloadError if a value cannot be encoded."""
         ...
 
     @property
@@ -60,7 +60,7 @@ class Payload(Protocol):
 
 @runtime_checkable
 class CarriesExamples(Protocol):
-    """A payload with examples made to stand for the site's own, whatever else it carries."""
+    """A payload with examples that represent the site's own, with or without other content."""
 
     @property
     def examples(self) -> Tensor:
@@ -69,15 +69,15 @@ class CarriesExamples(Protocol):
 
 
 class Spec(Protocol):
-    """What a receiver expects; it alone decides how a payload is decoded."""
+    """The form that a receiver expects; it alone decides how a payload is decoded."""
 
     @property
     def max_bytes(self) -> int:
-        """The most bytes that such a payload travels in, header included; what takes more is not even read."""
+        """The most bytes of such a payload, header included; what takes more is not even read."""
         ...
 
     def decode(self, arrays: Sequence[AnyArray]) -> Payload:
-        """Return the payload that ``arrays`` are, the one that was sent or what it stands for.
+        """Return the payload that ``arrays`` encode, the one that was sent or its decoded form.
 
         PayloadError, naming what was expected, unless version, count, dtypes, shapes, finiteness and limits are all as
         stated.
@@ -87,11 +87,11 @@ class Spec(Protocol):
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One tensor: its shape, the least and the largest value that it may hold, its dtype, and how it travels.
+    """One tensor: its shape, the least and the largest value that it may hold, its dtype, and how it is encoded.
 
     ``-math.inf`` and ``math.inf`` leave a float without a bound; it is finite in any case. Where the first dimension
     ``varies``, the shape's is the most rows that may come, and all such tensors of a payload have as many. Without a
-    ``coder`` it travels in its dtype, one of `DTYPES`.
+    ``coder`` it is sent in its dtype, one of `DTYPES`.
     """
 
     shape: Shape
@@ -102,10 +102,10 @@ class TensorSpec:
     coder: Coder | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a form that nothing can have: a mistake of the method's, told where it is made."""
+        """Refuse an impossible form: a mistake of the method's, reported where it is made."""
         if self.dtype not in DTYPES:
             names = ", ".join(str(one).removeprefix("torch.") for one in DTYPES)
-            raise ValueError(f"a tensor travels as {names}, not as {self.dtype}")
+            raise ValueError(f"a tensor is sent as {names}, not as {self.dtype}")
         sides = min(self.shape, default=-1 if self.varies else 0)
         if not self.least <= self.most or sides < 0:
             raise ValueError(f"no tensor is like this: {self}")
@@ -120,7 +120,7 @@ class TensorSpec:
 
     @cached_property
     def how(self) -> Coder:
-        """The coder that it travels by."""
+        """Its coder."""
         return self.coder or plain(self.dtype)
 
     @property
@@ -161,7 +161,7 @@ class Form(ABC, Generic[P]):
 
     @property
     def codecs(self) -> Sequence[str]:
-        """What the header may say that floating values travel in; empty where it says nothing of it."""
+        """The codecs of floating values that the header may name; empty if it names none."""
         return ()
 
     @abstractmethod
@@ -174,7 +174,7 @@ class Form(ABC, Generic[P]):
 
     @cached_property
     def max_bytes(self) -> int:
-        """The most bytes that such a payload travels in: those of the codec that takes most."""
+        """The most bytes of such a payload: those of the codec that takes most."""
         each = (self.arrays(codec).values() for codec in self.codecs or ("",))
         return max(encoded_bytes(*(one.max_bytes for one in arrays)) for arrays in each)
 
@@ -216,8 +216,8 @@ def framed(
 def require_codec(part: Payload, wire: object, codec: str = "") -> None:
     """PayloadError for values in another codec than the run's: what only a wider one holds could not be sent on.
 
-    A part's ``setting`` names the setting of the run's section ``wire`` that says how it travels, and what of the
-    section is then its codec; ``codec`` is what it is to come in whatever these say.
+    A part's ``setting`` is a pair: the setting of the run's section ``wire`` that applies to it, and the attribute of
+    the section that holds its codec; ``codec``, if given, overrides both.
     """
     setting, which = getattr(part, "setting", ("", ""))
     expected = codec or (getattr(wire, which) if which else "")

@@ -1,4 +1,4 @@
-"""The frame every payload travels in: a JSON header as the first array, then the payload's own arrays.
+"""The frame of every payload: a JSON header as the first array, then the payload's own arrays.
 
 Nothing is ever unpickled: arrays are NumPy's, the header is JSON, and both are checked against what the receiver
 expects before a single value is used.
@@ -30,7 +30,7 @@ def frame(kind: str, fields: Mapping[str, Any], arrays: Sequence[AnyArray]) -> l
 
 
 def encoded_bytes(*arrays: int) -> int:
-    """Return the most bytes that a payload travels in whose arrays hold at most ``arrays`` bytes of values each."""
+    """Return the most bytes of a payload whose arrays hold at most ``arrays`` bytes of values each."""
     return MAX_HEADER_BYTES + sum(arrays) + (1 + len(arrays)) * MAX_ARRAY_HEADER_BYTES
 
 
@@ -42,7 +42,7 @@ def _header(fields: Mapping[str, Any]) -> AnyArray:
 
 @lru_cache(maxsize=64)
 def _short_header(fields: tuple[tuple[str, str | int], ...]) -> AnyArray:
-    """Return a header that many payloads have, such as weights': the same array, to which nobody can write."""
+    """Return a header that many payloads have, such as weights': the same read-only array."""
     return np.frombuffer(_written(dict(fields)), dtype=np.uint8)
 
 

@@ -1,4 +1,4 @@
-"""Labelled images as they travel: distilled ones as numbers or pictures, generated ones a byte a value."""
+"""Labelled images on the wire: distilled ones as numbers or pictures, generated ones a byte a value."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ class SyntheticImages:
 
 @dataclass(frozen=True)
 class SyntheticImagesSpec(Form[SyntheticImages]):
-    """What a receiver of synthetic images accepts.
+    """The form of synthetic images that a receiver accepts.
 
     ``shape`` is (C, H, W); ``ipc`` is the most images of one class, which bounds the set and with it the server's
-    memory; ``soft`` says whether labels are shares of the classes, none below 0, together 1; ``fewest`` is the least
+    memory; ``soft``: whether labels are shares of the classes, none below 0, together 1; ``fewest`` is the least
     number of images of a class that is sent at all. An image with a soft label is of the class of its largest share,
-    and all of a set may be of one: whoever softens may be wrong about some. ``mean`` and ``std``, a channel each in
+    and all of a set may be of one: softened labels may be wrong for some. ``mean`` and ``std``, a channel each in
     units of the brightest value, are the data set's public constants, without which none come as a picture.
     """
 
@@ -94,14 +94,14 @@ class SyntheticImagesSpec(Form[SyntheticImages]):
 
     @property
     def max_images(self) -> int:
-        """The most images of the whole set."""
+        """The most images of the full set."""
         return self.ipc * self.classes
 
     kind = SyntheticImages.kind
 
     @property
     def codecs(self) -> tuple[str, ...]:
-        """What the images may travel in."""
+        """The codecs of the images."""
         return (*NUMBERS, PICTURE) if self.mean else NUMBERS
 
     def arrays(self, codec: str) -> Mapping[str, TensorSpec]:
@@ -176,10 +176,10 @@ class Pixels:
 
 @dataclass(frozen=True)
 class PixelsSpec(Form[Pixels]):
-    """What a receiver of such images accepts: at most ``most`` of ``shape`` (C, H, W).
+    """The form of images that a receiver accepts: at most ``most`` of ``shape`` (C, H, W).
 
     ``mean`` and ``std``, a channel each in units of the brightest value, are the data set's public constants, by which
-    a model's inputs are made of them. ``pictures`` says whether they may come in a codec of pictures.
+    a model's inputs are made of them. ``pictures``: whether they may come in a codec of pictures.
     """
 
     shape: tuple[int, ...]
@@ -193,7 +193,7 @@ class PixelsSpec(Form[Pixels]):
 
     @property
     def codecs(self) -> tuple[str, ...]:
-        """What the images may travel in."""
+        """The codecs of the images."""
         return (BYTES, PICTURE) if self.pictures else (BYTES,)
 
     def arrays(self, codec: str) -> Mapping[str, TensorSpec]:
@@ -207,7 +207,7 @@ class PixelsSpec(Form[Pixels]):
         return {IMAGES: images, LABELS: labels}
 
     def payload_of(self, tensors: Found, codec: str, header: Header) -> Pixels:
-        """Return the images with their labels; PayloadError if there is none."""
+        """Return the images with their labels; PayloadError if they are missing."""
         _require_numbers(tensors[LABELS], self.most, 1)
         return Pixels(tensors[IMAGES], tensors[LABELS], self.mean, self.std, codec)
 
@@ -224,7 +224,7 @@ EQUAL = 1e-4
 """Up to this distance, the root of the mean squared difference of values from 0 to 1, two images are equal."""
 
 NEAR = 0.05
-"""Up to this one they nearly are: a photograph with noise on it that hides nobody."""
+"""Up to this one they nearly are: a photograph whose noise does not hide the person."""
 
 FIGURES = {"images": "images-sent", "equal": "images-equal", "near": "images-near"}
 """The names under which a site reports each number."""
@@ -239,12 +239,12 @@ class Copies:
     near: int
 
     def figures(self) -> dict[str, float]:
-        """Return what a site reports beside its upload."""
+        """Return the figures that a site reports with its upload."""
         return {FIGURES[name]: float(value) for name, value in asdict(self).items()}
 
     @classmethod
-    def told(cls, by_site: Iterable[Mapping[str, float]]) -> Self | None:
-        """Return the sum of what sites reported beside their uploads; None if none of them counted.
+    def reported(cls, by_site: Iterable[Mapping[str, float]]) -> Self | None:
+        """Return the sum of what sites reported with their uploads; None if none of them counted.
 
         A site's figures that are no counts, or do not go together, are left out: they are the site's word.
         """
@@ -271,7 +271,7 @@ class Copies:
         return self.equal + self.near > 0
 
     def sentence(self) -> str:
-        """Say it."""
+        """Describe the counts in words."""
         if not self.found:
             return f"Copies: 0 of {self.images:,} sent images are within {NEAR:g} RMS of a real one (self-reported)."
         return (

@@ -24,14 +24,14 @@ LEVELS = 127
 
 @dataclass(frozen=True)
 class Int8Update:
-    """Levels int8 of the parameters' changes by name, a scale of each, float32 [n] in that order, and all else whole.
+    """Levels int8 of the parameters' changes by name, their scales, float32 [n] in that order, and the rest unchanged.
 
     A change is its level times its tensor's scale, 1/127 of the largest magnitude: it is off by at most half of that.
     """
 
     levels: Mapping[str, Tensor]
     scales: Tensor
-    whole: Mapping[str, Tensor]
+    rest: Mapping[str, Tensor]
     order: tuple[str, ...]
 
     kind: ClassVar[str] = "int8-update"
@@ -59,26 +59,26 @@ class Int8Update:
             levels[name], scale = _levels_of(change)
             scales.append(scale)
             left[name] = (change - levels[name].double() * scale.double()).float()
-        whole = {n: t.detach().cpu() for n, t in ended.items() if n not in levels}
+        rest = {n: t.detach().cpu() for n, t in ended.items() if n not in levels}
         packed = torch.stack(scales) if scales else torch.empty(0)
-        return cls(levels, packed, whole, tuple(ended)), left
+        return cls(levels, packed, rest, tuple(ended)), left
 
     @property
     def floats(self) -> int:
-        """The number of floating values, as of the weights that it stands for."""
-        whole = sum(t.numel() for t in self.whole.values() if t.is_floating_point())
-        return whole + sum(t.numel() for t in self.levels.values())
+        """The number of floating values, as of the weights that it encodes."""
+        rest = sum(t.numel() for t in self.rest.values() if t.is_floating_point())
+        return rest + sum(t.numel() for t in self.levels.values())
 
     def encode(self) -> list[AnyArray]:
         """Return the header, the scales, then one array a tensor, in the model's order."""
-        tensors = {**self.levels, **self.whole}
+        tensors = {**self.levels, **self.rest}
         arrays = [np.asarray(tensors[name].contiguous().numpy()) for name in self.order]
         return frame(self.kind, {}, [np.asarray(self.scales.numpy()), *arrays])
 
 
 @dataclass(frozen=True)
 class Int8UpdateSpec(Form[Weights]):
-    """A model of the form ``weights``, sent as what it differs by from ``base``, which has all of its names."""
+    """A model of the form ``weights``, sent as its difference from ``base``, which has the same names."""
 
     weights: WeightsSpec
     base: Weights
@@ -87,7 +87,7 @@ class Int8UpdateSpec(Form[Weights]):
 
     @cached_property
     def coded(self) -> tuple[str, ...]:
-        """The names of the parameters, which travel in a byte a number; the others are as in the model."""
+        """The names of the parameters, which are sent in a byte a number; the others are as in the model."""
         names = zip(self.weights.names, self.weights.dtypes, strict=True)
         return tuple(n for n, d in names if n in self.weights.trained and d.is_floating_point)
 

@@ -1,7 +1,7 @@
 """Images of one byte a value as one JPEG picture: below one another, in columns where they are many.
 
 Which picture it is follows from how many images there are and from their shape, before anything of it is decoded.
-Each image is filled up to whole blocks of 8 pixels with its own edge, so that no block holds two of them, and colour is
+Each image is padded to blocks of 8 pixels with its own edge, so that no block holds two of them, and colour is
 kept at full size: at equal bytes that errs less than half of it does, on CIFAR-10 and on images with noise.
 """
 
@@ -46,7 +46,7 @@ class Sheet:
     def of(cls, count: int, shape: tuple[int, ...]) -> Self:
         """Return the picture of so many images, at least one, or raise PayloadError."""
         if count < 1:
-            raise PayloadError("a picture of no image was expected, and there is none")
+            raise PayloadError("the picture holds no image")
         if len(shape) != 3 or shape[0] not in _MODES:
             raise PayloadError(
                 f"images of shape {shape} are not pictures: one or three channels were expected"
@@ -80,7 +80,7 @@ class Sheet:
 
     @property
     def max_bytes(self) -> int:
-        """The most bytes that it takes as a file, whatever it shows."""
+        """The most bytes that it takes as a file, for any content."""
         blocks = self.height * self.width // _BLOCK**2
         return _BESIDE + _A_BLOCK * self.shape[0] * blocks
 
@@ -149,7 +149,7 @@ def _whole_blocks(side: int) -> int:
 # What a JPEG file says of itself, read before anything of it is decoded.
 #
 # A file of a few kilobytes can ask for gigabytes of pixels, or for hundreds of passes over them. So nothing but what
-# Pillow writes of a grey or a colour picture gets as far as a decoder: the plain baseline form, and nothing beside it.
+# Pillow writes of a grey or a colour picture gets as far as a decoder: the plain baseline form, and nothing else.
 
 _START, _END = b"\xff\xd8", b"\xff\xd9"
 _JFIF, _TABLES, _BASELINE, _HUFFMAN, _SCAN = 0xE0, 0xDB, 0xC0, 0xC4, 0xDA
@@ -197,13 +197,13 @@ def _require_plain(data: bytes, width: int, height: int, components: int) -> Non
             scans += 1
             if scans > components:
                 raise PayloadError(
-                    f"the JPEG file has more than {components} scans, which is one a component"
+                    f"the JPEG file has more than {components} scans, one per component"
                 )
             at = _end_of_scan(data, at)
         else:
             named = _NAMES.get(marker, f"a segment {marker:02X}")
             raise PayloadError(
-                f"the JPEG file holds {named} where a baseline picture and nothing beside it was expected"
+                f"the JPEG file holds {named} where a baseline picture and nothing else was expected"
             )
     if not scans:
         raise PayloadError("the JPEG file holds no picture")

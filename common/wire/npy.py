@@ -1,7 +1,7 @@
 """Arrays as NumPy's ``save`` writes them, written with their header made once, and read without NumPy's loader.
 
-``numpy.load`` takes whatever comes for what it says it is: an archive gives an object that is no array, and a
-header that claims a terabyte has a terabyte asked for before a value is read. Here a claim is compared with the
+``numpy.load`` trusts its input: an archive gives an object that is not an array, and a
+header that claims a terabyte has a terabyte allocated before a value is read. Here a claim is compared with the
 bytes that came, and nothing is evaluated, unpickled or copied.
 """
 
@@ -65,7 +65,7 @@ def read(data: bytes) -> AnyArray:
         announced = math.prod(shape) * dtype.itemsize
         if announced != len(data) - start:
             raise PayloadError(
-                f"it announces {announced} bytes of {dtype} where {len(data) - start} came with it"
+                f"its header announces {announced} bytes of {dtype}, but {len(data) - start} follow"
             )
         if not announced:
             return np.empty(0, np.uint8).view(dtype).reshape(shape, order=order)
@@ -95,7 +95,7 @@ R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
 
 
 def array_of(ndarray: np.ndarray[Any, Any]) -> Array:
-    """Return what travels instead of an array."""
+    """Return the serialised form of an array."""
     # Array's constructor takes longer to see which of its forms is meant than all of this.
     array = Array.__new__(Array)
     array.__dict__.update(
@@ -110,7 +110,7 @@ def _name_of(dtype: np.dtype[Any]) -> str:
 
 
 def record_of(arrays: Iterable[Array]) -> ArrayRecord:
-    """Return a record of arrays by their numbers; it holds these very objects, which nobody is to change."""
+    """Return a record of arrays by their numbers; it holds these very objects, which must not be changed."""
     return unchecked_record(ArrayRecord(), {str(i): array for i, array in enumerate(arrays)})
 
 

@@ -44,7 +44,7 @@ class TopKUpdate:
         return self.values.numel()
 
     def encode(self) -> list[AnyArray]:
-        """Return the header, the values and the code of their places; PayloadError if a value cannot travel."""
+        """Return the header, the values and the code of their places; PayloadError if a value cannot be sent."""
         places = pack_places(self.indices.cpu(), self.total)
         values = VALUES, self.values, plain(torch.float32, self.codec)
         each = [values, (PLACES, places, plain(torch.uint8))]
@@ -102,7 +102,7 @@ def k_for(total: int, rate: float, codec: str) -> int:
 
 
 def largest_rate(total: int, codec: str) -> float:
-    """Return the largest rate of at most three decimals at which ``k_for`` is not 0; below 1 there is none."""
+    """Return the largest rate of at most three decimals at which ``k_for`` is not 0; below 1 no rate is."""
     return (
         math.floor(1000 * FLOAT_CODECS[codec].itemsize * total / payload_bytes(total, 1, codec))
         / 1000
@@ -137,7 +137,7 @@ class MaskedUpdate:
         return self.values.numel()
 
     def encode(self) -> list[AnyArray]:
-        """Return the header, with the seed, and the values; PayloadError if one cannot travel."""
+        """Return the header, with the seed, and the values; PayloadError if one cannot be sent."""
         fields = {"codec": self.codec, "seed": self.seed}
         values = KEPT_VALUES, self.values, plain(torch.float32, self.codec)
         return framed(self.kind, fields, [values])

@@ -1,4 +1,4 @@
-"""A few tensors by name, of shapes and bounds that a run states: what needs no form of payload of its own."""
+"""A few tensors by name, of shapes and bounds that a run states: what needs no separate form of payload."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from common.wire.form import Form, Found, TensorSpec, framed
 from common.wire.npy import AnyArray
 
 KIND = "tensors"
-"""The kind of a payload whose header has the names, and whose tensors travel in their own dtypes."""
+"""The kind of a payload whose header has the names, and whose tensors are sent in their own dtypes."""
 
 
 def _coder(dtype: torch.dtype, kind: str, codec: str) -> Coder:
-    """Return how a tensor travels: in a compact kind classes in few bytes, and floats in the codec."""
+    """Return a tensor's encoding: in a compact kind classes in few bytes, and floats in the codec."""
     return Classes() if kind != KIND and dtype == torch.int64 else plain(dtype, codec)
 
 
 @dataclass(frozen=True)
 class Tensors:
-    """Tensors by name, in the spec's order; ``kind`` is the spec's, and a compact one of floats has a ``codec``."""
+    """Tensors by name, in the spec's order; ``kind`` is the spec's, and compact floats have a ``codec``."""
 
     tensors: Mapping[str, Tensor]
     kind: str = KIND
@@ -36,7 +36,7 @@ class Tensors:
 
     @property
     def setting(self) -> tuple[str, str]:
-        """What says how they travel: ``wire.latents`` where they have a codec."""
+        """The setting of their encoding: ``wire.latents`` if they have a codec."""
         return ("latents", "latents") if self.codec else ("", "")
 
     @property
@@ -45,7 +45,7 @@ class Tensors:
         return sum(t.numel() for t in self.tensors.values() if t.is_floating_point())
 
     def encode(self) -> list[AnyArray]:
-        """Return the header and each tensor's values; PayloadError if one is not finite or cannot travel."""
+        """Return the header and each tensor's values; PayloadError if one is not finite or cannot be sent."""
         fields = {"codec": self.codec} if self.codec else {}
         if self.kind == KIND:
             fields = {"names": ",".join(self.tensors)}
@@ -57,8 +57,8 @@ class Tensors:
 class TensorsSpec(Form[Tensors]):
     """The tensors by name, in their order: all of them come, and nothing else.
 
-    ``require`` raises PayloadError for tensors that are each as stated and do not go together. A form with a ``kind``
-    of its own is compact: int64 of it travel in the smallest type that holds them, floats in the codec that its header
+    ``require`` raises PayloadError for tensors that are each as stated and do not go together. A form with another
+    ``kind`` is compact: its int64 are sent in the smallest type that holds them, floats in the codec that the header
     says instead of names.
     """
 
@@ -68,12 +68,12 @@ class TensorsSpec(Form[Tensors]):
 
     @property
     def codecs(self) -> Sequence[str]:
-        """What compact floats may travel in."""
+        """The codecs of compact floats."""
         floats = any(one.dtype.is_floating_point for one in self.tensors.values())
         return tuple(FLOAT_CODECS) if floats and self.kind != KIND else ()
 
     def arrays(self, codec: str) -> Mapping[str, TensorSpec]:
-        """Return the tensors as they travel."""
+        """Return the tensors in their encoding."""
         if self.kind == KIND:
             return self.tensors
         each = self.tensors.items()
@@ -145,7 +145,7 @@ def latent_means_spec(
 
 
 def latent_means(vectors: Tensor, labels: Tensor, codec: str = "float32") -> Tensors:
-    """Return vectors, float32 [N, l], with labels, int64 [N], as they travel; N may be 0."""
+    """Return vectors, float32 [N, l], with labels, int64 [N], as they are sent; N may be 0."""
     return Tensors({VECTORS: vectors, LABELS: labels}, "latent-means", codec)
 
 

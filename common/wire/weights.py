@@ -18,7 +18,7 @@ from common.wire.npy import AnyArray
 
 @dataclass(frozen=True)
 class WeightsCodec:
-    """How floating weights travel: in a ``dtype``, None for each in its own, and by what share one may then be off."""
+    """The encoding of floating weights: a ``dtype``, None for each in its own, and the relative rounding error."""
 
     dtype: torch.dtype | None
     rounding: float
@@ -32,7 +32,7 @@ CODECS = {
 
 
 def _float_codec(codec: str) -> str:
-    """Return the dtype that floating weights travel in; empty for each in its own."""
+    """Return the dtype in which floating weights are sent; empty for each in its own."""
     return "" if CODECS[codec].dtype is None else codec
 
 
@@ -42,7 +42,7 @@ def _named(name: str) -> str:
 
 @dataclass(frozen=True)
 class Weights:
-    """A model's state as CPU tensors; ``codec`` says in which dtype floating values travel."""
+    """A model's state as CPU tensors; ``codec`` names the dtype in which floating values are sent."""
 
     tensors: Mapping[str, Tensor]
     codec: str = field(default="float32", compare=False)
@@ -52,7 +52,7 @@ class Weights:
 
     @classmethod
     def of(cls, model: nn.Module, codec: str = "float32", *, copy: bool = True) -> Weights:
-        """Copy the state of ``model``; ``copy=False`` gives a model that is at its end as it is there."""
+        """Copy the state of ``model``; ``copy=False`` hands over the tensors of a model that is no longer needed."""
         with torch.no_grad():
             state = model.state_dict(keep_vars=True)
             return cls({k: v.detach().to("cpu", copy=copy) for k, v in state.items()}, codec)
@@ -67,11 +67,11 @@ class Weights:
         )
 
     def copy_on_write(self) -> Weights:
-        """Return the same values, of which whoever writes to them writes to a copy."""
+        """Return the same values, each copied when it is written to."""
         return Weights(CopyOnWriteTensors(self.read_only), self.codec)
 
     def load_into(self, model: nn.Module) -> None:
-        """Copy these values into ``model``, whatever its device; what it has besides stays as it is."""
+        """Copy these values into ``model``, on any device; its other tensors do not change."""
         model.load_state_dict({**model.state_dict(), **self.read_only})
 
     def only(self, spec: WeightsSpec) -> Weights:
@@ -133,7 +133,7 @@ class WeightsSpec(Form[Weights]):
         }
 
     def payload_of(self, tensors: Found, codec: str, header: Header) -> Weights:
-        """Return the state in the model's own dtypes: views of what came, copied when they are asked for."""
+        """Return the state in the model's own dtypes: views of what came, copied on access."""
         named = dict(zip(self.names, tensors.values(), strict=True))
         return Weights(CopyOnWriteTensors(named), codec)
 
@@ -170,11 +170,11 @@ class WeightsSpec(Form[Weights]):
 
 
 # ---- lent ----------------------------------------------------------------------------------------
-# Tensors over memory that is somebody else's: read as they are, and copied when they are asked for.
+# Tensors over memory of another owner: read in place, and copied on access.
 
 
 class CopyOnWriteTensors(Mapping[str, Tensor]):
-    """Tensors by name, each copied when it is first asked for, so that it may be written to.
+    """Tensors by name, each copied on first access, so that it may be written to.
 
     Bytes that arrive are shared: by the server with the devices of its process, and by these with each other. Most of
     what is done with weights reads them, or copies them anyway; that goes by :meth:`read_only`, and costs no memory.

@@ -1,7 +1,7 @@
-"""A round's weights evaluated at the sites: asked for with the next round's instructions, one exchange instead of two.
+"""A round's weights evaluated at the sites: requested with the next round's instructions, one exchange instead of two.
 
 The weights that a round begins with are those that the round before ended with. Where a site is sent them anyway,
-it judges them before it trains; where it is not, or is sent something else, it gets a message of its own after the
+it judges them before it trains; where it is not, or is sent something else, it gets a separate message after the
 others.
 """
 
@@ -43,24 +43,24 @@ _RAISED = 2
 
 @dataclass
 class EvaluationRequest:
-    """What asks sites for their figures of a round's weights, and what they answer.
+    """The questions to sites for their figures of a round's weights, and their answers.
 
     Attributes
     ----------
     server_round : int
         The round whose weights they are.
     outcome : Outcome
-        The round's: what is answered, or refused, is noted there, also when the next round has begun.
+        The round's, in which answers and refusals are noted, also after the next round has started.
     sites : sequence of Site
-        Who is asked.
+        The sites to ask.
     measure : str
         The run's: by what else than accuracy sites are to judge.
     arrays : ArrayRecord
-        The weights, as they travel.
+        The weights, as they are sent.
     fields : mapping
         The configuration of each question.
     taken : mapping of str to int or None
-        Where sites judge with what they remember, the round of each one's memory to take it from.
+        Where sites evaluate with what they remember, the round of each one's memory to take it from.
     answers : dict of int to Message
         What came, by node.
     """
@@ -75,11 +75,11 @@ class EvaluationRequest:
     answers: dict[int, Message] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Let no question be on its way yet."""
+        """Start without pending questions."""
         self._open = {site.node_id: site for site in self.sites}
 
     def question_beside(self, body: ArrayRecord, site: Site) -> dict[str, ConfigRecord]:
-        """Return what an instruction that brings ``body`` asks besides: nothing if that is not the weights."""
+        """Return the question that goes with an instruction with ``body``: none unless that is the weights."""
         if site.node_id not in self._open or not self._is_asked_of(body):
             return {}
         return {EVALUATION: self._question(self._open.pop(site.node_id))}
@@ -97,7 +97,7 @@ class EvaluationRequest:
         return ConfigRecord({**self.fields, **memory})
 
     def messages(self) -> list[Message]:
-        """Return the questions that no instruction carries, as messages of their own: nobody is asked again."""
+        """Return the questions that no instruction carries, as separate messages; no site is asked twice."""
         left, self._open = self._open, {}
         return [
             Message(
@@ -133,7 +133,7 @@ class EvaluationRequest:
     ) -> MetricRecord | None:
         """Return the sites' mean figures, each site counting the images that it said it holds out; None without any.
 
-        A loss is implausible beside that of guessing among ``classes``. With ``any_record`` a reply may hold records of
+        A loss far above that of guessing among ``classes`` is implausible. With ``any_record`` it may hold records of
         any name.
         """
         names = None if any_record else EVALUATION_RECORDS
@@ -163,7 +163,7 @@ class EvaluationRequest:
             site = asked.get(node)
             try:
                 if site is None:
-                    raise PayloadError("it was not asked")
+                    raise PayloadError("no evaluation was requested of it")
                 require_records(reply, names)
                 figures[site.name] = read_evaluation(reply, site.held_out, classes, self.measure)
             except PayloadError as error:

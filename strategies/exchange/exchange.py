@@ -74,7 +74,7 @@ def is_busy(error: BaseException) -> bool:
 
 
 def unless_busy(ask: Callable[[], T], until: float = 0.0) -> T | None:
-    """Return what the SuperLink says; None if it is too busy to, and still is when it is asked again ``until`` then."""
+    """Return what the SuperLink says; None if it is too busy and stays so ``until`` then."""
     while True:
         try:
             return ask()
@@ -95,7 +95,7 @@ def nodes_online(grid: Grid, until: float = 0.0) -> set[int] | None:
 
 
 def pull(grid: Grid, message: Message, max_bytes: int) -> Message | None:
-    """Return the reply to a message if it has come: its sender's error, or ours for what is none, as the asked node's.
+    """Return the reply to a message if it has come; what is not a reply becomes an error in that node's name.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def pull(grid: Grid, message: Message, max_bytes: int) -> Message | None:
             raise PayloadError("the reply says that it comes from another node")
         require_records(reply)
     except PayloadError as error:
-        logger.debug("what came is no reply", exc_info=True)
+        logger.debug("the message is not a reply", exc_info=True)
         return error_reply(message, UNREADABLE, str(error))
     except OSError:
         raise
@@ -140,9 +140,9 @@ def error_reply(message: Message, code: int, reason: str) -> Message:
 
 
 class Inbox:
-    """Sends messages and collects their replies; who is asked in vain is asked again, in threads that take turns.
+    """Sends messages and collects their replies; an unanswered request is repeated, in threads that take turns.
 
-    A call that outlasts a look goes on, and the next look has its reply. Asked for by another call meanwhile, it would
+    A call that outlasts a look continues, and the next look has its reply. Requested by a new call meanwhile, it would
     be gone from the SuperLink, whose answer is that the message expired.
     """
 
@@ -151,8 +151,8 @@ class Inbox:
         self._begun = time.monotonic()
         self._sent: list[tuple[Message, int]] = []
         self._turn = threading.Condition()  # of what follows
-        self._due: list[tuple[float, int]] = []  # a heap: when which reply is asked for next
-        self._calls: dict[int, float] = {}  # whose reply is being asked for, since when
+        self._due: list[tuple[float, int]] = []  # a heap: when to request which reply next
+        self._calls: dict[int, float] = {}  # whose reply is being requested, since when
         self._threads = self._busy = 0
         self._over = False
         self._found: SimpleQueue[tuple[int, Message] | BaseException] = SimpleQueue()
@@ -212,7 +212,7 @@ class Inbox:
         return came
 
     def worked(self, place: int, end: float) -> Message | None:
-        """Return the reply that a grid makes which works when it is asked; with nothing of it left in memory."""
+        """Return the reply of a grid that computes it on request, and keep nothing of it in memory."""
         return_if_large(self._sent[place][1])
         try:
             return unless_busy(partial(self._pull, place), end)
@@ -220,7 +220,7 @@ class Inbox:
             return_if_large(self._sent[place][1])
 
     def close(self) -> dict[int, Message]:
-        """Ask for nothing more, and return what the last calls bring: it is gone from the SuperLink."""
+        """Stop requesting, and return the replies of the last calls, which the SuperLink no longer has."""
         with self._turn:
             self._over = True
             self._turn.notify_all()
@@ -240,7 +240,7 @@ class Inbox:
             threading.Thread(target=self._take_turns, daemon=True).start()
 
     def _take_turns(self) -> None:
-        """Ask for one reply after the other, until all are there or nobody waits for them any more."""
+        """Request one reply after the other, until all are there or the wait for them has ended."""
         try:
             while (place := self._next()) is not None:
                 self._ask(place)
@@ -252,7 +252,7 @@ class Inbox:
                 self._turn.notify_all()
 
     def _next(self) -> int | None:
-        """Wait for the next turn; each reply is asked for once, however late: what is here already counts."""
+        """Wait for the next turn; each reply is requested once, however late: one that has already come counts."""
         with self._turn:
             while self._due:
                 due, place = self._due[0]
@@ -295,14 +295,14 @@ class Inbox:
                 self._busy += 1
                 if self._busy & (self._busy - 1) == 0:  # 1, 2, 4, 8, ...
                     logger.warning(
-                        "the SuperLink was too busy to hand out a reply, %d times until now: it is asked again until "
+                        "the SuperLink was too busy to hand out a reply, %d times until now: it is retried until "
                         "the deadline",
                         self._busy,
                     )
             raise
 
     def _stuck(self) -> list[int]:
-        """Return whose replies are asked for in calls that last so long that the rest may never come."""
+        """Return whose replies are requested in calls that last so long that the rest may never come."""
         now = time.monotonic()
         return [place for place, called in self._calls.items() if now - called > _PATIENCE]
 
@@ -310,9 +310,9 @@ class Inbox:
         """Return the replies that stuck calls ask for and whose nodes are not there any more."""
         with self._turn:
             stuck = self._stuck()
-        here = nodes_online(self._grid) if stuck else None
+        online = nodes_online(self._grid) if stuck else None
         nodes = {place: self._sent[place][0].metadata.dst_node_id for place in stuck}
-        return [] if here is None else [place for place in stuck if nodes[place] not in here]
+        return [] if online is None else [place for place in stuck if nodes[place] not in online]
 
 
 # ---- an exchange ---------------------------------------------------------------------------------
@@ -362,13 +362,13 @@ def exchange(
 
     Our own loop in place of ``grid.send_and_receive``, whose pause between two looks is three seconds in a
     deployment, and which one unfinished upload holds up. A device that has not answered ``deadline`` seconds after
-    the first message went out is answered for by an error reply, so that nobody downstream ever waits or counts
+    the first message went out is answered for by an error reply, so that no caller ever waits or counts
     wrongly. Nobody but who reads a reply keeps it.
 
     Parameters
     ----------
     deadline : float
-        Seconds for all waves together; of devices that work when they are asked each has them all.
+        Seconds for all waves together; devices that compute on request each have all of them.
     max_bytes : sequence of int
         The most bytes of arrays in the reply to each message; what claims more is refused before it is put together.
         None may bring any where nothing is said.
@@ -378,7 +378,7 @@ def exchange(
     traffic : Traffic, optional
         The account that bytes are added to.
     again : bool
-        Whether a node that the SuperLink could not reach is asked once more, where it is back when all others have
+        Whether a node that the SuperLink could not reach gets its message once more, if it is back when all others have
         answered. It does the same work to the same bytes; where work costs privacy it would be charged twice.
     """
     end = time.monotonic() + deadline
@@ -408,7 +408,7 @@ def _ask_all(
     *,
     again: bool,
 ) -> Iterator[Message | None]:
-    """Return the reply to each message, which is made when it is looked at where a grid works when it is asked."""
+    """Return the reply to each message, computed when it is read if the grid computes on request."""
     inbox = Inbox(grid, traffic)
     places = inbox.send(messages, max_bytes)
     if works_when_asked(grid):
@@ -420,8 +420,8 @@ def _ask_all(
     came |= last
     away = [i for i in places if _is_away(came.get(i))] if again else []
     if away and time.monotonic() < end:
-        here = nodes_online(grid) or ()
-        back = {i: messages[i] for i in away if messages[i].metadata.dst_node_id in here}
+        online = nodes_online(grid) or ()
+        back = {i: messages[i] for i in away if messages[i].metadata.dst_node_id in online}
         most = [max_bytes[i] for i in back] if max_bytes else ()
         came |= _ask_again(grid, back, most, end, traffic)
     return map(came.pop, places, repeat(None))
@@ -456,7 +456,7 @@ def _ask_again(
 
 
 def _tell_time(messages: Sequence[Message], end: float) -> None:
-    """Say in each instruction how long its reply is waited for, so that a site ends with the round."""
+    """Write into each instruction how long its reply is awaited, so that a site ends with the round."""
     for message in messages:
         config = message.content.get("config")
         if isinstance(config, ConfigRecord):

@@ -21,7 +21,7 @@ from strategies.exchange.replies import Outcome
 
 @dataclass(frozen=True)
 class Instruction:
-    """What one site is asked: a phase of its client, the payload it gets, and what it must send back."""
+    """What one site is to do: a phase of its client, the payload it gets, and what it must send back."""
 
     phase: str
     payload: Payload
@@ -31,12 +31,12 @@ class Instruction:
 class Serialiser:
     """Serialises a round's payloads, and keeps what a payload or a part of a bundle has become for the next site.
 
-    It goes by the object: what it is given must live as long as it does, and stay as it is.
+    Payloads are compared by identity: what it is given must live as long as it does, and must not change.
 
     Parameters
     ----------
     known : sequence of Array
-        What the round begins with: weights that travel in the same bytes share theirs.
+        What the round begins with: weights with the same encoding share theirs.
     """
 
     def __init__(self, known: Sequence[Array] = ()) -> None:
@@ -45,7 +45,7 @@ class Serialiser:
         self._records: dict[int, ArrayRecord] = {}
 
     def record(self, payload: Payload) -> ArrayRecord:
-        """Return what travels instead of ``payload``, the same object each time: nobody is to change it."""
+        """Return what is sent for ``payload``, the same object each time: it must not be changed."""
         if id(payload) not in self._records:
             self._records[id(payload)] = self._put_together(payload)
         return self._records[id(payload)]
@@ -78,7 +78,7 @@ def _shared(array: Array, known: Array | None) -> Array:
 
 
 def weights_from(run: Run, arrays: ArrayRecord) -> Weights:
-    """Return Flower's arrays as Weights in the model's dtypes: views of their bytes, copied when asked for."""
+    """Return Flower's arrays as Weights in the model's dtypes: views of their bytes, copied on request."""
     spec = run.spec
     views = {
         name: view_of(npy.read(arrays[name].data)).to(dtype)

@@ -1,7 +1,7 @@
-"""What is absurd beside the others: an update's length, and a loss of the same weights.
+"""Find absurd replies: an update far longer, or a loss of the same weights far higher, than the others'.
 
 A site whose training diverged sends such a thing without malice, and one such reply is enough to ruin an average.
-The bounds are wide: they keep a run alive, and are no defence against a site that lies within them.
+The bounds are wide: they keep a run alive, and are no defence against false values within them.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ ENOUGH = 3
 #: how often the length that was usual in an earlier round an update may always be long
 _EARLIER_FACTOR = 2
 
-#: how often the loss that is usual one site's may be: the same weights are judged at all of them
+#: how often the loss that is usual one site's may be: all of them evaluate the same weights
 _LOSS_FACTOR = 100
 
 
 def too_long(
     lengths: Sequence[float], own: float, factor: float, *, known: int = 0, earlier: float = 0.0
 ) -> list[str | None]:
-    """Say of each update of a round whether it is absurdly long, None of one that is not.
+    """Return for each update of a round why it is absurdly long, or None.
 
     Parameters
     ----------
     own : float
-        The length of the round's weights, the measure of an update that stands alone. Where there are fewer than
+        The length of the round's weights, the measure of a single update. Where there are fewer than
         ``ENOUGH``, or the others have not moved, none that is shorter is implausible.
     factor : float
         How often the lower median of the others' lengths an update may be long; 0 for any length.
     known : int
-        How many of the first ones have been judged before, of which nothing is said.
+        How many of the first ones were compared before; they get no result.
     earlier : float
         The length that was usual in an earlier round: none of up to twice that is implausible. Where half of the sites
         have learned all they can, the others' honest updates are thousands of times the usual length, as they were when
@@ -63,7 +63,7 @@ def too_long(
 def shares_kept(
     lengths: Sequence[float], factor: float, *, known: int = 0, earlier: float = 0.0
 ) -> list[float]:
-    """Return what share of each update of a round is kept: 1 of one that is not long, else what makes it a usual one.
+    """Return the factor that scales each update of a round to a usual length: 1 if it is not long.
 
     To cut it to ``factor`` times the usual length would leave a flipped update that outweighs all others of a small
     federation, and a factor that lets every honest update pass is not small: sites that have learned all they can move
@@ -74,7 +74,7 @@ def shares_kept(
     factor : float
         How often the lower median of all of them makes a long one; 0 for none.
     known : int
-        How many of the first ones have been judged before, of which nothing is said.
+        How many of the first ones were compared before; they get no result.
     earlier : float
         The length that was usual in an earlier round: none of up to that is cut, and none is cut to less.
     """
@@ -97,12 +97,12 @@ def _median_of_the_others(ranked: Sequence[float], one: float) -> float:
 
 
 def absurd_losses(losses: Sequence[float], classes: int) -> list[str | None]:
-    """Say of each site's loss of the same weights whether it is absurdly large, None of one that is not.
+    """Return for each site's loss of the same weights why it is absurdly large, or None.
 
     Parameters
     ----------
     losses : sequence of float
-        The sites' mean losses; a single one is taken as it is.
+        The sites' mean losses; a single one is accepted.
     classes : int
         How many there are to choose among; a blind guess among them has a loss that counts as usual.
     """
@@ -143,7 +143,7 @@ def weights_length(weights: Weights) -> float:
 
 @dataclass
 class LengthHistory:
-    """What earlier rounds say of lengths; kept with a checkpoint.
+    """The update lengths of earlier rounds; kept with a checkpoint.
 
     Attributes
     ----------
@@ -159,7 +159,7 @@ class LengthHistory:
     def note(
         self, number: int, usual: Mapping[tuple[str, str], float], compared: Mapping[str, bool]
     ) -> None:
-        """Take in a round: its upper medians, and of each site that was compared whether it was too long."""
+        """Add a round: its upper medians, and for each compared site whether it was too long."""
         for key, length in usual.items():
             if math.isfinite(length):
                 self.usual[key] = max(length, self.usual.get(key, 0.0))
@@ -170,11 +170,11 @@ class LengthHistory:
                 self.long.pop(site, None)
 
     def state(self) -> dict[str, Any]:
-        """Return it as a checkpoint holds it; nothing where nothing was compared."""
+        """Return it in a checkpoint's form; nothing where nothing was compared."""
         usual = [[*key, length] for key, length in self.usual.items()]
         return {"usual": usual, "long": dict(self.long)} if usual or self.long else {}
 
     def put_back(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``state`` returned."""
+        """Restore what ``state`` returned."""
         self.usual = {(model, part): float(length) for model, part, length in state["usual"]}
         self.long = dict(state["long"])

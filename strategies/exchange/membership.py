@@ -71,7 +71,7 @@ _EVERY = 60.0
 #: seconds between two looks at who has come: a tenth of the time waited so far, within these bounds
 _SHORTEST_LOOK, _LONGEST_LOOK, _SHARE = 0.2, 5.0, 0.1
 
-#: seconds behind which a node that is online is asked once more: one that was started again has lost the question
+#: seconds after which an online node gets the question again: one that was restarted has lost it
 _AGAIN = 90.0
 
 #: seconds that a node beyond those counted on is waited for: an idle site starts its process when a message comes
@@ -86,19 +86,19 @@ class NoAnswer(FederationError):
 
 
 class SiteRefused(FederationError):
-    """A node that cannot take part, by what it answered: it is asked again when it has left and come back."""
+    """A node that cannot take part, by what it answered: the question is repeated when it has left and come back."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """What the roll call asks of every node, and the largest claim it believes.
+    """The question of the roll call, and the largest claim that it accepts.
 
     Parameters
     ----------
     classes : int
-        Classes of which counts are asked; 0 for none.
+        Number of classes whose counts are requested; 0 for no counts.
     held_out : bool
-        Whether the number of what a site holds out for its evaluation is asked.
+        Whether the number of examples that a site holds out for evaluation is requested.
     max_examples : int
         A site that claims more images is refused.
     ledger_tips : mapping of str to LedgerTip
@@ -137,7 +137,7 @@ def read_answer(node_id: int, reply: Message, question: Question) -> Site:
         if not (isinstance(about, ConfigRecord) and isinstance(sizes, MetricRecord)):
             raise TypeError("other kinds of records")
         site, source = _site(node_id, about, sizes, question), str(about["source"])
-    except Exception as error:  # whatever is wrong with an answer is its node's affair
+    except Exception as error:  # any fault of an answer is its node's
         raise SiteRefused(
             f"node {node_id} answered the roll call with something else ({_short(error)}): run the same release on "
             "the server and on every device"
@@ -181,7 +181,7 @@ def _site(
 
 
 def implausible(site: Site, question: Question) -> str | None:
-    """Return what is wrong with numbers that each are counts; None if nothing is."""
+    """Return why counts contradict each other; None if they do not."""
     most = question.max_examples
     if not site.examples:
         return "holds no images to learn from"
@@ -219,7 +219,7 @@ def _short(error: Exception) -> str:
 
 
 def disagreement(numbers: str) -> str:
-    """Say that nodes speak of different numbers of partitions, ``numbers`` in words."""
+    """Describe that nodes report different numbers of partitions, ``numbers`` in words."""
     return (
         f"the nodes disagree on num-partitions ({numbers}): start every SuperNode with the same one"
     )
@@ -267,7 +267,7 @@ class RollCall:
     failed : dict of int to str
         Why nodes gave no answer: they may answer the next question.
     names : dict of int to str
-        What nodes were registered as, as far as it was needed.
+        The names that nodes were registered under, as far as they were needed.
     """
 
     def __init__(self, grid: Grid, question: Question) -> None:
@@ -277,7 +277,7 @@ class RollCall:
         self.failed: dict[int, str] = {}
         self.names: dict[int, str] = {}
         self._inbox = Inbox(grid)
-        self._out: dict[int, tuple[int, float]] = {}  # by place there: who is asked, since when
+        self._out: dict[int, tuple[int, float]] = {}  # place -> node, time of the question
 
     def ask(self, nodes: Collection[int], end: float) -> None:
         """Ask those of ``nodes`` that have not answered, and read what comes until all have, or until ``end``.
@@ -285,9 +285,9 @@ class RollCall:
         Refused are those that run other source than this server, bear another name than their key is registered with,
         say that they cannot take part, or answer nonsense.
         """
-        now, here = time.monotonic(), set(nodes)
-        self.refused = {i: why for i, why in self.refused.items() if i in here}
-        unheard = here - self.known.keys() - self.refused.keys()
+        now, online = time.monotonic(), set(nodes)
+        self.refused = {i: why for i, why in self.refused.items() if i in online}
+        unheard = online - self.known.keys() - self.refused.keys()
         self._out = {at: asked for at, asked in self._out.items() if asked[0] in unheard}
         asked = sorted(unheard - {i for i, since in self._out.values() if now - since < _AGAIN})
         places = self._inbox.send(composed(asked, self._question)) if asked else ()
@@ -295,7 +295,7 @@ class RollCall:
         replies = self._inbox.collect(self._out, end) if self._out else {}
         for place in replies.keys() & self._out.keys():
             self._read(self._out.pop(place)[0], replies[place])
-        self._check_names(here & self.known.keys(), end)
+        self._check_names(online & self.known.keys(), end)
 
     def answer(self, node_id: int) -> Site:
         """Return who a node that was asked says it is; NoAnswer or SiteRefused says why it takes no part."""
@@ -319,7 +319,7 @@ class RollCall:
                 logger.warning("%s", sentence)
 
     def _check_names(self, nodes: Collection[int], end: float) -> None:
-        """Refuse who bears another name than its key; who cannot be held against its key yet is asked again."""
+        """Refuse a node whose name differs from its key's; one whose key cannot be checked yet is asked again later."""
         self._look_up(nodes, end)
         self.refused |= misnamed([self.known[i] for i in nodes], self.names)
         for node_id in nodes:
@@ -345,7 +345,7 @@ class RollCall:
         ----------
         clients : int
             How many sites of their own data are counted on. A node that holds a partition says how many there are, and
-            that number wins: plain ``flwr run`` starts two nodes whatever the configuration says.
+            that number wins: plain ``flwr run`` starts two nodes regardless of the configuration.
         deadline : float
             Seconds.
         min_replies : int
@@ -356,24 +356,24 @@ class RollCall:
         FederationError
             If fewer nodes than needed are there at the deadline, or fewer than ``min_replies`` can take part.
         """
-        begun = told = time.monotonic()
-        end = begun + deadline
+        started = logged = time.monotonic()
+        end = started + deadline
         self.known = answers_of_all(self.grid, self._question)
         while True:
-            here = nodes_online(self.grid, end)
-            if here is None:
+            online = nodes_online(self.grid, end)
+            if online is None:
                 raise FederationError(
                     f"the SuperLink was too busy for {deadline:g} s to say which nodes are there: see what else it is "
                     "at, or raise federation.join_deadline"
                 )
             now = time.monotonic()
-            look = min(max(_SHORTEST_LOOK, _SHARE * (now - begun)), _LONGEST_LOOK)
-            self.ask(here, min(end, now + look))
-            present, odd = _belonging([self.known[i] for i in sorted(here & self.known.keys())])
+            look = min(max(_SHORTEST_LOOK, _SHARE * (now - started)), _LONGEST_LOOK)
+            self.ask(online, min(end, now + look))
+            present, odd = _belonging([self.known[i] for i in sorted(online & self.known.keys())])
             refused = self.refused | odd
             needed = expected_sites(present) or clients
             late = time.monotonic() >= end
-            silent = self._silent(here) if late else {}
+            silent = self._silent(online) if late else {}
             enough = len(present) + len(refused) + len(silent) >= needed
             if enough and (late or not self._pending()):
                 if len(present) >= min_replies:
@@ -386,21 +386,22 @@ class RollCall:
                         f"{min_replies} ({some_of([*refused.values()])})"
                     )
             if late:
-                raise FederationError(self._too_few(here, present, needed, deadline))
-            if time.monotonic() - told >= _EVERY:
-                told = time.monotonic()
+                raise FederationError(self._too_few(online, present, needed, deadline))
+            if time.monotonic() - logged >= _EVERY:
+                logged = time.monotonic()
                 logger.info(
                     "%d of %d sites are there after %.0f of %g s (%s)",
-                    *(len(present), needed, told - begun, deadline, self._described(here, present)),
+                    *(len(present), needed, logged - started),
+                    *(deadline, self._described(online, present)),
                 )
             time.sleep(_SHORTEST_LOOK)
 
-    def _unheard(self, here: Iterable[int]) -> list[int]:
-        return [i for i in sorted(here) if i not in self.known and i not in self.refused]
+    def _unheard(self, online: Iterable[int]) -> list[int]:
+        return [i for i in sorted(online) if i not in self.known and i not in self.refused]
 
-    def _silent(self, here: Iterable[int]) -> dict[int, str]:
+    def _silent(self, online: Iterable[int]) -> dict[int, str]:
         """Return why each node that is online and has said nothing of use takes no part."""
-        unheard = self._unheard(here)
+        unheard = self._unheard(online)
         self._look_up(unheard)
         return {i: self.failed.get(i) or describe_silent([i], self.names) for i in unheard}
 
@@ -409,20 +410,20 @@ class RollCall:
         now = time.monotonic()
         return any(now - since < _GRACE for _, since in self._out.values())
 
-    def _described(self, here: Iterable[int], present: list[Site]) -> str:
+    def _described(self, online: Iterable[int], present: list[Site]) -> str:
         """Return who is there and who is online without an answer."""
         parts = [listed([site.name for site in in_site_order(present)]) or "none"]
-        unheard, reasons = self._unheard(here), self.failed | self.refused
-        parts += [reasons[i] for i in sorted(here) if i not in self.known and i in reasons]
+        unheard, reasons = self._unheard(online), self.failed | self.refused
+        parts += [reasons[i] for i in sorted(online) if i not in self.known and i in reasons]
         if silent := [i for i in unheard if i not in reasons]:
             self._look_up(silent)
             parts.append(describe_silent(silent, self.names))
         return "; ".join(parts)
 
     def _too_few(
-        self, here: Iterable[int], present: list[Site], needed: int, deadline: float
+        self, online: Iterable[int], present: list[Site], needed: int, deadline: float
     ) -> str:
-        silent = self._unheard(here)
+        silent = self._unheard(online)
         advice = []
         if needed - len(present) - len(silent) - len(self.refused) > 0:
             advice.append("start the missing SuperNodes")
@@ -433,7 +434,7 @@ class RollCall:
             )
         return (
             f"{len(present)} of {needed} sites were there after {deadline:g} s "
-            f"({self._described(here, present)}): {', '.join(advice)}, or lower federation.sites"
+            f"({self._described(online, present)}): {', '.join(advice)}, or lower federation.sites"
         )
 
 
@@ -448,7 +449,7 @@ def wait_for_sites(
 def _belonging(sites: Sequence[Site]) -> tuple[list[Site], dict[int, str]]:
     """Return the sites that make one federation, and why each of the others does not, by node id.
 
-    Most of them say how many partitions there are. Of two that bear one name nobody can tell whose it is.
+    Most of them say how many partitions there are. If two have the same name, it is unknown whose it is.
     """
     votes = Counter(site.partitions for site in sites).most_common(2)
     agreed = votes[0][0] if votes and (len(votes) == 1 or votes[0][1] > votes[1][1]) else None
@@ -481,9 +482,9 @@ def listed(names: Sequence[str], shown: int = 20) -> str:
 
 
 def registered(grid: Grid, until: float = 0.0) -> dict[int, str] | None:
-    """Return what the nodes that are online were registered as, by node id; None if the SuperLink is too busy to say.
+    """Return the registered names of the online nodes, by node id; None if the SuperLink is too busy.
 
-    It is asked again ``until`` then.
+    The request is repeated ``until`` then.
     """
     nodes = unless_busy(lambda: [*grid.get_nodes()], until)
     return None if nodes is None else {node.node_id: one_line(node.name[:64]) for node in nodes}
@@ -522,11 +523,11 @@ def describe_silent(node_ids: Iterable[int], called: Mapping[int, str]) -> str:
 def answers_of_all(grid: Grid, question: Question) -> dict[int, Site]:
     """Return every node's answer to the roll call by node id; none where they have to be asked one by one.
 
-    What is wrong with an answer, a site says when it is asked by itself.
+    A site explains what is wrong with its answer when it is asked individually.
     """
-    tell = getattr(grid, "sites_of", None)
+    sites_of = getattr(grid, "sites_of", None)
     asked = {"by_class": question.classes > 0, "held_out": question.held_out}
-    sites: list[Site] = [] if tell is None else tell(**asked)
+    sites: list[Site] = [] if sites_of is None else sites_of(**asked)
     return (
         {} if any(implausible(site, question) for site in sites) else {s.node_id: s for s in sites}
     )
@@ -558,15 +559,15 @@ class Members:
     evaluation : EvaluationRequest
         What asks the sites for their figures of the last round's weights.
     last_accepted_round : dict of str to int
-        The last round of which each site's work was accepted: its memory goes on from there.
+        The last round of which each site's work was accepted: its memory continues from there.
     accepted_this_process : set of str
-        The sites whose work this process accepted: what they remember of it they wrote since it began.
+        The sites whose work this process accepted: all they remember of this run was written since it started.
     spending : PrivacyBudgetUsage
         What the sites were charged for their privacy, and the heads of their ledgers.
     lengths : LengthHistory
         How long the updates of earlier rounds were.
     data : mapping of str to str
-        The checksums of the data that the run began with: of a simulated site's folder by its name, else of "".
+        The checksums of the run's initial data: by name for a simulated site's folder, else under "".
     """
 
     counted_on: int
@@ -605,20 +606,20 @@ class Members:
         self.were_there |= {site.name for site in self.sites}
         with closing(RollCall(grid, question)) as call:
             while True:
-                here = nodes_online(grid)
-                if here is None:
-                    here = set(there)  # nobody is known to have come or gone
-                # One that left and comes back is asked again; and a name may have been that of a node which has left.
-                if (there.keys() | self.refused) - here:
+                online = nodes_online(grid)
+                if online is None:
+                    online = set(there)  # no change is known
+                # A node that left and came back is asked anew; and a name may belong to a node which has left.
+                if (there.keys() | self.refused) - online:
                     self.refused.clear()
                     call.refused.clear()
-                if newcomers := sorted(here - there.keys() - self.refused):
+                if newcomers := sorted(online - there.keys() - self.refused):
                     self._admit(call, newcomers, there, federation, require)
-                there = {i: site for i, site in there.items() if i in here}
+                there = {i: site for i, site in there.items() if i in online}
                 if len(there) >= federation.min_replies:
                     break
                 if time.monotonic() >= end:
-                    raise FederationError(self._too_few_left(call, here, there, federation))
+                    raise FederationError(self._too_few_left(call, online, there, federation))
                 time.sleep(1.0)
         for site in self.sites:
             if site.node_id not in there:
@@ -639,17 +640,17 @@ class Members:
     ) -> None:
         """Add those newcomers to ``there`` that answer and belong; a site under a new node id replaces itself."""
         call.ask(newcomers, time.monotonic() + min(_JOINING, federation.round_deadline))
-        here = nodes_online(call.grid)
+        online = nodes_online(call.grid)
         for node_id in newcomers:
             try:
                 site = call.answer(node_id)
-                if here is None:  # whoever has its name may be there, or not
+                if online is None:  # another node of its name may be there, or not
                     raise NoAnswer(
-                        "the SuperLink is too busy to say which nodes are there; it is asked again"
+                        "the SuperLink is too busy to say which nodes are there; the node is asked again later"
                     )
                 require(site)
                 self._require_counted_on(site, federation.newcomers)
-                others = [s for s in there.values() if s.name != site.name or s.node_id in here]
+                others = [s for s in there.values() if s.name != site.name or s.node_id in online]
                 expected_sites([*others, site])
                 joined = in_site_order([*others, site])
             except FederationError as error:
@@ -661,7 +662,7 @@ class Members:
                 there.update((s.node_id, s) for s in joined)
 
     def _require_counted_on(self, site: Site, newcomers: str) -> None:
-        """Raise FederationError for a site of its own data that is one more than the operator counted on."""
+        """Raise FederationError for a site with its own data beyond those that the operator counted on."""
         known = newcomers == "any" or site.partitions or site.name in self.were_there
         if not known and len(self.were_there) >= self.counted_on:
             raise FederationError(
@@ -672,11 +673,11 @@ class Members:
     def _too_few_left(
         self,
         call: RollCall,
-        here: Collection[int],
+        online: Collection[int],
         there: Mapping[int, Site],
         federation: FederationSettings,
     ) -> str:
-        silent = {*here} - there.keys() - self.refused
+        silent = {*online} - there.keys() - self.refused
         names = (registered(call.grid) or {}) | {s.node_id: s.name for s in self.sites}
         return (
             f"{len(there)} sites are left where federation.min_replies asks for {federation.min_replies}, "
@@ -685,15 +686,15 @@ class Members:
         )
 
     @property
-    def began(self) -> dict[str, str]:
-        """What an instruction says of the data that the run began with: nothing where each site has its own."""
+    def data_fields(self) -> dict[str, str]:
+        """The fields by which an instruction names the run's initial data; empty if each site has its own."""
         divided = [*self.data] == [""] and any(site.data for site in self.sites[:1])
         return {DATA: self.data[""][:16]} if divided else {}
 
     def check_memory(self, site: Site, said: str = OTHER_ROUNDS) -> None:
         """Stop a simulation one of whose devices lacks what it wrote in this very run, or reads other data.
 
-        A real site may have lost its memory, and the run goes on without. A simulated device has not: it works on
+        A real site may have lost its memory, and the run continues without it. A simulated device has not: it works on
         another machine of the cluster than before, and so would the others, round for round.
         """
         # By all of them: a site says itself what it is a node of.
@@ -703,7 +704,7 @@ class Members:
         if simulated and site.name in self.accepted_this_process and said.startswith(OTHER_ROUNDS):
             raise FederationError(
                 f"{site.name} lacks what it remembered of its round {self.last_accepted_round[site.name]} of this run: "
-                "the machines that simulate it do not share the run's record, in which that lies; name a folder that "
+                "the machines that simulate it do not share the run's record, which stores it; name a folder that "
                 "all of them share (output-dir=/shared/runs), or simulate on one machine"
             )
 
@@ -725,7 +726,7 @@ class Members:
         if MEMORY_LOST in figures:
             self.check_memory(upload.site)
             logger.warning(
-                "round %d: %s no longer has what it remembered and began afresh", server_round, site
+                "round %d: %s lost its memory of past rounds and started afresh", server_round, site
             )
         if WENT_BACK in figures:
             logger.warning(

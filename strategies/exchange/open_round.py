@@ -1,6 +1,6 @@
 """A round whose replies are awaited: what goes out, which of the replies are accepted, and whether they are enough.
 
-It knows messages, sites and rules, and no method: what a reply means is asked of the strategy.
+It knows messages, sites and rules, but no method: the strategy decides what a reply means.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class OpenRound:
         """Return a message for each of ``sites`` for which ``plan`` has an instruction, in their order.
 
         ``config`` is in every instruction besides. ``arrays`` is what the round begins with: parts that travel in
-        the same bytes share them. ConfigError if a part is asked for that no rule of the strategy covers.
+        the same bytes share them. ConfigError if a requested part is covered by no rule of the strategy.
         """
         self._require_rules(plan)
         serialiser = Serialiser(list(arrays.values()))
@@ -100,7 +100,7 @@ class OpenRound:
         head = self._members.spending.ledger_tips.get(site.name)
         said = {} if head is None else {LEDGER_TIP: tip_to_text(head)}
         about = {"server-round": self.number, "record": self._strategy.record_id, **said}
-        about |= self._members.began
+        about |= self._members.data_fields
         config = unchecked_record(ConfigRecord(), {**fields, **about, "phase": instruction.phase})
         body = serialiser.record(instruction.payload)
         question = self._members.evaluation.question_beside(body, site)
@@ -110,7 +110,7 @@ class OpenRound:
 
     @property
     def messages(self) -> list[Message]:
-        """What goes out, in site order."""
+        """The messages to send, in site order."""
         return [message for message, _, _ in self.sent]
 
     @property
@@ -134,13 +134,13 @@ class OpenRound:
 
     @cached_property
     def screen(self) -> Screen:
-        """What decides what of the replies is accepted."""
+        """The screen that accepts or rejects replies."""
         return Screen(self._strategy, self.number, self.weights)
 
     def accepted(self, replies: Iterable[Message]) -> Iterator[Upload]:
         """Yield the uploads that pass, note those that do not, and insist on the quorum at the end.
 
-        They are read and judged in groups: each group is held decoded until all of it is compared, and nothing beyond.
+        They are read and compared in groups: a group is held decoded until all of it is compared, and nothing beyond.
         """
         uploads = filter(None, starmap(self.screen.accept, matched(replies, self.sent)))
         wave = self._config.federation.wave or TOGETHER
@@ -164,7 +164,7 @@ class OpenRound:
         )
 
     def _divergence(self) -> str:
-        """Return what to do about numbers that are not finite, if sites were rejected for such."""
+        """Return advice on non-finite numbers, if sites were rejected for them."""
         reasons = self._members.outcome.rejected.values()
         if not any(" finite" in why or "FloatingPoint" in why for why in reasons):
             return ""

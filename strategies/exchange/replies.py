@@ -1,4 +1,4 @@
-"""Read a device's reply: accept it whole, or reject it with a reason; nothing in between."""
+"""Read a device's reply: accept all of it, or reject it with a reason."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Kind = TypeVar("Kind")
 #: figures that a reply may bring, and the characters of a figure's name
 MAX_FIGURES, MAX_FIGURE_NAME = 48, 64
 
-#: the largest magnitude of a figure that a site tells
+#: the largest magnitude of a figure that a site reports
 MAX_FIGURE = 1e12
 
 #: records of a reply, the arrays among them
@@ -71,12 +71,10 @@ class Upload:
     inside: tuple[str, ...] = ()
 
     def payload_as(self, cls: type[Kind]) -> Kind:
-        """Return the payload as a ``cls``; TypeError if the method asked for another kind than it reads."""
+        """Return the payload as a ``cls``; TypeError if the method requested another kind than it reads."""
         if not isinstance(self.payload, cls):
             kind = type(self.payload).__name__
-            raise TypeError(
-                f"a {kind} came, as was asked for, and the method reads a {cls.__name__}"
-            )
+            raise TypeError(f"a {kind} came, as requested, but the method reads a {cls.__name__}")
         return self.payload
 
 
@@ -93,7 +91,7 @@ class SiteEvaluation:
 
 @dataclass
 class Outcome:
-    """What became of a round's replies, by site; of one that was shortened, the share of its length that counts."""
+    """The outcome of a round's replies, by site; for a clipped one, the share of its length that counts."""
 
     accepted: dict[str, Mapping[str, float]] = field(default_factory=dict)
     rejected: dict[str, str] = field(default_factory=dict)
@@ -144,7 +142,7 @@ def rejection_reason(reply: Message) -> str:
     known = _FLOWER_ERRORS.get(reply.error.code)
     if known is not None:
         return known
-    # Flower tells of an exception outside a ClientApp as <class 'X'>:<'its text'>.
+    # Flower reports an exception outside a ClientApp as <class 'X'>:<'its text'>.
     message = str(reply.error.reason)
     wrapped = re.fullmatch(r"<class '[\w.]+'>:<'(.*)'>", message, re.DOTALL)
     return reason(wrapped[1] if wrapped else message)
@@ -152,7 +150,7 @@ def rejection_reason(reply: Message) -> str:
 
 @contextmanager
 def as_payload_error() -> Iterator[None]:
-    """Raise PayloadError instead of whatever else is raised within, memory that is not there included."""
+    """Raise PayloadError instead of any other exception within, MemoryError included."""
     try:
         yield
     except PayloadError:
@@ -163,7 +161,7 @@ def as_payload_error() -> Iterator[None]:
 
 
 def require_records(reply: Message, names: Collection[str] | None = None) -> None:
-    """Refuse a reply that holds more than arrays and a little beside them, before anything of it is read.
+    """Refuse a reply that holds more than arrays and a little metadata, before any of it is read.
 
     Parameters
     ----------
@@ -173,7 +171,7 @@ def require_records(reply: Message, names: Collection[str] | None = None) -> Non
     Raises
     ------
     PayloadError
-        If it has more records than a reply has, one of another name, or more beside its arrays than all may take.
+        If it has more records than a reply has, one of another name, or more metadata than is allowed.
     """
     if not reply.has_content():
         return
@@ -188,24 +186,24 @@ def require_records(reply: Message, names: Collection[str] | None = None) -> Non
                 f"the reply holds a record {min(others)[:MAX_FIGURE_NAME]!r} where {', '.join(sorted(names))} were "
                 "expected"
             )
-        beside = sum(len(name) for name in records) + sum(
+        metadata_bytes = sum(len(name) for name in records) + sum(
             len(key) + _size(value)
             for record in records.values()
             if isinstance(record, MetricRecord | ConfigRecord)
             for key, value in record.items()
         )
-        _Allowance(0).take(_METADATA, beside)
+        _Allowance(0).take(_METADATA, metadata_bytes)
 
 
 def _size(value: object) -> int:
-    """Return what a record's value takes: a text or bytes their length, a number eight."""
+    """Return the size of a record's value: the length of a text or bytes, eight for a number."""
     if isinstance(value, list):
         return sum(map(_size, value))
     return len(value) if isinstance(value, str | bytes) else 8
 
 
 def read_upload(reply: Message, site: Site, spec: Spec) -> Upload:
-    """Validate ``reply`` against what ``site`` was asked for; PayloadError with the reason, if it is not that."""
+    """Validate ``reply`` against what was requested of ``site``; PayloadError with the reason if it differs."""
     if reply.has_error():
         raise PayloadError(rejection_reason(reply))
     with as_payload_error():
@@ -240,9 +238,9 @@ def read_evaluation(
             raise PayloadError(
                 f"the reply holds {len(records)} metric records where one was expected"
             )
-        told = dict(records[0])
-        counts = told.pop(COUNTS, ()) if measure != "accuracy" else ()
-        metrics = _read_metrics(told)
+        figures = dict(records[0])
+        counts = figures.pop(COUNTS, ()) if measure != "accuracy" else ()
+        metrics = _read_metrics(figures)
         examples = _pop_examples(metrics)
     if examples != held_out:
         raise PayloadError(f"num-examples is {examples} where the roll call said {held_out}")
@@ -259,9 +257,9 @@ def read_evaluation(
     return SiteEvaluation(examples, accuracy, loss, auc, numbers)
 
 
-def _read_counts(told: object, examples: int, accuracy: float, classes: int) -> Sequence[int]:
+def _read_counts(claimed: object, examples: int, accuracy: float, classes: int) -> Sequence[int]:
     """Return a site's counts by class as `COUNTS` has them; PayloadError unless they are of its examples."""
-    numbers = told if isinstance(told, list) and {*map(type, told)} == {int} else []
+    numbers = claimed if isinstance(claimed, list) and {*map(type, claimed)} == {int} else []
     places, counts = numbers[::2], numbers[1::2]
     there = all(0 <= place < classes**2 for place in places) and min(counts, default=0) > 0
     once = len(places) == len(counts) == len({*places}) and sum(counts) == examples
@@ -280,12 +278,12 @@ def read_arrays(record: ArrayRecord, max_bytes: int) -> list[np.ndarray[Any, Any
     Raises
     ------
     PayloadError
-        If they take more than ``max_bytes`` together, which is found before one of them is read, or one is none.
+        If they take more than ``max_bytes`` together, found before one of them is read, or one is not an array.
     """
     total = sum(len(array.data) for array in record.values())
     if total > max_bytes:
         raise PayloadError(
-            f"the reply's arrays take {total} bytes where {max_bytes} is the most that was asked for"
+            f"the reply's arrays take {total} bytes where {max_bytes} is the most that was requested"
         )
     return [_read_array(i, array) for i, array in enumerate(record.values())]
 
@@ -332,7 +330,7 @@ def matched(
 ) -> Iterator[tuple[Message, Site, Asked]]:
     """Return each reply with the site and what it was asked; a list is put into site order first.
 
-    Flower numbers a message when it is sent, and a wave is sent when its first reply is asked for: the ids
+    Flower numbers a message when it is sent, and a wave is sent when its first reply is requested: the ids
     are read as late as that. A reply to none of ``sent`` is passed over.
     """
     asked: dict[str, tuple[Site, Asked]] = {}
@@ -350,14 +348,14 @@ def matched(
 
 
 # ---- inflating -----------------------------------------------------------------------------------
-# What Flower may make of a reply's bytes while it pulls them: no more than was asked for.
+# What Flower may make of a reply's bytes while it pulls them: no more than was requested.
 #
 # A message arrives as objects that name each other, and Flower puts them together before any code of an app sees
 # them. An Array names its chunks by number, as often as it likes: a megabyte that is sent becomes a gigabyte. Flower
-# offers no bound, so the public classes that it puts together check here first; outside ``allowing`` they do as they
+# offers no bound, so the public classes that it puts together check first; outside ``allowing`` they do as they
 # always did.
 
-#: bytes of all that stands beside a reply's arrays together: figures, other records, a message's address
+#: bytes of a reply's metadata together: figures, other records, a message's address
 MAX_METADATA_BYTES = 256 * 2**10
 
 #: bytes of what says how a reply's arrays are put together: names, shapes, the numbers of chunks
@@ -365,9 +363,9 @@ MAX_DESCRIBING_BYTES = 4 * 2**20
 
 
 #: the parts of a reply of which each may take so many bytes, by what is said where it takes more
-_ARRAYS = "the reply's arrays claim {} bytes where {} is the most that was asked for"
+_ARRAYS = "the reply's arrays claim {} bytes where {} is the most that was requested"
 _DESCRIBING = "what describes the reply's arrays takes {} bytes where {} is the most"
-_METADATA = "what stands beside the reply's arrays takes {} bytes where {} is the most"
+_METADATA = "the reply's metadata take {} bytes where {} is the most"
 
 
 class _Allowance:
@@ -393,7 +391,7 @@ _allowance: ContextVar[_Allowance | None] = ContextVar("allowance", default=None
 
 @contextmanager
 def allowing(max_bytes: int) -> Iterator[None]:
-    """Let what is inflated in this thread hold ``max_bytes`` of arrays; PayloadError out of Flower's call otherwise."""
+    """Limit arrays inflated in this thread to ``max_bytes``; Flower's call raises PayloadError beyond."""
     token = _allowance.set(_Allowance(max_bytes))
     try:
         yield
@@ -439,12 +437,12 @@ for _kind in (Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 
 @dataclass
 class PrivacyBudgetUsage:
-    """Kept with a checkpoint, told with a round's line.
+    """Kept with a checkpoint, reported in a round's line.
 
     Attributes
     ----------
     events : dict of str to tuple of Event
-        By site, those of this run. A site with a ledger tells all of them each time, so that one whose reply was lost
+        By site, those of this run. A site with a ledger reports all of them each time, so that one whose reply was lost
         is counted with the next; of a simulated one they are those of the replies that came.
     seeded : dict of str to bool
         Whether the noise was the run's seed's.
@@ -458,27 +456,27 @@ class PrivacyBudgetUsage:
 
     def take_from(self, reply: Message, site: str, noises: Collection[float] | None) -> None:
         """Note a reply's charges, of ``noises`` alone if given; PayloadError if unreadable or of other noise."""
-        told = privacy_report_in(reply)
-        if told is None:
+        report = privacy_report_in(reply)
+        if report is None:
             return
         if noises is not None and (
-            not noises or any(event.noise_multiplier not in noises for event in told.events)
+            not noises or any(event.noise_multiplier not in noises for event in report.events)
         ):
             raise PayloadError("it says that it was charged for noise that the run does not have")
-        self.take(site, told)
+        self.take(site, report)
 
-    def take(self, site: str, told: PrivacyReport) -> None:
-        """Note what came beside a reply, accepted or not, as it left; PayloadError of more kinds than a run has."""
-        before = () if told.whole else self.events.get(site, ())
-        events = merge_events((*before, *told.events))
+    def take(self, site: str, report: PrivacyReport) -> None:
+        """Note what came with a reply, accepted or not; PayloadError of more kinds than a run has."""
+        before = () if report.complete else self.events.get(site, ())
+        events = merge_events((*before, *report.events))
         if len(events) > MOST_EVENTS:
             raise PayloadError(
                 f"it says that it was charged for {len(events)} kinds of events in this run where {MOST_EVENTS} is the "
                 "most"
             )
         self.events[site] = events
-        self.seeded[site] = told.seeded or self.seeded.get(site, False)
-        self.update_tip(site, told.head)
+        self.seeded[site] = report.seeded or self.seeded.get(site, False)
+        self.update_tip(site, report.head)
 
     def update_tip(self, site: str, head: LedgerTip | None) -> None:
         """Keep the longer of a head and the one that is known."""
@@ -486,7 +484,7 @@ class PrivacyBudgetUsage:
             self.ledger_tips[site] = head
 
     def state(self) -> dict[str, str]:
-        """Return it as a checkpoint holds it; nothing where nothing was charged or seen."""
+        """Return it in a checkpoint's form; nothing where nothing was charged or seen."""
         if not self.events and not self.ledger_tips:
             return {}
         events = {site: [e.to_dict() for e in each] for site, each in self.events.items()}
@@ -494,7 +492,7 @@ class PrivacyBudgetUsage:
         return {"said": json.dumps({"events": events, "seeded": self.seeded, "heads": heads})}
 
     def put_back(self, state: Mapping[str, str]) -> None:
-        """Take back what ``state`` returned; a head that was seen since stays."""
+        """Restore what ``state`` returned; a head that was seen since stays."""
         message = json.loads(state["said"])
         self.events = {
             site: tuple(map(Event.read, each)) for site, each in message["events"].items()
@@ -505,7 +503,7 @@ class PrivacyBudgetUsage:
 
 
 def privacy_report_in(reply: Message) -> PrivacyReport | None:
-    """Return what a reply says of its site's charges, if anything; PayloadError if that is something else."""
+    """Return a reply's report of its site's charges, if any; PayloadError if it is malformed."""
     if not reply.has_content() or RECORD not in reply.content:
         return None
     try:

@@ -32,14 +32,14 @@ STATISTICS = "statistics"
 
 @dataclass(frozen=True)
 class CandidateModel:
-    """What an upload alone leads to.
+    """The model that results from one upload alone.
 
     Attributes
     ----------
     model : Weights or None
         The model; None of an upload that is judged otherwise.
     start : Weights
-        Where its site began.
+        The weights that its site started from.
     architecture : str
         Theirs, as `Run.with_model` takes it; empty for the run's own.
     part : str
@@ -55,7 +55,7 @@ class CandidateModel:
 
 @dataclass(frozen=True)
 class Clipping:
-    """That a part of an upload is longer than the others' and is to be made shorter.
+    """A clipping of a part of an upload that is longer than the others'.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class Clipping:
     share: float
 
     def of(self, ended: Weights) -> Weights:
-        """Return where that share of the way ends; whole numbers, and what ``start`` lacks, are as at its end."""
+        """Return where that share of the way ends; integers, and what ``start`` lacks, are as at its end."""
         start = self.start.read_only
         moved = {
             name: torch.lerp(start[name], end, self.share)
@@ -94,7 +94,7 @@ def compared_rule(reason: str, start: Weights, part: str, used_by: str, stored_i
 
 @dataclass(frozen=True)
 class Rule:
-    """What one part of a reply must satisfy.
+    """The rule for one part of a reply.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ class Rule:
     candidate : callable, optional
         Of the round's weights, the upload and the part: what is compared with the same part of the others.
     codec : str
-        What its values travel in; empty for what the run's ``wire`` settings say of payloads of its kind.
+        The codec of its values; empty for what the run's ``wire`` settings say of payloads of its kind.
     """
 
     reason: str
@@ -128,7 +128,7 @@ def model_rule(
 ) -> Rule:
     """Return the rule for weights, or for an update, that ``Strategy.resulting_model`` makes a model of."""
     reason = (
-        "`federation.robust` and `federation.max_update`, beside the round's others; the model gives finite "
+        "`federation.robust` and `federation.max_update`, relative to the round's others; the model gives finite "
         "numbers"
     )
     return Rule(reason, used_by, stored_in, codec=codec)
@@ -149,7 +149,7 @@ def image_rule(run: Run, used_by: str, stored_in: str, *, means: bool = False) -
     used_by, stored_in : str
         As `Rule` has them.
     means : bool
-        Whether they are means of real images, which lie within those images' range.
+        Whether they are means of real images, which are within those images' range.
     """
     factor = run.config.federation.max_pixel
     times = f"federation.max_pixel={factor:g} times " if factor and not means else ""

@@ -1,9 +1,9 @@
-"""What is accepted of a round's replies: each by its form and its rules, all beside the others.
+"""What is accepted of a round's replies: each by its form and its rules, all compared with the others.
 
-An update is absurdly long only beside others. Holding a whole round decoded to compare it would cost memory that grows
+An update is absurdly long only compared with others. Holding all of a round decoded would cost memory that grows
 with the federation, so uploads are compared in groups of ``TOGETHER``, or fewer where they are large, each with its
 group and with the lengths of those judged before. Where sites train several architectures, each is compared with those
-of its own: a deeper network is another number of weights, which move by another length. What was usual in an earlier
+of its kind: a deeper network is another number of weights, which move by another length. What was usual in an earlier
 round is never too long: where half of the sites have learned all they can, the other half is not to be shut out.
 """
 
@@ -66,7 +66,7 @@ class FiniteCheck:
     """Whether weights make a model that gives numbers, tried on inputs of no data set."""
 
     def __init__(self, run: Run) -> None:
-        # What is the sites' own is here as it began, and of its statistics the batch's normalise.
+        # The sites' own tensors have their initial values, and the batch's statistics normalise.
         model: Classifier = run.build_model().train(run.config.model.stays_in_part)
         self._run, self._model = run, model.requires_grad_(False)
         places = model.state_dict(keep_vars=True)
@@ -99,7 +99,7 @@ class FiniteCheck:
 
 
 class FiniteChecks:
-    """The checks of a run's architectures, each built when it is first asked for."""
+    """The checks of a run's architectures, each built when it is first needed."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -135,13 +135,13 @@ def group_sizes(most: int, max_bytes: int) -> Iterator[int]:
 
 
 class _Peers:
-    """What is known of the uploads of one architecture, or of one part, which can be compared with each other."""
+    """A comparison group: the uploads of one architecture, or of one part."""
 
     def __init__(
         self, check: FiniteCheck | None, like: CandidateModel, weights: Weights, earlier: float
     ) -> None:
         self._check, self._start, self.part, self.earlier = check, like.start, like.part, earlier
-        # What starts at 0, such as a control variate, is held against the weights' length where it stands alone.
+        # What starts at 0, such as a control variate, is compared with the weights' length if it is the only one.
         self.own = weights_length(like.start) or weights_length(weights)
         self.passed: list[float] = []
 
@@ -158,7 +158,7 @@ class _Peers:
 
 @dataclass
 class _Verdict:
-    """What is said of an upload: why it is of no use, its lengths and what they are measured from, and what is cut."""
+    """What was found of an upload: why it is unusable, its lengths and what they are measured from, and what is cut."""
 
     reason: str | None = None
     too_long: bool = False  # its length alone is the reason
@@ -167,7 +167,7 @@ class _Verdict:
 
 
 class Screen:
-    """Accepts a round's replies one by one, and judges the uploads of a group beside each other and those before them.
+    """Accepts a round's replies one by one; compares a group's uploads with each other and with those before them.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ class Screen:
     number : int
         The round's.
     weights : Weights
-        What the round began with.
+        The round's initial weights.
     """
 
     def __init__(self, strategy: Federated, number: int, weights: Weights) -> None:
@@ -188,9 +188,9 @@ class Screen:
         self._peers_of(CandidateModel(None, weights))  # its model is built before uploads come
 
     def accept(self, reply: Message, site: Site, asked: Instruction) -> Upload | None:
-        """Return what a reply brings as the strategy prepared it; None of one that is rejected, with the reason noted.
+        """Return a reply's upload, prepared by the strategy; None if it is rejected, with the reason noted.
 
-        The order matters. Charges are taken first: they have left the site, whatever else the reply is. The strategy
+        The order matters. Charges are taken first: they have left the site, even if the reply is rejected. The strategy
         prepares only what is within its bounds. Figures are taken only of what the strategy could use.
         """
         strategy, members = self._strategy, self._members
@@ -221,7 +221,7 @@ class Screen:
             del upload
 
     def reject(self, upload: Upload, reason: str) -> None:
-        """Take back the acceptance of an upload that turned out to be of no use."""
+        """Revoke the acceptance of an upload that turned out to be unusable."""
         self._members.outcome.take_back(upload, reason)
         logger.warning("round %d: rejected %s: %s", self._number, upload.site.name, reason)
 
@@ -247,7 +247,7 @@ class Screen:
         usual = {key: upper_median(p.passed) for key, p in self._peers.items() if p.passed}
         history.note(self._number, usual, self._was_long)
 
-    # ---- beside the others ----------------------------------------------------------------------------
+    # ---- compared with the others ---------------------------------------------------------------------
 
     def _peers_of(self, candidate: CandidateModel) -> _Peers:
         key = candidate.architecture, candidate.part
@@ -258,10 +258,10 @@ class Screen:
         return self._peers[key]
 
     def _measured(self, upload: Upload) -> _Verdict:
-        """Return how long what an upload leads to is beside whose, and whether it gives numbers."""
+        """Return the lengths of an upload's models by comparison group, and whether they give finite numbers."""
         strategy, weights, verdict = self._strategy, self._weights, _Verdict()
-        began = strategy.initial_model(weights, upload.site)
-        model = CandidateModel(strategy.resulting_model(weights, upload), *began)
+        initial = strategy.initial_model(weights, upload.site)
+        model = CandidateModel(strategy.resulting_model(weights, upload), *initial)
         for each in (model, *compared_parts(self._rules, weights, upload)):
             if each.model is not None:
                 verdict.reason = verdict.reason or self._peers_of(each).fault(each.model)
@@ -272,17 +272,17 @@ class Screen:
     def _starts_of(self, candidate: CandidateModel) -> Iterator[tuple[_Peers, Weights]]:
         """Yield what an upload is compared with, and from where its length counts.
 
-        A model's running statistics are compared with the others' apart from its parameters: they are as long, and one
-        that lies about them alone would be of usual length.
+        A model's running statistics are compared separately from its parameters: they are as long, and falsified
+        statistics alone would leave the total at its usual length.
         """
         start = candidate.start.read_only
         trained = self._strategy.trials.trained(candidate.architecture)
-        apart = {n: t for n, t in start.items() if n not in trained and t.is_floating_point()}
-        if candidate.part or not apart:
+        floats = {n: t for n, t in start.items() if n not in trained and t.is_floating_point()}
+        if candidate.part or not floats:
             yield self._peers_of(candidate), candidate.start
             return
         yield self._peers_of(candidate), Weights({n: t for n, t in start.items() if n in trained})
-        statistics = Weights(apart)
+        statistics = Weights(floats)
         yield self._peers_of(replace(candidate, start=statistics, part=STATISTICS)), statistics
 
     def _compared(self, group: list[Upload]) -> list[_Verdict]:
@@ -308,7 +308,7 @@ class Screen:
             for verdict, share in zip(passing, shares, strict=True):
                 if share < 1:
                     verdict.clippings.append(Clipping(peers.part, verdict.lengths[peers][1], share))
-        # Or what was tried lies in pieces between what is summed.
+        # Or the memory of the trials would stay fragmented between the sums.
         return_if_large(sum(t.nbytes for t in self._weights.read_only.values()))
         return verdicts
 
@@ -342,7 +342,7 @@ class Screen:
 
     @property
     def _weighed(self) -> str:
-        """What may make an honest update long where sites weigh their classes; nothing elsewhere."""
+        """The hint that class weights may make an honest update long; empty without class weights."""
         if not self._config.weighs_classes:
             return ""
         return (

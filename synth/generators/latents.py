@@ -1,4 +1,4 @@
-"""What FedDGM asks of a generator: latents to begin with, and the images that they stand for."""
+"""What FedDGM requires of a generator: initial latents, and the images that they generate."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class FeatureSpace:
     """F_n: the features f after synthesis layer n and the styles w of all that follows; of F_0, the styles alone.
 
     Small n keeps images to what the generator knows; large n lets them become anything. As in FedDGM's released code
-    each layer has a w of its own (StyleGAN's space W+), and z is drawn once, to begin with.
+    each layer has its own w (StyleGAN's space W+), and z is drawn once, at the start.
 
     Attributes
     ----------

@@ -31,7 +31,7 @@ class Form:
     Attributes
     ----------
     shape : tuple of int
-        An image's (C, H, W). The synthesis begins at these sides halved as long as both stay whole and 4 or more: 4x4
+        An image's (C, H, W). The synthesis starts at these sides, halved while both stay integers and 4 or more: 4x4
         for images of 8x8, 16x16 and 32x32, 7x7 for those of 28x28.
     width : int
         Channels of every feature map.
@@ -122,21 +122,21 @@ class StyleNetwork(nn.Module):
         f : Tensor
             Float [m, width, H', W'], the features after layer n.
         styles : Tensor
-            Float [m, L - n + 1, latent], whose number says what n is.
+            Float [m, L - n + 1, latent], whose number gives n.
         """
         n = self.form.layers + 1 - styles.shape[1]
         images: Tensor = self.to_image(self._through(f, styles, n, self.form.layers), styles[:, -1])
         return images
 
     def _through(self, f: Tensor, styles: Tensor, first: int, last: int) -> Tensor:
-        """Return the features after layers ``first`` to ``last`` - 1, whose styles lead ``styles``."""
+        """Return the features after layers ``first`` to ``last`` - 1, which use the first of ``styles``."""
         for layer, w in zip(self.layers[first:last], styles.unbind(1), strict=False):
             f = layer(f, w)
         return f
 
 
 class MappingNetwork(nn.Module):
-    """w(z, c): z beside the class's embedding, through dense layers."""
+    """w(z, c): z concatenated with the class's embedding, through dense layers."""
 
     def __init__(self, classes: int, latent: int) -> None:
         super().__init__()
@@ -279,7 +279,7 @@ class Convolution(nn.Module):
 # ---- style weights -------------------------------------------------------------------------------
 # Trained weights of a style-based generator as text, and those for handwritten digits that come with the app.
 
-# It stands in the code, and not beside the weights, so that a run's fingerprint tells two priors apart.
+# It is in the code, not next to the weights, so that a run's fingerprint distinguishes two priors.
 _DIGITS_SHA256 = "ffa78611d359a20f9765c9595791e16a57a32584dd25d47a10991b26253429bc"
 
 
@@ -289,7 +289,7 @@ def encoded(network: StyleNetwork, about: str) -> bytes:
     Parameters
     ----------
     about : str
-        Where the weights come from, for whoever opens the file.
+        Where the weights come from, for a reader of the file.
 
     Raises
     ------
@@ -341,7 +341,7 @@ def _tensors(shapes: Mapping[str, Tensor], raw: bytes) -> dict[str, Tensor]:
     sizes = [math.prod(tensor.shape) for tensor in shapes.values()]
     if len(raw) != 2 * sum(sizes):
         raise ValueError(
-            f"the generator's weights are {len(raw)} bytes, and {2 * sum(sizes)} by its form"
+            f"the generator's weights are {len(raw)} bytes where its form has {2 * sum(sizes)}"
         )
     flat = torch.frombuffer(bytearray(raw), dtype=torch.float16).float()
     if not bool(flat.isfinite().all()):

@@ -47,7 +47,7 @@ def test_values_are_read_into_their_types() -> None:
 def test_a_relative_path_is_named_to_the_owner_alone(key: str) -> None:
     with pytest.raises(FederationError, match=f"{key} 'here' is relative") as caught:
         NodeConfig.of({key: "here"})
-    assert caught.value.told == (
+    assert caught.value.reported == (
         f"the node config's {key} is relative: its owner gives an absolute path"
     )
 

@@ -112,7 +112,7 @@ def test_a_folder_that_others_may_read_is_refused_and_left_as_it_is(
     message = f"others on this machine may read the state directory {state} .mode {mode:o}.: close it with chmod"
     with pytest.raises(FederationError, match=message) as caught, for_the_owner_alone(state):
         pass
-    assert str(tmp_path) not in caught.value.told
+    assert str(tmp_path) not in caught.value.reported
     reply = Site(small(method="fedavg"), **at(state)).roll_call()
-    assert str(reply.error.reason) == caught.value.told
+    assert str(reply.error.reason) == caught.value.reported
     assert stat.S_IMODE(state.stat().st_mode) == mode

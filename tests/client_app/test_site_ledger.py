@@ -69,7 +69,7 @@ def test_the_ledgers_head_goes_along_and_counts_only_where_they_are_public(
     site: Callable[..., Site], tmp_path: Path
 ) -> None:
     message = told(site().train("train"))
-    assert message == PrivacyReport((), whole=True, head=Ledger(tmp_path / "state").read().head)
+    assert message == PrivacyReport((), complete=True, head=Ledger(tmp_path / "state").read().head)
     site().train("train", record="20260102-000000-another-run")
     message = told(site("privacy.counts=public").train("train"))
     assert message.events == (Event("noisy", MULTIPLIER, steps=2),), "this run's alone, both rounds"
@@ -216,7 +216,7 @@ def test_an_older_copy_is_refused_once_the_server_has_seen_a_later_head(
     shutil.copytree(backup, state)
     for reply in (site().train("train", head=later), site().roll_call({"partition-0": later})):
         assert reply.error.reason == (
-            "this site's privacy ledger is older than the one that the server has seen"
+            "this site's privacy ledger is older than one that the server has seen"
         )
     assert Ledger(state).read().head.length == 1
     assert not site().roll_call({"partition-1": later}).has_error(), "another site's"

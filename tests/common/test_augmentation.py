@@ -144,7 +144,7 @@ def test_text_is_refused_before_anything_is_read() -> None:
 def test_images_too_small_to_be_reflected_are_refused() -> None:
     small = replace(describe("digits"), shape=(1, 4, 9))
     with pytest.raises(
-        ConfigError, match=r"an image's edge, which 4x9 has not: set topk.augment=none"
+        ConfigError, match=r"an image's edge, and 4x9 is too small: set topk.augment=none"
     ):
         check_augmentation("topk", settings(augment="flip_crop"), small)
     check_augmentation("topk", settings(), small)

@@ -53,7 +53,7 @@ def test_classes_of_one_image_stay_in_training() -> None:
 
 @pytest.mark.parametrize("share", [-0.1, 0.51, float("nan")])
 def test_share_out_of_range(share: float) -> None:
-    with pytest.raises(DataError, match=r"must lie in \[0, 0\.5\]"):
+    with pytest.raises(DataError, match=r"must be in \[0, 0\.5\]"):
         validation_split(np.array([0, 1]), share, 0)
 
 

@@ -142,8 +142,8 @@ def test_other_weights_than_those_stated_are_refused_and_a_server_hears_no_more(
     save_file(network().double().state_dict(), tmp_path / "net" / "net.safetensors")
     with pytest.raises(DataError, match="has SHA-256") as caught:
         _ = division(words, tmp_path / "data").dataset
-    assert "this site's log says why" in caught.value.told
-    assert "SHA-256" not in caught.value.told
+    assert "this site's log says why" in caught.value.reported
+    assert "SHA-256" not in caught.value.reported
 
 
 def test_a_site_reads_nothing_outside_its_data_root_and_fetches_nothing_unasked(

@@ -90,11 +90,11 @@ def test_what_is_no_image_is_named_with_its_reason_and_what_systems_leave_is_not
     with caplog.at_level("WARNING", "flwr"):
         dataset = read(tmp_path)
     assert {left.path: left.reason for left in dataset.skipped} == {
-        "train/stray.png": "lies outside the classes' folders",
+        "train/stray.png": "is outside the classes' folders",
         "train/red/empty.png": "empty",
         "train/red/gone.png": "no file that can be read",
         "train/red/half.png": "damaged (truncated)",
-        "train/red/more/deep.png": "lies in a folder below its class's",
+        "train/red/more/deep.png": "is in a folder below its class's",
         "train/red/notes.txt": "unknown ending '.txt'",
         "train/red/pipe.png": "no file that can be read",
         "train/red/text.jpg": "not an image of a known format",

@@ -217,9 +217,9 @@ NINE = ("user_data", "9")
         (put(*C, "x", 1, 9, to=float("nan")), "pixel 9 of image 1 is nan"),
         (put(*C, "y", 1, to=62), "user 'c': the label 62 is not in 0 to 61"),
         (put(*C, "y", 1, to=-1), "the label -1 is not in 0 to 61"),
-        (put(*C, "y", 1, to=3.0), "user 'c': a label is not a whole number"),
-        (put(*C, "y", 1, to="3"), "a label is not a whole number"),
-        (put(*C, "y", to=[True, False]), "a label is not a whole number"),
+        (put(*C, "y", 1, to=3.0), "user 'c': a label is not an integer"),
+        (put(*C, "y", 1, to="3"), "a label is not an integer"),
+        (put(*C, "y", to=[True, False]), "a label is not an integer"),
     ],
 )
 def test_a_damaged_shard_of_femnist_is_refused_by_name(
@@ -273,7 +273,7 @@ def test_a_damaged_shard_of_reddit_is_refused_by_name(
         (drop("vocab"), "has no 'vocab'"),
         (put("vocab", to=["a"]), "'vocab' is not an object"),
         (put("pad_symbol", to=1), "pad_symbol=1, where LEAF's has 0"),
-        (put("unk_symbol", to="1"), "'unk_symbol' is not a whole number"),
+        (put("unk_symbol", to="1"), "'unk_symbol' is not an integer"),
         (put("vocab", "a", to=3), "its 6 tokens are not numbered 0 to 5"),
         (put("vocab", "a", to="2"), "its 6 tokens are not numbered 0 to 5"),
         (put("vocab", "a", to=-1), "its 6 tokens are not numbered 0 to 5"),

@@ -154,7 +154,7 @@ def test_classes_and_constants_are_the_sets_unless_the_run_states_others(tmp_pat
         ({"train_images": np.zeros((30, 3, 8, 3))}, "either end could be the channels"),
         ({"train_images": np.zeros((30, 3, 0, 8))}, "its images are empty"),
         ({"train_images": np.full((30, 3, 8, 8), np.nan)}, "holds NaN"),
-        ({"train_images": np.full((30, 3, 8, 8), 1.5)}, "holds 1.5 to 1.5: floats must lie in 0"),
+        ({"train_images": np.full((30, 3, 8, 8), 1.5)}, "holds 1.5 to 1.5: floats must be in 0"),
         ({"train_images": np.full((30, 3, 8, 8), 300)}, "holds 300 to 300 as int64"),
         ({"train_images": np.zeros((30, 3, 9, 9), np.uint8)}, "are not of the training images' f"),
         ({"train_images": np.array(["a"] * 30)}, "must be an array of numbers, not of <U1"),
@@ -258,7 +258,7 @@ def test_pictures_become_one_size_and_grey_ones_colour_among_coloured_ones(
         (lambda a, b: None, "needs the arguments a, b"),
         (lambda: [1, 2], "returned a list"),
         (lambda: Pictures(([], [])), "holds no image"),
-        (lambda: Pictures((arrays()["train_images"], ["x"] * 30)), "is a str, not a whole number"),
+        (lambda: Pictures((arrays()["train_images"], ["x"] * 30)), "is a str, not an integer"),
         (
             lambda: {"train_images": [[1], [1, 2]], "train_labels": [0]},
             "is not an array of numbers",

@@ -225,7 +225,7 @@ def test_fedsynth_replays_it(small: Small) -> None:
 def test_methods_that_need_no_running_variances_say_so(
     small: Small, method: str, sentence: str
 ) -> None:
-    with pytest.raises(ConfigError, match=f"{sentence}.*a model of your own without batch norm"):
+    with pytest.raises(ConfigError, match=f"{sentence}.*your own model without batch norm"):
         run(small(method=method, set=f"{CONV} masking.rate=2"))
 
 

@@ -106,7 +106,7 @@ def test_a_ledger_that_was_touched_is_refused(tmp_path: Path, damage: str) -> No
     for use in (ledger.read, lambda: add(ledger, 4)):
         with pytest.raises(LedgerError) as caught:
             use()
-        assert str(tmp_path) not in caught.value.told
+        assert str(tmp_path) not in caught.value.reported
     assert (tmp_path / LEDGER).read_bytes() == before
 
 

@@ -114,7 +114,7 @@ def test_another_machine_is_told_nothing_of_a_table_that_the_run_does_not_name(
     path = write("kind,mine\nx,SECRET\n")
     with pytest.raises(DataError, match="'mine'") as raised:
         Division(resolve(tmp_path, f"data.file={path} data.label=kind")).dataset  # noqa: B018
-    assert raised.value.told.startswith("data.file is not a table that can be read")
+    assert raised.value.reported.startswith("data.file is not a table that can be read")
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_a_total_outside_of_what_sites_can_add_up_to_is_refused_unnamed() -> Non
     for place, value in [(0, 3 * form.most + 1), (-2, 4), (-2, 2), (-1, 4), (0, 2**31)]:
         bad = np.asarray(good).copy()
         bad[place] = value
-        with pytest.raises(PayloadError, match=r"outside of what 3 sites .* cannot be told"):
+        with pytest.raises(PayloadError, match=r"beyond what 3 sites .* unknown which"):
             form.total(bad, 3, base)
 
 
@@ -135,7 +135,7 @@ def test_a_bundle_has_updates_of_its_model_and_its_other_parts_as_they_are() -> 
 
 def test_whole_numbers_are_added_as_they_are() -> None:
     spec = TensorsSpec({"levels": TensorSpec((8, 5), 0, 255, torch.uint8)})
-    form = SumForm(spec, 3, 100, 1.0, whole=1 << 20)
+    form = SumForm(spec, 3, 100, 1.0, largest=1 << 20)
     numbers = torch.tensor([-(1 << 20), 0, 7, 1 << 20, -1])
     made = Tensors({"levels": numbers.view(torch.uint8).view(-1, 8).mT.contiguous()})
     words = np.zeros(form.numbers, form.dtype)

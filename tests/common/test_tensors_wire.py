@@ -88,7 +88,7 @@ def test_a_value_at_its_bound_is_within_it_whatever_the_dtype_makes_of_the_bound
     "form", [((2,), 3, 1), ((-1,), 0, 1), ((2,), math.nan, 1), ((2,), 0, 1, torch.complex64)]
 )
 def test_a_form_that_nothing_has_is_a_mistake_told_at_once(form: tuple[Any, ...]) -> None:
-    with pytest.raises(ValueError, match=r"no tensor is like this|travels as float32"):
+    with pytest.raises(ValueError, match=r"no tensor is like this|sent as float32"):
         TensorSpec(*form)
 
 

@@ -140,7 +140,7 @@ def test_the_release_says_which_it_is(written: Path, capsys: pytest.CaptureFixtu
     ("words", "message"),
     [
         (["resume_code=yes"], "resume_code must be accept"),
-        (["resume_code=accept"], "is of a run that is resumed"),
+        (["resume_code=accept"], "applies to a resumed run"),
     ],
 )
 def test_leave_is_given_in_one_word_and_of_a_record_alone(

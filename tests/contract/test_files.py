@@ -249,7 +249,7 @@ def outcome(reader: Reader, folder: Path) -> Any:
         return reader.read(folder)
     except NectarError as error:
         said = error
-    for text in (str(said), said.told):
+    for text in (str(said), said.reported):
         assert "\n" not in text
         assert text.isprintable()
     return None

@@ -393,7 +393,7 @@ def test_a_data_root_is_where_the_shared_set_is_looked_for(
     assert f"ok data mnist below {root}" in message
     code, message = doctor("--site", "--node-config", node, *MNIST, f"data-dir={tmp_path}")
     assert code == 1
-    assert "which lies outside of this site's data-root" in message
+    assert "which is outside of this site's data-root" in message
 
 
 def test_a_node_config_that_is_a_file(doctor: Doctor, own: Path, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_of_a_file_of_several_pages_one_is_read_that_is_named(tmp_path: Path) ->
     black, shown = np.zeros((SIDE, SIDE), np.int64), plane()
     path = tmp_path / "a.tif"
     picture(black).save(path, save_all=True, append_images=[picture(shown)])
-    with pytest.raises(Unreadable, match=r"a TIFF file of several pages: images.page says"):
+    with pytest.raises(Unreadable, match=r"several pages: choose one by images.page"):
         read(path)
     with pytest.raises(Unreadable, match=r"no page 3, which images.page asks for"):
         read(path, page="3")

@@ -114,7 +114,7 @@ def found(
             noise = torch.randn(summing.numbers, generator=numbers, dtype=torch.float64)
             noise *= summing.deviation(1)
             sums = sums + unpacked(noise, summing.d, summing.classes, as_long=True)
-        if not summing.noisy_whole:
+        if not summing.noisy_integers:
             sums = summing.received(summing.payload(sums))
         total = sums if total is None else total + sums
     assert total is not None

@@ -68,8 +68,8 @@ def test_a_sites_word_that_is_no_count_is_left_out() -> None:
         {**good, "images-sent": 0.5},
         {**good, "images-sent": 1e300},
     ]
-    assert Copies.told(bad) is None
-    assert Copies.told([good, *bad, good]) == Copies(10, 2, 4)
+    assert Copies.reported(bad) is None
+    assert Copies.reported([good, *bad, good]) == Copies(10, 2, 4)
     assert Copies.recorded([{"copies": None}, {}, {"copies": {"images": 3, "equal": "x"}}]) is None
 
 

@@ -37,7 +37,7 @@ DEEP = b"[" * 100_000
 
 PULLED = [
     (rewritten("ArrayChunk", npz), "array 0 .* is not an array as numpy.save writes one"),
-    (rewritten("ArrayChunk", lambda body: body[:-1]), "announces .* bytes .* came with it"),
+    (rewritten("ArrayChunk", lambda body: body[:-1]), "announces .* bytes .* follow"),
     (
         rewritten("ArrayChunk", lambda body: saved(np.array([{}]), pickles=True)),
         "header is not that",
@@ -58,8 +58,8 @@ PULLED = [
     (retyped("MetricRecord", "ArrayChunk"), "cannot be put together"),
     (retyped("Message", "RecordDict"), "cannot be put together"),
     (retyped("Array", "Unheard"), "cannot be put together"),
-    (rewritten("ConfigRecord", lambda body: b" " * 2**18), "beside the reply's arrays takes 26"),
-    (repeated(10_000), "arrays claim .* where .* is the most that was asked for"),
+    (rewritten("ConfigRecord", lambda body: b" " * 2**18), "the reply's metadata take 26"),
+    (repeated(10_000), "arrays claim .* where .* is the most that was requested"),
 ]
 
 
@@ -163,7 +163,7 @@ LARGE = Array(np.zeros(4_000_000, np.float32))
 SENT = [
     (arrays(ArrayRecord([np.zeros(7_500_000, np.float32)])), "take 30000128 bytes where"),
     (arrays(ArrayRecord({str(i): LARGE for i in range(99)})), "take 1584012672 bytes where"),
-    (arrays(claims("(1000000000000,)")), "announces 4000000000000 bytes of float32 where 8 came"),
+    (arrays(claims("(1000000000000,)")), "announces 4000000000000 bytes of float32, but 8 follow"),
     (arrays(claims("(" + "9" * 18 + ", " + "9" * 18 + ")")), "announces"),
     (arrays(claims("(" * 40 + ")" * 40)), "its header is not that of an array of numbers"),
     (arrays(ArrayRecord([np.array(["text"])])), "its header is not that of an array of numbers"),
@@ -180,8 +180,8 @@ SENT = [
         beside({"more": ConfigRecord({})}),
         "record 'more' where about, arrays, metrics, privacy were",
     ),
-    (beside({"about": ConfigRecord({"a": "x" * 2**18})}), "beside the reply's arrays takes 26"),
-    (beside({"about": MetricRecord({"a": [0] * 2**15})}), "beside the reply's arrays takes 26"),
+    (beside({"about": ConfigRecord({"a": "x" * 2**18})}), "the reply's metadata take 26"),
+    (beside({"about": MetricRecord({"a": [0] * 2**15})}), "the reply's metadata take 26"),
 ]
 
 
@@ -216,7 +216,7 @@ def test_what_stands_beside_the_arrays_is_bounded_in_sum(small: Small, method: s
     """No single one of the records is large, and Flower is not left to put all of them together."""
     line = run(small(method=method, rounds=1), Crowded, edits={}).metrics()[1]
     assert line["accepted"] == ["partition-0", "partition-2"]
-    assert re.search("beside the reply's arrays takes 26", line["rejected"]["partition-1"])
+    assert re.search("the reply's metadata take 26", line["rejected"]["partition-1"])
 
 
 def more(extra: Mapping[str, ConfigRecord | MetricRecord]) -> Any:
@@ -227,7 +227,7 @@ def more(extra: Mapping[str, ConfigRecord | MetricRecord]) -> Any:
 CROWDS = {
     "another name": (more({"x" * 99: ConfigRecord({})}), f"a record '{'x' * 64}' where"),
     "too many": (more({f"more-{i}": ConfigRecord({}) for i in range(9)}), "11 records where 8 is"),
-    "too large": (more({"about": ConfigRecord({"a": "x" * 2**18})}), "reply's arrays takes 26"),
+    "too large": (more({"about": ConfigRecord({"a": "x" * 2**18})}), "reply's metadata take 26"),
 }
 
 

@@ -79,7 +79,7 @@ def test_a_memory_that_is_gone_is_said_to_be(small: Small, monkeypatch: pytest.M
     second, third = (line["devices"] for line in record.metrics()[2:])
     assert [site for site, figures in second.items() if "memory-lost" in figures] == ["partition-1"]
     assert not [site for site, figures in third.items() if "memory-lost" in figures]
-    assert message == ["round 2: partition-1 no longer has what it remembered and began afresh"]
+    assert message == ["round 2: partition-1 lost its memory of past rounds and started afresh"]
 
 
 def test_a_damaged_memory_is_that_sites_rejection(small: Small) -> None:

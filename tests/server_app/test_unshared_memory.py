@@ -41,7 +41,7 @@ def on_another_machine(config: dict[str, Any], after: int, keeps: int = 0) -> An
 
 SENTENCE = (
     "partition-1 lacks what it remembered of its round {} of this run: the machines that simulate it do not share the "
-    "run's record, in which that lies; name a folder that all of them share (output-dir=/shared/runs), or simulate on "
+    "run's record, which stores it; name a folder that all of them share (output-dir=/shared/runs), or simulate on "
     "one machine"
 )
 
@@ -96,7 +96,7 @@ def test_a_real_site_that_lost_its_memory_goes_on_with_a_line(
         members.log_memory_loss(2, Upload(site, Weights({}), 10, {MEMORY_LOST: 1.0}))
 
     tell(SUPERLINK)
-    assert message == ["round 2: north no longer has what it remembered and began afresh"]
+    assert message == ["round 2: north lost its memory of past rounds and started afresh"]
     with pytest.raises(FederationError, match="north lacks what it remembered of its round 1"):
         tell(RAY)
     members.accepted_this_process.clear()  # its state was deleted before the run was continued, to let it begin afresh

@@ -204,6 +204,6 @@ def test_a_method_that_trains_on_no_images_has_no_such_section() -> None:
 def test_images_too_small_for_a_crop_are_refused_and_dsa_takes_them() -> None:
     tiny = replace(describe("digits"), shape=(1, 4, 4))
     cropped = ImageTrainingSettings(augment="flip_crop")
-    with pytest.raises(ConfigError, match=r"which 4x4 has not: set image_training.augment=none"):
+    with pytest.raises(ConfigError, match=r"and 4x4 is too small: set image_training.augment=none"):
         check_augmentation("image_training", cropped, tiny)
     check_augmentation("image_training", ImageTrainingSettings(augment="dsa"), tiny)

@@ -123,7 +123,7 @@ NONSENSE = {
         crowded(**{f"more-{i}": ConfigRecord({}) for i in range(9)}),
         "holds 11 records where 8",
     ),
-    "a long text": (about(more="x" * 2**18), "beside the reply's arrays takes 26"),
+    "a long text": (about(more="x" * 2**18), "the reply's metadata take 26"),
     "a name of bytes": (about(site=b"\xff"), "the site name"),
 }
 

@@ -253,9 +253,7 @@ def test_rubbish_for_as_many_as_may_lie_and_wrong_shares_fail_the_round_as_the_p
 def test_a_weight_that_is_no_sites_own_is_refused_where_all_weigh_alike(
     small: Small, more: int
 ) -> None:
-    with pytest.raises(
-        FederationError, match=r"round 2's .* outside of what 5 sites can add up to"
-    ):
+    with pytest.raises(FederationError, match=r"round 2's .* beyond what 5 sites can add up to"):
         lied(small, 5, {1: on_vector(weighing(more))})
 
 
@@ -263,7 +261,7 @@ def test_a_weight_that_is_no_sites_own_is_refused_where_all_weigh_alike(
 def test_with_counts_that_are_told_the_weight_is_their_sum(small: Small) -> None:
     """And an honest run weighs by them, as without masks."""
     words = "fedavg.weighting=counts privacy.counts=public"
-    with pytest.raises(FederationError, match="outside of what 5 sites can add up to"):
+    with pytest.raises(FederationError, match="beyond what 5 sites can add up to"):
         lied(small, 5, {1: on_vector(weighing(1))}, words)
     honest, _ = lied(small, 5, {}, words)
     plain = run(small(method="fedavg", rounds=3, set=f"federation.sites=5 {words}"))
@@ -286,7 +284,7 @@ def test_scaffold_and_feddyn_weigh_by_counts_that_are_told(small: Small) -> None
 @pytest.mark.extended
 def test_without_counts_the_most_that_a_site_has_is_typed_and_holds(small: Small) -> None:
     words = "fedavg.weighting=counts federation.max_examples=1000"
-    with pytest.raises(FederationError, match="outside of what 5 sites can add up to"):
+    with pytest.raises(FederationError, match="beyond what 5 sites can add up to"):
         lied(small, 5, {1: on_vector(weighing(5001))}, words)
 
 
@@ -329,7 +327,7 @@ def test_no_total_is_longer_than_its_sites_can_make_it(noise: float) -> None:
     for length in (long, of_length(320.0 * 5 * (1 + noise), form)):
         spoiled = form.words(np.concatenate([length, [5, 0]]))
         assert np.abs(length).max() <= 5 * form.most, "each number alone is one that can be"
-        with pytest.raises(PayloadError, match="outside of what 5 sites can add up to"):
+        with pytest.raises(PayloadError, match="beyond what 5 sites can add up to"):
             form.total(spoiled, 5, base)
 
 

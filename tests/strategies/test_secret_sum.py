@@ -325,7 +325,7 @@ def test_a_vector_of_another_round_or_of_rubbish_fails_the_round_unnamed(small: 
         return kept[0]
 
     with pytest.raises(
-        FederationError, match=r"round 3's .* outside of what 6 sites can add up to"
+        FederationError, match=r"round 3's .* beyond what 6 sites can add up to"
     ) as failed:
         run(config, TamperedGrid, tampers={1: _vector(replay)})
     assert "partition-1" not in str(failed.value)

@@ -72,7 +72,7 @@ def test_its_images_judge_nothing_and_are_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("server data.validation=0", "data.validation=0 of 1437 is none: set data.validation above 0"),
+        ("server data.validation=0", "data.validation=0 of 1437 is no image: set data.validation above 0"),
         ("server data.validation_at=sites", "data.validation_at=sites leaves it none"),
         ("fedssyn fedssyn.inner=server", "inner=server learns from no site's images"),
     ],

@@ -35,7 +35,7 @@ def test_a_site_cannot_tell_of_other_events_with_each_reply() -> None:
     ):
         spending.take("a", PrivacyReport(kinds(1, first=900)))
     assert spending.events["a"] == known
-    spending.take("a", PrivacyReport(kinds(1, first=900), whole=True))
+    spending.take("a", PrivacyReport(kinds(1, first=900), complete=True))
     assert spending.events["a"] == kinds(1, first=900)
 
 
@@ -52,7 +52,7 @@ def test_no_events_hold_a_round_up(monkeypatch: pytest.MonkeyPatch) -> None:
     for server_round, site in itertools.product(range(2), range(5)):
         first = 1 + 1000 * server_round + 100 * site
         events = kinds(MOST_EVENTS if site else 1, first, 4.0, 10**5)
-        spending.take(f"site-{site}", PrivacyReport(events, whole=True))
+        spending.take(f"site-{site}", PrivacyReport(events, complete=True))
         if site == 4:
             assert all(line["epsilon"] for line in spending_lines(spending, DELTA).values())
     assert len(asked) == 10
@@ -66,7 +66,7 @@ def test_in_a_crowd_who_tells_of_many_kinds_has_no_epsilon_and_the_others_have_t
     spending = PrivacyBudgetUsage()
     for i in range(1000):
         spending.take(f"site-{i}", PrivacyReport(kinds(2, first=1 + i)))
-    spending.take("site-7", PrivacyReport(kinds(MOST_EVENTS), whole=True))
+    spending.take("site-7", PrivacyReport(kinds(MOST_EVENTS), complete=True))
     lines = spending_lines(spending, DELTA)
     assert {site for site, line in lines.items() if line["epsilon"] is None} == {"site-7"}
     assert spending_lines(spending, DELTA, {"site-7"})["site-7"]["epsilon"] is not None

@@ -115,7 +115,7 @@ def test_no_example_moves_both_sums_by_more_than_the_sensitivity_and_one_does():
 
 
 def test_whole_rows_have_the_same_total_bit_for_bit_over_any_division_and_order():
-    rows = Rows(torch.tensor([2.0, 0.5, 0.1], dtype=torch.float64), whole=16)
+    rows = Rows(torch.tensor([2.0, 0.5, 0.1], dtype=torch.float64), steps=16)
     draws = torch.Generator().manual_seed(4)
     x = rows.of(torch.randn(400, 3, generator=draws, dtype=torch.float64))
     labels = torch.randint(3, (400,), generator=draws)

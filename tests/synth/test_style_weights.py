@@ -84,8 +84,8 @@ def test_weights_of_another_form_are_refused() -> None:
     held = len(base64.b64decode(record()["weights"]))
     for width in (5, 10**6):
         sentence = refusal({**record(), "form": {**record()["form"], "width": width}})
-        assert sentence.startswith(f"the generator's weights are {held} bytes, and ")
-    assert "bytes, and" in refusal({**record(), "weights": record()["weights"][:-4]})
+        assert sentence.startswith(f"the generator's weights are {held} bytes where ")
+    assert "bytes where" in refusal({**record(), "weights": record()["weights"][:-4]})
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

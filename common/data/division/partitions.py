@@ -33,13 +33,13 @@ def partition(
     seed: int,
     owners: Labels | None = None,
     *,
-    whole: bool = False,
+    together: bool = False,
 ) -> Parts:
     """Divide a training set over ``clients``: K sorted arrays of indices into ``labels``, disjoint and none empty.
 
-    Together they are all of them, but for kind natural with fewer clients than owners. ``labels`` [n] are those left
+    They cover all of them, except for kind natural with fewer clients than owners. ``labels`` [n] are those left
     after the validation share, of text what its stratified cuts go by; ``owners`` [n] say for kind natural whose each
-    sample is, and with ``whole`` nobody's are divided, whatever the kind. Equal arguments give equal parts.
+    sample is, and with ``together`` an owner's samples stay together, with any kind. Equal arguments give equal parts.
     """
     if clients < 1 or clients > len(labels):
         raise DataError(
@@ -50,7 +50,7 @@ def partition(
     if settings.kind == "natural":
         return _natural(owners, clients, rng)
     order, owner = _RULES[settings.kind](labels, clients, settings, rng)
-    if whole and owners is not None:
+    if together and owners is not None:
         return _whole(labels, order, owner, clients, settings, owners, rng)
     by_client = np.lexsort((order, owner))
     return Parts(order[by_client], np.cumsum(np.bincount(owner, minlength=clients)))
@@ -65,14 +65,14 @@ def _whole(
     owners: Labels,
     rng: np.random.Generator,
 ) -> Parts:
-    """Deal whole groups so that each client has about what the rule gives it of each class."""
+    """Deal complete groups so that each client has about what the rule gives it of each class."""
     classes = int(labels.max(initial=0)) + 1
     wanted = np.bincount(owner * classes + labels[order], minlength=clients * classes)
     parts = Groups(labels, owners).deal(wanted.reshape(clients, classes), rng)
     smallest = min(len(part) for part in parts)
     if settings.kind in _SIZED and smallest < settings.min_size:
         raise DataError(
-            f"with groups kept whole a site has {smallest} samples, fewer than partition.min_size="
+            f"with undivided groups a site has {smallest} samples, fewer than partition.min_size="
             f"{settings.min_size}: set partition.min_size to {smallest} or less, or lower federation.sites"
         )
     return parts
@@ -86,7 +86,7 @@ def _natural(owners: Labels | None, clients: int, rng: np.random.Generator) -> P
     if owners is None:
         raise DataError(
             "partition.kind=natural needs a data set whose samples have owners, such as a writer or a user: choose "
-            f"{', '.join(NATURAL)}, a set of your own with data.group or images.group, or another partition.kind"
+            f"{', '.join(NATURAL)}, your own set with data.group or images.group, or another partition.kind"
         )
     present, sizes = np.unique(owners, return_counts=True)
     if clients > len(present):
@@ -221,14 +221,14 @@ def _draws(totals: Indices, clients: int, alpha: float, rng: np.random.Generator
     A gamma variate of a small alpha is nothing in floats; its logarithm, log Gamma(alpha + 1) + log(U) / alpha, is
     not. Normalised over those still open it is a Dirichlet over them.
     """
-    whole = int(totals.sum())
+    examples = int(totals.sum())
     counts = np.zeros((_AT_A_TIME, clients, len(totals)), dtype=np.int64)
     held = np.zeros((_AT_A_TIME, clients), dtype=np.int64)
     for label in np.flatnonzero(totals):
         logs = np.log(rng.standard_gamma(alpha + 1, held.shape))
         with np.errstate(over="ignore"):
             logs += np.log1p(-rng.random(held.shape)) / alpha
-        logs[held * clients >= whole] = -np.inf
+        logs[held * clients >= examples] = -np.inf
         largest = logs.max(axis=1, keepdims=True)
         if not np.isfinite(largest).all():
             raise _too_extreme(alpha)
@@ -258,7 +258,7 @@ def _by_class(
     if clients * wanted < len(present):
         raise DataError(
             f"{clients} sites with {wanted} classes each leave some of the {len(present)} "
-            f"classes to nobody; set partition.classes_per_client to {-(-len(present) // clients)} "
+            f"classes to no site; set partition.classes_per_client to {-(-len(present) // clients)} "
             "or more, or raise federation.sites"
         )
     holds = np.zeros((clients, len(present)), dtype=np.bool_)
@@ -327,7 +327,7 @@ def class_counts(labels: Labels, parts: Sequence[Indices], classes: int) -> Indi
 
 
 def lacking(labels: Labels, classes: Sequence[str], what: str) -> str:
-    """Return a sentence on the classes without a sample among ``labels``, by which a model is judged; else nothing."""
+    """Return a sentence on the classes without a sample among ``labels``, by which a model is evaluated; else empty."""
     counts = np.bincount(labels, minlength=len(classes))
     absent = [classes[label] for label in np.flatnonzero(counts == 0).tolist()]
     if not absent or not len(labels):
@@ -397,7 +397,7 @@ def draw_until_large_enough(
 ) -> Indices:
     """Repeat a draw of counts [K, classes] until every client has ``min_size`` images.
 
-    A client without any image is refused whatever ``min_size`` says.
+    A client without any image is refused for any ``min_size``.
     """
     least = max(1, settings.min_size)
     if clients * least > images:

@@ -1,4 +1,4 @@
-"""Stratified cuts (validation, hold-outs, the test split of digits), which leave groups whole."""
+"""Stratified cuts (validation, hold-outs, the test split of digits), which do not divide groups."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def validation_split(
     each class at least, where it has more than that. The same labels [n], share and seed give the same cut.
     """
     if not 0 <= share <= 0.5:
-        raise DataError(f"a share of {share} cannot be held back: it must lie in [0, 0.5]")
+        raise DataError(f"a share of {share} cannot be held back: it must be in [0, 0.5]")
     rng, count = numpy_generator(seed, "validation"), round(share * len(labels))
     least = least if share else 0
     if groups is not None and share:
-        whole = Groups(labels, groups)
-        held = whole.cut(_apportion(np.bincount(whole.strata[whole.of]), count, least), rng)
+        by = Groups(labels, groups)
+        held = by.cut(_apportion(np.bincount(by.strata[by.of]), count, least), rng)
     else:
         held = stratified_mask(labels, count, rng.permutation(len(labels)), least)
     return np.flatnonzero(~held), np.flatnonzero(held)
@@ -96,7 +96,7 @@ def _apportion(totals: Indices, count: int, least: int = 0) -> Indices:
 
 
 class Parts(Sequence[Indices]):
-    """K arrays of positions, as views that are made when they are asked for.
+    """K arrays of positions, as views that are made on access.
 
     All are in ``positions``, int64 [n], the first part's, the second's and so on; ``ends`` [K] says where each ends.
     """
@@ -110,7 +110,7 @@ class Parts(Sequence[Indices]):
         return cls(np.concatenate(parts), np.cumsum([len(part) for part in parts]))
 
     def within(self, positions: Indices) -> Parts:
-        """Return the parts of a whole of which these number the ``positions``, int64 [m]."""
+        """Return the parts, which index ``positions``, as indices into what those index, int64 [m]."""
         return Parts(positions[self._positions], self._ends)
 
     def without(self, positions: Indices) -> Parts:
@@ -136,7 +136,7 @@ class Parts(Sequence[Indices]):
 
 
 # ---- groups --------------------------------------------------------------------------------------
-# Samples that belong together, as those of one patient: who they are, and cuts that leave them whole.
+# Samples that belong together, as those of one patient: who they are, and cuts that do not divide them.
 
 log = logging.getLogger("flwr")
 
@@ -155,7 +155,7 @@ def on_both_sides(train: Iterable[str], test: Iterable[str]) -> tuple[int, int]:
 
 
 def warn_of_shared(both: int, number: int, where: object) -> None:
-    """Say loudly that groups are ``on_both_sides``, if any is."""
+    """Warn of groups that are ``on_both_sides``, if there are any."""
     if both:
         log.warning(
             "%s: %d of %d groups are in training and in test, so that the test accuracy includes groups seen in "
@@ -176,7 +176,7 @@ class Groups:
         self.strata: Labels = self.counts.argmax(1)
 
     def cut(self, quotas: Indices, rng: np.random.Generator) -> NDArray[np.bool_]:
-        """Mark whole groups with about ``quotas`` [classes] samples of each stratum, drawn by ``rng``: bool [n].
+        """Mark complete groups with about ``quotas`` [classes] samples of each stratum, drawn by ``rng``: bool [n].
 
         A stratum of which something is wanted gets one group at least, and keeps one; a group of more than twice what
         is wanted is taken last.
@@ -196,14 +196,14 @@ class Groups:
         return marked[self.of]
 
     def deal(self, wanted: Indices, rng: np.random.Generator) -> Parts:
-        """Deal whole groups, the largest first, each to the client that lacks most of what the group has.
+        """Deal complete groups, the largest first, each to the client that lacks most of what the group has.
 
         ``wanted``, int64 [clients, classes], is what each would have if samples could be dealt one by one.
         """
         clients = len(wanted)
         if len(self.sizes) < clients:
             raise DataError(
-                f"{len(self.sizes)} groups that are kept whole cannot be divided over {clients} sites: set "
+                f"{len(self.sizes)} undivided groups cannot be dealt over {clients} sites: set "
                 f"federation.sites to {len(self.sizes)} or less"
             )
         lacks = wanted.astype(np.float64)
@@ -213,7 +213,7 @@ class Groups:
             client = int((lacks @ self.counts[group]).argmax())
             lacks[client] -= self.counts[group]
             given[group], number[client] = client, number[client] + 1
-        for empty in np.flatnonzero(number == 0):  # gets the smallest group of whoever has most
+        for empty in np.flatnonzero(number == 0):  # gets the smallest group of the client with most
             richest = int(number.argmax())
             theirs = np.flatnonzero(given == richest)
             given[theirs[self.sizes[theirs].argmin()]] = empty

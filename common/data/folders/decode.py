@@ -31,8 +31,8 @@ _CGROUP = (
 
 @cache
 def most_pixels() -> int:
-    """Return the pixels of the largest picture that is decoded here; the same whatever else the machine does."""
-    pillows = 1024**3 // 4 // 3  # as Pillow has it, whatever somebody set there
+    """Return the pixels of the largest picture that is decoded; it does not depend on the machine."""
+    pillows = 1024**3 // 4 // 3  # as Pillow has it, whatever it was set to
     return min(pillows, int(memory_bytes() * _SHARE) // _BYTES_A_PIXEL)
 
 
@@ -49,7 +49,7 @@ def memory_bytes() -> int:
 
 @contextmanager
 def bounded(what: str) -> Iterator[None]:
-    """While this lasts, whoever opens a picture that is too large gets Pillow's error, which becomes a sentence."""
+    """While this lasts, opening a picture that is too large raises Pillow's error, which becomes a sentence."""
     before = Image.MAX_IMAGE_PIXELS
     # Pillow warns above it, and raises above twice that
     Image.MAX_IMAGE_PIXELS = most_pixels() // 2
@@ -89,12 +89,12 @@ _TOO_LARGE = "too many pixels to be safe to decode"
 
 
 class Unreadable(Exception):
-    """A file that is no image that can be used; the message says why and quotes nothing of its content."""
+    """A file that is not a usable image; the message gives the reason and quotes nothing of its content."""
 
 
 @cache
 def reads_heif() -> bool:
-    """Return whether pillow-heif is installed; it tells Pillow how such files are read."""
+    """Return whether pillow-heif is installed; importing it lets Pillow read such files."""
     try:
         importlib.import_module("pillow_heif").register_heif_opener()
     except (ImportError, OSError):  # one that is there may lack a library of the system's
@@ -114,9 +114,9 @@ def read_image(
 
     The image is turned as its EXIF orientation says; what is transparent is seen on white. Grey is repeated for
     three channels, colour becomes ITU-R 601 luma for one. A 16-bit greyscale file is scaled from
-    ``settings.black`` to ``settings.white``, or to the end of its bits' range, whatever values it holds. One that would
+    ``settings.black`` to ``settings.white``, or to the end of its bits' range, regardless of its values. One that would
     be decoded to more than ``most_pixels`` is not used, nor is a TIFF file of several pages unless
-    ``settings.page`` says which.
+    ``settings.page`` selects one.
     """
     heif = path.suffix.lower() in HEIF_ENDINGS and reads_heif()
     formats = (*_FORMATS, "HEIF") if heif else _FORMATS
@@ -146,7 +146,7 @@ def read_image(
 def _is_cut(image: Image.Image, path: Path) -> bool:
     """Return whether a JPEG's scan ends early although its end is marked: the decoder leaves what is missing grey.
 
-    Bytes that follow the end of a whole scan change nothing.
+    Bytes after the end of a complete scan change nothing.
     """
     last = np.asarray(image.getpixel((image.width - 1, image.height - 1)), dtype=np.float64)
     if (abs(last - _GREY) > 1).any():
@@ -177,7 +177,7 @@ def _frame(image: Image.Image, settings: ImagesSettings, most_pixels: int) -> Im
             raise Unreadable(f"no page {settings.page}, which images.page asks for")
         pages = [pages[int(settings.page) - 1]]
     if len(pages) > 1 and not settings.page:
-        raise Unreadable("a TIFF file of several pages: images.page says which")
+        raise Unreadable("a TIFF file of several pages: choose one by images.page")
     sums, mode = np.zeros(()), ""
     for page in pages:
         image.seek(page)

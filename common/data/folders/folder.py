@@ -43,7 +43,7 @@ from common.storage.limits import ANYWHERE, Bounds, check_deadline
 log = logging.getLogger("flwr")
 
 TRAIN = "train"
-#: the names under which a test split may lie beside train/; the first that is there is taken
+#: the names under which a test split may have next to train/; the first that exists is taken
 TEST = ("test", "val", "validation")
 
 _HIDDEN = {"thumbs.db", "desktop.ini", "__macosx"}
@@ -52,7 +52,7 @@ _NAMED = 5
 
 @dataclass(frozen=True)
 class ImageFile:
-    """A file that should be an image: its place below the folder, its label, and what tells it from a changed one."""
+    """A file that should be an image: its path below the folder, its label, and what changes when it does."""
 
     path: str
     label: int
@@ -63,19 +63,19 @@ class ImageFile:
 
 @dataclass(frozen=True)
 class Listing:
-    """A split's files in the order of their labels and names, and those that are none of it."""
+    """A split's files in the order of their labels and names, and those left out."""
 
     files: tuple[ImageFile, ...] = ()
     skipped: tuple[Skipped, ...] = ()
 
     def fingerprint(self) -> str:
-        """Return what tells this listing from one of other or changed files."""
+        """Return what distinguishes this listing from one of other or changed files."""
         lines = [f"{f.path}\0{f.label}\0{f.size}\0{f.modified}" for f in self.files]
         lines += [f"{skipped.path}\0{skipped.reason}" for skipped in self.skipped]
         return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()
 
 
-#: what ``images.group`` says of pictures that lie in a folder a group, below their class's
+#: what ``images.group`` is for pictures in a folder per group, below their class's
 FOLDER = "folder"
 
 #: the training split of a folder that holds the classes' folders directly
@@ -115,7 +115,7 @@ def list_split(folder: Path, split: str, classes: Sequence[str], group: str = ""
     known = frozenset(classes)
     for entry in entries(folder / split):
         if not entry.is_dir():
-            skipped.append(_skip(folder, entry, "lies outside the classes' folders"))
+            skipped.append(_skip(folder, entry, "is outside the classes' folders"))
             continue
         name = class_name(entry.name)
         if name not in known:
@@ -140,7 +140,7 @@ def list_split(folder: Path, split: str, classes: Sequence[str], group: str = ""
 
 
 def entries(folder: Path) -> list[Path]:
-    """Return what is in ``folder``, sorted by name, without what systems leave behind."""
+    """Return the entries of ``folder``, sorted by name, without the files of operating systems."""
     try:
         found = sorted(folder.iterdir(), key=lambda path: os.fsencode(path.name))
     except OSError as error:
@@ -149,12 +149,12 @@ def entries(folder: Path) -> list[Path]:
 
 
 def _group_of(entry: Path, path: Path, rule: str) -> tuple[str, str]:
-    """Return the name of the group of a file behind ``entry`` of a class's folder, and why there is none."""
+    """Return the name of the group of a file behind ``entry`` of a class's folder, and why it has no group."""
     if not rule:
         return "", ""
     if rule == FOLDER:
         if not entry.is_dir():
-            return "", "lies in no group's folder (images.group=folder)"
+            return "", "is in no group's folder (images.group=folder)"
         return unicodedata.normalize("NFC", entry.name), ""
     found = _named_by(rule).fullmatch(path.name)
     if found is None:
@@ -164,18 +164,18 @@ def _group_of(entry: Path, path: Path, rule: str) -> tuple[str, str]:
 
 @cache
 def _named_by(rule: str) -> re.Pattern[str]:
-    """Return what matches the files' names that ``images.group`` describes, the group's in parentheses."""
+    """Return the pattern of file names that ``images.group`` describes, with the group's name in parentheses."""
     parts = [re.escape(part) for part in re.split(r"(\*|\{group\})", rule)]
     wild = {r"\*": ".*?", r"\{group\}": "(.+?)"}
     return re.compile("".join(wild.get(part, part) for part in parts), re.DOTALL)
 
 
 def _candidates(entry: Path, *, nested: bool = False) -> Iterator[tuple[Path, str]]:
-    """Yield the files behind an entry of a class's folder, each with why it is none to be read (or nothing)."""
+    """Yield the files behind an entry of a class's folder, each with the reason to skip it (or nothing)."""
     if entry.is_dir():
         for inner in entries(entry) if not entry.is_symlink() else ():
             for path, reason in _candidates(inner, nested=nested):
-                yield path, reason if nested else "lies in a folder below its class's"
+                yield path, reason if nested else "is in a folder below its class's"
         return
     if not entry.is_file():
         yield entry, "no file that can be read"
@@ -202,7 +202,7 @@ def _unknown_class(entry: Path, name: str, classes: Sequence[str]) -> DataError:
     return DataError(
         f"{printable(str(entry))} is a folder of no known class{hint}: images.classes has {', '.join(classes)}; "
         "rename or remove the folder, or give every site the longer list",
-        told="the folder of images holds a folder of a class that is not in images.classes: its owner renames or "
+        reported="the folder of images holds a folder of a class that is not in images.classes: its owner renames or "
         "removes it, or every site is given the longer list",
     )
 
@@ -230,25 +230,25 @@ _CUT = 2  # another number makes every cut be made again
 
 @dataclass(frozen=True)
 class Holdout:
-    """What share of the training images becomes the test split if there is none, the run's seed, and what is whole."""
+    """The share of training images that becomes a missing test split, the seed, and whether owners stay undivided."""
 
     share: float = 0.0
     seed: int = 0
-    whole: bool = True  # whether samples of one owner or group stay together
+    undivided: bool = True  # whether samples of one owner or group stay together
 
 
 def with_test(
     stored: Stored, name: str, roots: Sequence[Path], holdout: Holdout, mode: int
 ) -> Stored:
-    """Return ``stored`` with a test split: its own, else one cut off its training split, in a store of its own."""
+    """Return ``stored`` with a test split: its own, else one cut off its training split, in a separate store."""
     if len(stored.test) or not holdout.share or not len(stored.train):
         return stored
-    divided = [] if holdout.whole else ["divided"]
+    divided = [] if holdout.undivided else ["divided"]
     source = digest_of([_CUT, stored.checksum, holdout.share, holdout.seed, *divided])
 
     def cut() -> Contents:
         learned, held_out = (stored.train.at(part) for part in test_split(stored.train, holdout))
-        held_out = Split(held_out.images, held_out.labels)  # whose groups are nobody's
+        held_out = Split(held_out.images, held_out.labels)  # without groups
         return Contents(learned, held_out, stored.skipped, stored.about)
 
     return shared_store(f"{name}-test-{source[:8]}", roots, source, cut, mode)
@@ -257,7 +257,7 @@ def with_test(
 def test_split(train: Split, holdout: Holdout) -> tuple[Indices, Indices]:
     """Return the sorted positions of what stays to learn from and of what becomes the test split."""
     seed = derive(holdout.seed, "test")
-    groups = train.owners if holdout.whole else None
+    groups = train.owners if holdout.undivided else None
     return validation_split(train.labels, holdout.share, seed, groups, least=1)
 
 
@@ -278,7 +278,7 @@ def read_central(
     if not settings.folder:
         raise DataError(
             f"dataset={info.name} names no folder: set images.folder to the one that holds train/<class>/* and "
-            "test/<class>/*; where every site has images of its own, set evaluation.on=sites or none"
+            "test/<class>/*; where every site has its own images, set evaluation.on=sites or none"
         )
     folder = bounds.inside(data_dir / Path(settings.folder).expanduser(), "images.folder")
     bounds.links_inside(folder, "images.folder")
@@ -311,7 +311,7 @@ def read_site(
     if not folder.is_dir():
         raise DataError(
             f"there is no folder {folder}: name the one that holds <class>/*",
-            told="the folder of images that this site's node config names is not there",
+            reported="the folder of images that this site's node config names is not there",
         )
     listing = list_split(folder, site_split(folder, settings), settings.names, settings.group)
     roots = store_roots(keep) if keep else store_roots()
@@ -323,7 +323,7 @@ def read_site(
 
 
 def site_split(folder: Path, settings: ImagesSettings) -> str:
-    """Return where in a site's own folder the classes' folders lie."""
+    """Return the folder of the classes' folders in a site's own folder."""
     nested = TRAIN not in settings.names and (folder / TRAIN).is_dir()
     return TRAIN if nested else PLAIN
 
@@ -331,7 +331,7 @@ def site_split(folder: Path, settings: ImagesSettings) -> str:
 def _no_images(folder: Path) -> DataError:
     return DataError(
         f"{folder} holds no image that can be used: put some into {folder}/<class>/",
-        told="the folder of images holds none that can be used",
+        reported="the folder of images holds no usable image",
     )
 
 
@@ -360,7 +360,7 @@ def _stored(
     settings: ImagesSettings,
     roots: Sequence[Path],
 ) -> Stored:
-    """Return the folder's store, built if there is none; refuse a folder with too much that is not an image."""
+    """Return the folder's store, built if missing; refuse a folder with too much that is not an image."""
     fingerprints = [listing.fingerprint() for listing in listings]
     source = digest_of([_DECODER, _form(settings), *fingerprints])
 
@@ -382,7 +382,7 @@ def _stored(
         raise DataError(
             f"{bad} of {files} files below {folder} cannot be used ({by_reason(stored.skipped)}), more than "
             f"images.max_bad={settings.max_bad:g} allows: mend or remove them, or raise it; `nectar data` names them",
-            told=f"more of the folder's files cannot be used than images.max_bad={settings.max_bad:g} allows",
+            reported=f"more of the folder's files cannot be used than images.max_bad={settings.max_bad:g} allows",
         )
     return stored
 
@@ -405,7 +405,7 @@ def decode_listing(
             except Unreadable as error:
                 skipped.append(Skipped(printable(file.path), str(error)))
         spool.flush()
-        whole = (len(labels), *shape)
-        images = np.memmap(spool, dtype, "r", shape=whole) if labels else np.empty(whole, dtype)
+        size = (len(labels), *shape)
+        images = np.memmap(spool, dtype, "r", shape=size) if labels else np.empty(size, dtype)
     owners = group_ids(groups) if settings.group else None
     return Split(images, np.array(labels, dtype=np.int64), owners), skipped

@@ -84,7 +84,7 @@ NAMES: tuple[str, ...] = tuple(_KNOWN)
 def describe(name: str, images: ImagesSettings | None = None) -> DatasetInfo:
     """Return the description of the data set ``name``, without touching a file.
 
-    A set of one's own is described by reading it: ``load`` does so.
+    User data are described by reading them: ``load`` does so.
     """
     if name in _KNOWN:
         keys = [
@@ -93,7 +93,7 @@ def describe(name: str, images: ImagesSettings | None = None) -> DatasetInfo:
         if keys:
             raise DataError(
                 f"dataset={name} is not a folder of images: leave {' and '.join(keys)} out, or choose dataset=images "
-                "for folders of your own"
+                "for your folders"
             )
         return _KNOWN[name]
     if kind_of(name):

@@ -88,7 +88,7 @@ def _images(user: User) -> Images:
 def _labels(user: User) -> Labels:
     labels = _numbers(user.y)
     if labels is None or labels.dtype.kind != "i" or labels.shape != (len(user.y),):
-        raise DataError(f"{user.place}: a label is not a whole number; {REMEDY}")
+        raise DataError(f"{user.place}: a label is not an integer; {REMEDY}")
     wrong = (labels < 0) | (labels >= _CLASSES)
     if wrong.any():
         raise DataError(
@@ -114,7 +114,7 @@ REMEDY = "copy it again or make it with LEAF's own scripts (preprocess.sh of its
 
 @dataclass(frozen=True, eq=False)
 class User:
-    """What one shard holds of one user."""
+    """One user's samples in one shard."""
 
     name: str
     place: str
@@ -125,7 +125,7 @@ class User:
 def read_users(path: Path) -> Iterator[User]:
     """Yield the users of a shard in its own order.
 
-    It is a JSON object ``{"users": [id], "num_samples": [n], "user_data": {id: {"x": [...], "y": [...]}}}``; whatever
+    It is a JSON object ``{"users": [id], "num_samples": [n], "user_data": {id: {"x": [...], "y": [...]}}}``; any
     else it has is ignored.
     """
     shard = read_object(path)
@@ -168,7 +168,7 @@ def entry(content: dict[str, Any], key: str, kind: type, place: object) -> Any:
         raise DataError(f"{place} has no {key!r}; {REMEDY}")
     value = content[key]
     if not isinstance(value, kind) or isinstance(value, bool):
-        wanted = {dict: "an object", list: "a list", int: "a whole number"}[kind]
+        wanted = {dict: "an object", list: "a list", int: "an integer"}[kind]
         raise DataError(f"{place}: {key!r} is not {wanted}; {REMEDY}")
     return value
 
@@ -179,7 +179,7 @@ def entry(content: dict[str, Any], key: str, kind: type, place: object) -> Any:
 Tokens = NDArray[np.int32]
 
 WHOLE, FREQUENT = 9_999, 2_000
-"""Tokens of the whole vocabulary, and of its beginning that reddit2k knows."""
+"""Tokens of the full vocabulary, and of the part of it that reddit2k uses."""
 
 
 def read_reddit(
@@ -246,9 +246,9 @@ def _ids(sequences: list[Any], vocabulary: Mapping[str, int], user: User) -> Tok
 
 def _flat(sequences: list[Any], kind: type, user: User) -> list[Any]:
     """Return the items of sequences in a row, once each has ten of the right kind."""
-    whole = all(isinstance(s, list) and len(s) == TOKENS for s in sequences)
-    flat = list(chain.from_iterable(sequences)) if whole else []
-    if not whole or not all(type(item) is kind for item in flat):
+    complete = all(isinstance(s, list) and len(s) == TOKENS for s in sequences)
+    flat = list(chain.from_iterable(sequences)) if complete else []
+    if not complete or not all(type(item) is kind for item in flat):
         wanted = "tokens" if kind is str else "marks"
         raise DataError(f"{user.place}: a sequence is not {TOKENS} {wanted}; {REMEDY}")
     return flat

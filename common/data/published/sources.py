@@ -1,6 +1,6 @@
 """The files of each data set, and the checksums of those that are published.
 
-CIFAR's are torchvision's own; torchvision knows those of MNIST's archives, here are those of the
+CIFAR's are torchvision's own; torchvision knows those of MNIST's archives, these are those of the
 unpacked files.
 """
 
@@ -46,7 +46,7 @@ class SourceFile:
 class PlacedSource:
     """Files that are made or put below the data directory and never downloaded; no checksum of them is published.
 
-    ``read`` is given the files of each of the ``patterns``, sorted; ``origin`` says how one comes by them.
+    ``read`` is given the files of each of the ``patterns``, sorted; ``origin`` says how to get them.
     """
 
     origin: str
@@ -54,11 +54,11 @@ class PlacedSource:
     read: Callable[..., tuple[Split, Split]]
 
     def paths(self, data_dir: Path) -> list[Path]:
-        """Return where its files lie, as far as they are there."""
+        """Return the paths of those of its files that exist."""
         return [path for found in self._found(data_dir) for path in found]
 
     def missing(self, data_dir: Path) -> list[SourceFile]:
-        """Return what is not below ``data_dir``; the files of a pattern count as one."""
+        """Return the names of files missing below ``data_dir``; the files of a pattern count as one."""
         found = zip(self.patterns, self._found(data_dir), strict=True)
         return [SourceFile(pattern) for pattern, files in found if not files]
 
@@ -68,7 +68,7 @@ class PlacedSource:
         return self.read(*self._found(data_dir))
 
     def fingerprint(self, data_dir: Path) -> str:
-        """Return what tells a store of these files from one of others or changed ones; DataError if one is missing."""
+        """Return what identifies the store of exactly these files; DataError if one is missing."""
         self._require(data_dir)
         lines = [f"leaf {_READER}"]
         for path in self.paths(data_dir):
@@ -96,7 +96,7 @@ class DownloadSource:
     read: Callable[[Path, tuple[SourceFile, ...]], tuple[Split, Split]]
 
     def paths(self, data_dir: Path) -> list[Path]:
-        """Return where its files lie, if they are there."""
+        """Return the paths of its files, if they exist."""
         return [data_dir / file.path for file in self.files]
 
     def missing(self, data_dir: Path) -> list[SourceFile]:
@@ -108,7 +108,7 @@ class DownloadSource:
         return self.read(data_dir, self.files)
 
     def fingerprint(self, data_dir: Path) -> str:
-        """Return what tells a store built from these files from one built from others."""
+        """Return what identifies the store built from exactly these files."""
         listing = "\n".join(f"{file.md5} {file.path}" for file in self.files)
         return hashlib.sha256(listing.encode()).hexdigest()
 
@@ -168,7 +168,7 @@ def _read_idx(data_dir: Path, files: tuple[SourceFile, ...]) -> tuple[Split, Spl
 
 
 def _idx_array(content: bytes) -> NDArray[np.uint8]:
-    """Return a file's unsigned bytes; before them stand its type, its rank and, big-endian, its sizes."""
+    """Return a file's unsigned bytes, which follow its type, its rank and, big-endian, its sizes."""
     start = 4 + 4 * content[3]
     shape = np.frombuffer(content[4:start], ">u4").tolist()
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
@@ -273,7 +273,7 @@ def _check(
     if not n or images.dtype != np.uint8 or images.shape[1:] != (SIDE, SIDE) or images.max() > 1:
         wrong = f"imgs are {images.dtype} {images.shape}, not uint8 (n, {SIDE}, {SIDE}) of 0 and 1"
     elif classes.shape != (n, _FACTORS) or classes.dtype.kind not in "iu":
-        wrong = f"latents_classes are {classes.dtype} {classes.shape}, not whole numbers ({n}, {_FACTORS})"
+        wrong = f"latents_classes are {classes.dtype} {classes.shape}, not int ({n}, {_FACTORS})"
     elif values.shape != (n, _FACTORS) or values.dtype.kind != "f":
         wrong = f"latents_values are {values.dtype} {values.shape}, not numbers ({n}, {_FACTORS})"
     elif not np.isin(classes[:, _DSPRITES_SHAPE], np.arange(_SHAPES)).all():
@@ -373,7 +373,7 @@ def read_digits() -> tuple[Split, Split]:
 def _table() -> NDArray[np.float64]:
     """Return a row an image: 64 values, then the label.
 
-    scikit-learn's file is read without scikit-learn where it lies where it has always lain: its import takes most of
+    scikit-learn's file is read without scikit-learn if it is at its usual place: the import takes most of
     a second, which a real federation's device, a new process for every message, would wait for every time.
     """
     spec = find_spec("sklearn")
@@ -413,13 +413,13 @@ def ensure_files(
         more = f" (and {others} more from there)" if others else ""
         raise DataError(
             f"{name} cannot be loaded: {data_dir / first.path}{more} is missing and the download "
-            f"failed ({short_reason(error)}); unpack {first.archive} so that the file lies there, or point "
+            f"failed ({short_reason(error)}); unpack {first.archive} so that the file is there, or point "
             "data-dir or NECTAR_DATA to a folder that has it"
         ) from error
 
 
 def _download(name: str, source: DownloadSource, data_dir: Path) -> None:
-    """Let torchvision download into a folder of its own, and move what checks to its place.
+    """Let torchvision download into a temporary folder, and move verified files to their place.
 
     A download that breaks off leaves nothing that looks like a file of the data set.
     """

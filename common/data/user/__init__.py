@@ -1,1 +1,1 @@
-"""Sets of one's own: arrays in a file, a function's, torchvision's and the Hugging Face Hub's."""
+"""User-defined data sets: arrays in a file, a function's, torchvision's and the Hugging Face Hub's."""

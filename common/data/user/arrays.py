@@ -28,7 +28,7 @@ log = logging.getLogger("flwr")
 
 LABELS = ("train_labels", "test_labels")
 GROUPS = ("train_groups", "test_groups")
-"""What samples belong to, text or whole numbers [n]: a patient, a device."""
+"""What samples belong to, text or integers [n]: a patient, a device."""
 
 _NAMED = ("train_images", "test_images", *LABELS, *GROUPS, "classes", "mean", "std")
 
@@ -58,12 +58,12 @@ def contents_of(
     kind: Literal["images", "table", "series"] = "images",
     axes: str = "auto",
 ) -> Contents:
-    """Return the splits that ``found`` holds, with its classes and constants noted beside them.
+    """Return the splits that ``found`` holds, with its classes and constants noted with them.
 
     It holds ``train_images`` and ``train_labels``, or Keras' ``x_train`` and ``y_train``; ``test_images`` and
     ``test_labels`` likewise, or neither; possibly ``classes``, ``mean``, ``std``, ``train_groups`` and ``test_groups``,
     and of rows and series ``low``, ``high`` and ``columns``. Arrays are NumPy's or torch's: images uint8, uint16 or
-    float in 0..1; rows and series any finite numbers; labels whole numbers from 0, or the classes' names as text.
+    float in 0..1; rows and series any finite numbers; labels integers from 0, or the classes' names as text.
     ``kind`` and ``axes`` are ``data.kind`` and ``data.axes``; messages call the set ``what``.
     """
     brought = _by_name(found, what, () if kind == "images" else _NAMED_BESIDE)
@@ -107,7 +107,7 @@ def _groups(named: Mapping[str, Any], key: str, number: int, what: str) -> list[
     names = np.asarray(named[key])
     if names.shape != (number,) or names.dtype.kind not in "UOiu":
         raise DataError(
-            f"{what}: {key} is {names.dtype} of shape {names.shape}: it must be text or whole numbers [{number}], one "
+            f"{what}: {key} is {names.dtype} of shape {names.shape}: it must be text or integers [{number}], one "
             "a sample"
         )
     return [str(name).strip() for name in names]
@@ -117,13 +117,13 @@ def _shape_in_words(images: Images) -> str:
     return f"{' x '.join(map(str, images.shape[1:]))}, {images.dtype}"
 
 
-def _by_name(found: Mapping[str, Any], what: str, beside: Sequence[str]) -> dict[str, Any]:
+def _by_name(found: Mapping[str, Any], what: str, also: Sequence[str]) -> dict[str, Any]:
     named: dict[str, Any] = {}
     for key in found:
         name = _ALSO.get(key, key)
         if name in named:
             raise DataError(f"{what} has {name} twice, once by Keras' name: leave one out")
-        if name in (*_NAMED, *beside):
+        if name in (*_NAMED, *also):
             named[name] = found[key]
     named = {key: value for key, value in named.items() if value is not None}
     needed = ["train_images", "train_labels"]
@@ -143,9 +143,9 @@ def _by_name(found: Mapping[str, Any], what: str, beside: Sequence[str]) -> dict
 
 
 def _coded(named: dict[str, Any], what: str) -> dict[str, Any]:
-    """Return labels that are the classes' names as whole numbers, by the order of ``classes``, else the alphabet's.
+    """Return labels that are the classes' names as integers, by the order of ``classes``, else the alphabet's.
 
-    Names that are all whole numbers are ordered as such.
+    Names that are all integers are ordered as such.
     """
     keys = [key for key in LABELS if key in named]
     texts = {key: text for key in keys if (text := _texts(named[key])) is not None}
@@ -157,7 +157,7 @@ def _coded(named: dict[str, Any], what: str) -> dict[str, Any]:
     if len(there) > _MOST_NAMED:
         raise DataError(
             f"{what}: its labels have {len(there):,} different values, more than the {_MOST_NAMED:,} of classes that "
-            "are told apart by name: is this the column of the classes (data.label)?"
+            "are distinguished by name: is this the column of the classes (data.label)?"
         )
     check_printed(there, f"{what}: labels")
     if all(re.fullmatch(r"-?[0-9]{1,15}", name) for name in there):
@@ -169,7 +169,7 @@ def _coded(named: dict[str, Any], what: str) -> dict[str, Any]:
         if missing is not None:
             raise RowsError(
                 f"{what}: a label is {missing!r}, which its classes do not name",
-                told="it has a label that images.classes does not name",
+                reported="it has a label that images.classes does not name",
             )
     place = {name: index for index, name in enumerate(names)}
     codes = {
@@ -261,13 +261,13 @@ def _valued(array: NDArray[np.generic], what: str) -> tuple[NDArray[np.generic],
             raise DataError(f"{what} holds NaN or infinity")
         if low < 0 or high > 1:
             raise DataError(
-                f"{what} holds {low:g} to {high:g}: floats must lie in 0..1, before any normalisation, which is "
+                f"{what} holds {low:g} to {high:g}: floats must be in 0..1, before any normalisation, which is "
                 "images.mean's and images.std's; or give uint8"
             )
         return array.astype(np.float32), 1.0
     if low < 0 or high > 255:
         raise DataError(
-            f"{what} holds {low} to {high} as {array.dtype}: whole numbers must lie in 0..255, or be uint16"
+            f"{what} holds {low} to {high} as {array.dtype}: integers must be in 0..255, or be uint16"
         )
     return array.astype(np.uint8), 255.0
 
@@ -280,7 +280,7 @@ def _labels(value: Any, what: str) -> Labels:
         array = array.astype(np.int64)
     if array.ndim != 1 or array.dtype.kind == "f":
         raise DataError(
-            f"{what} is {array.dtype} of shape {array.shape}: it must be whole numbers [n], from 0, one an image"
+            f"{what} is {array.dtype} of shape {array.shape}: it must be integers [n], from 0, one an image"
         )
     if len(array) and array.min() < 0:
         raise DataError(f"{what} holds {array.min()}: labels count from 0")
@@ -303,7 +303,7 @@ def _classes(named: Mapping[str, Any], train: Split, test: Split, what: str) -> 
 def check_classes(names: list[str], largest: int, what: str) -> None:
     """Refuse names of classes that cannot be those of labels up to ``largest`` (DataError)."""
     if len(names) < 2:
-        raise DataError(f"{what}: {len(names)} of them; two or more are needed to tell apart")
+        raise DataError(f"{what}: {len(names)} of them; a classifier needs two or more")
     if largest >= len(names):
         raise DataError(f"{what}: {len(names)} names, and labels up to {largest}, counted from 0")
     if "" in names or len(set(names)) < len(names):
@@ -392,7 +392,7 @@ def _takes_directory(function: Callable[..., Any], path: str) -> bool:
     """Return whether the function needs an argument."""
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # one written in C may not tell
+    except (TypeError, ValueError):  # one written in C may have no signature
         return False
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -438,7 +438,7 @@ def arrays_of(
 ) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
     """Return images [n, C, H, W] and labels [n] of ``count`` samples, each (image, label).
 
-    An image is Pillow's, then all become grey or all RGB, or an array or tensor, which stays as it is.
+    An image is Pillow's, then all become grey or all RGB, or an array or tensor, which is not converted.
     """
     images: NDArray[np.generic] | None = None
     labels = np.zeros(count, dtype=np.int64)
@@ -472,7 +472,7 @@ def _sample(sample: Any, place: int, what: str) -> tuple[Any, int]:
         return image, operator.index(label.item() if hasattr(label, "item") else label)
     except (TypeError, ValueError, RuntimeError):
         raise DataError(
-            f"{what}: the label of sample {place} is a {type(label).__name__}, not a whole number"
+            f"{what}: the label of sample {place} is a {type(label).__name__}, not an integer"
         ) from None
 
 

@@ -145,7 +145,7 @@ def _open(
             raise DataError(f"dataset={dataset}, {words}: {one_line(str(error))}") from error
         except TypeError as error:
             raise DataError(
-                f"dataset={dataset} takes more than a folder and a split ({error}): write a function of your own and "
+                f"dataset={dataset} takes more than a folder and a split ({error}): write your own function and "
                 "name it by dataset=package.module:callable"
             ) from error
         except Exception as error:  # a network fails in any way it likes
@@ -176,8 +176,8 @@ def _fast(splits: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(images, np.ndarray | torch.Tensor) or labels is None:
             return {}
         images, labels = np.asarray(images), np.asarray(labels)
-        whole = images.ndim in (3, 4) and labels.shape == images.shape[:1]
-        if images.dtype != np.uint8 or not whole:
+        fits = images.ndim in (3, 4) and labels.shape == images.shape[:1]
+        if images.dtype != np.uint8 or not fits:
             return {}
         named |= {f"{part}_images": images, f"{part}_labels": labels}
     classes = getattr(splits["train"], "classes", None)

@@ -1,4 +1,4 @@
-"""A set of one's own through the store that every process shares, and its description, which only reading tells."""
+"""User-defined data through the store that every process shares, and their description, which needs reading."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ _PUBLISHED: Mapping[str, tuple[str, Callable[[str, Path, int, Bounds], dict[str,
     TORCHVISION: ("torchvision", read_torchvision),
     HUB: ("flwr-datasets", read_hub),
 }
-"""Sets that a package fetches: the package, whose version tells stores apart, and the reader."""
+"""Sets that a package fetches: the package, whose version distinguishes stores, and the reader."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a set of one's own is from: what messages call it, its store's name, what tells one version from another.
+    """The source of user-defined data: its name in messages, its store's name, what identifies a version.
 
     ``read`` returns what it holds.
     """
@@ -78,7 +78,7 @@ class Source:
     read: Callable[[], Contents]
 
     def stored(self, roots: Sequence[Path]) -> Stored:
-        """Return what the set's store holds, built where none has it."""
+        """Return the content of the set's store, which is built if missing."""
         return shared_store(self.store, roots, self.fingerprint, self.read, _PRIVATE)
 
 
@@ -90,10 +90,10 @@ def read_user_data(
     holdout: Holdout,
     bounds: Bounds = ANYWHERE,
 ) -> Dataset:
-    """Return a set of one's own, named by one of the forms of :mod:`common.settings.sections`.
+    """Return a user-defined data set, named by one of the forms of :mod:`common.settings.sections`.
 
     A file's store is known by the file's checksum, a published set's by its name: neither is read again. A function
-    is called in every process, since nothing else tells whether what it returns has changed; it must return the same
+    is called in every process, since only that shows whether its result has changed; it must return the same
     each time.
     """
     size = data.size
@@ -101,7 +101,7 @@ def read_user_data(
         bounds.inside(Path(data.file), "data.file")
         if not data.file:
             raise DataError(
-                "the run names the sites' columns and no table of its own: set data.file where the server is to judge "
+                "the run names the sites' columns and no table for the server: set data.file if it is to evaluate "
                 "or a simulation divides rows, else evaluation.on=sites with data.site_holdout=0.2, or "
                 "evaluation.on=none"
             )
@@ -113,9 +113,9 @@ def read_user_data(
     except DataError as error:
         if Path(data.file).suffix != TABLE_ENDING:
             raise
-        # the names of the file's columns are the site's, but for those that the run names
-        told = (error.told if data.columns else "") or _NO_TABLE
-        raise type(error)(str(error), told=told) from error
+        # the names of the file's columns are the site's, except those that the run names
+        reported = (error.reported if data.columns else "") or _NO_TABLE
+        raise type(error)(str(error), reported=reported) from error
     if size and stored.train.images.shape[2:] != (size, size):
         raise DataError(
             f"data.size={size} is for sets of pictures; {spoken} brings arrays of "
@@ -145,7 +145,7 @@ def read_site_table(
     if file.suffix != TABLE_ENDING or not file.is_file():
         raise DataError(
             f"{file} is not a .csv file, and the run learns from tables (data.columns): name one",
-            told="what this site's node config names as its data is not a .csv file that is there, and the run learns "
+            reported="the data that this site's node config names are not an existing .csv file, and the run learns "
             "from tables",
         )
     own = data.model_copy(update={"file": str(file), "owner": ""})
@@ -155,9 +155,9 @@ def read_site_table(
         dataset = stored.described(info_of_columns(images, data))
         check_reach(dataset, data.scale)
     except DataError as error:
-        known = "" if private and isinstance(error, RowsError) else error.told
-        told = known or "its table cannot be read with the columns and classes that the run names"
-        raise DataError(str(error), told=f"{told} (this site's log says more)") from error
+        known = "" if private and isinstance(error, RowsError) else error.reported
+        reported = known or "its table cannot be read with the run's columns and classes"
+        raise DataError(str(error), reported=f"{reported} (this site's log says more)") from error
     return dataset
 
 
@@ -184,7 +184,7 @@ def _source(
 ) -> Source:
     """Return where a set is from; a function is called for it."""
     kind, size = kind_of(name) or "", data.size
-    # what else than the source says what its arrays are; of images nothing does
+    # what the arrays are, beyond their source; nothing for images
     form: tuple[str, ...] = ()
     if data.kind != "images":
         form = (data.kind, data.label, data.group or data.owner, data.header, data.axes)
@@ -250,7 +250,7 @@ def _version(package: str) -> str:
 
 
 def _info(name: str, stored: Stored, images: ImagesSettings, data: DataSettings) -> DatasetInfo:
-    """Describe the set: what the run's settings say stands over what the set brings."""
+    """Describe the set: the run's settings override what the set brings."""
     shape = stored.train.images.shape[1:]
     classes = images.names or tuple(stored.about["classes"])
     largest = max(int(split.labels.max(initial=0)) for split in (stored.train, stored.test))
@@ -303,7 +303,7 @@ def as_classes(stored: Stored, name: str, *, measured: bool) -> Stored:
 
 
 def _looks_measured(names: Sequence[str], rows: int) -> str:
-    """Return what the values of labels look like, where that is not classes."""
+    """Return what label values look like, if they do not look like classes."""
     if 2 * sum(map(bool, map(_DATE.fullmatch, names))) > len(names):
         return "dates"
     numbers = [number for number in map(number_of, names) if number is not None]

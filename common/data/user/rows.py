@@ -69,7 +69,7 @@ def columns_of(named: Mapping[str, Any], channels: int, what: str) -> list[str]:
     names = [str(name).strip() for name in np.asarray(named["columns"], dtype=str).ravel()]
     check_printed(names, f"{what}: columns")
     if len(names) != channels:
-        raise DataError(f"{what}: {len(names)} names of columns for {channels} of them")
+        raise DataError(f"{what}: {len(names)} column names for {channels} columns")
     if "" in names or len(set(names)) < len(names):
         raise DataError(f"{what}: a column without a name, or two of one name")
     return names
@@ -137,7 +137,7 @@ def _described(
     public: Sequence[tuple[float, ...]],
     columns: tuple[str, ...],
 ) -> DatasetInfo:
-    """Return the description; DataError if values may lie beyond what a model learns from."""
+    """Return the description; DataError if values may exceed what a model learns from."""
     mean, std, low, high = public
     own: dict[str, Any] = {"arrays": kind, "low": low, "high": high, "columns": columns}
     info = DatasetInfo(name, shape, classes, mean, std, 1.0, **own)
@@ -174,7 +174,7 @@ def _public(
     if not mean or not std:
         raise DataError(
             f"{name}: data.scale={data.scale} needs {keys}, one number or {channels} with commas between them, stated "
-            "by you as what is public: they are never computed from the data, of which they would tell"
+            "by you as what is public: they are never computed from the data, about which they would reveal something"
         )
     return mean, std, low, high
 
@@ -208,7 +208,7 @@ def constants(
 
 
 def check_reach(dataset: Dataset, scale: str) -> None:
-    """Refuse rows and series whose values no model would learn from, where nobody states their bounds."""
+    """Refuse rows and series whose values no model would learn from, if their bounds are not stated."""
     info = dataset.info
     if info.kind not in FORMS or info.low:
         return
@@ -220,7 +220,7 @@ def check_reach(dataset: Dataset, scale: str) -> None:
             f"data.scale={scale}, from which no model learns well: set data.scale=minmax with data.low and data.high, "
             "or data.scale=standard with images.mean and images.std (public constants, docs/data.md; `nectar data` "
             "shows what the columns hold)",
-            told=f"its table has values beyond {REACH:g} with data.scale={scale}, from which no model learns well: run "
+            reported=f"its table has values beyond {REACH:g} with data.scale={scale}, too large to learn from: run "
             "with data.scale=minmax, data.low and data.high, or data.scale=standard, images.mean and images.std",
         )
 
@@ -240,11 +240,11 @@ MOST_BYTES, MOST_ROWS, MOST_VALUES = 256 * 2**20, 1_000_000, 50_000_000
 #: rows whose cells are numbers at a time: all of them as text would be many times as large
 _BLOCK = 10_000
 
-#: what stands in a cell where a value is missing, in capitals; in a column of classes the last ones may be names
+#: the content of a cell whose value is missing, in capitals; in a column of classes the last ones may be names
 _NO_CLASS = ("", "NA", "NAN", "?")
 _MISSING_CELLS = (*_NO_CLASS, "N/A", "NULL", "NONE", "-")
 
-#: what is wrong with a cell, and what another machine is told of it
+#: what is wrong with a cell, and how it is reported to another machine
 _MISSING_CELL, _NO_NUMBER = "a value is missing", "not a finite number"
 _TOLD = {
     _MISSING_CELL: "lacks a value",
@@ -271,7 +271,7 @@ def read_rows(
     """Return ``train_images`` float64 [n, columns], ``train_labels`` text [n], ``columns``, perhaps ``train_groups``.
 
     Cells are numbers with a decimal point, and anything in the column ``label`` and in those of categories. What is
-    wrong is told by its line and column, never by what is there. Other machines are told what the run named of it.
+    wrong is named by line and column, never by content. Other machines get only what the run named of it.
     """
     try:
         size = path.stat().st_size
@@ -287,7 +287,7 @@ def read_rows(
     except UnicodeDecodeError:
         raise RowsError(
             f"{path} is not text in UTF-8: save it as such",
-            told="its table is not text in UTF-8: its owner saves it as such",
+            reported="its table is not text in UTF-8: its owner saves it as such",
         ) from None
     except csv.Error as error:
         raise DataError(
@@ -321,7 +321,7 @@ class _Table:
         columns = self._columns(head, {place for place, _, _ in own})
         if not columns:
             raise DataError(
-                f"{self.path} has no column of numbers beside data.label and data.{self.of}"
+                f"{self.path} has no column of numbers besides data.label and data.{self.of}"
             )
         every = filled if self.named else chain([first], filled)
         rows = self._rows(reader, every, len(head), len(inputs_of(columns)))
@@ -361,7 +361,7 @@ class _Table:
         if not held[0]:
             raise RowsError(
                 f"{self.path} has no row below the names of its columns",
-                told="its table has no row",
+                reported="its table has no row",
             )
         table, labels = np.concatenate(parts), np.array(held[0])
         self._tell_of_others(table, named)
@@ -384,7 +384,7 @@ class _Table:
             yield reader.line_num, cells
 
     def _tell_of_others(self, table: NDArray[np.float64], columns: Sequence[Column]) -> None:
-        """Say in this machine's log how often a category counts as another, which a slip in its name does too."""
+        """Log how often an unknown category counts as another one, which a typo in its name does too."""
         ends = np.cumsum([len(column.inputs) for column in columns])
         for column, end in zip(columns, ends, strict=True):
             if column.categories and (count := int(table[:, end - 1].sum())):
@@ -413,7 +413,7 @@ class _Table:
             words.append(f"images.classes={scalar_text(','.join(sorted(classes)))}")
         named = len(classes) <= _FEW_FAULTS and "," not in "".join(classes)
         works = named and sound and not bad & {self.label, self.group}
-        told = [
+        reported = [
             f"its table {_TOLD[what]} in the column {name!r}"
             for (name, what), _ in by_line
             if what in _TOLD
@@ -421,13 +421,13 @@ class _Table:
         return RowsError(
             f"{self.path}, {'; '.join(parts[:_FEW_FAULTS])}{more}: {_BEFORE}"
             + (f"; the other columns are read with {shlex.join(words)}" if works else ""),
-            told=told[0] if told else "",
+            reported=reported[0] if reported else "",
         )
 
-    def _columns(self, head: list[str], apart: set[int]) -> list[Column]:
-        """Return the columns that are read: those asked for, or all but the classes' and the groups'."""
+    def _columns(self, head: list[str], excluded: set[int]) -> list[Column]:
+        """Return the columns that are read: those requested, or all but the classes' and the groups'."""
         if not self.asked:
-            return [Column(name) for at, name in enumerate(head) if at not in apart]
+            return [Column(name) for at, name in enumerate(head) if at not in excluded]
         missing = [column.name for column in self.asked if column.name not in head]
         if missing:
             few = ", ".join(map(repr, missing[:_FEW_MISSING]))
@@ -437,10 +437,10 @@ class _Table:
             raise DataError(
                 f"{self.path} lacks {few}{more} of the columns that the run names (data.columns){like}: name the "
                 "file's so, or have the run leave them out",
-                told=f"its table lacks {few}{more} of the columns that data.columns names",
+                reported=f"its table lacks {few}{more} of the columns that data.columns names",
             )
         taken = {column.name for column in self.asked}
-        unread = [name for at, name in enumerate(head) if name not in taken and at not in apart]
+        unread = [name for at, name in enumerate(head) if name not in taken and at not in excluded]
         if unread:
             log.info("%s: not read, since data.columns does not name it: %s", self.path, unread)
         return [*self.asked]
@@ -454,7 +454,7 @@ class _Table:
             raise DataError(
                 f"{self.path} has something else than commas between its cells: save it with commas, and with points "
                 "in its numbers",
-                told="its table has something else than commas between its cells: its owner saves it with commas, and "
+                reported="its table does not have commas between its cells: its owner saves it with commas, and "
                 "with points in its numbers",
             )
         check_printed(head, f"{self.path}, line 1")
@@ -465,12 +465,12 @@ class _Table:
             )
         twice = next((name for at, name in enumerate(head) if name in set(head[:at])), None)
         if twice is not None:
-            raise DataError(f"{self.path} names two columns {twice!r}: give each a name of its own")
+            raise DataError(f"{self.path} names two columns {twice!r}: give each its own name")
         if len(head) < 2:
             raise DataError(
                 f"{self.path} {'' if head else 'is empty: it '}needs a column of classes and at least one of numbers, "
                 "with their names in the first line",
-                told="" if head else "its table is empty",
+                reported="" if head else "its table is empty",
             )
         if None not in map(number_of, head) and head != [*map(str, range(len(head)))]:
             raise DataError(
@@ -495,7 +495,7 @@ class _Table:
         raise DataError(
             f"{self.path} has no column {name!r}: data.{key} names {what}, such as "
             f"data.{key}={near[0]}{f'; if line 1 is a row, set {self._no_header(head)}' if row else ''}",
-            told=f"its table lacks the column {name!r} that data.{key} names",
+            reported=f"its table lacks the column {name!r} that data.{key} names",
         )
 
 
@@ -504,7 +504,7 @@ def _is_missing(cell: str) -> bool:
 
 
 def _numbers(cells: Sequence[str], column: Column) -> NDArray[np.float64]:
-    """Return what a model is given of a column, [n, inputs]; NaN where a cell cannot be read."""
+    """Return a column's inputs to a model, [n, inputs]; NaN where a cell cannot be read."""
     if not column.categories:
         return np.array([*map(number_of, cells)], dtype=np.float64)[:, None]
     found = np.array([column.one_hot(class_name(cell)) for cell in cells])
