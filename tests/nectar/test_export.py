@@ -208,7 +208,7 @@ def test_what_cannot_be_exported_is_refused_and_leaves_nothing(
     past = RunRecord.open(record.directory)
     folder = exported(past, tmp_path / "new" / "out")
     before = sorted((p, p.stat().st_mtime_ns) for p in folder.rglob("*"))
-    with pytest.raises(ConfigError, match="is there already and is left as it is"):
+    with pytest.raises(ConfigError, match="exists and is not overwritten"):
         export(past, folder)
     assert before == sorted((p, p.stat().st_mtime_ns) for p in folder.rglob("*"))
     with pytest.raises(ConfigError, match="has no best round"):
