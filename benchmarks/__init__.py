@@ -16,4 +16,4 @@ ENTRIES = {
     "trajectory_step": "benchmarks.trajectory_step",
     "private_step": "benchmarks.private_step",
 }
-"""Entries by name: modules with ``rows(pairs: int) -> Iterator[Row]``, imported when asked for."""
+"""Entries by name: modules with ``rows(pairs: int) -> Iterator[Row]``, imported on demand."""

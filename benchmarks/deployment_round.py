@@ -1,7 +1,7 @@
 """Where the seconds of a round go in a real federation: FedDM on digits, three SuperNodes on this machine.
 
 ``python -m benchmarks.deployment_round`` runs it with Flower's own SuperNode and its quick task poll, and with the
-site's own program, and beside it the same run in this process and on Ray. SIGTERM ends it with all that it started.
+site's own program, and for comparison the same run in this process and on Ray. SIGTERM stops it and all its processes.
 
 The times are read off the SuperNodes' logs as they are written
 (to a hundredth of a second), off the record, and off the state that a site writes at the end of its work.
@@ -86,9 +86,9 @@ class Watch(threading.Thread):
         with path.open("rb") as log:
             log.seek(self._read[site])
             text = log.read().decode(errors="replace")
-        whole = text[: text.rfind("\n") + 1]
-        self._read[site] += len(whole.encode())
-        for line in whole.splitlines():
+        complete = text[: text.rfind("\n") + 1]
+        self._read[site] += len(complete.encode())
+        for line in complete.splitlines():
             if found := _ROUND.search(line):
                 self._round[site] = int(found[1])
             for mark, words in _MARKS.items():
@@ -101,13 +101,17 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores before the first run")
     for name, program in (("Flower's own program", FLOWERS), ("the site's own program", OWN)):
-        print(f"\n{name}: seconds of a round by part, mean of rounds 2..{ROUNDS}, at the last site")
+        print(
+            f"\n{name}: seconds of a round by part, mean of rounds 2..{ROUNDS}, at the slowest site"
+        )
         rounds = deployment(program)
         for i, part in enumerate(rounds[0]):
             values = [r[i].seconds for r in rounds]
             print(f"  {part.name:<58}{mean(values):>7.2f}   {min(values):.2f}..{max(values):.2f}")
-        whole = [sum(part.seconds for part in parts) for parts in rounds]
-        print(f"  {'the round':<58}{mean(whole):>7.2f}   {min(whole):.2f}..{max(whole):.2f}")
+        complete = [sum(part.seconds for part in parts) for parts in rounds]
+        print(
+            f"  {'the round':<58}{mean(complete):>7.2f}   {min(complete):.2f}..{max(complete):.2f}"
+        )
     print()
     for name, seconds in (("in this process", _here()), ("on Ray", _on_ray())):
         print(f"{name}: {median(seconds):.2f} s a round ({min(seconds):.2f}..{max(seconds):.2f})")
@@ -115,7 +119,7 @@ def main() -> int:
 
 
 def deployment(program: Sequence[str]) -> list[list[Part]]:
-    """Run the federation and return the parts of each round behind the first."""
+    """Run the federation and return the parts of each round after the first."""
     sites = [f"partition-{i}" for i in range(SITES)]
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
@@ -152,9 +156,9 @@ def _parts(
     watch: Watch, ends: Mapping[tuple[str, int], float], line: Mapping[str, Any], r: int, site: str
 ) -> list[Part]:
     at, worked = watch.marks[site, r], float(line["seconds"]["by_site"][site])
-    begun, finished = watch.recorded[r - 1], ends[site, r]
+    start, finished = watch.recorded[r - 1], ends[site, r]
     return [
-        Part("the server sends; the SuperNode's look, every 3 s", at["asked"] - begun),
+        Part("the server sends; the SuperNode's look, every 3 s", at["asked"] - start),
         Part("the instruction's arrays", at["has it"] - at["asked"]),
         Part("SuperExec's look for a task", at["started"] - at["has it"]),
         Part("a new process: Python, Flower, torch, the data", finished - worked - at["started"]),

@@ -1,6 +1,6 @@
 """The drawing of what leaves a site: ``python -m benchmarks.diagrams`` writes it into ``docs/images``.
 
-SVG of boxes and text, on a ground of its own, light or dark as the reader's system is.
+SVG of boxes and text, with a background that follows the reader's light or dark mode.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ def words(x: int, y: int, text: str, kind: str = "") -> str:
 
 def box(x: int, y: int, width: int, height: int, lines: Sequence[str], kind: str = "box") -> str:
     """Return a rectangle with a heading and lines below it, those of a zone softly."""
-    message = [words(x + 12, y + 22, lines[0], "head")]
-    message += [
+    texts = [words(x + 12, y + 22, lines[0], "head")]
+    texts += [
         words(x + 12, y + 22 + _LINE * i, line, "soft") for i, line in enumerate(lines[1:], 1)
     ]
-    return "\n".join([rect(x, y, width, height, kind), *message])
+    return "\n".join([rect(x, y, width, height, kind), *texts])
 
 
 def leaves() -> str:
@@ -70,10 +70,10 @@ def leaves() -> str:
     ]
     y = 48
     for message, lines in rows:
-        told = [one for one in (_origin(message), _tells(message)) if one]
-        height = 20 + _LINE * max(1 + len(told), len(lines))
+        facts = [one for one in (_origin(message), _tells(message)) if one]
+        height = 20 + _LINE * max(1 + len(facts), len(lines))
         kind = "own" if message.unchanged or message.images else "box"
-        parts += [box(16, y, 380, height, [message.payload, *told], kind)]
+        parts += [box(16, y, 380, height, [message.payload, *facts], kind)]
         parts += [words(420, y + 22 + _LINE * i, line) for i, line in enumerate(lines)]
         y += height + 10
     return drawing("What leaves a site, by method", 840, y + 6, parts)
@@ -91,18 +91,18 @@ def _closeness(said: Disclosure) -> tuple[int, ...]:
 
 def _origin(said: Disclosure) -> str:
     return (
-        f"began as {said.began_as}" + (", sent as they are" if said.unchanged else "")
+        f"started as {said.began_as}" + (", sent unchanged" if said.unchanged else "")
         if said.began_as
         else ""
     )
 
 
 def _tells(said: Disclosure) -> str:
-    told = ["which classes the site holds"] * said.labels + [
+    facts = ["which classes the site holds"] * said.labels + [
         "how many of each class"
     ] * said.class_counts
-    told += ["the site's update"] * said.update
-    return f"tells {', '.join(told)}" if told and said.payload != "nothing" else ""
+    facts += ["the site's update"] * said.update
+    return f"tells {', '.join(facts)}" if facts and said.payload != "nothing" else ""
 
 
 def _wrapped(names: Sequence[str], width: int = 52) -> list[str]:

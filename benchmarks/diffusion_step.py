@@ -27,7 +27,7 @@ from synth.unet import Attention, UNet
 SHAPE, CLASSES, BATCH, THREADS = (3, 32, 32), 10, 32, 2
 PLAN = Plan(batch=BATCH)
 AGREEMENT = 1e-4
-"""How far the two float32 losses may lie apart, relative."""
+"""Largest relative difference of the two float32 losses."""
 AGREEMENT_BF16 = 2e-3
 """The same with ours in bfloat16: a number has 9 bits, but the loss is a mean over 98,304 of them."""
 MOST = 0.7
@@ -138,7 +138,7 @@ def rows(pairs: int) -> Iterator[Row]:
 
 
 def _samplers(model: UNet, pairs: int) -> Iterator[Row]:
-    """State each sampler's images a second in bfloat16 beside those of ancestral sampling."""
+    """Compare each sampler's images per second in bfloat16 with those of ancestral sampling."""
     model.to(memory_format=torch.channels_last)
     schedule, labels = Schedule.cosine(), torch.arange(SAMPLED)
     rates: dict[str, list[float]] = {sampler: [] for sampler in SAMPLERS}

@@ -1,7 +1,7 @@
 """One round of FedAvg, and of SCAFFOLD, in the in-process grid against a bare training loop over the same batches.
 
 The grid's side does everything a federation does: messages, validation, averaging. The bare loop trains
-ten copies of the model on float tensors that lie ready, and throws them away.
+ten copies of the model on prepared float tensors, and discards them.
 """
 
 from __future__ import annotations

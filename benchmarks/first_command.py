@@ -1,6 +1,6 @@
-"""What is waited for around the rounds of ``nectar simulate``, beside the plain ``flwr run`` that it stands for.
+"""Waiting times around the rounds of ``nectar simulate``, compared with the equivalent plain ``flwr run``.
 
-An entry of ``python -m benchmarks``. A pair is two fresh commands, each with a Ray of its own: the
+An entry of ``python -m benchmarks``. A pair is two fresh commands, each with its own Ray: the
 seconds from the command to round 0, and from the last round's line to the command's end. ``python -m
 benchmarks.first_command`` prints the seconds of each phase of ours.
 
@@ -77,7 +77,7 @@ def _persistent_plain() -> Times:
 
 
 def before_rounds(times: Times) -> float:
-    """Return the seconds until round 0 was told."""
+    """Return the seconds until round 0 was reported."""
     return times["round 0"]
 
 
@@ -87,14 +87,14 @@ def behind_rounds(times: Times) -> float:
 
 
 def ours() -> Times:
-    """Run ``nectar simulate`` and return the seconds until each phase began."""
+    """Run ``nectar simulate`` and return the seconds until the start of each phase."""
     with tempfile.TemporaryDirectory() as runs:
         words = [*_nectar(runs), "--verbose"]
         return _watch(words, os.environ)
 
 
 def plain() -> Times:
-    """Run the ``flwr run`` that it prints, with a home of its own, and end the SuperLink that Flower leaves."""
+    """Run the ``flwr run`` that it prints in a temporary home, and stop the SuperLink that Flower leaves running."""
     with tempfile.TemporaryDirectory(prefix="plain-", ignore_cleanup_errors=True) as folder:
         directory = Path(folder)
         words = _printed(directory)
@@ -133,7 +133,7 @@ def _printed(directory: Path) -> list[str]:
 
 
 def _watch(words: Sequence[str], environment: Mapping[str, str]) -> Times:
-    """Run a command and return the seconds until each phase began; RuntimeError if it failed or told no round."""
+    """Run a command and return the seconds until each phase; RuntimeError if it failed or reported no round."""
     begin, times, message = time.perf_counter(), dict[str, float](), list[str]()
     process = subprocess.Popen(
         words,

@@ -56,7 +56,7 @@ def rows(pairs: int) -> Iterator[Row]:
 
 
 def _works(device: torch.device) -> Iterator[tuple[str, Work, Work]]:
-    """Yield (what, plainer form, ours) of work whose data lie on the device."""
+    """Yield (what, plainer form, ours) of work on data in the device's memory."""
     task, settings = Classification(CLASSES), FedAvgSettings(epochs=1, batch=BATCH)
     convnet = build("convnet", SHAPE, CLASSES, generator=generator(0, "benchmark")).to(device)
     images = _samples(SHAPE, 2 * BATCH, 0, device)

@@ -27,7 +27,7 @@ PARTS: dict[str, tuple[type, str] | tuple[Callable[..., Any], ...]] = {
         "keep_own_part judged local client_of phase_named",
     ),
     "Functions of the site": (train_locally, refuse_small_classes),
-    "FedDM's client, beside these": (FedDMClient, "extra matching"),
+    "FedDM's client, in addition": (FedDMClient, "extra matching"),
     "Draws that privacy rests on (`self.draws`)": (
         Draws,
         "charge gaussian sample rows chosen",
@@ -70,7 +70,7 @@ def _row(name: str, member: Any) -> tuple[str, str]:
 
 
 def _default(value: Any) -> Any:
-    """Return a default that reads as it is typed; three dots for an object."""
+    """Return a default as it would be typed; three dots for an object."""
     return (
         value
         if isinstance(value, (str, int, float, type(None))) or value is inspect.Parameter.empty

@@ -1,4 +1,4 @@
-"""Sites whose data are made up: a round is measured on a machine that has none of the data sets."""
+"""Sites with synthetic data, so that rounds can be measured on a machine without any data set."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One FedDM matching step against the plain form that public code has.
 
 ConvNet 3x128 on 32x32 colour images, ten classes, ipc 10, a real batch of 256 a class, 2 threads.
-Both sides do the whole step, from the draw of the weights to the moved images, on equal draws; the
+Both sides do the complete step, from the draw of the weights to the moved images, on equal draws; the
 losses must agree to 1e-5.
 """
 
@@ -24,7 +24,7 @@ from synth.starts import ClassBatches, sample_ball
 
 CLASSES, IPC, REAL_BATCH, RHO, THREADS = 10, 10, 256, 5.0, 2
 AGREEMENT = 1e-5
-"""How far the two float32 losses may lie apart, relative."""
+"""Largest relative difference of the two float32 losses."""
 AGREEMENT_BF16 = 2e-2
 """The same with the real batch in bfloat16, whose numbers have 8 bits."""
 

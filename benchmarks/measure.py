@@ -1,7 +1,7 @@
 """Ratios of two ways to do the same work, from interleaved pairs measured in one process.
 
 A machine's speed drifts with its other load, but both halves of a pair see the same drift. So the
-ratio is taken pair by pair; its median is the result and its spread says how far to trust it.
+ratio is taken pair by pair; its median is the result, its spread the uncertainty.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def compare(
     pairs
         How many pairs, at least 7; which of the two goes first alternates.
     clock
-        What tells seconds: the wall's, by default; `time.process_time` on a shared machine.
+        The clock, by default wall time; `time.process_time` on a shared machine.
 
     Raises
     ------

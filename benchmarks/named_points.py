@@ -1,4 +1,4 @@
-"""A chart of named points: a name is beside its point, clear of the other names, and colours tell kinds apart."""
+"""A chart of named points: a name is next to its point, clear of the other names, and colours mark kinds."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 _SIZE, _LETTERS = (7.2, 5.4), 8
 _MARKERS = ("o", "s", "^", "D")
-#: points from a mark to its name, and how many rows above or below the mark the name may stand
+#: points from a mark to its name, and how many rows above or below the mark the name may be
 _GAP, _ROWS = 6, 24
-#: how far the axis goes on to the right of the last mark, of its length, so that names fit
+#: how far the axis extends to the right of the last mark, relative to its length, so that names fit
 _RIGHT = 0.28
 
 
@@ -68,7 +68,7 @@ def chart(
     there = [kind for kind in kinds if any(point.kind == kind for point in points)]
     signs = [Line2D([], [], color=looks[kind][0], marker=looks[kind][1], ls="") for kind in there]
     figure.legend(signs, there, loc="outside lower center", ncols=2, frameon=False, labelcolor=INK)
-    figure.draw_without_rendering()  # where the axes lie is known only now
+    figure.draw_without_rendering()  # the position of the axes is known only now
     figure.set_layout_engine("none")
     _name(axes, points)
     return figure
@@ -82,7 +82,7 @@ def _give_room(axes: Axes) -> None:
 
 
 def _name(axes: Axes, points: Sequence[Point]) -> None:
-    """Write each name at the nearest place, beside its point, that is clear of marks and names."""
+    """Write each name at the place nearest to its point that is clear of marks and names."""
     per_point = axes.figure.dpi / 72
     marks = axes.transData.transform([(point.x, point.y) for point in points])
     taken = [Bbox([mark - 3 * per_point, mark + 3 * per_point]) for mark in marks]

@@ -1,6 +1,6 @@
 """Federations of 100 to 100,000 nodes in this process: seconds, memory and files, by the number of nodes.
 
-Each run is one of a process of its own, with one thread, in CPU seconds: two images of 8 x 8 a node, an MLP of 30
+Each run has its own process, with one thread, in CPU seconds: two images of 8 x 8 a node, an MLP of 30
 hidden units, a hundred devices asked in each of five rounds. Memory is the peak above what the process had after a run
 of two nodes.
 
@@ -52,9 +52,9 @@ class Cost:
     Attributes
     ----------
     set_up, roll_call, a_round : float
-        CPU seconds: to the record but for the roll call; the roll call; a round with all that is written of it.
+        CPU seconds: until the record, without the roll call; the roll call; a round with all its output.
     memory, peak : float
-        Peak above a run of two nodes, and the whole process's, in MB.
+        Peak memory above that of a run of two nodes, and of the process, in MB.
     size, inodes : int
         Bytes of the record's files, and how many files and folders it has.
     """
@@ -131,18 +131,18 @@ def cost_of(kind: str, nodes: int, asked: int, rounds: int) -> Cost:
         run_here(load(few | {"rounds": 1}))
         return_freed_memory()
         before = memory_from_now_on()
-        begun = _Begun()
+        observer = _Begun()
         with _timed() as roll_calls:
             start = time.process_time()
-            record = run_here(load(config), observer=begun)
+            record = run_here(load(config), observer=observer)
             end = time.process_time()
         there = [*record.directory.rglob("*")]
         return Cost(
             nodes,
             asked,
-            begun.at - start - sum(roll_calls),
+            observer.at - start - sum(roll_calls),
             sum(roll_calls),
-            (end - begun.at) / rounds,
+            (end - observer.at) / rounds,
             peak_memory() - before,
             peak_memory(),
             sum(path.stat().st_size for path in there if path.is_file()),
@@ -199,7 +199,7 @@ def _grown(
 
 
 def _elsewhere(*words: object) -> Cost:
-    """Return a run's cost, of a process of its own."""
+    """Return a run's cost, measured in its own process."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.nodes", *map(str, words)],
         check=True,

@@ -1,4 +1,4 @@
-"""One step of DP-SGD against the plain step, and beside Opacus' own engine, which hooks into the layers.
+"""One step of DP-SGD against the plain step, and against Opacus' engine, which hooks into the layers.
 
 ConvNet 3x128 (317,706 parameters) and an MLP of 200 units (159,010) on batches of 64 images of 1x28x28, 2 threads. A
 private step is all from the clipped gradients to the optimiser's step, noise included: ours from the system's entropy,
@@ -30,7 +30,7 @@ SHAPE, CLASSES, BATCH, THREADS = (1, 28, 28), 10, 64, 2
 CLIP, NOISE, LR = 1.0, 1.0, 0.01
 MECHANISM = Gaussian(NOISE, CLIP, KeyStream().normal)
 AGREEMENT = 2e-4
-"""How far the two clipped sums may lie apart, relative."""
+"""Largest relative difference of the two clipped sums."""
 MODELS: dict[str, dict[str, int]] = {"convnet": {"depth": 3, "width": 128}, "mlp": {"width": 200}}
 
 Step = Callable[[int], object]
@@ -155,9 +155,9 @@ def check(name: str) -> None:
     mechanism = finely(MECHANISM, ours, BATCH)
     sums = clipped_sum(ours, mean_loss, batch(0), mechanism)
     own = mechanism.values(torch.cat([t.flatten() for t in sums.values()]))
-    apart = float((own - theirs).norm() / theirs.norm())
-    if apart > AGREEMENT:
-        raise AssertionError(f"{name}: the clipped sums lie {apart:.2g} apart")
+    difference = float((own - theirs).norm() / theirs.norm())
+    if difference > AGREEMENT:
+        raise AssertionError(f"{name}: the clipped sums differ by {difference:.2g}")
 
 
 def rows(pairs: int) -> Iterator[Row]:

@@ -1,7 +1,7 @@
 """The pages of ``docs/reference`` that are made from the code: ``python -m benchmarks.reference`` writes them.
 
-Each says what a settings class, a parser, a registry or a file of ``conf`` says, in its own words; a test holds the
-pages to it. What the code knows in prose alone has no page here.
+Each page repeats the texts of a settings class, a parser, a registry or a file of ``conf``; a test checks that they
+are up to date.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def prose(text: str) -> str:
 
 
 def code(value: Any) -> str:
-    """Return a value as it is typed."""
+    """Return a value as it would be typed."""
     text = scalar_text(value)
     return f"`{text}`" if text else ""
 
@@ -86,7 +86,7 @@ def settings() -> str:
         "`nectar config [METHOD] [KEY=VALUE]...` prints what a run would use and where each value comes from; "
         "`nectar config --help SECTION` prints a section of this page.",
         "**default** is that of the settings class; in brackets what the file of the default data set, "
-        "digits, has instead ([all files](data-sets.md)). A paper's symbol and the source of a default stand after "
+        "digits, states ([all files](data-sets.md)). A paper's symbol and the source of a default are given after "
         "the meaning.",
         listed,
     ]
@@ -102,8 +102,8 @@ def _section(name: str, cls: type[Section]) -> str:
         for row in described(cls)
         if above is None or row not in described(settings_class(above))
     ]
-    here = load({"method": name} if name in METHODS else {}).to_dict()
-    values = here if name == "run" else here.get(name, {})
+    config = load({"method": name} if name in METHODS else {}).to_dict()
+    values = config if name == "run" else config.get(name, {})
     parts = [f"### {name}", prose((inspect.getdoc(cls) or "").partition("\n")[0])]
     if rows:
         cells = (_setting(row, values.get(row.name, row.default)) for row in rows)
@@ -120,11 +120,11 @@ def _inherited(name: str, cls: type[Section]) -> str | None:
     return next((classes[base] for base in cls.__mro__[1:] if base in classes), None)
 
 
-def _setting(row: Description, here: Any) -> tuple[str, ...]:
+def _setting(row: Description, in_default_run: Any) -> tuple[str, ...]:
     notes = [f"symbol {row.symbol}"] if row.symbol else []
     notes += [f"source: {row.source}"] if row.source else []
     meaning = prose(row.meaning) + (f" *({prose('; '.join(notes))})*" if notes else "")
-    other = "" if here == row.default else f" (digits: {code(here)})"
+    other = "" if in_default_run == row.default else f" (digits: {code(in_default_run)})"
     return f"`{row.name}`", (code(row.default) + other).strip(), meaning, prose(row.allowed)
 
 
@@ -135,7 +135,7 @@ def commands() -> str:
     """Return every command: its help, its words and options, its exit codes; then the errors."""
     parts = [
         "# Commands",
-        "Options stand anywhere after the command; `--help` among them prints what is here.",
+        "Options can be anywhere after the command; `--help` prints what this page has on it.",
         f"**Exit code.** {_returned_by(cli.main)} A command's own is 0 unless its section says more.",
     ]
     for heading, own in GROUPS.items():
@@ -172,8 +172,8 @@ def _command(name: str) -> Iterator[str]:
         yield f"`{line}`" + (f": {what}" if what else "")
         if rows := [_option(p) for p in own.params if isinstance(p, click.Option)]:
             yield table(("option", "what"), rows)
-        if told := _exit_code(function):
-            yield f"Exit code: {told}"
+        if codes := _exit_code(function):
+            yield f"Exit code: {codes}"
 
 
 def _option(option: click.Option) -> tuple[str, str]:
@@ -185,7 +185,7 @@ def _option(option: click.Option) -> tuple[str, str]:
 
 
 def _help(text: str) -> Iterator[str]:
-    """Yield a help text's paragraphs; what click is told to leave as it stands is code."""
+    """Yield a help text's paragraphs; those that click must not rewrap are code."""
     for block in text.strip().split("\n\n"):
         if block.startswith("\b\n"):
             yield f"```text\n{block.removeprefix(chr(8)).strip()}\n```"
@@ -194,15 +194,15 @@ def _help(text: str) -> Iterator[str]:
 
 
 def _exit_code(function: Callable[..., int]) -> str:
-    """Return what a command's docstring says of its exit code; empty if it can only be 0."""
-    _, _, told = (inspect.getdoc(function) or "").partition("\n")[0].partition("; return ")
-    return "" if told in ("", "0.") else prose(told)
+    """Return a command's exit codes from its docstring; empty if it can only be 0."""
+    _, _, returned = (inspect.getdoc(function) or "").partition("\n")[0].partition("; return ")
+    return "" if returned in ("", "0.") else prose(returned)
 
 
 def _returned_by(function: Callable[..., int]) -> str:
     """Return what a docstring has under its heading Returns."""
-    told = (inspect.getdoc(function) or "").partition("Returns\n-------\nint\n")[2]
-    return prose(" ".join(told.split("\n\n")[0].split()))
+    returned = (inspect.getdoc(function) or "").partition("Returns\n-------\nint\n")[2]
+    return prose(" ".join(returned.split("\n\n")[0].split()))
 
 
 # ---- methods
@@ -226,8 +226,8 @@ _REMARKS = {
     "fedsynth": "The batches of a site with few examples can show these.",
     "ridge": "Once. The sums give the class counts, and can identify every member that is among an attacker's "
     "candidates ([measured](../results/ridge.md)).",
-    "feddm start=mix:4": "Means of real images can be taken apart.",
-    "feddm start=real": "They look like the real images they began as. A site can forbid it: `allow-start='noise'`.",
+    "feddm start=mix:4": "Means of real images can be separated.",
+    "feddm start=real": "They resemble the real images they started from. A site can forbid it: `allow-start='noise'`.",
     "fedssyn source=real": "Refused in a real federation.",
 }
 
@@ -325,8 +325,8 @@ def data_sets() -> str:
         "# Data sets",
         "`dataset=NAME`; how each comes to a machine: [data](../data.md).",
         table(("name", "shape", "classes", "public", "natural sites"), rows),
-        "**public**: what is sent of it gives nobody away; of any other set Nectar takes it that it is somebody's "
-        "own. **natural sites**: `partition.kind=natural` gives each owner's examples to one site.",
+        "**public**: contains nothing private; Nectar treats every other data set as private. "
+        "**natural sites**: `partition.kind=natural` gives each owner's examples to one site.",
         "Your own:",
         table(("dataset", "what"), own),
         "## What each file sets",
@@ -360,19 +360,19 @@ def tables() -> str:
     ]
     parts = [
         "# Tables and experiments",
-        "Each table or figure of a paper that Nectar knows, and the command that runs it and sets our numbers beside "
-        "those that are printed; where no paper is named the table is ours. Sizes are the paper's; `--small` runs "
+        "Tables and figures of papers, and the command that runs each and prints our numbers next to "
+        "the paper's; where no paper is named the table is ours. Sizes are the paper's; `--small` runs "
         "variants for two cores. Each column is an experiment: `nectar run EXPERIMENT` runs it once.",
         table(("table", "what", "command", "for two cores"), rows),
         "## Figures and tables of the papers",
-        "All that are numbered: the command that makes each, or why there is none, and in what ours departs from it. "
-        "A table's own departures stand at the head of its file in `conf/table`.",
+        "All that are numbered: the command for each, or why Nectar has none, and how ours differs. "
+        "How a table differs is stated at the head of its file in `conf/table`.",
     ]
     for paper, own in itertools.groupby(paper_items(), lambda item: item.paper):
         made = (
             (
                 item.item,
-                f"`{item.command}`" if item.command else f"none: {prose(item.reason)}",
+                f"`{item.command}`" if item.command else f"not available: {prose(item.reason)}",
                 prose(item.differs),
             )
             for item in own
@@ -384,7 +384,7 @@ def tables() -> str:
             f"`{cell}`" + (f" (and `{ENDING}`)" if small[cell] else "")
             for cell in one.columns.values()
         ]
-        parts.append(f"Experiments: {', '.join(cells)}." if cells else "No experiments of its own.")
+        parts.append(f"Experiments: {', '.join(cells)}." if cells else "No experiments.")
         if one.refit:
             parts.append("Reported runs train on all images; searches hold `data.validation` back.")
         if one.rows:
@@ -421,7 +421,7 @@ def node_config() -> str:
     return "\n\n".join(
         [
             "# Node config",
-            '`nectar site --node-config "key=value ..."` sets these keys, on the site\'s own machine. Nobody else '
+            '`nectar site --node-config "key=value ..."` sets these keys, on the site\'s own machine; no one else '
             "can. [What a site says of itself](../site.md#what-a-site-says-of-itself) has examples and what holds of "
             "all keys.",
             table(("key", "what", "without it"), rows),
@@ -455,7 +455,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def page(name: str) -> str:
-    """Return a page as it is to be in ``docs/reference``."""
+    """Return the content of a page in ``docs/reference``."""
     return f"{_MARK}\n\n{PAGES[name]()}\n"
 
 

@@ -39,11 +39,13 @@ def _row(clients: int, pairs: int) -> Row:
     words = [*SETTINGS, f"federation.sites={clients}", f"rounds={pairs + 1}"]
     with tempfile.TemporaryDirectory() as directory:
         on_ray = _rounds([*words, f"output-dir={directory}/ray"], Path(directory, "ray"), ray=True)
-        here = _rounds([*words, f"output-dir={directory}/here"], Path(directory, "here"), ray=False)
+        local = _rounds(
+            [*words, f"output-dir={directory}/here"], Path(directory, "here"), ray=False
+        )
     claim = Claim(at_least=1.0)
-    ratios = tuple(claim.ratio(a, b) for a, b in zip(on_ray, here, strict=True))
+    ratios = tuple(claim.ratio(a, b) for a, b in zip(on_ray, local, strict=True))
     name = f"round of {clients} devices, Ray then here"
-    return Row(name, median(on_ray), median(here), ratios, claim)
+    return Row(name, median(on_ray), median(local), ratios, claim)
 
 
 def _rounds(words: list[str], output: Path, *, ray: bool) -> list[float]:

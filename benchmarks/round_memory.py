@@ -1,8 +1,8 @@
 """What a round of a large model takes at its peak, in copies of the model's weights, against a bare loop.
 
 ResNet-18 for 32 x 32 images, four of them a device and one step. The bare loop holds what averaging needs: the weights,
-a model with its gradients, and the sum in float64. Each figure is of a process of its own, above what it had when only
-the weights were there.
+a model with its gradients, and the sum in float64. Each figure comes from a separate process, above its memory with
+only the weights.
 
     python -m benchmarks.round_memory ours 10
 """

@@ -1,9 +1,9 @@
-"""How much code one round is: the files, functions and lines that a method's second round enters.
+"""The code of one round: the files, functions and lines that a method's second round enters.
 
     python -m benchmarks.round_size [METHOD]
 
-Two sites on digits, in this process; the first round has made what is made once. A function counts once, whoever calls
-it, a comprehension and a lambda too; lines are those of the functions with names, from `def` or decorator to the end.
+Two sites on digits, in this process; the first round makes what is made only once. A function counts once for all
+its calls, also a comprehension or a lambda; lines are those of named functions, from `def` or decorator to the end.
 """
 
 from __future__ import annotations

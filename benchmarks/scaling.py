@@ -82,9 +82,9 @@ def _row(size: float, pairs: int) -> Row:
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    begun = time.process_time()
+    start = time.process_time()
     work()
-    return time.process_time() - begun
+    return time.process_time() - start
 
 
 class Rounds:
@@ -187,7 +187,7 @@ def _is_nectars(file: str) -> bool:
 
 
 class _Bytes(TorchDispatchMode):
-    """Counts what torch's operations read and write, by the function of Nectar's that asked for it.
+    """Counts what torch's operations read and write, by the function of Nectar that called them.
 
     What NumPy copies, and bytes on their way through a message, are not torch's.
     """

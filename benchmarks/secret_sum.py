@@ -1,9 +1,9 @@
-"""Seconds and bytes of a secret sum at a site and at the server, beside Flower's legacy utilities for SecAgg+.
+"""Seconds and bytes of a secret sum at a site and at the server, against Flower's legacy utilities for SecAgg+.
 
     python -m benchmarks.secret_sum
 
 10 and 100 sites, vectors of 100,000, 1 and 10 million numbers of 32 bits, one core, no network. A site's seconds are
-its keys, shares, masks and opening; the server's the taking off of all masks where nobody is gone. Flower's are one
+its keys, shares, masks and opening; the server's the removal of all masks if no site drops out. Flower's are one
 mask of `pseudo_rand_gen` times a site's number of masks, with all sites in one neighbourhood; theirs have 64 bits a
 number.
 """
@@ -31,7 +31,7 @@ SITES, NUMBERS = (10, 100), (100_000, 1_000_000, 10_000_000)
 
 
 class Federation:
-    """So many sites of one run, each with a file of its own."""
+    """The sites of one run, each with its own file."""
 
     def __init__(self, folder: Path, sites: int) -> None:
         self._folder, self.names = folder, [f"site-{i}" for i in range(sites)]
@@ -63,15 +63,15 @@ class Federation:
 
 def seconds(work: Callable[[], object]) -> float:
     """Return how long something takes."""
-    begun = time.perf_counter()
+    start = time.perf_counter()
     work()
-    return time.perf_counter() - begun
+    return time.perf_counter() - start
 
 
 def main() -> None:
     """Measure and print."""
     print(
-        "| sites | numbers | s a site | s of the server | MB up a site, of them beside the vector | Flower's s a site |"
+        "| sites | numbers | s a site | s of the server | MB up a site, without the vector | Flower's s a site |"
     )
     print("|---|---|---|---|---|---|")
     for sites in SITES:
@@ -93,11 +93,11 @@ def row(folder: Path, sites: int, numbers: int) -> str:
     at_site += seconds(lambda: federation.at(first, names=federation.names).opening())
     keys = [new_secret() for _ in federation.names]
     at_server = seconds(partial(_unmasked, words, keys))
-    beside = 32 * 3 + sum(map(len, sealed)) + sites * SHARE_BYTES
+    overhead = 32 * 3 + sum(map(len, sealed)) + sites * SHARE_BYTES
     flowers = seconds(lambda: pseudo_rand_gen(keys[0], 2**32, [(numbers,)])) * sites
-    up = words.nbytes + beside
+    up = words.nbytes + overhead
     return (
-        f"| {sites} | {numbers:,} | {at_site:.2f} | {at_server:.2f} | {up / 1e6:.2f}, {beside / 1e6:.3f} "
+        f"| {sites} | {numbers:,} | {at_site:.2f} | {at_server:.2f} | {up / 1e6:.2f}, {overhead / 1e6:.3f} "
         f"| {flowers:.2f} |"
     )
 

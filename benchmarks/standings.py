@@ -1,4 +1,4 @@
-"""Where the methods stand: comparisons into one CSV, and from that a page's tables and plots.
+"""Rankings of the methods: comparisons into one CSV, and from that a page's tables and plots.
 
 ``python -m benchmarks.standings docs/results/NAME.csv [GROUP=COMPARISON...]`` takes up the runs of comparisons, each
 the directory that ``nectar compare`` wrote, instead of what the file had of the same row and seed; then it writes
@@ -7,7 +7,7 @@ the tables between the marks of ``NAME.md`` and the plots into ``docs/images``. 
 A page called ``leaderboard`` has one ranking a data set instead.
 
 ``python -m benchmarks.standings --worth COMPARISON...`` takes up the runs of ``nectar compare table=worth`` instead, a
-column's directory each, into the curve by which every page, and a report, say what an accuracy is worth.
+column's directory each, into the curve from which pages and reports compute what an accuracy is worth.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Run:
     up : float
         MB that all sites sent.
     seconds : float
-        Seconds that all sites computed, of a run with no other beside it.
+        Seconds that all sites computed, of a run that had the machine to itself.
     found, alarms : float
         Shares of members, and of controls, that the strongest attack of `nectar audit images` takes for members.
     epsilon : float
@@ -93,7 +93,7 @@ _KINDS = {
     "begun from it": "images begun from real ones",
     "yes": "real images",
 }
-"""What a leaderboard's colours tell: what is sent; other plots tell the groups apart."""
+"""What a leaderboard's colours mean: what is sent; in other plots they mark groups."""
 
 BOUNDS = ("central", "local", "server", "the server alone")
 """Rows that a plot shows as lines: all data in one place, no exchange, the server's own images."""
@@ -167,7 +167,7 @@ def _run(group: str, row: str, line: Mapping[str, str]) -> Run:
 
 
 def labelled(past: RunRecord) -> str:
-    """Return how many labelled images of the server's a run learned from or was judged by, beside the test set."""
+    """Return how many labelled images of the server's a run learned from or was evaluated on, without the test set."""
     last, data = past.rounds[-1], past.config.data
     judged = {} if data.validated_at_sites else last.get("validation") or {}
     return str(last.get("notes", {}).get("trained_on", judged.get("examples", 0)))
@@ -200,12 +200,12 @@ def _about(record: Path, chosen: Sequence[str]) -> dict[str, str]:
 
 def sends_real(config: Config) -> str:
     """Return whether sites send real examples, by what the method and those inside it disclose."""
-    told = [one for s in config.methods.values() if (one := s.disclosure()) is not None]
-    if any(one.unchanged for one in told):
+    disclosures = [one for s in config.methods.values() if (one := s.disclosure()) is not None]
+    if any(one.unchanged for one in disclosures):
         return "yes"
-    if any(one.began_as == "real examples" for one in told):
+    if any(one.began_as == "real examples" for one in disclosures):
         return "begun from it"
-    means = any(one.began_as == "class means" or (one.images and one.update) for one in told)
+    means = any(one.began_as == "class means" or (one.images and one.update) for one in disclosures)
     return "means of it" if means else "no"
 
 
@@ -264,7 +264,7 @@ def ranked(rows: Mapping[str, Sequence[Run]]) -> list[str]:
 
 
 def named(rows: Mapping[str, Sequence[Run]]) -> set[str]:
-    """Return the rows that a plot names: a point or more above all with fewer bytes, or a method as it is."""
+    """Return the rows that a plot names: a point or more above all with fewer bytes, or a method with its defaults."""
     found, best = {row for row in rows if row == rows[row][0].method}, 0.0
     for row in sorted(ranked(rows), key=lambda row: _mean(rows[row], "up")):
         if (mean := _mean(rows[row], "accuracy")) >= best + _MARGIN:
@@ -487,7 +487,7 @@ Curve = Mapping[int, float]
 
 @cache
 def curve_of(dataset: str) -> Curve:
-    """Return what a server that asks nobody reaches, by labelled images; empty if it was not measured."""
+    """Return the accuracy of a server without sites, by labelled images; empty if it was not measured."""
     found: dict[int, list[float]] = {}
     with FILE.open(newline="", encoding="utf-8") as file:
         for line in csv.DictReader(file):

@@ -91,7 +91,7 @@ def fedsynth(
 
 
 def one_round(client: DeviceClient) -> Callable[[int], object]:
-    """Return the device's whole round: from the weights' arrival to the encoded payload."""
+    """Return a site's complete round: from the weights' arrival to the encoded payload."""
     weights = Weights.of(client.run.build_model()).encode()
     phase = "synthesize" if isinstance(client, FedSynthClient) else "train"
 

@@ -34,9 +34,9 @@ from synth.trajectory_matching import (
 SHAPE, CLASSES, IPC, STEPS, THREADS = (3, 32, 32), 10, 10, 20, 2
 WIDTH = 128
 STEP_SIZE, DISTANCE = 0.01, 0.003
-"""eta, and how far each of theta_m's numbers lies from theta_g's: as far as the student itself comes."""
+"""eta, and the distance of each of theta_m's numbers from theta_g's: as far as the student itself comes."""
 AGREEMENT = 1e-9
-"""How far the two gradients may lie apart in float64, relative."""
+"""Largest relative difference of the two gradients in float64."""
 NARROW, FEW = 16, 2
 """Width and images a class in float64."""
 MOST_TIME, MOST_MEMORY = 1.35, 0.25
@@ -79,14 +79,14 @@ def rows(pairs: int) -> Iterator[Row]:
     with threads(THREADS):
         full, back, short = (step(form) for form in FORMS.values())
         _check()
-        apart = (_apart(back(0), full(0)),)
+        distances = (_apart(back(0), full(0)),)
         for name, ours, claim in (
             ("exact", back, Claim(at_most=MOST_TIME)),
             ("released", short, Claim()),
         ):
             yield compare(f"trajectory_step {name}", full, ours, pairs=pairs, claim=claim)
         cosines = tuple(_cosine(short(pair), back(pair)) for pair in range(pairs))
-    yield Row("trajectory_step exact, distance", 0.0, apart[0], apart, Claim(), unit="")
+    yield Row("trajectory_step exact, distance", 0.0, distances[0], distances, Claim(), unit="")
     yield Row("trajectory_step released, cosine", 1.0, median(cosines), cosines, Claim(), unit="")
     yield from _memory(pairs)
 
@@ -94,7 +94,7 @@ def rows(pairs: int) -> Iterator[Row]:
 def _check() -> None:
     found, right = (step(form, NARROW, FEW, torch.float64)(0) for form in (exact, unrolled))
     if (gap := _apart(found, right)) > AGREEMENT:
-        raise AssertionError(f"the recursion's gradient lies {gap:.2g} from the unroll's")
+        raise AssertionError(f"the recursion's gradient differs by {gap:.2g} from the unroll's")
 
 
 def _apart(found: Tensor, right: Tensor) -> float:

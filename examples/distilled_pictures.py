@@ -2,17 +2,17 @@
 
     python examples/distilled_pictures.py NAME=RECORD ... [--output DIR] [--site partition-9]
 
-Of each run's last round, runs of one seed and partition, the table says
+For the last round of each run (all of one seed and partition), the table gives
 
-- which share of the images a network takes for the class that they were made to be, once it was trained on all sites'
-  real images: where the site has images of that class, and where it has none (`feddgm.classes=all`);
-- how far an image of a class that the site has lies from the nearest real one of the class there, and from the nearest
-  of as many that the site has not, other sites' and the test set's: the root of the mean squared difference of pixels
-  from 0 to 1; and the share that lies nearer to the site's, a half where nothing of single images came through the
-  weights. The last line has the same of the site's own images, each held against all others.
+- the share of images that a network trained on all sites' real images assigns to their intended class: for classes that
+  the site has, and for those it lacks (`feddgm.classes=all`);
+- for classes that the site has, the distance of an image to the nearest real one of the class at the site, and to the
+  nearest of as many from other sites and the test set: the root mean squared difference of pixels from 0 to 1; and the
+  share that is nearer to the site's, 0.5 if the weights reveal no single images. The last line has the same for the
+  site's real images, each compared with all others.
 
-distilled-spaces.png shows one site's images, distilled-nearest.png some beside the nearest real ones, at the site and
-elsewhere.
+distilled-spaces.png shows one site's images; distilled-nearest.png shows some with the nearest real ones, at the site
+and elsewhere.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _GREY, _PAPER = 0.5, 0.0
 
 
 def in_range(run: Run, images: Tensor) -> Tensor:
-    """Return normalised images as values from 0 to 1; what lies outside is cut off."""
+    """Return normalised images as values from 0 to 1; values outside are clipped."""
     mean, std = (torch.tensor(v)[:, None, None] for v in (run.info.mean, run.info.std))
     return (images * std + mean).clamp(0, 1)
 
@@ -101,7 +101,7 @@ def table(runs: dict[str, dict[str, Held]], real: Real, model: nn.Module) -> str
 
 
 def drawing(panels: dict[str, list[Tensor]], marks: list[str]) -> Figure:
-    """Draw rows of images side by side, a panel for each title; ``marks`` stand before the first one's rows."""
+    """Draw rows of images side by side, a panel for each title; ``marks`` are written before the first one's rows."""
     columns = len(next(iter(panels.values()))[0])
     size = (0.38 * columns * len(panels) + 0.6, 0.38 * len(marks) + 0.4)
     figure = Figure(figsize=size, layout="constrained")
@@ -139,12 +139,12 @@ def _filled(images: Tensor) -> Tensor:
     return torch.cat([images, empty])
 
 
-def beside(runs: dict[str, dict[str, Held]], real: Real, site: str, classes: int) -> Figure:
+def with_nearest(runs: dict[str, dict[str, Held]], real: Real, site: str, classes: int) -> Figure:
     """Draw of each run some images of each class, its nearest of the site's and its nearest of as many others."""
     panels: dict[str, list[Tensor]] = {name: [] for name in runs}
     marks = []
     for digit in range(classes):
-        both = real.apart(site, digit)
+        both = real.inside_and_outside(site, digit)
         if both is None:
             continue
         marks += [str(digit)] * BESIDE
@@ -171,7 +171,7 @@ def main(arguments: list[str] | None = None) -> None:
     real, classes = real_of(run), len(run.info.classes)
     print(table(runs, real, reader(run, real)))
     chosen.output.mkdir(parents=True, exist_ok=True)
-    for name, draw in (("distilled-spaces", spaces), ("distilled-nearest", beside)):
+    for name, draw in (("distilled-spaces", spaces), ("distilled-nearest", with_nearest)):
         draw(runs, real, chosen.site, classes).savefig(chosen.output / f"{name}.png", dpi=100)
 
 

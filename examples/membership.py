@@ -1,20 +1,18 @@
-"""Can it be told from what a run gave away which examples were in it?
+"""Does what a run released reveal which examples were in it?
 
     python examples/membership.py NAME=RECORD ... [--rate 0.01]
 
-An attacker who has a run's record, and real examples of which he is to say whether a site had them, does the simplest
-there is:
+The attacker has a run's record and real examples, decides which of them a site had, and uses the simplest attacks:
 
-- weights: what the last round's model has a low loss on was trained on (Yeom et al., 2018);
-- images: what lies near to a synthetic image of its class was there when that was made;
-- means: whose code lies near to the mean of its class that a site shared was among those that were averaged, at that
-  site.
+- weights: an example with a low loss under the last round's model is a member (Yeom et al., 2018);
+- images: an example near a synthetic image of its class is a member;
+- means: an example whose code is near the class mean that a site shared is a member, at that site.
 
-A line says how well that tells the sites' examples (members) from those of the same data set that nobody had: the area
-under the curve, a half where it tells nothing, and the share of members found where a hundredth of the others (--rate)
-is taken for members. More can be known than this attacker finds; less than an epsilon allows he always finds.
+A line states how well the attack separates the sites' examples (members) from examples of the same data set that no
+site had: the area under the ROC curve (0.5: not at all), and the share of members found at a false positive rate of
+1 % (--rate). Stronger attacks exist; with an epsilon, no attack can exceed its bound.
 
-The runs are to leave examples over, such as with data.images at half of the training set.
+The runs must leave some examples unused, for instance with data.images at half of the training set.
 """
 
 from __future__ import annotations
@@ -118,8 +116,10 @@ def by_mean(past: RecordedRun, had: list[Samples], left: Samples) -> Scores | No
 
 def nearness(points: Tensor, labels: Tensor, among: Tensor, classes: Tensor) -> Tensor:
     """Return minus the distance of each point to the nearest of its class, without those that have none there."""
-    apart = torch.cdist(points, among).masked_fill(labels[:, None] != classes, torch.inf).amin(1)
-    return -apart[apart.isfinite()]
+    distances = (
+        torch.cdist(points, among).masked_fill(labels[:, None] != classes, torch.inf).amin(1)
+    )
+    return -distances[distances.isfinite()]
 
 
 def attacked(record: str) -> dict[str, Scores]:

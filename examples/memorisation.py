@@ -3,8 +3,8 @@
     python examples/memorisation.py [--output DIR] [--sizes 10,30,100,300] [--steps 500,1000,2000] [--drawn 200]
 
 Fedssyn's generator for digits is trained on n of them. Of the images it draws, the table counts those that are
-copies, which lie at most a third as far from the nearest image trained on as from the second nearest (Yoon et al.,
-2023), and those that lie nearer to an image trained on than to any of n others from the same source, which were not:
+copies, which are at most a third as far from the nearest image trained on as from the second nearest (Yoon et al.,
+2023), and those that are nearer to an image trained on than to any of n others from the same source, which were not:
 half of them do where nothing is memorised. memorisation.png shows ten images for each n, each above its nearest image
 trained on and its nearest other one.
 """
@@ -42,7 +42,7 @@ class Row:
         Share of its images that copy one it was trained on; the same of real images it was not trained on is
         ``real_copies``.
     nearer : float
-        Share that lies nearer to the images trained on than to as many others.
+        Share that is nearer to the images trained on than to as many others.
     images : Tensor
         Some of them, then the nearest ones trained on and the nearest others: [3, n, 1, 8, 8], 0 to 1.
     """
@@ -86,7 +86,7 @@ def study(size: int, steps: tuple[int, ...], count: int, seed: int) -> list[Row]
 
 
 def judged(steps: int, drawn: Tensor, held: Tensor, others: Tensor) -> Row:
-    """Count the copies among ``drawn``, and which lie nearer to ``held`` than to ``others``."""
+    """Count the copies among ``drawn``, and those nearer to ``held`` than to ``others``."""
     own, own_at = distances(drawn, held).min(1)
     other, other_at = distances(drawn, others).min(1)
     shown = slice(SHOWN)
@@ -106,7 +106,7 @@ def distances(images: Tensor, among: Tensor) -> Tensor:
 
 
 def copied(images: Tensor, among: Tensor) -> float:
-    """Return the share of images that lie at most a third as far from the nearest as from the second nearest."""
+    """Return the share of images that are at most a third as far from the nearest as from the second nearest."""
     first, second = distances(images, among).topk(2, largest=False).values.unbind(1)
     return (first <= COPY * second).float().mean().item()
 

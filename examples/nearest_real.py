@@ -17,7 +17,7 @@ LEAST = 10
 
 @dataclass(frozen=True)
 class Real:
-    """The real digits: of each site, and those that nobody has, values 0 to 1."""
+    """The real digits: of each site, and those that no site has, values 0 to 1."""
 
     sites: dict[str, Held]
     test: Held
@@ -31,8 +31,8 @@ class Real:
         images, labels = zip(*self.sites.values(), strict=True)
         return torch.cat(images), torch.cat(labels)
 
-    def apart(self, site: str, digit: int) -> tuple[Tensor, Tensor] | None:
-        """Return equally many images of a class that the site has and that it has not; None of too few."""
+    def inside_and_outside(self, site: str, digit: int) -> tuple[Tensor, Tensor] | None:
+        """Return equally many images of a class from the site and from elsewhere; None if there are too few."""
         own = of_class(self.sites[site], digit)
         elsewhere = [of_class(held, digit) for name, held in self.sites.items() if name != site]
         others = torch.cat([*elsewhere, of_class(self.test, digit)])
@@ -55,14 +55,14 @@ def _some(images: Tensor, count: int, draws: torch.Generator) -> Tensor:
 
 @dataclass(frozen=True)
 class Nearness:
-    """How far n images lie from the nearest one of a site's and of as many others, float [n] each."""
+    """Distance of n images from the nearest one of a site's and of as many others, float [n] each."""
 
     own: Tensor
     other: Tensor
 
     @property
     def nearer(self) -> float:
-        """The share that lies nearer to the site's; a tie counts half."""
+        """The share that is nearer to the site's; a tie counts half."""
         return ((self.own < self.other) + 0.5 * (self.own == self.other)).mean().item()
 
 
@@ -79,7 +79,7 @@ def nearness(made: dict[str, Held], real: Real) -> Nearness:
     own, other = [], []
     for site, (images, labels) in made.items():
         for digit in labels.unique().tolist():
-            both = real.apart(site, digit)
+            both = real.inside_and_outside(site, digit)
             if both is not None:
                 of_digit = images[labels == digit]
                 own.append(distances(of_digit, both[0]).amin(1))
@@ -92,7 +92,7 @@ def real_nearness(real: Real) -> Nearness:
     own, other = [], []
     for site, (_, labels) in real.sites.items():
         for digit in labels.unique().tolist():
-            both = real.apart(site, digit)
+            both = real.inside_and_outside(site, digit)
             if both is not None:
                 among = distances(both[0], both[0])
                 own.append(among.fill_diagonal_(float("inf")).amin(1))

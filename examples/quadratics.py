@@ -3,7 +3,7 @@
     python examples/quadratics.py [--output DIR]
 
 It prints a table of the rounds to the target for each share p of pairs that the clients exchange, and writes
-quadratics.png. The paper leaves zeta^2, tau, the start and the step sizes open; they stand below. Seed s draws the
+quadratics.png. The paper leaves zeta^2, tau, the start and the step sizes open; they are set below. Seed s draws the
 problem from s, the exchange from 100 + s and the stochastic gradients from 200 + s.
 
 Client i holds n_i pairs (A_ij, b_ij) and f_i(x) = 1/(2 n_i) sum_j ||A_ij x - b_ij||^2, where every A_ij is a multiple
@@ -156,11 +156,11 @@ def federated_averaging(
     start : Tensor
         x before the first round, float64 [d].
     step_sizes : Tensor
-        eta, float64 [...]: every one is a run of its own, all at once.
+        eta, float64 [...]: every one is a separate run, all at once.
     tau, rounds : int
         Local steps of a round, and R.
     generator : torch.Generator, optional
-        Draws the one pair of each stochastic gradient; without it, a step goes along the whole grad f_i.
+        Draws the one pair of each stochastic gradient; without it, a step uses the full grad f_i.
 
     Returns
     -------
@@ -218,12 +218,12 @@ class Tuned:
 
 def problem(seed: int, p: float, zeta: float, sigma: float) -> LeastSquares:
     """Return the objectives of ``seed`` after the exchange."""
-    whole = quadratics(torch.Generator().manual_seed(seed), dissimilarity=zeta, noise=sigma)
-    return exchanged(whole, p, torch.Generator().manual_seed(100 + seed))
+    functions = quadratics(torch.Generator().manual_seed(seed), dissimilarity=zeta, noise=sigma)
+    return exchanged(functions, p, torch.Generator().manual_seed(100 + seed))
 
 
 def tuned(seed: int, p: float) -> Tuned:
-    """Run FedAvg with all step sizes at once, along whole gradients: without sigma there is no noise then."""
+    """Run FedAvg with all step sizes at once, with full gradients: without sigma there is no noise."""
     after = problem(seed, p, TUNED_ZETA, 0.0)
     errors = federated_averaging(after, START, STEP_SIZES, tau=TAU, rounds=MOST_ROUNDS)
     needed = rounds_to(errors, TARGET)
@@ -234,7 +234,7 @@ def tuned(seed: int, p: float) -> Tuned:
 
 
 def table(found: dict[float, list[Tuned]]) -> str:
-    """Return R_p of each seed, and what remains of R_0 and of A_0 beside what the lemma's bounds promise."""
+    """Return R_p of each seed, and what remains of R_0 and of A_0, with the lemma's bounds."""
     seeds = len(found[0.0])
     head = f"{'p':>4}  {'R_p, by seed':>{6 * seeds}}  R_p/R_0   1-p  A_p/A_0  (1-p)sqrt(L_p/L_0)  (1-p)^2"
     rows = [head]

@@ -1,4 +1,4 @@
-"""What do hostile sites do to a model, and which average stands against them?
+"""What do hostile sites do to a model, and which average is robust against them?
 
     python examples/robust_averages.py [--hostile 0,1,3] [--seeds 3] [--rounds 10] [SECTION.KEY=VALUE ...]
 
@@ -122,11 +122,11 @@ def accuracy(attack: str, hostile: int, seed: int, rounds: int, words: str) -> f
 
 
 def lines(hostile: list[int], seeds: int, rounds: int, words: str) -> Iterator[str]:
-    """Yield the lines of the table as they are there."""
+    """Yield the lines of the table as they are computed."""
     yield f"{'':20}" + "".join(f"{name:>14}" for name in averages(0))
     for number in hostile:
         for attack in ATTACKS if number else ["nobody"]:
-            told = f"{attack}, {number} of {SITES}" if number else "nobody hostile"
+            label = f"{attack}, {number} of {SITES}" if number else "no hostile site"
             cells = []
             for average in averages(number).values():
                 found = [
@@ -134,16 +134,16 @@ def lines(hostile: list[int], seeds: int, rounds: int, words: str) -> Iterator[s
                     for seed in range(seeds)
                 ]
                 cells.append(f"{sum(found) / seeds:.3f} ({min(found):.3f})")
-            yield f"{told:20}" + "".join(f"{cell:>14}" for cell in cells)
+            yield f"{label:20}" + "".join(f"{cell:>14}" for cell in cells)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description="Which average stands against hostile sites?")
+    parser = argparse.ArgumentParser(description="Which average is robust against hostile sites?")
     parser.add_argument("--hostile", default="0,1,3", help="numbers of hostile sites, of ten")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("words", nargs="*", metavar="SECTION.KEY=VALUE", help="settings beside")
+    parser.add_argument("words", nargs="*", metavar="SECTION.KEY=VALUE", help="other settings")
     chosen = parser.parse_args(arguments)
     logging.getLogger("flwr").setLevel(logging.ERROR)
     hostile = [int(number) for number in chosen.hostile.split(",")]

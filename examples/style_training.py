@@ -1,7 +1,7 @@
 """The training of a style-based generator as a class-conditional VAE's decoder, on images that may be shown to all.
 
 StyleGAN itself is trained against a discriminator. At 8x8, and with minutes of one core to train in, that gave one
-image a class, whatever z was. The likelihood's bound has no such end; what it costs is some sharpness, which the
+image a class, for any z. The likelihood's bound has no such end; what it costs is some sharpness, which the
 optimisation of the latents can put back.
 """
 
@@ -67,7 +67,7 @@ def negative_bound(
 ) -> Tensor:
     """Return ||x - G(z)||^2 / (2 sigma^2) + KL(q(z | x, c) || N(0, I)), the mean over examples.
 
-    It bounds -log p(x | c) from above, but for the normal density's constant.
+    It bounds -log p(x | c) from above, up to the normal density's constant.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def train_prior(
     Raises
     ------
     ValueError
-        The images are none, or not of the form's shape, or not as many as the labels.
+        There are no images, their shape is not that of the form, or their number is not that of the labels.
     FloatingPointError
         The loss left the finite numbers.
     """

@@ -4,8 +4,8 @@
     export PYTHONPATH=examples
     nectar run feddgm-cifar10 feddgm.generator=stylegan_xl:make feddgm.space=5 feddgm.chunk=10
 
-These variables are the server's. The file is opened only if it has that SHA-256, which whoever vouches for the file
-should name. STYLEGAN_XL_CODE is a checkout of the official repository; its code runs too, and no checksum covers it.
+These variables are the server's. The file is opened only if it has that SHA-256, which should come from a source you
+trust. STYLEGAN_XL_CODE is a checkout of the official repository; its code runs too, and no checksum covers it.
 Operations are computed in plain PyTorch; STYLEGAN_XL_OPS=compiled asks for the official CUDA kernels.
 
 What is used of the network is the interface of its code: ``z_dim``, ``c_dim``, ``mapping(z, c)``, and of its
@@ -86,7 +86,7 @@ def make(run: Run) -> StyleganXL:
         raise ConfigError(
             f"{FILE}={file}: {error}; change feddgm.space, or give another file"
         ) from None
-    except Exception as error:  # of somebody else's code, which may raise anything
+    except Exception as error:  # third-party code may raise anything
         raise ConfigError(
             f"the network of {FILE}={file} makes no image ({_words(error)}): give an official file of StyleGAN-XL and, "
             f"in {CODE}, its repository; {OPS}=reference needs no compiler"
@@ -128,7 +128,7 @@ def _open(file: Path, sha256: str, code: Path) -> torch.nn.Module:
                 _use_reference_ops()
             loader = importlib.import_module("legacy")
             network = loader.load_network_pkl(io.BytesIO(content))["G_ema"]
-    except Exception as error:  # of somebody else's code, which may raise anything
+    except Exception as error:  # third-party code may raise anything
         raise ConfigError(
             f"{FILE}={file} cannot be opened ({_words(error)}): give an official file of StyleGAN-XL, its repository, "
             "and the modules that its code imports"
@@ -142,7 +142,7 @@ def _open(file: Path, sha256: str, code: Path) -> torch.nn.Module:
 
 @contextmanager
 def _imported_from(code: Path) -> Iterator[None]:
-    """Find the official modules at ``code``, whatever others have their names, and leave none of them behind.
+    """Import the official modules from ``code``, before others of the same names, and unload them afterwards.
 
     The network keeps those that it has imported.
     """
@@ -206,9 +206,9 @@ def _words(error: Exception) -> str:
 class StyleganXL:
     """F_n of StyleGAN-XL: the features f behind its layer n and the styles w of all layers that follow.
 
-    As in FedDGM's released code every layer has a w of its own (the space W+), and f of F_0 are the Fourier features
+    As in FedDGM's released code every layer has its own w (the space W+), and f of F_0 are the Fourier features
     that the synthesis begins with. Other than there f is not cut to [-10, 10], which half precision asks for: layers
-    compute in float32, so that latents that nobody has moved give the network's own images.
+    compute in float32, so that unchanged latents give the network's own images.
 
     Attributes
     ----------
@@ -242,7 +242,7 @@ class StyleganXL:
         if not 0 <= self.n <= last:
             raise ValueError(f"this generator has the spaces F_0 to F_{last}, and no F_{self.n}")
         if not known:
-            raise ValueError("this generator knows no classes, and one image of each is asked for")
+            raise ValueError("this generator has no classes, but one image of each class is needed")
         if not all(0 <= found < known for found in self.classes):
             raise ValueError(f"this generator has classes from 0 to {known - 1}")
 

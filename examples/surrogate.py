@@ -1,11 +1,12 @@
-"""FedDM's one-dimensional example (Xiong et al., 2023, figure 1, appendix A): 20 learned pairs stand for 100 real ones.
+"""FedDM's one-dimensional example (Xiong et al., 2023, figure 1, appendix A): 20 learned pairs replace 100 real ones.
 
     python examples/surrogate.py [--output DIR] [--seed N]
 
 It prints the objective, the surrogate and the tangent at w = 0 for some weights and where each is least, and writes
 surrogate.png. A prediction is sigmoid(w x), the loss binary cross-entropy. Pairs are learned by Eq. 7, at weights drawn
-from N(0, 1), cut off at RHO. Eq. 17 prints p >= 0.9 for x >= 0, by which y would not depend on x: here y is 1 for nine
-in ten of these, and for one in ten of the others. Radius, steps and learning rate are ours, as the paper states none.
+from N(0, 1), cut off at RHO. Eq. 17 prints p >= 0.9 for x >= 0, by which y would not depend on x: in this example y is
+1 for nine in ten of these, and for one in ten of the others. Radius, steps and learning rate are ours, as the paper
+states none.
 """
 
 from __future__ import annotations

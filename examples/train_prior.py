@@ -4,7 +4,7 @@
     python examples/train_prior.py --dataset fashionmnist [--data DIR] [--output DIR]
 
 The first writes digits_prior.json, which belongs into synth/generators, of MNIST made small; the second
-fashionmnist_prior.json, for a function that `feddgm.generator` names (docs/feddgm.md). Beside it lies a picture of ten
+fashionmnist_prior.json, for a function that `feddgm.generator` names (docs/feddgm.md). Each comes with a picture of ten
 images of each class. It prints the file's SHA-256, which `synth.generators.style.decoded` asks for, and the share of
 real test images (of the digits, scikit-learn's) that a classifier recognises which has seen generated ones alone.
 Another processor's rounding gives other weights, as good.
@@ -35,7 +35,7 @@ from synth.generators.style import Form, StyleNetwork, encoded
 
 DIGITS = "digits"
 SIDE, CLASSES, LEVELS = 8, 10, 16
-#: a digit of MNIST lies in a box of this side
+#: the side of the box that contains a digit of MNIST
 BOX = 20
 #: the classifier's; and how many real images it is tried on, and rows and columns the picture has, at most
 GENERATED, STEPS, BATCH, LR = 10_000, 600, 128, 2e-3
@@ -77,7 +77,7 @@ def _middle(inked: Tensor) -> Tensor:
 
 
 def as_digits(split: Split) -> Labelled:
-    """Return a split of MNIST as scikit-learn's digits are, 8x8 of 0 to 16, here in [-1, 1]; and the labels."""
+    """Return a split of MNIST in the form of scikit-learn's digits, 8x8, scaled to [-1, 1], with the labels."""
     pieces = []
     for raw in torch.from_numpy(split.images[:, 0].copy()).split(5000):
         # 20 pixels are no multiple of 8: each is counted as four, and 5x5 of those averaged.
@@ -160,7 +160,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--dataset", default=DIGITS, help="a public set of images")
     parser.add_argument(
-        "--data", type=Path, default=Path("data"), metavar="DIR", help="where the set lies"
+        "--data", type=Path, default=Path("data"), metavar="DIR", help="the data set's folder"
     )
     parser.add_argument("--output", type=Path, default=Path(), metavar="DIR")
     parser.add_argument("--steps", type=int, default=Plan.steps, help="of the training")

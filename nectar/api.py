@@ -51,23 +51,23 @@ def run(
     Parameters
     ----------
     method : str, Method or type, optional
-        A method's name, an import path, or what one leads to: a method of your own, the class of a Flower strategy;
-        left out, the configuration's.
+        A method's name, an import path, or the object itself: a user-defined method, the class of a Flower strategy;
+        by default the configuration's.
     progress : bool
         Whether a line is printed for each round.
     on_round : callable, optional
         Called after each round, round 0 included, with its line of metrics.jsonl as a dictionary: what
-        ``RecordedRun.rounds`` has. What it raises is a warning, with the traceback once, and the run goes on.
+        ``RecordedRun.rounds`` has. If it raises, a warning is logged, with the traceback once, and the run continues.
     **settings
-        What stands as ``key=value`` on the command line: ``dataset``, ``rounds``, ``seed``, ``experiment``,
+        The ``key=value`` settings of the command line: ``dataset``, ``rounds``, ``seed``, ``experiment``,
         ``output_dir``, ``data_dir``, ``resume``; a section's as ``feddm={"ipc": 5}`` or ``**{"feddm.ipc": 5}``.
-        ``model`` and ``dataset`` take functions and classes of your own too; those of a script or a notebook keep
+        ``model`` and ``dataset`` also take your functions and classes; those of a script or a notebook keep
         the run in this process.
 
     Raises
     ------
     NectarError
-        In the sentences of the command line, if the run cannot start (before any work is done) or stops.
+        With the command line's messages, if the run cannot start (before any work is done) or stops.
     """
     if is_named(method):
         method = named("method", method)
@@ -87,7 +87,7 @@ def run(
     try:
         with _lines(progress):
             config = with_fitting_sites(config)
-            start = check(config, tell=True)
+            start = check(config, log_weights=True)
             record = run_here(config, on_round=on_round, start=start)
     finally:
         torch.set_num_threads(threads)
@@ -102,13 +102,13 @@ def open_record(record: str | Path, *, allow_imports: str = "") -> RecordedRun:
     record : str or Path
         The directory that ``nectar run`` printed, the record's id, or ``latest``.
     allow_imports : str
-        Modules and packages, with spaces between them: what the record names by import path is imported from these
-        alone, since a record can come from anywhere.
+        Modules and packages, separated by spaces: import paths in the record are imported only from these, since a
+        record can come from anywhere.
 
     Raises
     ------
     ConfigError
-        If it is no run's record.
+        If it is not a run's record.
     """
     return RecordedRun.open(record_at(record), import_policy_of(allow_imports, "allow_imports="))
 
@@ -120,15 +120,15 @@ def compare(
     progress: bool = True,
     **settings: Any,
 ) -> Results:
-    """Run methods over seeds, what is not there yet, and set them side by side, as ``nectar compare`` does.
+    """Run methods over seeds, reuse finished runs, and compare the results, as ``nectar compare`` does.
 
-    A run that fails keeps no other from going on: look at ``failures``.
+    A failed run does not stop the others: see ``failures``.
 
     Parameters
     ----------
     *rows : str, Method or type
         As on the command line: ``"feddm"``, ``"feddm:start=real"``, ``"mine=feddm:ipc=5"``; of a table its rows and
-        columns, all of them if none is named. A method or class of a module of your own stands for its import path.
+        columns, all of them if none is named. A method or class of your module is replaced by its import path.
     table : str, optional
         A paper's table.
     grid : mapping of str to sequence, optional
@@ -144,20 +144,20 @@ def compare(
     Returns
     -------
     Results
-        The rows and their tables; of a paper's table its columns, and our numbers beside the paper's; of a grid its
+        The rows and their tables; for a paper's table its columns, and our numbers next to the paper's; for a grid its
         cells.
 
     Raises
     ------
     NectarError
-        In the sentences of the command line, if the comparison cannot be.
+        With the command line's messages, if the comparison cannot be made.
     """
     lines: list[str] = []
     for one in rows:
         row = named("method", one) if is_named(one) else one
         if not isinstance(row, str):
             raise ConfigError(
-                f"{row!r:.60} is not a row: nectar.compare takes each as an argument of its own, such as "
+                f"{row!r:.60} is not a row: nectar.compare takes each row as a separate argument, such as "
                 "nectar.compare('feddm', 'fedavg')."
             )
         lines.append(row)
@@ -167,7 +167,7 @@ def compare(
     words = (*lines, *_words(tabled | settings))
     if any(f"{HERE}:" in word for word in words):
         raise ConfigError(
-            "a comparison runs in processes of its own, where nothing of this script or notebook is: put what it names "
+            "a comparison runs in separate processes, which cannot see this script or notebook: move what it names "
             "into a module."
         )
     tune = given.pop("tune", ())
@@ -223,7 +223,7 @@ def _text(key: str, value: Any) -> str:
     if isinstance(value, Real):
         return scalar_text(float(value))
     raise ConfigError(
-        f"{key}={value!r} must be a number, a text, a truth value or None, not {type(value).__name__}."
+        f"{key}={value!r} must be a number, a string, a bool or None, not {type(value).__name__}."
     )
 
 
@@ -238,9 +238,9 @@ class _Printer(logging.Handler):
 
 @contextmanager
 def _lines(shown: bool) -> Iterator[None]:
-    """Print the lines of a run's log plainly and once, and leave its logger as it was found.
+    """Print each line of a run's log once and without colours, and restore the logger afterwards.
 
-    Flower's own handler writes colour codes, and what the caller has at the root logger would say each line again.
+    Flower's handler writes colour codes, and handlers of the root logger would repeat each line.
     """
     logger = logging.getLogger("flwr")
     flowers = [handler for handler in logger.handlers if hasattr(handler, "colored")]
@@ -260,26 +260,26 @@ def _lines(shown: bool) -> Iterator[None]:
 
 
 # ---- objects -------------------------------------------------------------------------------------
-# What a Python caller gives as an object: the import path of a class, a function or a method of its own.
+# Import paths of the classes, functions and methods that a Python caller gives as objects.
 
 KEYS = ("method", "model.name", "dataset")
 """The settings that may be import paths."""
 
 
 def is_named(given: Any) -> bool:
-    """Return whether an object can stand for an import path: a class, a function, a method."""
+    """Return whether an object may be given instead of an import path: a class, a function, a method."""
     return isinstance(given, Method | type) or inspect.isroutine(given)
 
 
 def named(key: str, given: Any) -> str:
     """Return the import path of ``given``.
 
-    What the running program itself defines, a script or a notebook, is found in this process alone.
+    The path of an object defined in a script or a notebook is valid only in this process.
 
     Raises
     ------
     ConfigError
-        If no import path leads to it, as to a lambda or to what a function defines.
+        If the object has no import path, such as a lambda or a local function.
     """
     if isinstance(given, Method):
         module, name = _place_of(given)
@@ -287,7 +287,7 @@ def named(key: str, given: Any) -> str:
         module, name = str(given.__module__), str(given.__qualname__)
     if not name or getattr(sys.modules.get(module), name, None) is not given:
         raise ConfigError(
-            f"{key}={given!r:.60} cannot be found again by a name: give a class, a function or a Method that is "
+            f"{key}={given!r:.60} cannot be found again by its name: give a class, a function or a Method that is "
             "defined at the top level of a module, a script or a notebook."
         )
     if module == HERE:
@@ -295,7 +295,7 @@ def named(key: str, given: Any) -> str:
         if file and Path(file).is_file():
             MADE[HERE] = Path(file).resolve()
         else:
-            message = "%s=%s is defined in a notebook: whether it has changed when the run is resumed is not checked"
+            message = "%s=%s is defined in a notebook: if it changes before the run is resumed, this is not noticed"
             logging.getLogger("flwr").warning(message, key, name)
     return f"{module}:{name}"
 

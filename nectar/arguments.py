@@ -43,7 +43,7 @@ _NUMBER_KEYS = ("rounds", "seed")
 
 
 def next_step(record: Path) -> str:
-    """Describe what is done with a record that is there."""
+    """Return the hint that a finished run prints about its record."""
     return f"to see it: `nectar report {shlex.quote(str(record))}`"
 
 
@@ -149,7 +149,7 @@ def _run_value(key: str, text: str, directory: Path) -> str | int | float | bool
 
 
 def _own_paths(key: str, text: str, directory: Path) -> str:
-    """Make the paths of one's own data and weights absolute, as the run config's own are."""
+    """Make the paths of user data and weights absolute, like the run config's paths."""
     if key in (FILE_KEY, START_KEY) and text and not text.startswith("torchvision:"):
         return str(directory / from_home(text))
     if key in (SITES_KEY, TABLES_KEY) and text:
@@ -160,7 +160,7 @@ def _own_paths(key: str, text: str, directory: Path) -> str:
 
 
 def _refuse_commas(parts: list[str], directory: Path) -> None:
-    """Refuse folders of sites where one is there whose name has a comma or two, which end a path; ConfigError."""
+    """Raise ConfigError if a folder exists whose name has a comma, which separates paths."""
     for start, many in itertools.product(range(len(parts)), (2, 3)):
         folder = directory / from_home(",".join(parts[start : start + many]).strip())
         if start + many <= len(parts) and folder_exists(folder):
@@ -171,14 +171,14 @@ def _refuse_commas(parts: list[str], directory: Path) -> None:
 
 
 def folder_exists(place: Path) -> bool:
-    """Return whether a folder is there; not where none can have such a name."""
+    """Return whether a folder exists; False for a name that no folder can have."""
     with suppress(OSError, ValueError):
         return place.is_dir()
     return False
 
 
 def meant_by(name: str, method: str = "") -> str:
-    """Return the key that an option's name, without its dashes, was meant as; empty if there is none like it."""
+    """Return the key closest to an option's name without its dashes; empty if none is similar."""
     from common.config.schema import known_keys
 
     return nearest_key(name, [*TYPED_KEYS, *known_keys()], method or RunSettings().method)
@@ -211,15 +211,15 @@ def _toml_character(character: str) -> str:
 # ---- paths ---------------------------------------------------------------------------------------
 
 
-def is_place(word: str) -> bool:
+def looks_like_path(word: str) -> bool:
     """Return whether a word names a path: it has no ``=`` before its first slash, or a folder has that name."""
     return "=" not in word.partition("/")[0] or folder_exists(Path(word))
 
 
-def here(word: str) -> Path:
+def local_path(word: str) -> Path:
     """Return the path that a word names, absolute; ConfigError if it is a setting."""
-    if not is_place(word):
-        raise ConfigError(f"{word!r} is a setting: here goes a file or a directory.")
+    if not looks_like_path(word):
+        raise ConfigError(f"expected a file or a directory, got the setting {word!r}.")
     return Path.cwd() / from_home(word)
 
 
@@ -231,7 +231,7 @@ def above_0(name: str, value: float | None, *, below: float = float("inf")) -> N
 
 
 # ---- class list ----------------------------------------------------------------------------------
-# The class list of folders of images that a simulation reads, where the words give none: their folders' names.
+# If the settings state no classes, a simulation takes the names of its image folders.
 
 
 def resolved(
@@ -242,20 +242,20 @@ def resolved(
 ) -> Config:
     """Resolve ``run_config``; where it names folders of images but not their classes, with the classes stated.
 
-    If the run ``begins`` on this machine, a ``data.file`` that is not here is refused before anything is asked of it.
+    If the run ``begins`` on this machine, a missing ``data.file`` is refused first.
 
-    For a simulation alone: all its processes are then told the list. Real sites must agree on one before they read
-    anything, so a run on them states it itself. What is named by import path is put before ``policy`` first.
+    Only for simulations, whose processes all get the list. Real sites must agree on a list before they read data, so
+    their run has to state it. ``policy`` decides on import paths first.
     """
     return load(run_config, policy=policy, class_list=partial(_class_list, begins=begins))
 
 
 def _class_list(dataset: str, settings: SharedSections, data_dir: Path, *, begins: bool) -> str:
-    """Return the classes of folders of images that state none; nothing of other data."""
+    """Return the classes of image folders, by their names, if the settings state none; empty for other data."""
     images, file = settings.images, settings.data.file
     if begins and file and Path(file).is_absolute() and not Path(file).exists():
         raise ConfigError(
-            f"{FILE_KEY}={file} is not there: every machine that runs the federation needs it at that path."
+            f"{FILE_KEY}={file} does not exist: every machine of the federation needs it at that path."
         )
     if images.classes or not is_user_data(dataset) or kind_of(dataset):
         return ""
@@ -267,9 +267,9 @@ def _class_list(dataset: str, settings: SharedSections, data_dir: Path, *, begin
 
 
 def with_fitting_sites(config: Config) -> Config:
-    """Return a simulation of one's own data with as many sites as these allow, where their number is not stated.
+    """Return a simulation of user data with as many sites as the data allow, unless their number is stated.
 
-    A private run keeps the default, since another number would tell how many examples there are.
+    A private run keeps the default, since another number would reveal how many examples there are.
     """
     stated = "federation.sites" in config.origin or config.private or config.secret
     if stated or config.site_places or not is_user_data(config.dataset):
@@ -277,7 +277,7 @@ def with_fitting_sites(config: Config) -> Config:
     from common.division import Division
 
     division, refused = Division(config), ""
-    _ = division.validation  # what fails here fails for any number of sites
+    _ = division.validation  # an error of this kind does not depend on the number of sites
     for sites in range(config.federation.sites, 1, -1):
         try:
             division.partition(sites)
@@ -293,52 +293,51 @@ def with_fitting_sites(config: Config) -> Config:
 
 
 def _classes_in(folder: Path, *, alone: bool) -> list[str]:
-    """Return the names of a folder's classes; ConfigError that says why it has none, or not two though ``alone``."""
+    """Return the names of a folder's classes; ConfigError if it has none, or, where it is ``alone``, only one."""
     from common.data.folders.folder import TEST, TRAIN
     from nectar.dataset.class_folders import class_folders
 
-    lies = f"{TRAIN}/<class>/* and {TEST[0]}/<class>/*, or <class>/* alone"
+    layout = f"{TRAIN}/<class>/* and {TEST[0]}/<class>/*, or <class>/* alone"
     if not folder.is_dir():
-        what = "is a file: unpack it, and name" if folder.exists() else "is not there: name"
+        what = "is a file: unpack it, and name" if folder.exists() else "does not exist: name"
         raise ConfigError(
-            f"{folder} {what} a folder that holds {lies} (a relative one is below data-dir)."
+            f"{folder} {what} a folder that holds {layout} (a relative one is below data-dir)."
         )
     names = class_folders(folder)
     if not names:
-        raise ConfigError(f"{folder} holds no folder a class: put its pictures into {lies}.")
+        raise ConfigError(f"{folder} has no class folders: arrange the images as {layout}.")
     parts = [name for name in names if name.lower() in (TRAIN, *TEST)]
     if parts == names and all(class_folders(folder / name) for name in parts):
         named = " and ".join(parts)
         raise ConfigError(f"{folder} holds {named}, read only as {named.lower()}: rename them.")
     if comma := next((name for name in names if "," in name), ""):
         raise ConfigError(
-            f"{folder} has a class {comma!r}, and a comma ends a class's name: rename the folder."
+            f"{folder} has a class {comma!r}, but commas separate class names: rename the folder."
         )
     deeper = folder / names[0]
     if len(names) == 1 and alone and deeper.is_dir() and class_folders(deeper):
         raise ConfigError(
-            f"{folder} holds one folder, with the classes' below it: name {deeper} instead."
+            f"{folder} contains a single folder, which holds the classes: name {deeper} instead."
         )
     return names
 
 
-# ---- spans ---------------------------------------------------------------------------------------
-# Spans of time in words.
+# ---- durations -----------------------------------------------------------------------------------
 
 
 def format_duration(seconds: float) -> str:
-    """Return a span as a person says it: ``0.3 s``, ``42 s``, ``3 min 20 s``, ``12 h 36 min``, ``107 days``."""
+    """Return a duration for people: ``0.3 s``, ``42 s``, ``3 min 20 s``, ``12 h 36 min``, ``107 days``."""
     if seconds < 9.95:
         if seconds < 0.05:
             return "under 0.1 s"
         return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        minutes, rest = divmod(whole, 60)
-        return f"{minutes} min {rest} s" if rest and minutes < 10 else f"{round(whole / 60)} min"
-    hours, minutes = divmod(round(whole / 60), 60)
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded} s"
+    if rounded < 3600:
+        minutes, rest = divmod(rounded, 60)
+        return f"{minutes} min {rest} s" if rest and minutes < 10 else f"{round(rounded / 60)} min"
+    hours, minutes = divmod(round(rounded / 60), 60)
     if hours >= 72:
-        return f"{round(whole / 86400)} days"
+        return f"{round(rounded / 86400)} days"
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"

@@ -12,11 +12,11 @@ from pathlib import Path
 from nectar.own_packages import hidden
 
 _REFUSED, _INTERRUPTED, _READER_GONE = 2, 130, 141
-#: what any command can meet that writes: a disk that is full, or can only be read
+#: errors of any command that writes: the disk is full or read-only
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
-# Of Nectar nothing is imported here but what asks whether the packages of these names are Nectar's.
+# Of Nectar only `hidden` is imported at first: it checks that packages with these names are Nectar's.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,8 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        The command's own exit code; 2 if it refuses what was typed or a run stops by an error, in a sentence each; 130
-        after Ctrl-C; 141 if nobody reads its output on.
+        The command's exit code; 2 if it refuses the input or a run stops with an error, with one line on stderr; 130
+        after Ctrl-C; 141 if its output is no longer read.
     """
     if argv is None:
         _use_utf8()
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         append_to_path(str(Path.cwd()))  # for the user's own models and methods
     try:
         code = COMMANDS.main(words or ["--help"], "nectar", standalone_mode=False, obj=words)
-        sys.stdout.flush()  # here a reader that has gone is still noticed in order
+        sys.stdout.flush()  # raises while a closed pipe can still be handled
         return int(code or 0)
     except NectarError as error:
         return _refuse(str(error))

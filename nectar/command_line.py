@@ -74,9 +74,9 @@ _RENAMED = {
 """Commands of earlier releases that are an option of another one."""
 
 _GONE = {
-    "fetch": "a record lies where the ServerApp runs, and docs/deployment.md says how it comes to you.",
-    "backup": "docs/operator.md has the lines that copy the SuperLink's database and the keys.",
-    "restore": "docs/operator.md has the lines; `nectar keys enforce` keeps out who was unregistered.",
+    "fetch": "the record is on the ServerApp's machine; docs/deployment.md explains how to copy it.",
+    "backup": "docs/operator.md has the commands that copy the SuperLink's database and the keys.",
+    "restore": "docs/operator.md has the commands; `nectar keys enforce` keeps unregistered sites out.",
     "serve": "`nectar report latest --follow` follows a run, and `nectar runs` lists the records.",
     "init-method": "copy examples/damped, which docs/add-a-method.md explains.",
     "journal": "`flwr list` and `nectar status` name runs and sites.",
@@ -85,16 +85,16 @@ _GONE = {
 
 _SEEDS = "`nectar compare METHOD --seeds N` runs it over seeds."
 _LATEST = "the newest is listed first, and `latest` names it, as in `nectar report latest`."
-_FLOWERS = "it is an option of `flwr run`. Settings are written key=value here, such as rounds=3 federation.sites=5."
+_FLOWERS = "it is an option of `flwr run`. Write settings as key=value, such as rounds=3 federation.sites=5."
 _NO_OPTIONS = {
     **dict.fromkeys(("--federation", "--federation-config", "--run-config", "--stream"), _FLOWERS),
     "--delete": "records are removed by `nectar runs --remove`.",
     **dict.fromkeys(
         ("--no-fetch", "--without"),
-        "the record stays where the ServerApp runs; `docs/deployment.md` says how it comes to you.",
+        "the record stays on the ServerApp's machine; `docs/deployment.md` explains how to copy it.",
     ),
-    "--ray": "runs go to more machines as a job array: `--print` writes its lines, each with --only K/N.",
-    "--latex": "every comparison writes table.tex beside table.md, so leave it out.",
+    "--ray": "to use several machines, run a job array: `--print` writes its lines, each with --only K/N.",
+    "--latex": "every comparison writes table.tex as well as table.md, so leave it out.",
     **dict.fromkeys(("--repeat", "--repeats", "--seeds", "--runs"), _SEEDS),
     **dict.fromkeys(("--last", "--latest"), _LATEST),
 }
@@ -105,20 +105,20 @@ CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_w
 
 
 def error_text(error: click.ClickException) -> str:
-    """Return a usage error as a sentence that says where one reads what is taken."""
+    """Return a usage error as a sentence that names the command's help."""
     message, ctx = error.format_message(), getattr(error, "ctx", None)
     if ctx is None or "`" in message or message.endswith("?"):
         return message
-    return f"{message.rstrip('.')}: `{ctx.command_path} --help` says what it takes."
+    return f"{message.rstrip('.')}: `{ctx.command_path} --help` explains the usage."
 
 
 class Command(click.Command):
-    """A command whose options are given once, and whose slips are answered with the word that was meant.
+    """A command that refuses repeated options and suggests the word that a typo was meant as.
 
     Parameters
     ----------
     more_help : function, optional
-        Returns the help on the words that stand with ``--help``.
+        Returns the help on the words after ``--help``.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class Commands(Actions):
         return list(SUMMARIES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command of that name, None if there is none."""
+        """Return the command of that name, or None."""
         if cmd_name not in SUMMARIES:
             return None
         found: click.Command = importlib.import_module(f"nectar.commands.{cmd_name}").main

@@ -31,8 +31,8 @@ config_file_option = click.option(
     "--config",
     "config_file",
     metavar="FILE",
-    help="a YAML file of settings: an experiment of your own (base: NAME departs from another), the output of "
-    "`nectar config`, or a record's config.yaml; settings that are typed override it",
+    help="a YAML file of settings: a custom experiment (base: NAME starts from another), the output of `nectar "
+    "config`, or a record's config.yaml; settings on the command line override it",
 )
 record = click.argument("named", metavar="RECORD", help=_RECORD)
 records = click.argument("named", metavar="RECORD...", help=_RECORD, nargs=-1, required=True)
@@ -51,5 +51,5 @@ allow_imports_option = click.option(
     "--allow-imports",
     metavar="MODULES",
     default="",
-    help="import a user's own method, model or data set only from these modules",
+    help="import user-defined methods, models and data sets only from these modules",
 )

@@ -1,4 +1,4 @@
-"""A run as Python has it: figures, model, images and report of what a record holds."""
+"""A recorded run in Python: its figures, model, images and report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from server_app.run_directory import REPORT
 
 
 class RecordedRun(RunRecord):
-    """A run that is over, or was interrupted, or still goes on elsewhere; its record is what ``directory`` names."""
+    """A run that has ended, was interrupted or is still in progress elsewhere; its record is in ``directory``."""
 
     def __repr__(self) -> str:
         config, reached = self.config, self.rounds[-1]["round"] if self.rounds else 0
@@ -83,7 +83,7 @@ class RecordedRun(RunRecord):
         info, contrast = Division(self.config).run.info, contrast_of(self.last_sets)
         if not info.has_images:
             raise ConfigError(
-                f"{self.directory} is a run on {KINDS[info.kind]}, which makes no pictures: `images` has what was "
+                f"{self.directory} is a run on {KINDS[info.kind]}, which has no pictures: `images` has what was "
                 "sent, and samples/ in the record has it as tables."
             )
         return {site: grid(sent.images, sent.labels, info, contrast) for site, sent in sets.items()}

@@ -53,12 +53,12 @@ def size(value: Any) -> str:
 
 
 def number(value: Any) -> float:
-    """Return a figure as a float, NaN if there is none."""
+    """Return a figure as a float, or NaN if it is missing."""
     return float(value) if is_number(value) else math.nan
 
 
 def is_number(value: Any) -> bool:
-    """Tell a finite figure from a gap or a word."""
+    """Return whether a value is a finite number."""
     return (
         isinstance(value, int | float)
         and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""Damped averaging: FedAvg whose sites send a share of their update. Copy this folder to begin a method of your own."""
+"""Damped averaging: FedAvg whose sites send a part of their update. Copy this folder to start your own method."""
 
 from common.methods import Method
 

@@ -1,4 +1,4 @@
-"""`nectar audit`: attack what a run sent, and say what was shown."""
+"""`nectar audit`: attack what a run sent, and report what the attacks recover."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from nectar.command_line import command
 from nectar.options import allow_imports_option
 
 HELP = """\
-Attacks the synthetic images that a run's sites sent, and its model: says how near the images come to real ones and how
-many of those that sites train on are found, where one in a hundred of those that no site has is taken for one. Needs
-the data that the sites had shares of, so that it is for simulations; writes audit-images.json into the record, which
-`nectar report` shows.
+Attacks a run's synthetic images and model. Reports how close the images come to real ones, and the share of training
+images that membership inference identifies at a false positive rate of 1 %. Needs the data that was divided over the
+sites, so it works for simulations only. Writes audit-images.json into the record; `nectar report` shows it.
 
 \b
 nectar audit images latest
@@ -25,7 +24,9 @@ _IMAGES = "images"
 
 @command(HELP)
 @click.argument("names", metavar="images RECORD", help="what", nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="as JSON, every image's distances too")
+@click.option(
+    "--json", "as_json", is_flag=True, help="print JSON, with the distances of every image"
+)
 @allow_imports_option
 def main(names: tuple[str, ...], as_json: bool, allow_imports: str) -> int:
     """Audit a record; return 0."""

@@ -1,4 +1,4 @@
-"""`nectar compare`: several methods over several seeds, side by side."""
+"""`nectar compare`: compare several methods over several seeds."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ from nectar.engines.processes import Interrupted, until_interrupted
 from nectar.options import complete, config_file_option
 
 HELP = """\
-Runs each METHOD with each seed, except for what the output directory already holds: a run is found by its resolved
-configuration and the source that decides its numbers, and continued if it broke off.
+Runs each METHOD with each seed. Finished runs in the output directory are reused, unfinished ones continued: a run is
+identified by its resolved configuration and the source code that its results depend on.
 
-A row is a METHOD, or a Flower strategy as package.module:Class; METHOD:key=value,... gives it settings of its own (a
-key without a section is the method's); LABEL=METHOD... names it, in quotes if the name has spaces. A key=value of its
-own is for all rows; seed=S is the first seed.
+A row is a METHOD, or a Flower strategy as package.module:Class. METHOD:key=value,... sets it for this row (a key
+without a section is the method's); LABEL=METHOD... names the row, in quotes if the name has spaces. A key=value by
+itself applies to all rows; seed=S is the first seed.
 
-With --grid the rows are compared for each value, or each combination of values; they are the rows of a table whose
-columns are the combinations.
+With --grid the table has a column for each value, or each combination of values.
 
-With table=NAME the rows are a paper's table's, tuned as it says, in each of its columns, or those that are named; our
-numbers stand beside the paper's. `nectar config --help` lists tables and columns.
+With table=NAME the rows and columns are those of a paper's table, tuned as it states; name columns to run only those.
+Our numbers are shown next to the paper's. `nectar config --help` lists tables and columns.
 
 \b
 nectar compare feddm fedavg --seeds 3
@@ -78,25 +77,25 @@ def _options(function: Callable[..., int]) -> Callable[..., int]:
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="say which runs are there, and how many rounds and how much room the others take; run nothing",
+    help="list cached runs, and the rounds and disk space that the others need; run nothing",
 )
 @click.option(
     "--list",
     "listed",
     is_flag=True,
-    help="list the papers' tables, their experiments and what makes each; words select lines",
+    help="list the papers' tables, their experiments and the command for each; words select lines",
 )
 @click.option(
     "--only",
     metavar="K/N",
     default="",
-    help="carry out the K-th of N shares of the runs, and write no tables",
+    help="run the K-th of N parts of the comparison, and write no tables",
 )
 @click.option(
     "--print",
     "show",
     is_flag=True,
-    help="print a command for each run, a line each, for a job array; run nothing",
+    help="print one command per run, for a job array; run nothing",
 )
 def main(
     ctx: click.Context,
@@ -108,14 +107,14 @@ def main(
     show: bool,
     **given: Any,
 ) -> int:
-    """Compare what the words name; return 0, 1 if a run failed, or 128 + n if signal n ended it."""
+    """Run a comparison; return 0, 1 if a run failed, or 128 + n if signal n ended it."""
     if listed:
         print(listing(*words))
         return 0
     typed = shlex.join(["nectar", *ctx.obj])
     options = CompareOptions(words, config_file, **given, typed=typed)
     request = parse(options)
-    project()  # without which no run can be started
+    project()  # raises if no run can be started
     from nectar.comparison.comparison import Comparison, commands, parse_shard, shard
     from nectar.comparison.dry_run import dry_run as describe
     from nectar.comparison.dry_run import uncounted
@@ -124,7 +123,7 @@ def main(
         comparison = Comparison(request, _complain if show else _say)
     except ConfigError:
         raise
-    except NectarError:  # no data set is here, which has been said of each column
+    except NectarError:  # no data set is available; each column's error has been printed
         if not dry_run or not (request.axes or request.table):
             raise
         _say(uncounted(request.cells))
@@ -151,7 +150,7 @@ def main(
     try:
         return until_interrupted(carried_out)
     except Interrupted as interrupted:
-        _say(f"Interrupted ({interrupted.name}). The same command goes on from here.")
+        _say(f"Interrupted ({interrupted.name}). Repeat the command to continue.")
         return 128 + interrupted.number
 
 

@@ -33,8 +33,8 @@ Prints the configuration that `nectar run` with the same words would use, as YAM
 given; a value without one is the default of its settings class. `nectar config --help NAME` explains a method, a
 section or a package.module:NAME.
 
-What it prints runs again as it is: `nectar config ... > my.yaml`, then `nectar run --config my.yaml`. A FILE of your
-own may state a few settings only; its `base: NAME` departs from an experiment.
+The output can be run: `nectar config ... > my.yaml`, then `nectar run --config my.yaml`. A FILE may state only a few
+settings; `base: NAME` in it starts from an experiment.
 """
 
 
@@ -62,18 +62,18 @@ _PATHS = (
     ),
     Description("output-dir", "~/nectar/runs", "a path", "where records go; or NECTAR_RUNS"),
     Description("data-dir", "~/.cache/nectar/data", "a path", "data sets; or NECTAR_DATA"),
-    Description("resume", "", "a path", "the record of a run to go on with"),
+    Description("resume", "", "a path", "the record of a run to continue"),
     Description(
         "resume_code",
         "",
         "accept",
-        "with resume: go on although other code began the run, which the record then says",
+        "with resume: continue although the code has changed since; the record notes it",
     ),
 )
 
 
 def more_help(words: list[str]) -> str:
-    """Explain the named methods and sections; without a name, list all there is."""
+    """Explain the named methods and sections; without a name, list all of them."""
     return "\n\n".join(map(_explain, words)) if words else _catalogue()
 
 
@@ -118,9 +118,9 @@ def describe_arguments(cls: type[Any]) -> list[Description]:
 def _catalogue() -> str:
     """List methods, data sets and sections, a line each, and tables with their experiments."""
     groups = {
-        "Methods of your own": {
+        "User-defined methods": {
             "package.module:Class": "any Flower strategy, its arguments in the section `strategy`.",
-            "package.module:METHOD": "a method of your own, its settings in a section of its name.",
+            "package.module:METHOD": "a user-defined method, its settings in the section of its name.",
         },
         "Data sets": {name: title("dataset", name) for name in names("dataset")}
         | {form.written: form.meaning for form in FORMS.values()},
@@ -189,17 +189,17 @@ def _explain(name: str) -> str:
 
 
 def _table(title: str, section: str, rows: list[Description]) -> str:
-    """Print a section; beside a default what the default run has instead, by its data set's file."""
-    here = dotted(load({"method": section} if section in METHODS else {}).to_dict())
-    return "\n".join([title, "", *(_row(section, row, here) for row in rows)])
+    """Print a section; after a default the value of the default run, if its data set's file states another."""
+    in_default_run = dotted(load({"method": section} if section in METHODS else {}).to_dict())
+    return "\n".join([title, "", *(_row(section, row, in_default_run) for row in rows)])
 
 
-def _row(section: str, row: Description, here: Mapping[str, Any]) -> str:
+def _row(section: str, row: Description, in_default_run: Mapping[str, Any]) -> str:
     """Print one setting: key and default, then what is allowed, its symbol and its meaning."""
     key = f"{section}.{row.name}" if section else row.name
     head = f"  {key} (required)" if row.required else f"  {key}={scalar_text(row.default)}"
-    if section and key in here and here[key] != row.default:
-        head += f"   ({scalar_text(here[key])} with dataset={here['dataset']}, the default)"
+    if section and key in in_default_run and in_default_run[key] != row.default:
+        head += f"   ({scalar_text(in_default_run[key])} with dataset={in_default_run['dataset']}, the default)"
     facts = [row.allowed]
     facts += [f"symbol {row.symbol}"] if row.symbol else []
     facts += [f"source: {row.source}"] if row.source else []

@@ -1,4 +1,4 @@
-"""`nectar data`: prepare a data set, say what it holds, count and draw how a run divides it."""
+"""`nectar data`: prepare and describe a data set, and count and plot how a run divides it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from nectar.dataset.account import Holdings
 
 HELP = """\
-Downloads or reads the data set once, says what it holds and which files cannot be used, and counts the classes that
-each simulated site would hold.
+Downloads or reads the data set once, describes it, lists the files that cannot be used, and counts each simulated
+site's images by class.
 
 \b
 nectar data dataset=cifar10 partition.alpha=0.01 --draw counts.png
 nectar data dataset=torchvision:SVHN
-nectar data data.file=own.npz --samples samples.png   your own arrays
+nectar data data.file=own.npz --samples samples.png   your arrays
 nectar data data.file=own.csv data.label=CLASS        a table: its columns
 nectar data dataset=images images.folder=/abs/path images.classes=cat,dog
 nectar data dataset=images images.sites=/abs/a,/abs/b simulated sites' folders
@@ -50,19 +50,18 @@ _CHARTS = (".png", ".svg")
     "--draw",
     metavar="FILE",
     default="",
-    help="the counts as a picture, .png or .svg; two with a comma between them",
+    help="plot the counts as .png or .svg; separate two files by a comma",
 )
 @click.option(
     "--samples",
     metavar="FILE",
     default="",
-    help="ten of each class: images, as the model sees them, as .png; rows of a table as .csv; series as curves, "
-    ".svg",
+    help="write ten of each class: images as the model sees them (.png), rows of a table (.csv), series (.svg)",
 )
 @click.option(
     "--folder",
     metavar="PATH",
-    help="check PATH/<class>/*, or a .csv file, as the site would that names it as data",
+    help="check PATH/<class>/* or a .csv file as a site does that has it as data",
 )
 @allow_imports_option
 def main(
@@ -73,7 +72,7 @@ def main(
     folder: str | None,
     allow_imports: str,
 ) -> int:
-    """Prepare, describe and draw what the words say; return 0."""
+    """Prepare, describe and plot a data set; return 0."""
     charts = [_target(text, _CHARTS) for text in draw.split(",") if text]
     sheets = [_target(text, _SAMPLES) for text in [samples] if text]
     asked_for = parse_arguments(words, file=config_file)
@@ -93,7 +92,7 @@ def main(
 
 
 def _need_ending(config: Config, path: Path) -> None:
-    """Refuse to draw what is no picture as one."""
+    """Raise ConfigError if the file's ending does not suit the data."""
     from common.data.published.catalogue import describe
     from common.settings.sections import kind_of
 
@@ -147,7 +146,7 @@ def _print_same(division: Division) -> None:
 
 
 def _site(config: Config, folder: Path) -> tuple[Dataset, Holdings]:
-    """Describe a site's own folder, as the site would read it."""
+    """Describe a site's data folder, as the site would read it."""
     from common.division import Division
     from nectar.dataset import account
 

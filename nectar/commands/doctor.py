@@ -1,4 +1,4 @@
-"""`nectar doctor`: look at this machine, its keys and its connection, and say what to mend."""
+"""`nectar doctor`: check this machine, its keys and its connection, and say how to fix what fails."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import click
 
 from common.config.loading import load
 from common.errors import ConfigError, NectarError
-from nectar.arguments import here, parse_arguments
+from nectar.arguments import local_path, parse_arguments
 from nectar.command_line import command
 from nectar.engines.remote.submission import Submission
 from nectar.operate.doctor.checks import Check, DoctorTarget, Found, show
 from nectar.options import ca_option, config_file_option, insecure_option
 
 HELP = """\
-A line a check: ok, warn, or fail with what to mend. The exit code is 1 if something fails. Nothing is changed.
+Prints one line per check: ok, warn, or fail with how to fix it. The exit code is 1 if a check fails. Changes nothing.
 
-A CONNECTION is a name in Flower's config.toml, or HOST:PORT with --ca FILE; settings are those of the run to come
-(compute.device, images.classes). A site that names none, nor --node-config nor --data, looks at the way alone.
+A CONNECTION is a name in Flower's config.toml, or HOST:PORT with --ca FILE. Settings are those of the planned run
+(compute.device, images.classes). With --site and neither settings nor --node-config nor --data, device and data are
+not checked.
 
 \b
 nectar doctor lab --keys keys
@@ -34,7 +35,7 @@ nectar doctor --site method=fedavg --node-config \\
 @click.argument(
     "words",
     metavar="[CONNECTION] [EXPERIMENT] [KEY=VALUE]...",
-    help="where to, and the run to come",
+    help="the server, and the planned run",
     nargs=-1,
 )
 @config_file_option
@@ -42,19 +43,19 @@ nectar doctor --site method=fedavg --node-config \\
 @click.option(
     "--keys",
     metavar="DIR",
-    help="a directory of keys: permissions, dates, key pairs, the certificate's host names; with --site also whether "
-    "the site's key is registered at the server",
+    help="check a directory of keys: permissions, dates, key pairs, the certificate's host names; with --site also "
+    "whether the site's key is registered at the server",
 )
 @click.option(
     "--node-config",
     metavar="C",
-    help="the node config that the site's SuperNode is given: keys, values and vetoes, held against the run "
-    "to come as the site does; its data and state-dir are looked at, too",
+    help="check the node config of the site's SuperNode: keys, values and limits, also against the planned run, and "
+    "its data and state-dir",
 )
 @click.option(
     "--data",
     metavar="FOLDER",
-    help="a site's own folder of images: can it be used, which classes does it have",
+    help="check the site's folder of images and list its classes",
 )
 @click.option("--state", metavar="DIR", help="the site's state directory")
 @ca_option
@@ -70,7 +71,7 @@ def main(
     ca: str | None,
     insecure: bool,
 ) -> int:
-    """Check what the words say; return 0, or 1 if something fails."""
+    """Run the checks; return 0, or 1 if something fails."""
     name, settings = _connection_and_settings(list(words))
     if name is None and (ca or insecure):
         raise ConfigError(
@@ -81,7 +82,7 @@ def main(
     typed = parse_arguments(settings, file=config_file)
     submission = Submission(typed, load(typed))
     own_keys, user_data, own_state = (
-        None if at is None else here(at) for at in (keys, data, state)
+        None if at is None else local_path(at) for at in (keys, data, state)
     )
     target = DoctorTarget(
         config=submission.config,
@@ -100,7 +101,7 @@ def main(
 
 
 def _connection_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
-    """Tell a connection from an experiment or a method: a first word that is neither is a connection."""
+    """Return the connection, which is a first word that is neither an experiment nor a method, and the settings."""
     from common.config.tables import is_experiment
     from common.methods import METHODS
 
@@ -112,14 +113,14 @@ def _connection_and_settings(words: list[str]) -> tuple[str | None, list[str]]:
 def _examine(
     target: DoctorTarget, node_config: str | None = None, *, run: bool = True
 ) -> Iterator[Check]:
-    """Look at this machine, then at a site's ``node_config``, then at what the run to come needs, then at the way.
+    """Check this machine, then a site's ``node_config``, the needs of the planned run, and the connection.
 
     Parameters
     ----------
     node_config : str, optional
-        As typed: its device, cores, data and state directory are then looked at.
+        As typed: its device, cores, data and state directory are then checked.
     run : bool
-        Whether anything is known of the run to come: else a site's device and data are not looked at.
+        Whether anything is known of the planned run: else a site's device and data are not checked.
     """
     from importlib import metadata
 
@@ -166,7 +167,7 @@ def _run_checks(
 
 
 def _connected(target: DoctorTarget) -> Iterator[Check]:
-    """Look at the keys, which must fit the server's name, and at the way to the server."""
+    """Check the keys, which must match the server's name, and the connection to the server."""
     from nectar.engines.flower.connection import connect
     from nectar.engines.flower.errors import LaunchError
     from nectar.operate.doctor.keys import keys, registration

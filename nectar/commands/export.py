@@ -74,7 +74,7 @@ def main(
     forms: str | None,
     allow_imports: str,
 ) -> int:
-    """Export what the words say; return 0."""
+    """Export a run's model and images; return 0."""
     folder = None if output is None else output_folder(output, fresh=True)
     from nectar.export.formats import read_formats
 
@@ -111,7 +111,7 @@ def main(
 
 
 def kept_model(record: Path, site: str) -> Path:
-    """Return the file with the model of a simulated site's own; ConfigError if the record has none."""
+    """Return the file of a simulated site's personal model; ConfigError if the record has none."""
     state = record / "state"
     kept = state / site_slug(site) / KEPT_MODEL
     if not kept.is_file():
@@ -124,15 +124,15 @@ def kept_model(record: Path, site: str) -> Path:
 
 
 def _end(done: Export, config: Config) -> None:
-    """Describe how the check went, and what to do next."""
-    apart = ", ".join(f"{kind} {distance:.1e}" for kind, distance in done.differences.items())
-    print(f"verified: same outputs as the run's model (largest difference: {apart})")
+    """Print the result of the check and the next command."""
+    differences = ", ".join(f"{kind} {distance:.1e}" for kind, distance in done.differences.items())
+    print(f"verified: same outputs as the run's model (largest difference: {differences})")
     score = f"nectar score {shlex.quote(str(done.folder))} {_unseen(config)}"
     print(f"done: {done.folder}; next: {score}")
 
 
 def _unseen(config: Config) -> str:
-    """Return the word that has `nectar score` judge a model on what its run held out."""
+    """Return the word with which `nectar score` evaluates a model on data that its run held out."""
     from nectar.export.model import is_folder
 
     if config.data.file:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from common.errors import ConfigError
-from nectar.arguments import here
+from nectar.arguments import local_path
 from nectar.command_line import group
 from nectar.options import ca_option, connection
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
 HELP = """\
-Makes a federation's keys and certificates and registers its sites. No file is ever written over. ca.key never leaves
-the operator, server.key goes to the server alone, nodes/SITE stays at the site, which can make its pair itself and
-send nodes/SITE.pub. Every site gets ca.crt.
+Makes a federation's keys and certificates and registers its sites. Existing files are never overwritten. ca.key stays
+with the operator, server.key goes only to the server, and nodes/SITE stays at the site, which can make its own key pair
+and send nodes/SITE.pub. Every site gets ca.crt.
 
 \b
 nectar keys ca keys
@@ -48,13 +48,13 @@ def _days(default: int, of: str) -> Callable[[Callable[..., int]], Callable[...,
 @_directory
 @_days(3650, "ten years")
 def ca(directory: str, days: int) -> int:
-    """Make the operator's own authority: ca.key, ca.crt."""
+    """Make the operator's certificate authority: ca.key, ca.crt."""
     from nectar.operate.keys.authority import make_authority
     from nectar.operate.keys.inventory import certificate_text
 
-    place = here(directory)
+    place = local_path(directory)
     certificate = make_authority(place, days)
-    print(f"wrote {place / 'ca.key'}: it signs server certificates; keep it, give it to nobody")
+    print(f"wrote {place / 'ca.key'}: it signs server certificates; keep it secret")
     print(f"wrote {place / 'ca.crt'}: every site and operator needs it")
     print(f"  {certificate_text(certificate)}")
     return _warn(place, certificate, days)
@@ -65,7 +65,7 @@ def ca(directory: str, days: int) -> int:
 @click.argument(
     "hosts",
     metavar="[HOST]...",
-    help="names and addresses of the server; the loopback's are added",
+    help="host names and addresses of the server; localhost is added",
     nargs=-1,
 )
 @_days(397, "13 months")
@@ -74,9 +74,9 @@ def server(directory: str, hosts: tuple[str, ...], days: int) -> int:
     from nectar.operate.keys.authority import make_server
     from nectar.operate.keys.inventory import certificate_text
 
-    place = here(directory)
+    place = local_path(directory)
     certificate = make_server(place, hosts or [], days)
-    print(f"wrote {place / 'server.key'}: for the server alone")
+    print(f"wrote {place / 'server.key'}: only for the server")
     print(f"wrote {place / 'server.pem'}")
     print(f"  {certificate_text(certificate)}")
     return _warn(place, certificate, days)
@@ -86,10 +86,10 @@ def server(directory: str, hosts: tuple[str, ...], days: int) -> int:
 @_directory
 @click.argument("sites", metavar="SITE...", help="the sites' names", nargs=-1, required=True)
 def node(directory: str, sites: tuple[str, ...]) -> int:
-    """Make sites' pairs of keys: nodes/SITE, nodes/SITE.pub."""
+    """Make key pairs for sites: nodes/SITE, nodes/SITE.pub."""
     from nectar.operate.keys.authority import fingerprint, make_nodes, read_public
 
-    place = here(directory)
+    place = local_path(directory)
     for public in make_nodes(place, sites):
         print(f"wrote {public.with_suffix('')}: it stays at the site")
         print(f"wrote {public}: for the operator; {fingerprint(read_public(public))}")
@@ -99,27 +99,27 @@ def node(directory: str, sites: tuple[str, ...]) -> int:
 @main.command()
 @_directory
 @click.argument("site", metavar="SITE", help="the site's name")
-@click.argument("address", metavar="HOST:PORT", help="where sites reach the server: the proxy's")
-@click.option("--output", metavar="FILE", help="the kit (default: SITE.kit here)")
+@click.argument("address", metavar="HOST:PORT", help="where sites reach the server (the proxy)")
+@click.option("--output", metavar="FILE", help="the kit's file (default: ./SITE.kit)")
 def kit(directory: str, site: str, address: str, output: str | None) -> int:
-    """Make the one file that a site gets; it holds no secret, and `nectar site init` reads it."""
+    """Make a site's kit, one file without secrets that `nectar site init` reads."""
     from common.sites import site_slug
     from nectar.operate.keys.kit import fingerprint_groups, make_kit
 
-    place, target = here(directory), here(output or f"{site_slug(site)}.kit")
+    place, target = local_path(directory), local_path(output or f"{site_slug(site)}.kit")
     certificate = make_kit(place, site, address, target)
     print(f"wrote {target}: send it to the site")
-    print(f"read out over another way, as by telephone: {fingerprint_groups(certificate)}")
+    print(f"read out by telephone or another channel: {fingerprint_groups(certificate)}")
     return _warn(place, certificate)
 
 
 @main.command()
 @_directory
 def show(directory: str) -> int:
-    """Describe what is there and how long it is valid."""
+    """List keys and certificates, with the dates on which they expire."""
     from nectar.operate.keys.inventory import inventory
 
-    entries = inventory(here(directory))
+    entries = inventory(local_path(directory))
     width = max(len(entry.name) for entry in entries)
     for entry in entries:
         print(f"{entry.name:<{width}}  {entry.text}")
@@ -133,7 +133,7 @@ def show(directory: str) -> int:
 @click.argument(
     "files",
     metavar="SITE.pub...|DIR",
-    help="the sites' public halves; or a directory of keys, for all of it that were not unregistered",
+    help="public keys of sites, or a directory of keys: all of its sites except unregistered ones",
     nargs=-1,
     required=True,
 )
@@ -146,11 +146,11 @@ def show(directory: str) -> int:
     help="seconds to wait for the SuperLink to answer",
 )
 def register(name: str, files: tuple[str, ...], ca: str | None, wait: int) -> int:
-    """Let sites take part."""
+    """Register sites, so that they can take part."""
     from nectar.engines.flower.connection import connect
     from nectar.operate.keys.registry import register as register_at
 
-    paths = [here(word) for word in files]
+    paths = [local_path(word) for word in files]
     directory = paths[0] if paths[0].is_dir() else None
     if directory and len(paths) > 1:
         raise ConfigError("nectar keys register takes one directory of keys, or .pub files.")
@@ -162,22 +162,22 @@ def register(name: str, files: tuple[str, ...], ca: str | None, wait: int) -> in
 @main.command()
 @connection
 @click.argument(
-    "which", metavar="SITE.pub|NODE-ID...", help="whom to let in no more", nargs=-1, required=True
+    "which", metavar="SITE.pub|NODE-ID...", help="the sites to unregister", nargs=-1, required=True
 )
 @ca_option
 @click.option(
     "--keys",
     metavar="DIR",
     envvar="NECTAR_KEYS",
-    help="whose list takes a NODE-ID that is unregistered",
+    help="the directory of keys whose revoked.txt lists an unregistered NODE-ID",
 )
 def unregister(name: str, which: tuple[str, ...], ca: str | None, keys: str | None) -> int:
-    """Let sites take part no more; DIR/revoked.txt lists them, and no older database lets them in again."""
+    """Unregister sites. DIR/revoked.txt lists them, so that `enforce` can remove them from a restored database."""
     from nectar.engines.flower.connection import connect
     from nectar.operate.keys.registry import unregister as unregister_at
 
-    chosen = [word if word.isdigit() else here(word) for word in which]
-    unregister_at(connect(name, ca), chosen, here(keys) if keys else None)
+    chosen = [word if word.isdigit() else local_path(word) for word in which]
+    unregister_at(connect(name, ca), chosen, local_path(keys) if keys else None)
     return 0
 
 
@@ -185,30 +185,25 @@ def unregister(name: str, which: tuple[str, ...], ca: str | None, keys: str | No
 @click.argument(
     "listed",
     metavar="REVOKED.txt|none",
-    help="who was unregistered, by the list in the directory of keys",
+    help="the list of unregistered sites in the directory of keys",
 )
+@click.option("--database", required=True, metavar="DB", help="the --database of flower-superlink")
 @click.option(
-    "--database", required=True, metavar="DB", help="what flower-superlink is given as --database"
-)
-@click.option(
-    "--replaced", metavar="DB", help="the database that was there before: who left it stays out too"
+    "--replaced", metavar="DB", help="the previous database: sites unregistered in it stay out too"
 )
 def enforce(listed: str, database: str, replaced: str | None) -> int:
-    """Keep who was unregistered out of a database that was put back, before a SuperLink opens it."""
+    """Unregister revoked sites in a restored database, before a SuperLink opens it."""
     from nectar.operate.keys.enforce import enforce as enforce_in
 
-    known = None if listed == "none" else here(listed)
-    before = None if replaced is None else here(replaced)
-    for line in enforce_in(here(database), known, before):
+    known = None if listed == "none" else local_path(listed)
+    before = None if replaced is None else local_path(replaced)
+    for line in enforce_in(local_path(database), known, before):
         print(line)
     return 0
 
 
 def _warn(directory: Path, certificate: Certificate | None = None, days: int = 0) -> int:
-    """Name what is to be mended, of the directory and of the certificate's end.
-
-    Others could put keys of their own in a directory that was there already and is open to them.
-    """
+    """Warn of a directory that others can write to, and of a certificate that expires soon."""
     from nectar.operate.keys.inventory import certificate_problem, mode_problem
 
     if problem := mode_problem(directory):
@@ -217,7 +212,7 @@ def _warn(directory: Path, certificate: Certificate | None = None, days: int = 0
         end = certificate.not_valid_after_utc
         if end - certificate.not_valid_before_utc < timedelta(days=days):
             print(
-                f"note: it ends with its authority, on {end:%Y-%m-%d}, sooner than in {days} days"
+                f"note: it expires with its authority on {end:%Y-%m-%d}, in less than {days} days"
             )
         if problem := certificate_problem(certificate)[0]:
             print(f"note: the certificate {problem}")

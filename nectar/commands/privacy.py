@@ -1,4 +1,4 @@
-"""`nectar privacy`: what a site's data have cost so far, and what a run would."""
+"""`nectar privacy`: the epsilon that a site has spent, and what a planned run would cost."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from nectar.arguments import above_0
 from nectar.command_line import command
 
 HELP = """\
-With a site's state directory: prints its ledger: what was released of its data, by which runs, and the epsilon of all
-of it together, for one example more or less. Nothing is written, and a ledger that was edited or shortened is refused.
+With a site's state directory: prints its ledger, that is the releases of each run and their total epsilon, for one
+example added or removed. Writes nothing; a ledger that was edited or truncated is an error.
 
-With `plan`: prints the noise multiplier (standard deviation over what one example can move) with which --rounds of
---steps cost --epsilon, each step on a Poisson sample of a share --sample-rate; or with --noise how many rounds that
-leaves.
+With `plan`: prints the noise multiplier (standard deviation divided by the sensitivity) with which --rounds of --steps
+cost --epsilon, each step on a Poisson sample at --sample-rate; or, with --noise, the number of rounds within --epsilon.
 
 \b
 nectar privacy /srv/north/state --epsilon 3
@@ -32,11 +31,13 @@ _PLAN = "plan"
 @click.option(
     "--delta", type=float, default=1e-5, show_default=True, help="the delta of the epsilon"
 )
-@click.option("--epsilon", type=float, help="a budget: with STATE_DIR, whether it is spent")
+@click.option(
+    "--epsilon", type=float, help="the budget; with STATE_DIR, report whether it is spent"
+)
 @click.option(
     "--sample-rate",
     type=float,
-    help="the chance with which an example is in a step's sample; 1: all are in each",
+    help="the probability that an example is in a step's sample; 1: always",
 )
 @click.option("--steps", type=click.IntRange(min=1), help="steps a round")
 @click.option("--rounds", type=click.IntRange(min=1), help="rounds (default: 1)")
@@ -44,7 +45,7 @@ _PLAN = "plan"
 @click.option(
     "--spent",
     metavar="STATE_DIR",
-    help="with --noise: what this ledger says counts as spent before",
+    help="with --noise: add what this ledger has already spent",
 )
 def main(
     what: str,
@@ -56,7 +57,7 @@ def main(
     noise: float | None,
     spent: str | None,
 ) -> int:
-    """Print what the words ask for; return 0, or 1 where a budget is spent."""
+    """Print a ledger or a plan; return 0, or 1 if the budget is spent."""
     above_0("--delta", delta, below=1.0)
     above_0("--epsilon", epsilon)
     above_0("--noise", noise)
@@ -71,11 +72,13 @@ def main(
     if not 0 < sample_rate <= 1:
         raise ConfigError(f"--sample-rate={sample_rate:g} must be a number above 0 and up to 1.")
     if noise is not None and rounds is not None:
-        raise ConfigError("give --noise, to be told the rounds, or --rounds, to be told the noise.")
+        raise ConfigError(
+            "give either --noise, to compute the rounds, or --rounds, to compute the noise."
+        )
     if noise is not None:
         return _rounds(epsilon, delta, sample_rate, steps, noise, spent)
     if spent is not None:
-        raise ConfigError("--spent goes with --noise, for the rounds that are left.")
+        raise ConfigError("--spent needs --noise: it is for computing the remaining rounds.")
     return _noise(epsilon, delta, sample_rate, steps, rounds or 1)
 
 
@@ -84,7 +87,7 @@ def _account(directory: Path, delta: float, budget: float | None) -> int:
     from nectar.operate.privacy_plan import as_text
 
     if not directory.is_dir():
-        raise ConfigError(f"{directory}: there is no such directory.")
+        raise ConfigError(f"{directory} is not a directory.")
     ledger = Ledger(directory)
     text, spent = as_text(ledger.read(), ledger.path, delta)
     print(text)

@@ -17,13 +17,13 @@ from nectar.records.record_imports import import_policy_of
 from server_app.run_directory import REPORT
 
 HELP = """\
-Reads the records of one or more runs, finished or not, and writes one HTML file that needs no network. Runs that differ
-only in their seed are grouped. Where this machine has the data that the sites had shares of, it shows the real images
-nearest to the synthetic ones.
+Reads the records of one or more runs, finished or not, and writes one HTML file that needs no network. Seeds of one
+configuration are grouped. If this machine has the run's data set, the report shows the real images nearest to the
+synthetic ones.
 
 \b
 nectar report latest
-nectar report latest --follow   again after each round; the browser reloads
+nectar report latest --follow   rewrite after each round; the browser reloads
 nectar report runs/*feddm* runs/*fedavg* --output comparison.html
 """
 
@@ -33,8 +33,7 @@ nectar report runs/*feddm* runs/*fedavg* --output comparison.html
 @click.option(
     "--output",
     metavar="FILE.html",
-    help="where it goes; else report.html in the record, or for several runs nectar-report.html in the "
-    "current directory",
+    help="the file to write (default: report.html in the record, or ./nectar-report.html for several runs)",
 )
 @click.option(
     "--follow", is_flag=True, help="rewrite the page after each round until the runs have ended"
@@ -43,7 +42,7 @@ nectar report runs/*feddm* runs/*fedavg* --output comparison.html
     "--no-images",
     "no_images",
     is_flag=True,
-    help="leave out what the sites sent and what it is compared with",
+    help="leave out the images that sites sent and the real ones nearest to them",
 )
 @allow_imports_option
 def main(
@@ -76,7 +75,7 @@ def main(
 
 
 def _output(given: str | None, directories: list[Path]) -> Path:
-    """Return where the report goes, refusing a place that cannot take it before any work."""
+    """Return the report's path; ConfigError, before any work, if it cannot be written."""
     if given is not None:
         return output_page(given)
     return directories[0] / REPORT if len(directories) == 1 else Path.cwd() / "nectar-report.html"

@@ -1,4 +1,4 @@
-"""`nectar run`: a whole federation in this process, for quick work, notebooks, tests and one GPU."""
+"""`nectar run`: a federation in one process, for quick work, notebooks, tests and one GPU."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from server_app.run_directory import RunDirectory
 
 HELP = """\
-Runs the apps and the messages of a federation without its processes, and gives the same numbers. Where the devices of
-a run are much work, several of them work side by side (compute.workers). How long it will take is told from the first
-site's first steps on, once a minute where there is no terminal.
+Simulates a federation in one process, with the same apps, messages and results as a deployment. Larger runs simulate
+several sites at a time in worker processes (compute.workers). Progress and the remaining time are shown from the first
+site's first steps on; without a terminal, once a minute.
 
 \b
 nectar run                             FedDM on digits, 10 sites
 nectar run fedavg partition.alpha=0.01 seed=3
-nectar run compute.workers=4           four devices at a time; 1: one
-nectar run resume=latest               go on after its last checkpoint
+nectar run compute.workers=4           four sites at a time; 1: one
+nectar run resume=latest               continue after the last checkpoint
 """
 
 
@@ -39,7 +39,7 @@ nectar run resume=latest               go on after its last checkpoint
 @click.option(
     "--note-record",
     metavar="FILE",
-    help="write the record's directory into FILE as soon as there is one, for a script",
+    help="write the record's directory into FILE as soon as it exists, for scripts",
 )
 @click.option("--dry-run", "dry_run", is_flag=True, help="print the settings, run nothing")
 def main(
@@ -49,9 +49,9 @@ def main(
     note_record: str | None,
     dry_run: bool,
 ) -> int:
-    """Run what the words say; return 0."""
+    """Run a federation; return 0."""
     asked_for = typed_command(ctx.obj) | parse_arguments(words, file=config_file)
-    config = resolved(with_recorded(asked_for))  # refused, if it is, before torch is there
+    config = resolved(with_recorded(asked_for))  # raises ConfigError before torch is imported
     from nectar.engines.local_run import run_here
     from nectar.engines.pool.grid import devices_asked
     from nectar.engines.preflight import check
@@ -59,7 +59,7 @@ def main(
 
     log_plainly()
     config = with_fitting_sites(config)
-    start = check(config, tell=not dry_run)
+    start = check(config, log_weights=not dry_run)
     if dry_run:
         print(config.dump_yaml(origins=True))
         return 0
@@ -79,7 +79,7 @@ def main(
 
 
 def log_plainly() -> None:
-    """Have Flower's handler write lines without colour codes, and those that only inform without their level."""
+    """Let Flower's handler write lines without colour codes, and informational ones without their level."""
     for handler in getLogger("flwr").handlers:
         if hasattr(handler, "colored"):
             setattr(handler, "format", _plain)  # noqa: B010

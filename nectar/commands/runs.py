@@ -15,8 +15,8 @@ from common.config.loading import load
 from common.errors import ConfigError, nearest
 from nectar.arguments import (
     format_duration,
-    is_place,
     key_of_argument,
+    looks_like_path,
     parse_arguments,
     refuse_repeats,
 )
@@ -28,9 +28,9 @@ from server_app.run_directory import RunDirectory
 
 HELP = """\
 Lists the records in the output directory: rounds done of those planned, the last round's accuracy, how the run
-ended, the size of its files and how long ago it began. Filters are words: method=, dataset=, seed=, and outcome=
-(completed, failed, interrupted, running or killed). A record that a run still writes is never removed, nor anything
-that is elsewhere or behind a link.
+ended, the size of its files and how long ago it started. Filter by method=, dataset=, seed= and outcome= (completed,
+failed, interrupted, running or killed). Records of runs in progress are never removed, nor anything outside the output
+directory or behind a symbolic link.
 
 \b
 nectar runs method=fedavg dataset=digits
@@ -46,18 +46,16 @@ _HEAD = ("id", "by", "method", "data set", "seed", "rounds", "accuracy", "outcom
 @click.argument(
     "words",
     metavar="[FILTER=VALUE | ID]... [output-dir=DIR]",
-    help="which records, and where they lie",
+    help="which records, and in which directory",
     nargs=-1,
 )
-@click.option("--json", "as_json", is_flag=True, help="as JSON, with the directories")
-@click.option(
-    "--remove", "removing", is_flag=True, help="remove the records that are named; asks first"
-)
-@click.option("--yes", is_flag=True, help="remove without asking")
+@click.option("--json", "as_json", is_flag=True, help="print JSON, with the directories")
+@click.option("--remove", "removing", is_flag=True, help="remove the named records, after a prompt")
+@click.option("--yes", is_flag=True, help="remove without a prompt")
 def main(words: tuple[str, ...], as_json: bool, removing: bool, yes: bool) -> int:
-    """List or remove what the words say; return 0, or 1 if nothing was removed because the answer was no."""
-    settings = [word for word in words if not is_place(word)]
-    names = [word for word in words if is_place(word)]
+    """List or remove records; return 0, or 1 if the user declined to remove them."""
+    settings = [word for word in words if not looks_like_path(word)]
+    names = [word for word in words if looks_like_path(word)]
     refuse_repeats(settings)
     where = [word for word in settings if key_of_argument(word) == _OUTPUT]
     wanted = _wanted([word for word in settings if word not in where])
@@ -65,7 +63,7 @@ def main(words: tuple[str, ...], as_json: bool, removing: bool, yes: bool) -> in
     if removing:
         if wanted or not names or as_json:
             raise ConfigError(
-                "nectar runs --remove takes the ids of records, and output-dir: no filter, no --json."
+                "nectar runs --remove takes ids of records and output-dir, but no filter and no --json."
             )
         return _remove(output, names, asked=not yes)
     if names or yes:
@@ -91,7 +89,7 @@ def _wanted(words: Sequence[str]) -> dict[str, str]:
         key, _, value = word.partition("=")
         if key not in _FILTERS:
             guess = nearest(key, _FILTERS)
-            hint = f"did you mean {guess}?" if guess else f"there are {', '.join(_FILTERS)}."
+            hint = f"did you mean {guess}?" if guess else f"choose from {', '.join(_FILTERS)}."
             raise ConfigError(f"{key} is not a filter of nectar runs: {hint}")
         wanted[key] = value
     outcome = wanted.get("outcome", OUTCOMES[0])
@@ -107,7 +105,7 @@ def _fits(run: RunRecord, wanted: dict[str, str]) -> bool:
 def _remove(output: Path, names: Sequence[str], *, asked: bool) -> int:
     runs = chosen(output, names)
     if asked and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise ConfigError("nectar runs --remove asks at a terminal: without one, add --yes.")
+        raise ConfigError("nectar runs --remove prompts at a terminal; without one, add --yes.")
     if asked:
         print(_table(runs))
         try:
@@ -115,7 +113,7 @@ def _remove(output: Path, names: Sequence[str], *, asked: bool) -> int:
         except EOFError:
             answer = ""
         if answer.strip().lower() not in ("y", "yes"):
-            print("nothing was removed")
+            print("nothing removed")
             return 1
     sweep(output)
     for run in runs:
@@ -148,7 +146,7 @@ def _row(run: RunRecord) -> tuple[str, ...]:
 
 
 def _stated(run: RunRecord) -> dict[str, Any]:
-    """Return it as JSON can state it."""
+    """Return the run's line for --json."""
     return {
         "id": run.id,
         "directory": str(run.directory),

@@ -11,7 +11,7 @@ import click
 
 from common.config.keys import FILE_KEY
 from common.errors import ConfigError, DataError
-from nectar.arguments import is_place, parse_arguments
+from nectar.arguments import looks_like_path, parse_arguments
 from nectar.command_line import command
 from nectar.options import allow_imports_option
 from nectar.records.record_imports import import_policy_of
@@ -73,16 +73,16 @@ def main(
     output: str | None,
     allow_imports: str,
 ) -> int:
-    """Score or predict what the words say; return 0, or 1 if no input could be read."""
-    places = [Path(word).expanduser() for word in words if is_place(word)]
+    """Score a model or predict with it; return 0, or 1 if no input could be read."""
+    places = [Path(word).expanduser() for word in words if looks_like_path(word)]
     label = ""
     if places and places[0].suffix.lower() == ".csv":  # a column of this file, not of a data set
         label = next((word[len(_LABEL) :] for word in words if word.startswith(_LABEL)), label)
         words = tuple(word for word in words if not word.startswith(_LABEL))
-    settings = parse_arguments(word for word in words if not is_place(word))
+    settings = parse_arguments(word for word in words if not looks_like_path(word))
     of_dataset = "dataset" in settings or any(word.startswith(f"{FILE_KEY}=") for word in words)
     if len(places) != (0 if of_dataset and not predict else 1):
-        instead = "" if predict else ", or dataset=NAME in its place"
+        instead = "" if predict else ", or dataset=NAME instead"
         raise ConfigError(
             f"nectar score takes an exported model and one folder of images or CSV of rows{instead}."
         )
@@ -112,7 +112,7 @@ def _new_file(option: str, typed: str | None, *, fresh: bool) -> Path | None:
     if not path.parent.is_dir():
         raise ConfigError(f"{option}={path}: there is no folder {path.parent}.")
     if fresh and path.exists():
-        raise ConfigError(f"{option}={path} is there already: name another file.")
+        raise ConfigError(f"{option}={path} exists: name another file.")
     return path
 
 

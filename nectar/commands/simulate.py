@@ -26,8 +26,8 @@ from nectar.options import config_file_option, settings_words
 from nectar.records.outputs import with_recorded
 
 HELP = """\
-Runs the federation on Flower's simulation engine, with a Ray of its own that ends with it. The exit code is the run's
-outcome: 0 only if it completed.
+Runs the federation on Flower's simulation engine, in a Ray instance that it starts and stops. The exit code is 0 only
+if the run completed.
 
 \b
 nectar simulate                        FedDM on digits, 10 sites
@@ -50,7 +50,7 @@ nectar simulate --cluster 10.0.0.1:6379
     "--print",
     "plain",
     is_flag=True,
-    help="print the plain flwr command that this stands for, run nothing",
+    help="print the equivalent flwr command, run nothing",
 )
 @click.option("--verbose", is_flag=True, help="show every line of Flower's and Ray's log")
 def main(
@@ -61,7 +61,7 @@ def main(
     plain: bool,
     verbose: bool,
 ) -> int:
-    """Run what the words say; return 0 if it completed, 1 if it failed, 128 + n if signal n ended it.
+    """Run a simulation on Ray; return 0 if it completed, 1 if it failed, 128 + n if signal n ended it.
 
     Raises
     ------
@@ -113,9 +113,9 @@ def _require_ray() -> None:
 
 
 def with_gpu_shares(config: Config, cluster: str) -> Config:
-    """Return it with a share of the GPUs for each of the clients at work, where ``auto`` finds some and none is stated.
+    """Return the configuration with a share of a GPU per client, if ``auto`` finds GPUs and no share is stated.
 
-    Without one Ray would hide them from the clients. Of a cluster's GPUs nothing is known here: all is on the CPU.
+    Without one Ray would hide them from the clients. A cluster's GPUs are not known to this process: all is on the CPU.
     """
     if config.compute.device != "auto" or config.compute.client_gpus > 0 or not _may_have_gpu():
         return config
@@ -140,14 +140,14 @@ def with_gpu_shares(config: Config, cluster: str) -> Config:
 
 
 def _may_have_gpu() -> bool:
-    """Return whether torch is worth asking: without such a file Linux has no GPU to offer."""
+    """Return whether a GPU is possible: without such a device file Linux has none."""
     if sys.platform != "linux":
         return True
     return any(any(Path("/dev").glob(name)) for name in ("nvidia*", "kfd", "dxg"))
 
 
 def workers_at_a_time(config: Config, cores: int) -> int:
-    """Return how many devices work at a time on so many cores of this machine."""
+    """Return how many sites are simulated at a time on this number of cores."""
     compute = config.compute
     if compute.device.startswith("cuda") and compute.client_gpus == 0:
         raise ConfigError(

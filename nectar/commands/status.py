@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from common.errors import ConfigError
-from nectar.arguments import format_duration, here
+from nectar.arguments import format_duration, local_path
 from nectar.command_line import command
 from nectar.options import ca_option, connection, insecure_option
 from nectar.text import MISSING, aligned, plain
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from nectar.engines.flower.federation import Node, Run
 
 HELP = """\
-Names each registered site, whether it is online, since when or when it was seen last, and the run and round in which
-it takes part; then each run that is not over. The exit code is 0 if every site is online, 1 if one is not or there is
-none, 2 if the SuperLink does not answer.
+Lists each registered site: whether it is online, since when or when it was last seen, and the run and round in which
+it takes part; then each run that has not ended. The exit code is 0 if all sites are online, 1 if a site is offline or
+no site is registered, 2 if the SuperLink does not answer.
 
-Flower knows of a site that is online, not of one that is at work: whoever takes part in a round is named with it,
-whether it computes or has replied; "silent" is one that is online and has not answered a run's roll call.
+A site that takes part in a round is shown with it both while it computes and after it has replied, since Flower does
+not distinguish these. "silent" means that the site is online but has not answered the run's roll call.
 
 \b
 nectar status lab --keys keys
@@ -42,22 +42,22 @@ _HEAD = ("site", "state", "since (UTC)", "run", "work", "node")
     "keys_in",
     metavar="DIR",
     envvar=_KEYS,
-    help="a directory of keys: its certificates that end within 30 days are named",
+    help="a directory of keys: also list its certificates that expire within 30 days",
 )
-@click.option("--json", "as_json", is_flag=True, help="as JSON, for programs")
+@click.option("--json", "as_json", is_flag=True, help="print JSON")
 @ca_option
 @insecure_option
 def main(name: str, keys_in: str | None, as_json: bool, ca: str | None, insecure: bool) -> int:
-    """Show how the federation stands; return 0 if all its sites are online, else 1."""
+    """Show the status of the federation; return 0 if all its sites are online, else 1."""
     from nectar.engines.flower.connection import connect
     from nectar.engines.flower.federation import federation_status
     from nectar.operate.keys.inventory import certificates
 
-    if keys_in and not here(keys_in).is_dir():
-        raise ConfigError(f"there is no directory of keys {keys_in}: give another --keys, or none")
+    if keys_in and not local_path(keys_in).is_dir():
+        raise ConfigError(f"--keys {keys_in} is not a directory: correct it, or leave it out")
     connection = connect(name, ca, insecure=insecure)
     connection.wait(0)
-    keys = here(keys_in) if keys_in else None
+    keys = local_path(keys_in) if keys_in else None
     ending, days = certificates(keys) if keys else ([], {})
     sites, runs = federation_status(connection)
     if as_json:
@@ -79,7 +79,7 @@ def _lines(address: str, sites: list[Node], runs: list[Run]) -> list[str]:
     lines = [f"{address}: {online} of {len(sites)} sites online"]
     if sites:
         lines += ["", aligned([_HEAD, *map(_row, sites)], right=False)]
-    return [*lines, "", *([_run(run, sites) for run in runs] or ["no run is going on"])]
+    return [*lines, "", *([_run(run, sites) for run in runs] or ["no run in progress"])]
 
 
 def _row(site: Node) -> tuple[str, ...]:
@@ -89,10 +89,10 @@ def _row(site: Node) -> tuple[str, ...]:
 
 
 def _run(run: Run, sites: Sequence[Node]) -> str:
-    begun = f"run {run.run}: {run.status} for {run.seconds / 60:.0f} min"
+    text = f"run {run.run}: {run.status} for {run.seconds / 60:.0f} min"
     if run.rounds:
-        begun += f", round {run.reached} of {run.rounds} done"
-        begun += f", about {format_duration(run.left)} more after it" if run.left >= 1 else ""
+        text += f", round {run.reached} of {run.rounds} done"
+        text += f", about {format_duration(run.left)} more after it" if run.left >= 1 else ""
     where = f"; record {plain(run.record)}" if run.record else ""
     last = f"\n  {plain(run.last)}" if run.last else ""
     waits = "".join(
@@ -100,4 +100,4 @@ def _run(run: Run, sites: Sequence[Node]) -> str:
         for one in sites
         if one.node in run.waiting
     )
-    return f"{begun}{where}{last}{waits}"
+    return f"{text}{where}{last}{waits}"

@@ -1,4 +1,4 @@
-"""`nectar submit`: run a federation at a SuperLink that is there, and watch it."""
+"""`nectar submit`: run a federation at an existing SuperLink, and watch it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from nectar.engines.remote.submission import Submission
 
 HELP = """\
-Checks the configuration, hands the app to the SuperLink, shows the run's log and, at its end, says where the record
-lies: on the ServerApp's machine. The exit code is 0 only if the run completed. Ctrl-C ends the watching, not the run.
+Checks the configuration, sends the app to the SuperLink, shows the run's log and finally prints where the record is,
+on the ServerApp's machine. The exit code is 0 only if the run completed. Ctrl-C stops watching; the run continues.
 
 A CONNECTION is a name in Flower's config.toml ([superlink.NAME] with address and root-certificates), or HOST:PORT with
---ca FILE. output-dir is a path on the server, data-dir one on every machine that reads a shared data set; both are
-absolute, and left out each machine has its own. Paths in a file of settings are not the server's, and stay here.
-resume=RECORD-ID continues a run whose record lies on the server.
+--ca FILE. output-dir is a path on the server, data-dir a path on every machine that reads a shared data set; both must
+be absolute, and default to each machine's own. Paths in a --config file are local and are not sent.
+resume=RECORD-ID continues a run whose record is on the server.
 
 \b
 nectar submit lab fedavg rounds=3
@@ -51,9 +51,9 @@ nectar submit 192.0.2.7:8000 --ca keys/ca.crt output-dir=/srv/runs
     "--follow",
     metavar="RUN",
     type=click.IntRange(min=0),
-    help="watch a run that was submitted earlier",
+    help="watch a run that was submitted before",
 )
-@click.option("--stop", metavar="RUN", type=click.IntRange(min=0), help="end a run")
+@click.option("--stop", metavar="RUN", type=click.IntRange(min=0), help="stop a run")
 @click.option("--verbose", is_flag=True, help="show every line of Flower's log")
 def main(
     name: str,
@@ -65,7 +65,7 @@ def main(
     stop: int | None,
     verbose: bool,
 ) -> int:
-    """Submit what the words say; return 0 if it completed, 1 if not, 128 + n if signal n ended the watching."""
+    """Submit a run and watch it; return 0 if it completed, 1 if not, 128 + n if signal n ended the watching."""
     from nectar.engines.flower.connection import connect
     from nectar.engines.preflight import check_kind
     from nectar.engines.processes import Interrupted
@@ -78,14 +78,14 @@ def main(
             "nectar submit needs a connection first: a name, or HOST:PORT --ca ca.crt."
         )
     if settings and (follow is not None or stop is not None):
-        raise ConfigError("--follow and --stop are of a run that was submitted: no settings.")
-    if stop is not None:  # whatever is wrong with the settings that a run would have
+        raise ConfigError("--follow and --stop take no settings: the run was already submitted.")
+    if stop is not None:  # before any setting is read, so that none can prevent it
         return _stop(connect(name, ca, insecure=insecure), str(stop))
-    # Options name files of this machine, and what is typed goes to every site.
+    # The words are sent to every site; options are not, since they name local files.
     submission = parse_submission(settings, config_file, typed_command(["submit", name, *settings]))
     if not submission.resumes:
         check_kind(submission.config)
-    project()  # refused, if it is, before any question to the server
+    project()  # raises before the server is contacted
     connection = connect(name, ca, insecure=insecure)
     run = _submit(connection, submission) if follow is None else str(follow)
     try:
@@ -100,8 +100,8 @@ def main(
 
 
 def _print_record(place: Path) -> None:
-    """Print where the run's record is, which may be on this machine."""
-    print(f"the record lies where the ServerApp runs: {place}", flush=True)
+    """Print where the run's record is, and its report or the next command if it is on this machine."""
+    print(f"the record is on the ServerApp's machine: {place}", flush=True)
     if (place / REPORT).is_file():
         print(f"its report: {place / REPORT}", flush=True)
     elif RunDirectory(place).is_there():
@@ -125,8 +125,8 @@ def _submit(connection: Link, submission: Submission) -> str:
 
 
 def _leave(connection: Link, run: str, again: str) -> None:
-    """Describe how a run that goes on is watched again or ended; at a terminal, ask."""
-    print(f"\nrun {run} goes on at {connection.address}.", flush=True)
+    """Print how to watch or stop the run, which continues; at a terminal, offer to stop it."""
+    print(f"\nrun {run} continues at {connection.address}.", flush=True)
     if sys.stdin.isatty() and sys.stdout.isatty():
         try:
             answer = input("Stop it too? [y/N] ")
@@ -136,12 +136,12 @@ def _leave(connection: Link, run: str, again: str) -> None:
             _stop(connection, run)
             return
     print(
-        f"Watch it again: {again} --follow {run}\nEnd it:         {again} --stop {run}", flush=True
+        f"Watch it again: {again} --follow {run}\nStop it:        {again} --stop {run}", flush=True
     )
 
 
 def _stop(connection: Link, run: str) -> int:
     with connection.superlink() as superlink:
         superlink.stop(run)
-    print(f"run {run} was stopped.")
+    print(f"run {run} stopped")
     return 0

@@ -1,1 +1,1 @@
-"""Methods over seeds, side by side: the plan of the runs, their processes, and the tables."""
+"""Comparisons of methods over seeds: the plan of the runs, their processes, and the tables."""

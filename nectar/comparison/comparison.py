@@ -1,4 +1,4 @@
-"""A comparison from what was asked to its tables: planned, searched, carried out, written.
+"""A comparison from the request to its tables: plan, search, run, write.
 
 `Comparison` has one cell, the cells of a grid, or the columns of a paper's table. `PlannedCell` is one of
 them, whose runs have been resolved and checked.
@@ -82,7 +82,7 @@ class PlannedCell:
     def _search(self, search: Search, scheduler: Scheduler, say: Say) -> Choice:
         runs = self.by_search[search.name]
         say(
-            f"Search for {search.name}: {len(search.grid())} combinations, judged on the validation set."
+            f"Search for {search.name}: {len(search.grid())} combinations, scored on the validation set."
         )
         scheduler.carry_out(runs, search=True)
         trials = {}
@@ -172,7 +172,7 @@ class Comparison:
             self._leave_out(cell, error)
 
     def _leave_out(self, cell: Cell, error: NectarError) -> None:
-        """Note why a cell is not compared; raise it again if no cell is left."""
+        """Note why a cell is not compared; raise the error if no cell is left."""
         self._say(f"{cell.label} is left out: {error}")
         self.left_out[cell] = str(error)
         if len(self.left_out) == len(self.request.cells):
@@ -180,10 +180,10 @@ class Comparison:
 
     @property
     def count_of_left_out(self) -> str:
-        """How many cells are left out, as a sentence; empty if none is."""
+        """A sentence with the number of cells left out; empty if there are none."""
         what = "cells" if self.request.axes else "columns"
         number, of = len(self.left_out), len(self.request.cells)
-        return f"{number} of {of} {what} cannot be compared and are left out." if number else ""
+        return f"{number} of {of} {what} cannot be compared and were left out." if number else ""
 
     def _place(self) -> Path:
         """Return the folder below the output directory for these rows and cells."""
@@ -195,11 +195,11 @@ class Comparison:
         return self.planned[0].output.parent / f"{kind}-{digest}"
 
     def scheduler(self, logs: Path | None = None) -> Scheduler:
-        """Return what carries out the runs."""
+        """Return the scheduler of the runs."""
         return Scheduler(self.records, logs or self.output / "logs", self.options, self._say)
 
     def carry_out(self) -> Results:
-        """Run what is not there yet, write the files, and return the results."""
+        """Run what is not cached, write the files, and return the results."""
         request, options = self.request, self.options
         if request.axes:
             found = self._carry_out_grid()
@@ -260,12 +260,12 @@ def _require_one_measure(planned: Sequence[PlannedCell], table: str) -> None:
     """Refuse runs of different measures in one table, and others than accuracy in one of conf/table: ConfigError."""
     found = {run.config.evaluation.measure: run.name for each in planned for run in each.runs}
     if table and set(found) != {"accuracy"}:
-        raise ConfigError(f"table={table} is of accuracies: leave evaluation.measure out.")
+        raise ConfigError(f"table={table} compares accuracies: leave evaluation.measure out.")
     if len(found) > 1:
         (one, name), (other, named) = list(found.items())[:2]
         raise ConfigError(
-            f"{name!r} is judged by {one} and {named!r} by {other} (evaluation.measure), which go into no column "
-            "together: give all the same, or compare them separately."
+            f"{name!r} is judged by {one} and {named!r} by {other} (evaluation.measure), which cannot share a "
+            "column: give all the same measure, or compare them separately."
         )
 
 
@@ -282,7 +282,7 @@ def _refuse_duplicates(runs: Iterable[PlannedRun]) -> None:
 
 
 def _require_validation(config: Config) -> None:
-    """Refuse a search that would have to judge by the test set."""
+    """Refuse a search that would have to use the test set."""
     if config.settings.trains_on_validation:
         raise ConfigError(
             f"--tune judges by the validation split, from which method={config.method} learns: leave it out of the "
@@ -301,7 +301,7 @@ def _record(run: PlannedRun, archive: Archive) -> RunRecord | None:
 
 
 def _validation(run: PlannedRun, archive: Archive) -> float:
-    """Return a run's validation accuracy after the round that counts; NaN if it was not completed."""
+    """Return a run's validation accuracy after its result round; NaN if it did not complete."""
     (line,) = frames({"": {0: _record(run, archive)}}, None)[0].to_dict("records")
     return float(line["validation"]) if line["completed"] else math.nan
 
@@ -352,7 +352,7 @@ def shard(comparison: Comparison, number: int, of: int) -> list[PlannedRun]:
     """
     if any(planned.trials for planned in comparison.planned):
         raise ConfigError(
-            "--only divides runs that are known beforehand, and these rows are searched: give every task of the array "
+            "--only divides runs that are known beforehand, but these rows are tuned: give every task of the array "
             "the same command without --only, and each carries out what no other has."
         )
     runs = {run.identity: run for planned in comparison.planned for run in planned.runs}

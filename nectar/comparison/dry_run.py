@@ -1,4 +1,4 @@
-"""What a comparison would run, without running it: which records exist, and the rounds and room the rest takes."""
+"""The plan of a comparison, without running it: existing records, and the rounds and disk space of the other runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def dry_run(comparison: Comparison) -> Iterator[str]:
-    """Yield, block by block, which runs are there, and at last how many rounds and how much room the others take.
+    """Yield lines that list the runs block by block, then the rounds and disk space that the missing ones need.
 
     A block is a grid's cell or a table's column.
     """
@@ -46,10 +46,10 @@ def dry_run(comparison: Comparison) -> Iterator[str]:
 
 
 def uncounted(cells: Collection[Cell]) -> str:
-    """Return how many runs the cells would have that are left out, as a sentence."""
+    """Return a sentence with the number of runs of the cells left out."""
     runs = sum(len(cell.variants) * len(cell.seeds) for cell in cells)
     tried = sum(len(s.grid()) * len(cell.tune_seeds) for cell in cells for s in searches_of(cell))
-    return f"{plural(runs + tried, 'run')} of what is left out are not counted."
+    return f"{plural(runs + tried, 'run')} of the columns left out are not counted."
 
 
 def _runs(comparison: Comparison, archive: Archive) -> DataFrame:
@@ -64,9 +64,9 @@ def _runs(comparison: Comparison, archive: Archive) -> DataFrame:
                 continue
             there, started, state = archive.completed(run.identity), None, "to be run"
             if there:
-                state = f"there ({there.id})"
+                state = f"cached ({there.id})"
             elif started := archive.unfinished(run.identity):
-                state = f"goes on ({started.id})"
+                state = f"to be continued ({started.id})"
             lines[run.identity] = {
                 "block": block,
                 "search": search,
@@ -81,11 +81,11 @@ def _runs(comparison: Comparison, archive: Archive) -> DataFrame:
 
 def _to_be_made(runs: DataFrame) -> str:
     rounds = plural(int(runs["rounds"].sum()), "round")
-    return f"{plural(int((~runs['there']).sum()), 'run')} to be made, of {rounds}."
+    return f"{plural(int((~runs['there']).sum()), 'run')} to do, {rounds} in all."
 
 
 def _room(missing: DataFrame, archive: Archive, place: Path) -> Iterator[str]:
-    """Yield what the records of runs will take, as far as there are records of their method and data set."""
+    """Yield the expected size of the records, estimated from existing ones of the same method and data set."""
     sizes: dict[tuple[Any, Any], list[int]] = {}
     for record in archive.all_completed():
         stated = record.provenance["run-config"]

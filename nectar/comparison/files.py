@@ -1,4 +1,4 @@
-"""A comparison's files: tables, figures by run and by round, charts, and what was asked."""
+"""A comparison's files: tables, figures by run and by round, charts, and the request."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FAR_APART = 20
 
 
 def write(results: Results) -> None:
-    """Write every file of a comparison, in place of those of an earlier call; of several cells, those of all together.
+    """Write every file of a comparison, replacing earlier ones; of several cells, the files of all together.
 
     Of rows over seeds the charts of their rounds, of a grid one for each axis of numbers.
     """
@@ -93,7 +93,7 @@ def _draw(results: Results) -> None:
     found, axes = curves(results.by_round).reset_index(), ("mean", "low", "high")
     for name, x, label, log_x in (
         (f"{results.measure}-rounds", "round", "round", False),
-        (f"{results.measure}-bytes", "sent", f"{UNIT} sent so far, up and down, all sites", True),
+        (f"{results.measure}-bytes", "sent", f"{UNIT} sent so far by and to all sites", True),
     ):
         series = []
         for row in finals:
@@ -138,7 +138,7 @@ def _save(figure: Figure, place: Path) -> None:
 
 
 def _link_events(folder: Path, results: Results) -> None:
-    """Let one folder lead to the event files of all runs that TensorBoard was to show, by row and seed."""
+    """Link the TensorBoard event files of all runs into one folder, by row and seed."""
     for run in results.by_run.itertuples():
         events = Path(run.record, EVENTS)
         if not run.record or not events.is_dir():

@@ -1,4 +1,4 @@
-"""A comparison's figures as two tidy frames, a line for each run and one for each round, and what each row comes to.
+"""A comparison's figures as two tidy frames, one line per run and one per round, and the summary of each row.
 
 `frames` reads them from records, `summary` and `curves` combine the seeds, `csv_of` writes them.
 """
@@ -26,10 +26,10 @@ if (
 TARGET_SHARE = 0.9
 
 FLAGS = {
-    "?": "not run to its last round, or not at all; left out of means",
+    "?": "not finished, or not run; left out of means",
     "!": "replies of sites were rejected",
     "*": "at or below chance, or its loss is not a number",
-    "°": "over fewer classes than there are: of the others nothing was there to be judged by",
+    "°": "over fewer classes than the data set has: there were no examples of the others to evaluate on",
     "~": "far from the row's other seeds: by 0.02 and by 4.5 times the median distance from the median",
 }
 """The marks at a seed's accuracy and what they say."""
@@ -106,7 +106,7 @@ def frames(
 
 
 def differing(configs: Mapping[str, Config]) -> dict[str, dict[str, Any]]:
-    """Return, by dotted key and row, every setting that two rows have and have differently; and the method."""
+    """Return, by dotted key and row, every setting whose value differs between rows that have it, and the method."""
     flat = {label: dotted(config.to_dict()) for label, config in configs.items()}
     found: dict[str, dict[str, Any]] = {}
     for key in dict.fromkeys(key for values in flat.values() for key in values):
@@ -118,7 +118,7 @@ def differing(configs: Mapping[str, Config]) -> dict[str, dict[str, Any]]:
 
 
 def _rounds(run: RunRecord | None) -> DataFrame:
-    """Return the rounds that a run's configuration asks for, bytes until each, and seconds only if they are its own."""
+    """Return a run's configured rounds, the bytes until each, and its seconds if it ran alone."""
     found = rounds_frame(run.rounds if run else (), run.config.evaluation.measure if run else "")
     if run is not None:
         found = found[found["round"] <= run.config.rounds]
@@ -169,7 +169,7 @@ def _has_learned(run: RunRecord, rounds: DataFrame) -> bool:
 
 
 def _hardware(stated: Mapping[str, Any]) -> str:
-    """Return the GPU, or the processor, in words; nothing if the record does not say."""
+    """Return the name of the GPU or the processor; empty if the record does not state it."""
     cuda = stated.get("cuda") if str(stated.get("device", "")).startswith("cuda") else None
     return cuda[0] if cuda else str(stated.get("machine", ""))
 

@@ -1,4 +1,4 @@
-"""The papers' tables and figures as lines: the experiments in each, and the command that makes it."""
+"""The papers' tables and figures as lines: the experiments and the command of each."""
 
 from __future__ import annotations
 

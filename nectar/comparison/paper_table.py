@@ -188,7 +188,7 @@ def _rows(table: TableFile) -> Iterator[TableRow]:
             (first, *_) = error.errors(include_url=False)
             where = ".".join(map(str, first["loc"]))
             raise ConfigError(
-                f"{where} of row {label!r} in {table.source} is not what a row has: {first['msg']}."
+                f"{where} of row {label!r} in {table.source} is not valid in a row: {first['msg']}."
             ) from None
 
 

@@ -1,4 +1,4 @@
-"""What the words after ``nectar compare`` ask for.
+"""The request that the words after ``nectar compare`` express.
 
 `CompareOptions` is what was typed. `parse` reads it as a `Request`: one or more `Cell`s, each a comparison of the same
 kind, rows over seeds. A grid has a cell for each combination of values, a paper's table one for each column.
@@ -43,16 +43,16 @@ _ROW_KEYS = ("dataset", "rounds")
 
 _VALIDATION = "data.validation"
 
-#: keys of the run that no grid can go over, and what does instead
+#: keys that cannot be in a grid, each with what to do instead
 _INSTEAD = {
     "method": "methods are the rows",
     "seed": "--seeds repeats each run",
-    "round": "it is of a run that continues",
-    "resume_code": "it is of a run that continues",
-    "set": "name each setting by itself",
+    "round": "it belongs to resume",
+    "resume_code": "it belongs to resume",
+    "set": "state each setting",
     CONFIG: "a comparison has one file of settings",
     **dict.fromkeys(PATH_KEYS, "all runs share it"),
-    **dict.fromkeys(INTERNAL_KEYS, "it is not typed"),
+    **dict.fromkeys(INTERNAL_KEYS, "it cannot be typed"),
 }
 
 
@@ -72,33 +72,33 @@ OPTIONS = {
     "jobs": Option("J", "runs at a time (default: as many as the cores allow)", 0),
     "alone": Option(
         "",
-        "one run at a time while no other goes on, for the seconds; repeats those that were not alone",
+        "measure seconds: one run at a time, with no other on the machine; repeats runs that were not alone",
     ),
     "output": Option(
         "DIR", "where tables and plots go (default: compare-... in the output directory)"
     ),
     "tune": Option(
         "ROW.key=v1,v2,...",
-        "search a method's or a row's setting on the validation set; several make a grid",
+        "tune a method's or a row's setting on the validation set; several make a grid",
     ),
-    "tune_seeds": Option("N", "seeds of the search, 1000 and on", 1),
+    "tune_seeds": Option("N", "seeds of the search, from 1000", 1),
     "grid": Option(
         "KEY=v1,v2,...",
-        "compare for each value of a setting or of dataset, rounds; several make a grid",
+        "compare for each value of a setting, of dataset or of rounds; several make a grid",
     ),
     "small": Option(
         "",
-        "a table's variants of two-core size, with the settings stated there instead of searches",
+        "run a table's variants for two cores, with stated settings instead of searches",
     ),
     "search": Option(
-        "", "search what the table states is tuned, also in place of what was chosen before"
+        "", "tune the settings that the table tunes, again if they were chosen before"
     ),
 }
 """The options by the name that the library has for them."""
 
 
 def option_name(name: str) -> str:
-    """Return an option as it is typed."""
+    """Return an option as typed, with dashes."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -132,7 +132,7 @@ class CompareOptions:
             value = getattr(self, name)
             if least is not None and (type(value) is not int or value < least):
                 raise ConfigError(
-                    f"{option_name(name)}={value!r} must be a whole number, at least {least}."
+                    f"{option_name(name)}={value!r} must be an integer, at least {least}."
                 )
         target = self.target
         if target is not None and not (
@@ -144,7 +144,7 @@ class CompareOptions:
 
     @property
     def line(self) -> str:
-        """The line of a shell that asks for the same."""
+        """The equivalent command line."""
         file = [] if self.file is None else ["--config", self.file]
         line = ["nectar", "compare", *self.words, *file]
         for name in OPTIONS:
@@ -163,7 +163,7 @@ class CompareOptions:
 
     @property
     def parallel(self) -> int:
-        """How many runs go on at a time; 0: as many as the cores allow."""
+        """The number of runs at a time; 0: as many as the cores allow."""
         return 1 if self.alone else self.jobs
 
     @property
@@ -174,7 +174,7 @@ class CompareOptions:
 
 @dataclass(frozen=True)
 class Variant:
-    """A row as it is typed, ``[LABEL=]METHOD[:key=value,...]``: a method with settings of its own.
+    """A row as typed, ``[LABEL=]METHOD[:key=value,...]``: a method with the row's settings.
 
     Parameters
     ----------
@@ -268,7 +268,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class ComparisonRequest:
-    """What was asked: the cells, and the axes of a grid, the last one fastest, or the paper's table that they make."""
+    """A parsed request: the cells, and the axes of the grid (the last one fastest) or the paper's table."""
 
     options: CompareOptions
     cells: tuple[Cell, ...]
@@ -356,7 +356,7 @@ def _sort(words: Sequence[str]) -> tuple[list[Variant], list[str], int]:
             variants.append(variant)
         elif key in ("method", "resume") and is_setting(word):
             raise ConfigError(
-                f"{word!r}: a comparison names its methods as words of their own, and finds its records itself."
+                f"{word!r}: a comparison takes methods as words without a key, and finds its records itself."
             )
         elif key == "seed":
             seed = _seed(value)
@@ -372,7 +372,7 @@ def _sort(words: Sequence[str]) -> tuple[list[Variant], list[str], int]:
 def _seed(text: str) -> int:
     value = scalar(text)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ConfigError(f"seed={text!r} must be a whole number, at least 0.")
+        raise ConfigError(f"seed={text!r} must be an integer, at least 0.")
     return value
 
 
@@ -420,7 +420,7 @@ def read_variant(word: str, sections: Collection[str] = ()) -> Variant | None:
         )
     label = word if match["label"] is None else match["label"].strip()
     if not label or not label.isprintable():
-        raise ConfigError(f"{word!r} begins with no label that can be printed: write LABEL=METHOD.")
+        raise ConfigError(f"{word!r} does not start with a printable label: write LABEL=METHOD.")
     if label in METHODS and label != method:
         raise ConfigError(
             f"{word!r} calls a row of {method} {label!r}, which is another method: choose another label."
@@ -445,7 +445,7 @@ def row_setting(method: str, setting: str, word: str) -> str:
         )
     if key not in _ROW_KEYS and _of_run(key):
         raise ConfigError(
-            f"{key} in {word!r} is not a row's own: all rows share it, give it as a word of its own."
+            f"{key} in {word!r} applies to all rows: give it as a separate word, {key}=VALUE."
         )
     if key in _ROW_KEYS or "." in key:
         return setting
@@ -454,7 +454,7 @@ def row_setting(method: str, setting: str, word: str) -> str:
 
 def _typo(word: str) -> ConfigError | None:
     """Return what is wrong with a word that is not a row, and the nearest to it; None if it may be something else."""
-    methods = f"methods are {', '.join(METHODS)} and any Flower strategy or method of your own as package.module:NAME"
+    methods = f"methods are {', '.join(METHODS)} and any Flower strategy or user-defined method as package.module:NAME"
     head, equals, tail = word.partition("=")
     names = [name.partition(":")[0] for name in (head, tail)]
     if not equals:
@@ -481,7 +481,7 @@ def _grid_axes(options: CompareOptions) -> tuple[Axis, ...]:
     if double := [name for name in names if names.count(name) > 1]:
         raise ConfigError(
             f"--grid names two settings called {double[0]}: give all values of a setting at once, and compare another "
-            "of that name in rows of its own."
+            "of that name in separate rows."
         )
     return axes
 
@@ -493,7 +493,7 @@ def _grid_axis(text: str, words: Sequence[str]) -> Axis:
         raise ConfigError(f"--grid {text}: write KEY=v1,v2,...")
     choices = choices_of(values, f"--grid {text}")
     if key in _INSTEAD:
-        raise ConfigError(f"--grid {text}: no grid goes over {key}; {_INSTEAD[key]}.")
+        raise ConfigError(f"--grid {text}: {key} cannot be in a grid; {_INSTEAD[key]}.")
     if not is_setting(f"{key}=", _user_sections(words)):
         guess = meant_by(key, next((word for word in words if word in METHODS), ""))
         hint = f": did you mean {guess}?" if guess else ": `nectar config --help` lists all."
@@ -528,7 +528,7 @@ def _parse_table(options: CompareOptions, tables: Sequence[str]) -> ComparisonRe
     comparison's own is added to the table's. A validation share that is typed holds for the reported runs too.
     """
     if options.grid:
-        raise ConfigError(f"--grid is for rows of your own: {TABLE}= has columns of its own.")
+        raise ConfigError(f"--grid cannot be combined with {TABLE}=, which has its own columns.")
     if len(tables) > 1:
         raise ConfigError(f"two tables, {tables[0]} and {tables[1]}: name one.")
     table, small = read_paper_table(tables[0]), options.small

@@ -1,4 +1,4 @@
-"""What was compared, as one frame of runs: `Results` of rows over seeds, of a grid's cells or of a paper's columns."""
+"""Results of a comparison as one frame of runs: rows over seeds, a grid's cells, or a paper's columns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SHOWN_ROUNDS = 10
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Results:
-    """What was compared; shown in a terminal or a notebook, it is its tables.
+    """The results of a comparison; a terminal or a notebook shows them as tables.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class Results:
 
     @property
     def what(self) -> str:
-        """What the runs are judged by, in words."""
+        """The name of the measure."""
         return MEASURES[self.measure]
 
     @property
@@ -199,7 +199,7 @@ def of_rows(
     rounds: int = 0,
     **more: Any,
 ) -> Results:
-    """Return what rows over seeds came to, ``more`` of it as `Results` takes it."""
+    """Return the results of rows over seeds; ``more`` are further fields of `Results`."""
     by_run, by_round, goal = frames(runs, target, configs, rounds)
     given = target is not None
     return Results(
@@ -223,7 +223,7 @@ def of_cells(
     axes: tuple[Axis, ...] = (),
     **more: Any,
 ) -> Results:
-    """Return what the cells of a grid or the columns of a paper's table came to, as one frame."""
+    """Return the results of a grid's cells or a paper's columns as one frame."""
     from pandas import concat
 
     compared = {c: own for c, own in by_cell.items() if isinstance(own, Results)}
@@ -317,12 +317,12 @@ def _notes(results: Results) -> list[str]:
     several = bool(rows["spread"].notna().any())
     notes = ["± is the sample standard deviation over the seeds."] * several
     notes.append(f"The {what} is that after the last round, never the best so far.")
-    whole, audited = rows["runs"].sum(), rows["audited"].sum()
+    total, audited = rows["runs"].sum(), rows["audited"].sum()
     if audited:
         notes.append(
-            "Found: the share of members that the strongest attack of `nectar audit images` finds where 1 % of "
-            "controls are to be taken for some, and in brackets how many were; means over the runs that were "
-            f"audited, {audited} of {whole}."
+            "Found: the share of members that the strongest attack of `nectar audit images` finds at a "
+            "target of 1 % false positives, with the actual rate in brackets; means over the runs that were "
+            f"audited, {audited} of {total}."
         )
     if rows["audited_in_part"].any():
         notes.append(
@@ -366,7 +366,7 @@ def _search_notes(choice: Choice) -> Iterator[str]:
         f"{tried}. Chosen: {' '.join(choice.best)}."
     )
     if choice.edges:
-        yield f"{' and '.join(choice.edges)} is at the edge of what was tried: a better value may be outside."
+        yield f"{' and '.join(choice.edges)} is at the edge of the grid: a better value may be outside."
 
 
 # -- rows by cells ------------------------------------------------------------------------------

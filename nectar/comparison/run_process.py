@@ -1,4 +1,4 @@
-"""The process that carries out one run of a comparison, started here and run here.
+"""The process of one run of a comparison, both its start and its main function.
 
 It is ``python -m nectar.comparison.run_process PARENT run [EXPERIMENT] [key=value ...]``: ``nectar run``, which does
 not outlive the comparison.
@@ -22,12 +22,12 @@ _MODULE = "nectar.comparison.run_process"
 
 
 def runs_at_a_time(cores: int, gpu: bool) -> int:
-    """Return how many runs of ``cores`` cores this machine carries out at a time; on GPUs one each."""
+    """Return how many runs of ``cores`` cores fit on this machine; on GPUs one each."""
     return len(gpus()) if gpu else max(1, available_cores() // cores)
 
 
 class RunStarter:
-    """Starts runs on this machine, each on the GPU that has least to do."""
+    """Starts runs on this machine, each on the GPU with the fewest runs."""
 
     def __init__(self) -> None:
         self._on_gpus: list[tuple[subprocess.Popen[bytes], int]] = []
@@ -63,7 +63,7 @@ class RunStarter:
 
 
 def main(words: list[str]) -> int:
-    """Be that process: carry out ``words`` after the first one, the parent's number; return the exit code."""
+    """Run the words after the first one, which is the parent's process id; return the exit code."""
     parent, *words = words
     processes.end_with(int(parent))  # at once: a record survives that at any moment
     from nectar import cli

@@ -1,4 +1,4 @@
-"""The runs of a comparison: planned before any of them starts, then carried out as processes, several at a time.
+"""The runs of a comparison: planned before any of them starts, then run in processes, several at a time.
 
 `PlannedRun` is one run, `plan` resolves and checks them, `Scheduler` carries out those that have no record yet, each
 only once among all comparisons that share an output directory.
@@ -73,13 +73,13 @@ class PlannedRun:
 
     @property
     def name(self) -> str:
-        """The run as messages call it."""
+        """The run's name in messages."""
         place = f"{self.cell}: " if self.cell else ""
         return f"{place}{self.variant.label}, seed {self.seed}"
 
     @property
     def file_name(self) -> str:
-        """The run as files are called."""
+        """The run's name in file names."""
         own = f"{file_name(self.variant.label)}-seed{self.seed}"
         return f"{file_name(self.cell)}-{own}-{self.identity.key[:6]}" if self.cell else own
 
@@ -102,12 +102,12 @@ class PlannedRun:
 
     @property
     def threads(self) -> int:
-        """Threads that a process of its computes on: server and sites take turns."""
+        """Threads of each of its processes: server and sites take turns."""
         return max(self.config.compute.server_cores, self.config.compute.client_cores)
 
     @property
     def cores(self) -> int:
-        """Cores it computes on: ``compute.workers`` sites work side by side."""
+        """Cores that it uses: ``compute.workers`` sites compute at the same time."""
         compute = self.config.compute
         return max(compute.server_cores, compute.client_cores * max(1, compute.workers))
 
@@ -178,7 +178,7 @@ class Scheduler:
         self._stop = threading.Event()
 
     def carry_out(self, runs: Iterable[PlannedRun], *, search: bool = False) -> None:
-        """Carry out what has no record yet; return when every run has one or has failed.
+        """Carry out the runs that have no record; return when each has one or has failed.
 
         Of a ``search`` only validation accuracies are printed. Failures are kept in ``failures`` by the run's name;
         they do not stop the other runs. An exception, such as a signal's, first ends the children.
@@ -224,7 +224,7 @@ class Scheduler:
                     self._say_progress(len(going), self._done - there, said - started)
 
     def _carry_out(self, run: PlannedRun, *, starter: RunStarter, cores: int, search: bool) -> bool:
-        """Carry out a run; False if another comparison is at it."""
+        """Run it; False if another comparison is running it."""
         lock = FileLock(self._records / LOCKS / f"{run.identity.key}.lock")
         try:
             lock.acquire(timeout=0)
@@ -290,11 +290,11 @@ class Scheduler:
             record = _record_of(job.log)
             reached = record.done if record else 0
             jobs.append(RunningJob(job.run.name, job.before, reached, job.run.config.rounds))
-        done, waiting = f"{self._done} of {self._total} runs are done", going - len(jobs)
+        done, waiting = f"{self._done} of {self._total} runs done", going - len(jobs)
         self._say(progress(jobs, done, ended=ended, waiting=waiting, seconds=seconds))
 
     def _end(self) -> None:
-        """Have nothing more started, and end the processes that are left, in order if they listen."""
+        """Start no more runs, and end the running processes, gracefully if they respond."""
         with self._mutex:
             self._stop.set()
         processes.end(
@@ -329,7 +329,7 @@ def _ended(log: Path, code: int, identity: Identity) -> RunRecord | str:
         return _last_sentence(log)
     entry = _record_of(log)
     if entry is None:
-        return "it ended before it had a record"
+        return "it ended before it made a record"
     return identity.why_not(entry.provenance) or entry
 
 

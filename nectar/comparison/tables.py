@@ -37,7 +37,7 @@ class Table:
     best : DataFrame, optional
         Which cells LaTeX sets in bold.
     most : int
-        Columns that a terminal and a page show of more, evenly apart; 0: all.
+        Number of evenly spaced columns that a terminal and a page show; 0: all.
     narrow : bool
         Whether a page of LaTeX is to have as many columns as it has room for; a wider table is shrunk otherwise.
     """
@@ -81,7 +81,7 @@ class Table:
         count = self.cells.shape[1]
         if not self.most or count <= self.most:
             return self
-        places = [number - 1 for number in evenly_apart(count, self.most)]
+        places = [number - 1 for number in evenly_spaced(count, self.most)]
         return replace(self, cells=self.cells.iloc[:, places])
 
     def _pieces(self, width: int) -> Iterator[Table]:
@@ -124,8 +124,8 @@ class Table:
         )
 
 
-def evenly_apart(last: int, most: int) -> list[int]:
-    """Return the numbers from 1 to ``last``, or ``most`` of them, evenly apart, the first and last included."""
+def evenly_spaced(last: int, most: int) -> list[int]:
+    """Return the numbers from 1 to ``last``, or ``most`` of them, evenly spaced, including the first and last."""
     if last <= most:
         return list(range(1, last + 1))
     return sorted({1 + round(i * (last - 1) / (most - 1)) for i in range(most)})

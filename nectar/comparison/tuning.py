@@ -91,7 +91,7 @@ def choose(search: Search, trials: Mapping[Settings, tuple[float, ...]], why: st
     choice = Choice(search, trials)
     if math.isnan(choice.score(choice.best)):
         raise FederationError(
-            f"the search for {search.name} has no combination whose runs were completed: {why}."
+            f"the search for {search.name} has no combination whose runs completed: {why}."
         )
     return choice
 
@@ -149,7 +149,7 @@ def _split_name(text: str, variants: Sequence[Variant]) -> tuple[str, str]:
     extra = "; it is not compared" if typed in METHODS else ""
     raise ConfigError(
         f"--tune {text}: {typed!r} is neither a method nor a row of this comparison{extra}{near(typed, names)}: "
-        f"begin with {' or '.join(sorted(names))}, as in {min(names)}.lr=0.1,0.3."
+        f"start with {' or '.join(sorted(names))}, as in {min(names)}.lr=0.1,0.3."
     )
 
 
@@ -160,5 +160,5 @@ def _axis(text: str, rest: str, method: str) -> Axis:
     choices = choices_of(values, f"--tune {text}")
     dotted = row_setting(method, f"{key}=", f"--tune {text}").removesuffix("=")
     if "." not in dotted:
-        raise ConfigError(f"--tune {text}: {key} is not a setting of a method's: --grid sweeps it.")
+        raise ConfigError(f"--tune {text}: {key} is not a method's setting: use --grid for it.")
     return Axis(dotted, choices)

@@ -1,1 +1,1 @@
-"""What carries a run out: in this process, in several, on Ray, at a SuperLink."""
+"""Engines that run a federation: in this process, in several, on Ray, at a SuperLink."""

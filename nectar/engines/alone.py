@@ -1,4 +1,4 @@
-"""Whether a run has the machine to itself: one lock a machine, shared by every run, exclusive for a run that is timed.
+"""A lock per machine, shared by all runs and exclusive for timed ones, that shows whether a run was alone.
 
 Each run adds a byte to the lock's file when it starts. So a run was alone if no other
 held the lock when it started, and the file has no more bytes when it ends.
@@ -58,7 +58,7 @@ def _opened() -> int:
 
 
 def _lock(file: int, kind: int, *, wait: bool) -> bool:
-    """Lock a file, and return whether it is locked; say that it is waited for."""
+    """Lock a file, and return whether it is locked; print a line before waiting for it."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:

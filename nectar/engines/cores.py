@@ -1,4 +1,4 @@
-"""How many cores there are to share out."""
+"""The number of cores available to a run."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ GRANTED = "NECTAR_CORES"
 
 
 def available_cores() -> int:
-    """Count the cores that this process may use; ConfigError if ``NECTAR_CORES`` is no number of cores."""
+    """Return the number of cores that this process may use; ConfigError if ``NECTAR_CORES`` is not valid."""
     return min(machine_cores(), granted_cores() or sys.maxsize)
 
 
 def granted_cores() -> int | None:
-    """Return what ``NECTAR_CORES`` says, None without bounds; ConfigError if it is no number of cores."""
+    """Return the value of ``NECTAR_CORES``, None if it is unset; ConfigError if it is not a number of cores."""
     named = os.environ.get(GRANTED, "")
     if not named:
         return None
     if not named.isdecimal() or int(named) < 1:
         raise ConfigError(
-            f"{GRANTED}={named} must be a whole number of cores from 1: correct it, or leave it out."
+            f"{GRANTED}={named} must be an integer, the number of cores, at least 1: correct it, or unset it."
         )
     return int(named)

@@ -41,7 +41,7 @@ UserConfig = Mapping[str, str | int | float | bool]
 class LocalGrid(Grid):
     """A federation of simulated nodes in this process.
 
-    A message is carried out when its reply is pulled, so that no reply waits. Contents are copied on the way, as a
+    A message is processed when its reply is pulled, so that no replies pile up. Contents are copied on the way, as a
     wire would, so that neither side sees what the other does to its records.
 
     Parameters
@@ -54,7 +54,7 @@ class LocalGrid(Grid):
     progress : callable, optional
         Called with (messages carried out, messages pushed together) after each one.
     one_for_all : bool
-        Whether the app tells what all of the ``clients`` partitions would answer to the roll call, where it can.
+        Whether the app may answer the roll call for all ``clients`` partitions at once.
     trains_together : bool
         Whether the app is shown the instructions that wait, each with its node's context, before the first of them is
         carried out, so that it can train sites together (``compute.batched``).
@@ -88,11 +88,11 @@ class LocalGrid(Grid):
         self.trains_together, self._shown = trains_together, set[str]()
 
     def set_run(self, run: Any) -> None:
-        """There is only this run."""
+        """Do nothing: there is only one run."""
 
     @property
     def run(self) -> Any:
-        """There is no record of a run in a SuperLink."""
+        """None, since no SuperLink has a record of the run."""
         return None
 
     def create_message(
@@ -111,14 +111,14 @@ class LocalGrid(Grid):
         return list(self._nodes)
 
     def sites_of(self, **asked: bool) -> list[Site]:
-        """Return the sites of all nodes as the roll call asks for them; none where each has to be asked."""
+        """Return the sites of all nodes for the roll call; empty if each node has to be asked."""
         if not self._one_for_all:
             return []
-        tell: Callable[..., list[Site]] = self._app.sites_of  # type: ignore[attr-defined]
-        return tell(self._context(self._nodes[0]), self._nodes, **asked)
+        answer_for_all: Callable[..., list[Site]] = self._app.sites_of  # type: ignore[attr-defined]
+        return answer_for_all(self._context(self._nodes[0]), self._nodes, **asked)
 
     def node_config(self, node_id: int) -> dict[str, str | int | float | bool]:
-        """Return what the node says of itself."""
+        """Return the node's config."""
         index, clients = self._nodes.index(node_id), self._clients
         own: UserConfig = {"partition-id": index, "num-partitions": len(self._nodes)}
         if not isinstance(clients, int):
@@ -126,7 +126,7 @@ class LocalGrid(Grid):
         return {"simulated": True, **own, **self._node_config}
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Take ``messages``, which are carried out when their replies are pulled; return their ids."""
+        """Queue ``messages``, which are processed when their replies are pulled; return their ids."""
         messages = list(messages)
         self._carried_out, self._pushed = 0, len(messages)
         for message in messages:
@@ -155,7 +155,7 @@ class LocalGrid(Grid):
         )
 
     def _work(self, message: Message, node_id: int) -> Message:
-        """Call the app in the node's context, which is kept where the app has kept something in it."""
+        """Call the app in the node's context, which is kept if the app has stored something in it."""
         context = self._context(node_id)
         try:
             return self._app(message, context)
@@ -164,7 +164,7 @@ class LocalGrid(Grid):
                 self._kept[node_id] = context
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Carry out the messages of ``message_ids`` that have not been, and return their replies."""
+        """Process the messages of ``message_ids`` that are still queued, and return their replies."""
         asked = [self._waiting.pop(i) for i in list(message_ids) if i in self._waiting]
         return [self._worked(message) for message in asked]
 
@@ -176,7 +176,7 @@ class LocalGrid(Grid):
         return reply
 
     def _look_ahead(self, due: Sequence[Message]) -> None:
-        """Let the app see what is next, and note how much of it need not be shown again."""
+        """Show the app the queued instructions, once each."""
         threads = torch.get_num_threads()
         train_stacked_ahead = self._app.train_stacked_ahead  # type: ignore[attr-defined]
         shown = train_stacked_ahead((m, self._context(m.metadata.dst_node_id)) for m in due)
@@ -191,17 +191,17 @@ class LocalGrid(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
-        """Push, then pull; nothing is ever waited for."""
+        """Push, then pull, without waiting."""
         return self.pull_messages(self.push_messages(messages))
 
 
 def identify(message: Message) -> None:
-    """Give ``message`` an id, as a SuperLink does."""
+    """Assign an id to ``message``, as a SuperLink does."""
     message.metadata.__dict__["_message_id"] = uuid.uuid4().hex
 
 
 def _copied(message: Message) -> Message:
-    """Return what arrives of ``message``: records of its own, and the bytes of arrays, which cannot be written to."""
+    """Return ``message`` as it arrives: copies of its records, and the bytes of arrays, which cannot be written to."""
     records = {name: _record(record) for name, record in message.content.items()}
     new: Message = object.__new__(Message)
     new.__dict__.update(message.__dict__)

@@ -1,4 +1,4 @@
-"""A federation on this machine, without Flower's processes: what `nectar run` and `nectar.run` both carry out."""
+"""A federation on this machine, without Flower's processes, for `nectar run` and `nectar.run`."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def run_here(
     Parameters
     ----------
     progress : callable, optional
-        Told (devices that have worked, devices asked together) after each one.
+        Called with (sites done, sites of the round) after each site.
     observer : Observer, optional
-        Told where the record lies, and of each round that is done.
+        Notified of the record's directory and of each finished round.
     on_round : callable, optional
-        A user's own function, called with each round's line of metrics.jsonl; what it raises is a warning.
+        A user's function, called with each round's line of metrics.jsonl; if it raises, a warning is logged.
     start : Start, optional
-        What the check made that the run begins with.
+        The result of the check, with which the run starts.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What can be known to fail before a federation is started: the model, the data, their division."""
+"""Checks before a federation starts: the model, the data, their division."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from server_app.tracking import require_tracker
 
 
 def check_kind(config: Config) -> None:
-    """Check that the methods can learn from such data; only a user's own data set has to be read for it.
+    """Check that the methods support this kind of data; only a user's data set has to be read for that.
 
     Raises
     ------
@@ -39,12 +39,12 @@ def check_kind(config: Config) -> None:
 
 
 def _is_choosy(method: str) -> bool:
-    """Return whether there are data that a method cannot learn from."""
+    """Return whether a method supports only some kinds of data."""
     return set(resolve(method).takes) != set(KINDS)
 
 
 def _look_at_sites(division: Division) -> None:
-    """Read the folders of simulated sites, and what the server is to evaluate on."""
+    """Read the folders of simulated sites, and the data that the server evaluates on."""
     _ = division.site_datasets
     for sentence in division.shared_groups:
         getLogger("flwr").warning("%s", sentence)
@@ -53,7 +53,7 @@ def _look_at_sites(division: Division) -> None:
 
 
 def _require_output(directory: Path) -> None:
-    """Make a folder where the record goes, and remove it; ConfigError if that cannot be."""
+    """Check that a record can be written, by making and removing a folder; ConfigError if not."""
     try:
         there = next(place for place in (directory, *directory.parents) if place.exists())
         Path(tempfile.mkdtemp(dir=there, prefix=".room-")).rmdir()
@@ -63,11 +63,11 @@ def _require_output(directory: Path) -> None:
         ) from None
 
 
-def check(config: Config, *, tell: bool = False) -> Start:
-    """Build, load and divide what ``config`` asks for, once; return what a run in this process begins with.
+def check(config: Config, *, log_weights: bool = False) -> Start:
+    """Build, load and divide what ``config`` asks for, once; return it for a run in this process.
 
-    A data set that has to be downloaded or laid out for sharing is so here, before many processes want it. ``tell``
-    says whether the log has which file the weights are of.
+    Data sets are downloaded and prepared for sharing now, before many processes need them. ``log_weights``: log
+    which file the initial weights come from.
 
     Raises
     ------
@@ -82,8 +82,10 @@ def check(config: Config, *, tell: bool = False) -> Start:
     check_kind(config)
     threads = torch.get_num_threads()
     try:
-        use_threads(config.compute.server_cores)  # as the run: what is drawn is the same to the bit
-        start = prepare(config, tell=tell)
+        use_threads(
+            config.compute.server_cores
+        )  # as in the run, so that random draws are the same to the bit
+        start = prepare(config, tell=log_weights)
         if config.site_places:
             _look_at_sites(start.division)
         else:

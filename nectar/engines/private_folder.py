@@ -1,4 +1,4 @@
-"""A temporary folder of one process, which is gone after it: the next process removes what a killed one left."""
+"""A temporary folder of one process, removed when it ends, or by the next process if it was killed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def private_folder(prefix: str, base: Path | None = None) -> Iterator[Path]:
-    """Make a folder that is readable for its owner alone; it is locked while its process lives, and goes with it.
+    """Make a folder that only its owner can read; it is locked while its process lives, and removed with it.
 
     Parameters
     ----------

@@ -152,7 +152,7 @@ def end(living: Callable[[], Collection[P]], steps: Steps = STEPS) -> list[P]:
 
 
 def living(chosen: Callable[[int], bool] = lambda pid: True) -> list[psutil.Process]:
-    """Return this user's processes, this one and those that only wait to be reaped excepted, that are ``chosen``."""
+    """Return this user's processes that are ``chosen``, except this one and zombies."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):  # gone meanwhile
@@ -164,15 +164,15 @@ def living(chosen: Callable[[int], bool] = lambda pid: True) -> list[psutil.Proc
 
 
 def how_it_ended(code: int) -> str:
-    """Say in a clause how a child ended, by its exit code."""
+    """Return why a child ended, by its exit code, as a clause."""
     if code >= 0:
         return f"it ended with exit code {code}"
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    hint = ", as the system does when memory is short" if name == "SIGKILL" else ""
-    return f"it was ended by {name}{hint}"
+    hint = ", probably for lack of memory" if name == "SIGKILL" else ""
+    return f"it was killed by {name}{hint}"
 
 
 # ---- interrupt -----------------------------------------------------------------------------------

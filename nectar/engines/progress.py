@@ -1,4 +1,4 @@
-"""What a person sees of a run between two of its lines: how far the round is, and when it and the run will be over."""
+"""The progress of a run between two of its log lines: how far the round is, and the remaining time."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class Progress(Observer):
         )
 
     def begun(self, record: RunDirectory, sites: Sequence[Site]) -> None:
-        """Take note of the record, which says how many rounds a resumed run has done: it begins with the next."""
+        """Read from the record how many rounds a resumed run has done."""
         if lines := record.metrics():
             self._round = max(line["round"] for line in lines)
             self._begin_round()
 
     def round_done(self, server_round: int, rounds: int, sites: Sequence[Site]) -> None:
-        """Take note that a round is over, and the next one begins."""
+        """Note that a round has ended and the next one starts."""
         self._begin_round()
 
     def _begin_round(self) -> None:
@@ -67,7 +67,7 @@ class Progress(Observer):
         self._done, self._asked, self._parts = 0, self._usually, {}
 
     def __call__(self, done: int, of: int) -> None:
-        """Take note of how many of the sites that were asked have answered."""
+        """Note how many of the round's sites have replied."""
         if self._started is None:
             return  # who is there
         self._done, self._asked, self._parts = done, of, {}
@@ -75,11 +75,11 @@ class Progress(Observer):
             self._answered = self._clock()
 
     def step(self, where: str, done: int, steps: int) -> None:
-        """Take note of how far a site's work is, or the server's."""
+        """Note the progress of a site's work, or of the server's."""
         self._parts[where] = min(1.0, done / max(1, steps))
 
     def line(self) -> str:
-        """Return how far the run is; nothing before its first round and after its last."""
+        """Return the line of progress; empty before the first round and after the last."""
         if self._started is None or self._round > self._rounds:
             return ""
         at_server = self._asked == self._done
@@ -92,28 +92,28 @@ class Progress(Observer):
         left = self._seconds_left(part, at_server)
         if left is None:
             return f"round {self._round}/{self._rounds}: {what}"
-        whole = sum(self._last) if self._last else self._clock() - self._started + left
-        run = left + whole * (self._rounds - self._round)
+        total = sum(self._last) if self._last else self._clock() - self._started + left
+        run = left + total * (self._rounds - self._round)
         round_left, run_left = format_duration(left), format_duration(run)
-        return f"round {self._round}/{self._rounds}: {what}; the round takes {round_left} more, the run {run_left}"
+        return f"round {self._round}/{self._rounds}: {what}; {round_left} left in this round, {run_left} in the run"
 
     def _seconds_left(self, part: float, at_server: bool) -> float | None:
-        """Return the seconds until the round is over; None if nothing was measured yet."""
+        """Return the seconds until the end of the round; None if nothing was measured yet."""
         assert self._started is not None
         now = self._clock()
         sites, server = self._last or (None, None)
         if at_server:
             taken = now - (self._started if self._answered is None else self._answered)
-            whole, after = taken / part if part else server, 0.0
+            total, after = taken / part if part else server, 0.0
         else:
             taken, work = now - self._started, self._done + part
-            whole, after = taken * self._asked / work if work else sites, server or 0.0
-        return None if whole is None else max(0.0, whole - taken) + after
+            total, after = taken * self._asked / work if work else sites, server or 0.0
+        return None if total is None else max(0.0, total - taken) + after
 
 
 @contextmanager
 def progress_shown(progress: Progress) -> Iterator[None]:
-    """Show ``progress`` within: a line that is kept up to date on a terminal, else one a minute in the log."""
+    """Show ``progress`` within: on a terminal a line that is updated, else one line a minute in the log."""
     terminal = sys.stderr.isatty()
     over = threading.Event()
 

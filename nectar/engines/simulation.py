@@ -102,7 +102,7 @@ def simulate(
 
 
 class _Served:
-    """The ServerApp's main function, and what came of it in the thread that Flower runs it in."""
+    """The ServerApp's main function, and its outcome in the thread in which Flower runs it."""
 
     def __init__(self, work: Callable[[Grid], Record]) -> None:
         self._work = work
@@ -117,7 +117,7 @@ class _Served:
             self.outcome.set_exception(error)
 
     def end(self) -> None:
-        """Have a run that has not ended do so as Ctrl-C would end it in this thread, and wait for it."""
+        """Interrupt a run that has not ended, as Ctrl-C would, and wait for it."""
         if self._thread is not None and self._thread.is_alive():
             number = ctypes.c_ulong(self._thread.ident or 0)
             ctypes.pythonapi.PyThreadState_SetAsyncExc(number, ctypes.py_object(KeyboardInterrupt))

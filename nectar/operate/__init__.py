@@ -1,1 +1,1 @@
-"""What an operator does: keys, and looking after a machine."""
+"""The operator's tasks: keys, and checks of a machine."""

@@ -1,7 +1,7 @@
-"""What a run asks of a site, worked out from its configuration alone by the Nectar that is installed at the site.
+"""The description of a run for a site's owner, made from its configuration only by the site's installed Nectar.
 
 ``python -m nectar.operate.approvals`` reads JSON and prints JSON: `nectar.engines.site.approval` starts it for each
-run, in a process of its own, so that nothing of the app is imported where the owner's question is made.
+run, in a separate process, so that none of the app's code is imported by the process that asks the owner.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from nectar.engines.site.approval import (
 )
 from nectar.operate.privacy_plan import cost_text
 
-#: characters of a line that an owner is shown
+#: maximum length of a line for the owner
 _WIDEST = 400
 
 #: files of a site's folder that are counted
@@ -46,7 +46,7 @@ _COUNTED = 10**6
 
 
 def worked_out(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an owner is shown.
+    """Return the description of a run for the site's owner.
 
     Parameters
     ----------
@@ -57,15 +57,13 @@ def worked_out(given: Mapping[str, Any]) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``own``: whether the installed Nectar knows the app; ``methods``: those of the configuration, none if it cannot
-        be read here; ``lines``.
+        ``own``: whether the app is the installed or pinned one; ``methods``: those of the configuration, empty if it
+        cannot be read; ``lines``.
     """
     own = bool(given["pinned"]) or given["app"] == own_bundle()
-    app = (
-        "the one pinned here" if given["pinned"] else "the one that the Nectar installed here makes"
-    )
+    app = "the pinned app" if given["pinned"] else "the app of the installed Nectar"
     if not own:
-        app = f"NOT {app} ({version('nectar-fl')}): it may send something else than is said below"
+        app = f"NOT {app} ({version('nectar-fl')}): it may send something other than stated below"
     lines, methods = [f"app       {given['app'][:16]}, {app}"], []
     if submitter := given["run"].get(BY):
         lines.append(f"from      {submitter}, as the SuperLink reports it; unchecked")
@@ -74,12 +72,12 @@ def worked_out(given: Mapping[str, Any]) -> dict[str, Any]:
         methods = [*config.methods]
         lines += [*_described(config, parameters, given["node"])]
     except NectarError as error:
-        lines.append(f"settings  not taken by the Nectar installed here: {error}")
+        lines.append(f"settings  not valid for the installed Nectar: {error}")
     return {"own": own, "methods": methods, "lines": [one_line(line)[:_WIDEST] for line in lines]}
 
 
 def own_bundle() -> str:
-    """Return the SHA-256 of the bundle that Flower makes of the app installed here; empty if it makes none."""
+    """Return the SHA-256 of the installed app's bundle; empty if Flower cannot make it."""
     from nectar.engines.flower import superlink
 
     try:
@@ -89,10 +87,10 @@ def own_bundle() -> str:
 
 
 def _read(run_config: Mapping[str, Any], node: Mapping[str, Any]) -> tuple[Config, int]:
-    """Return the run as the site would carry it out, its vetoes kept, and the numbers of its model."""
+    """Return the run's configuration within the site's limits, and the number of the model's parameters."""
     from nectar.operate.doctor.node_config import held_against
 
-    # min-class would have the images read, which the run's own roll call does
+    # without min-class, which would read the images; the run's roll call checks it
     config = held_against({k: v for k, v in node.items() if k != "min-class"}, run_config)
     return config, Division(config).run.parameters
 
@@ -104,17 +102,17 @@ def _described(config: Config, parameters: int, node: Mapping[str, Any]) -> Iter
     for name, settings in config.methods.items():
         disclosure = settings.disclosure()
         if disclosure is None:
-            yield f"sends     {name}: its settings do not say what"
+            yield f"sends     {name}: unknown, its settings do not state it"
             continue
         facts = {
-            "real examples as they are": disclosure.unchanged,
-            f"begun as {disclosure.began_as}": bool(disclosure.began_as),
+            "unchanged real examples": disclosure.unchanged,
+            f"started as {disclosure.began_as}": bool(disclosure.began_as),
             "classes can be read from it": disclosure.labels,
             "numbers of examples of each class": disclosure.class_counts,
         }
         true = [text for text, is_true in facts.items() if is_true]
         yield "; ".join([f"sends     {disclosure.payload}", *true])
-    yield f"model     {parameters:,} numbers, {4 * parameters / 1e6:.2f} MB where all of it is sent"
+    yield f"model     {parameters:,} parameters, {4 * parameters / 1e6:.2f} MB if all are sent"
     asked = [
         f"{section}.{name}={getattr(values, name)}"
         for section, values in config.sections().items()
@@ -130,11 +128,13 @@ def _privacy(config: Config, node: Mapping[str, Any]) -> str:
         return "NOT differentially private"
     privacy, settings = config.privacy, config.settings
     noise = ", ".join(f"{each:g}" for each in sorted(config.noises or ())) or "the sites' own"
-    seeded = "; its noise is the run's seed's, NO guarantee" if privacy.noise == "seeded" else ""
+    seeded = (
+        "; its noise comes from the run's seed: NO guarantee" if privacy.noise == "seeded" else ""
+    )
     count = privacy.examples or _examples(node)
     steps = settings.private_steps(count, config.data.site_holdout) if count else None
     if steps is None or len(config.noises or ()) != 1 or not privacy.active:
-        return f"noise multiplier {noise}; what it costs, the ledger says as it is charged{seeded}"
+        return f"noise multiplier {noise}; the ledger will state its epsilon{seeded}"
     event = Event("approval", privacy.noise_multiplier, steps[0], steps[1] * config.rounds)
     cost = epsilon([event], privacy.delta).value
     return (
@@ -144,7 +144,7 @@ def _privacy(config: Config, node: Mapping[str, Any]) -> str:
 
 
 def _examples(node: Mapping[str, Any]) -> int:
-    """Return how many files the site's own folder has; 0 if it has none of its own, or a table."""
+    """Return the number of files in the site's data folder; 0 if it has a table, or no data of its own."""
     place = Path(str(node["data"])) if "data" in node else None
     if place is None or not place.is_dir():
         return 0
@@ -159,15 +159,15 @@ _DIGEST, _TYPED = re.compile(r"[0-9a-f]{64}"), re.compile(rf"[0-9a-f]{{{DIGITS},
 
 
 def waiting(state: Path) -> str:
-    """Return in words the questions without an answer, newest last."""
+    """Return the text of all questions without an answer, newest last."""
     place = state / FOLDER
     found = map(Question.read, place.glob("[0-9]*-*.json"))
     open_to = sorted((q for q in found if q and not q.word), key=lambda q: q.until)
-    return "\n\n".join(map(_question_text, open_to)) or "nothing is asked"
+    return "\n\n".join(map(_question_text, open_to)) or "nothing waits for approval"
 
 
 def decide(state: Path, what: str, digits: str = "", *, refuse: bool) -> str:
-    """Write the owner's answer on a run, or what is approved ahead of time, and return a sentence on what was written.
+    """Write the owner's answer on a run, or an approval in advance, and return a sentence that confirms it.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ def decide(state: Path, what: str, digits: str = "", *, refuse: bool) -> str:
     if what.isdecimal() and not _DIGEST.fullmatch(what):
         if not _TYPED.fullmatch(digits):
             raise ConfigError(
-                f"type the first {DIGITS} digits of the hash line that you have read after the number: "
+                f"after the run's number, type the first {DIGITS} digits of its hash line: "
                 f"nectar site approve {what} HASH --state {state}"
             )
         question = Question.read(place / f"{int(what)}-{digits[:DIGITS]}.json")
@@ -200,7 +200,7 @@ def decide(state: Path, what: str, digits: str = "", *, refuse: bool) -> str:
         raise ConfigError(f"{digits} follows {what}, which is not a run's number: leave it out.")
     if not _DIGEST.fullmatch(what) and what not in METHODS:
         raise ConfigError(
-            f"{what} is neither a run's number, nor a hash of 64 digits as a question shows it, nor a method."
+            f"{what} is neither the number of a run, nor a hash of 64 digits from the hash line, nor a method."
         )
     place.mkdir(0o700, parents=True, exist_ok=True)
     words = [word for word in listed(place) if word != what] + ([] if refuse else [what])

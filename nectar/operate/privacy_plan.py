@@ -1,4 +1,4 @@
-"""How many rounds a budget has left, and a ledger as a table."""
+"""The number of rounds left in a budget, and a ledger as a table."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _HEADS = ("first", "record", "data", "method", "rounds", "released", "epsilon")
 
 
 def as_text(lines: Lines, path: Path, delta: float) -> tuple[str, float]:
-    """Return a ledger in words, and the epsilon of all that it holds.
+    """Return a ledger as text, and its total epsilon.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def as_text(lines: Lines, path: Path, delta: float) -> tuple[str, float]:
     """
     if not lines.charges:
         return (
-            f"{path}: nothing was charged to this site; runs without noise are not counted (released.jsonl has them).",
+            f"{path}: no charges; runs without noise are not counted (released.jsonl has them).",
             0.0,
         )
     rows = [_row(charges, delta) for charges in _by_run(lines.charges)]
@@ -76,7 +76,7 @@ def as_text(lines: Lines, path: Path, delta: float) -> tuple[str, float]:
                 aligned([_HEADS, *rows], right=False),
                 "",
                 f"{len(lines.charges)} charges, all data together: epsilon {cost_text(spent)} at delta {delta:g}, for "
-                f"one {lines.charges[-1].unit} more or less.",
+                f"one {lines.charges[-1].unit} added or removed.",
                 f"{path}, head {lines.head.sha256[:16]}",
             ]
         ),
@@ -85,7 +85,7 @@ def as_text(lines: Lines, path: Path, delta: float) -> tuple[str, float]:
 
 
 def _by_run(charges: Sequence[Charge]) -> list[list[Charge]]:
-    """Return the charges of each run on each set of data, in the order in which they began."""
+    """Return the charges of each run on each data set, in the order of their first charges."""
     runs: dict[tuple[str, str, str], list[Charge]] = {}
     for charge in charges:
         runs.setdefault((charge.record, charge.data, charge.method), []).append(charge)

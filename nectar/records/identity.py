@@ -60,10 +60,10 @@ class Identity:
     def why_not(self, provenance: dict[str, Any]) -> str:
         """Return why a record's provenance is not that of this run; nothing if it is."""
         if any(code != self.code for code in codes_of(provenance)[1:]):
-            return "other code went on with it"
+            return "it was continued by other code"
         stated = [provenance.get(key, "") for key in ("configuration", "code", "start")]
         if stated != [self.configuration, self.code, self.start]:
-            return "its source has changed while it ran"
+            return "its source changed while it ran"
         try:
             require_same_data(self.dataset, dict(self.data), recorded_data(provenance))
         except FederationError as error:

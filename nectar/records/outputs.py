@@ -1,4 +1,4 @@
-"""Where a command's ``--output`` goes: refused before any work where it cannot take what is written."""
+"""Checks of a command's ``--output`` before any work, and the settings of a resumed record."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def output_folder(given: str, *, fresh: bool = False) -> Path:
             f"{place} exists and is not overwritten: remove it, or name another folder with --output."
         )
     if os.path.lexists(place) and not place.is_dir():
-        raise ConfigError(f"--output={given} is a file, and a folder is needed: name another one.")
+        raise ConfigError(f"--output={given} is a file, but must be a folder: name another one.")
     around = next(above for above in place.parents if os.path.lexists(above))
     if not around.is_dir():
         raise ConfigError(f"--output={given} is below {around}, which is a file: name another one.")
@@ -50,7 +50,7 @@ def output_folder(given: str, *, fresh: bool = False) -> Path:
 
 
 def output_page(given: str, named: str = "--output") -> Path:
-    """Return the HTML file that a report goes to; one that is there is written again.
+    """Return the HTML file of a report; an existing one is overwritten.
 
     Parameters
     ----------
@@ -74,12 +74,12 @@ def output_page(given: str, named: str = "--output") -> Path:
 
 def _absolute(given: str, named: str, kind: str) -> Path:
     if not given.strip() or "\0" in given:
-        raise ConfigError(f"{named}={given!r} names nothing: give it {kind}.")
+        raise ConfigError(f"{named}={given!r} is empty: give {kind}.")
     return Path.cwd() / from_home(given)
 
 
 # ---- resume --------------------------------------------------------------------------------------
-# What `resume=RECORD` stands for: the run config of the record, with what was typed over it.
+# The run config of `resume=RECORD`: the record's, overridden by the command line.
 
 Scalar = str | int | float | bool
 
@@ -128,8 +128,8 @@ def over_recorded(recorded: Mapping[str, Scalar], typed: Mapping[str, Scalar]) -
     method = str({**recorded, **given}.get("method", ""))
     if method != "ridge" and parse_set(str(given.get("set", ""))).get(_FORGET):
         raise ConfigError(
-            f"{_FORGET} takes a site out of sums, and what method={method} learned of a site cannot be taken out: run "
-            "again without it."
+            f"{_FORGET} removes a site from sums, but what method={method} learned from a site cannot be removed: run "
+            "again without the site."
         )
     settings = " ".join(str(s["set"]) for s in (recorded, given) if s.get("set"))
     return {**recorded, **given, "set": settings}

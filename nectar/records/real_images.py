@@ -1,6 +1,6 @@
-"""The real images that a run's sites had, and the one most like each that was sent: what shows a leak.
+"""A run's real images, and the one most similar to each image that was sent, which reveals leaks.
 
-`real_images` finds them for a report and for an audit, `closest_by_site` says how near each site's images come.
+`real_images` finds them for a report and for an audit; `closest_by_site` returns the smallest distance of each site.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from server_app.pictures import on_screen
 
 #: real images compared at a time
 _CHUNK = 4096
-#: of a site's real images, as many are asked how far their own nearest other one is
+#: number of a site's real images from which the typical distance is computed
 _ASKED = 100
 
 
 @dataclass(frozen=True)
 class Control:
-    """Another site's images, asked the same: what is reached there is no memory of the site that sent.
+    """The same figures for another site's images, for comparison: similarity to those is not a leak.
 
     ``site`` is the one whose numbers of images by class are nearest; ``held`` is how many it has, ``figures`` are the
     sent images' own with their most similar there.
@@ -48,7 +48,7 @@ class Control:
 
 @dataclass(frozen=True)
 class Nearest:
-    """For n images: the real ones most like each [n, C, H, W], values 0 to 1, and a figure of how alike they are.
+    """For n images: the most similar real ones [n, C, H, W], values 0 to 1, and a figure of their similarity.
 
     The figure of images compared as ``pixels`` is a distance, the root of the mean squared difference over all pixel
     values: 0 is the same image. That of ``stretched`` ones is Pearson's correlation over all pixel values, which no
@@ -113,7 +113,7 @@ class RealImages:
         )
 
     def closest(self, site: str, images: Tensor) -> Closest | None:
-        """Return how near the nearest of ``images`` comes to a real one of ``site``; None for a site unknown."""
+        """Return the smallest distance of ``images`` to a real one of ``site``; None for an unknown site."""
         found = self.nearest(site, images)
         if found is None:
             return None
@@ -124,7 +124,7 @@ class RealImages:
         return Closest(site, found.figures[at], found.typical, control)
 
     def most_like(self, site: str) -> str | None:
-        """Return the other site whose numbers of images by class are nearest; None if there is none."""
+        """Return the other site with the most similar class counts, or None if there is no other."""
         others = [name for name, part in self.parts.items() if name != site and len(part)]
         if not others:
             return None
@@ -145,7 +145,7 @@ class RealImages:
     ) -> tuple[Tensor, Tensor]:
         """Return each query's figure with the best of the images ``indices``, and which it is.
 
-        ``selves`` [n] says which of them is the query itself, and is passed over; a query without another has infinity.
+        ``selves`` [n] is the index of the query itself, which is skipped; without another image the figure is infinite.
         """
         queries = queries.flatten(1)
         best = figures = torch.full((len(queries),), torch.inf)
@@ -199,21 +199,21 @@ _FIGURES = {"pixels": _distances, "stretched": _correlations}
 def real_images(record: RunRecord) -> RealImages | str:
     """Return the sites' images, or the reason why they are not at hand. Downloads nothing."""
     if record.partition.get("unlisted"):
-        return "the record of so many sites does not say which of them held what"
+        return "the record does not list what each of so many sites held"
     if not record.counted:
-        return "the sites' images never were on this side"
+        return "the sites' images were never on this machine"
     try:
         config = record.config
     except NotNamed:
         raise
     except NectarError:
-        return "this release does not know the run's configuration"
+        return "this release cannot read the run's configuration"
     try:
         source = SOURCES.get(config.dataset)
         if source is not None and source.missing(config.data_dir):
             return f"the data set {config.dataset} is not in the run's data directory"
         if config.site_places:
-            return "the sites read them in folders of their own"
+            return "each site read its own folder"
         if not is_at_hand(config.dataset, config.data_dir, config.data.size):
             return f"the data set {config.dataset} is not in the run's data directory"
         recorded = record.provenance.get("data", {}).get("sha256")
@@ -221,16 +221,16 @@ def real_images(record: RunRecord) -> RealImages | str:
         for shares in dict.fromkeys((len(record.sites), config.federation.sites)):
             division = Division(config.with_sites(shares))
             if division.dataset.checksum != recorded:
-                return "the data set that lies in the run's data directory is another one today"
+                return "the data set in the run's data directory has changed"
             found.append(_matched(record, division, shares))
         best = max(found, key=lambda each: len(each.parts))
     except NectarError as error:
         return f"they could not be read ({error})"
-    return best if best.parts else "this release divides the data otherwise than the run did"
+    return best if best.parts else "this release divides the data differently than the run did"
 
 
 def _matched(record: RunRecord, division: Division, shares: int) -> RealImages:
-    """Give each site its part of ``shares``, if it has the classes that the record says."""
+    """Assign each site its partition of ``shares``, if that has the class counts of the record."""
     parts = division.partition(shares)
     labels, classes = division.dataset.train.labels, len(division.run.info.classes)
     counts = class_counts(labels, parts, classes).tolist()
@@ -244,7 +244,7 @@ def _matched(record: RunRecord, division: Division, shares: int) -> RealImages:
 
 
 def closest_by_site(record: RunRecord, info: DatasetInfo | None) -> dict[str, Closest]:
-    """Return how near each site's last images come to a real one of its own; empty without images, or real ones."""
+    """Return each site's smallest distance of an image sent last to its real ones; empty if either is missing."""
     try:
         _, sets = record.synthetic()
         if not sets or info is None or contrast_of(record.last_sets) != "pixels":

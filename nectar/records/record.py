@@ -1,4 +1,4 @@
-"""A run's record for those who read it, of a run in any state; nothing in this module writes, or imports torch at once.
+"""Read access to a run's record, in any state; the module does not write, and imports torch only when needed.
 
 `record_at` finds the record that is meant; `RunRecord` is one, with what a list says of it at a glance and, as
 `RunRecord.frame`, the figures of its rounds.
@@ -76,10 +76,10 @@ def record_at(name: str | Path, output_dir: str = "") -> Path:
     output = load({"output-dir": output_dir}).output_dir
     if str(name) != LATEST:
         return output / name if RunDirectory(output / name).is_there() else place
-    # An id begins with the time at which its run began.
+    # An id starts with the start time of its run.
     records = sorted(path for path in output.glob("[!.]*") if RunDirectory(path).is_there())
     if not records:
-        raise ConfigError(f"there is no record in {output}, and so no {LATEST} one.")
+        raise ConfigError(f"{output} contains no record, so {LATEST} does not name one.")
     newest = (path for path in reversed(records) if not _is_of_a_search(path))
     return next(newest, records[-1])
 
@@ -210,7 +210,7 @@ class RunRecord(RunDirectory):
 
     @property
     def begun_by(self) -> str:
-        """The command that began it, such as run or compare; search, of a comparison's search."""
+        """The command that started it, such as run or compare; search, for a run of a comparison's search."""
         words = [str(word) for word in self.provenance.get("command", [])]
         if words[-1:] == [f"#{SEARCH.strip()}"]:
             return SEARCH.strip()
@@ -218,28 +218,28 @@ class RunRecord(RunDirectory):
 
     @property
     def alone(self) -> bool:
-        """Whether it is known to have run alone, so that its seconds are its own."""
+        """Whether it is known to have run alone, so that its seconds are comparable."""
         return self.provenance.get(ALONE) is True
 
     @property
     def planned(self) -> int | None:
-        """The rounds asked for, or more where it was continued for more; None if the record does not say."""
+        """The number of rounds planned, also by a continuation; None if the record does not state it."""
         asked = self._typed("rounds")
         return max(asked, self.done) if _is_whole(asked) else None
 
     @property
     def seed(self) -> int | None:
-        """The seed; None if the record does not say."""
+        """The seed; None if the record does not state it."""
         return seed if _is_whole(seed := self._typed("seed")) else None
 
     @property
     def method(self) -> str:
-        """The method as it was typed."""
+        """The method as typed."""
         return str(self._typed("method"))
 
     @property
     def dataset(self) -> str:
-        """The data set as it was typed."""
+        """The data set as typed."""
         return str(self._typed("dataset"))
 
     def _typed(self, key: str) -> Any:
@@ -269,7 +269,7 @@ class RunRecord(RunDirectory):
 
     @property
     def outcome(self) -> str:
-        """Its state, one of `OUTCOMES`."""
+        """The run's state, one of `OUTCOMES`."""
         kind = str(self.provenance.get("outcome", "")).partition(":")[0]
         if kind != "running":
             return kind if kind in OUTCOMES else "failed"
@@ -277,7 +277,7 @@ class RunRecord(RunDirectory):
 
     @cached_property
     def size(self) -> int:
-        """The bytes of its files."""
+        """The total size of its files in bytes."""
         count = 0
         for folder, _, files in os.walk(self.directory):
             for name in files:
@@ -287,12 +287,12 @@ class RunRecord(RunDirectory):
 
     @property
     def started(self) -> datetime | None:
-        """When it began."""
+        """The start time of the run."""
         try:
-            began = datetime.strptime(str(self.provenance.get("started")), "%Y-%m-%dT%H:%M:%SZ")
+            start = datetime.strptime(str(self.provenance.get("started")), "%Y-%m-%dT%H:%M:%SZ")
         except ValueError:
             return None
-        return began.replace(tzinfo=UTC)
+        return start.replace(tzinfo=UTC)
 
     def checkpoint(self, *, best: bool = False) -> Checkpoint:
         """Return the newest checkpoint, or that of the round best on the validation share."""
@@ -313,7 +313,7 @@ class RunRecord(RunDirectory):
 
 
 def rounds_frame(lines: Iterable[Mapping[str, Any]], measure: str) -> DataFrame:
-    """Return the main figures of rounds, a row a round; NaN is what was not measured.
+    """Return the main figures of rounds, one row per round; NaN if not measured.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""What a record has imported here: Flower's, what the command line names, what the user's own runs have imported.
+"""The imports that a record may cause: Flower's, those the command line allows, those of the user's own runs.
 
 A user's own parts that a run of theirs has imported on this machine are kept, by import path and where the module lay:
-another name of the module, or a module of that name from elsewhere, such as beside a record that came by mail, is not
+another name of the module, or a module of that name from elsewhere, such as next to a record that came by mail, is not
 trusted.
 """
 
@@ -42,9 +42,9 @@ def import_policy_of(named: str, option: str = f"{OPTION} ") -> ImportPolicy:
     Parameters
     ----------
     named : str
-        Modules and packages, with spaces or commas between them; a package stands for all that is in it.
+        Modules and packages, with spaces or commas between them; a package includes its submodules.
     option : str
-        What the sentence has the reader write before the module's name.
+        The option that the error names before the module.
     """
     allowed = tuple(word for word in re.split(r"[\s,]+", named) if word)
 
@@ -69,7 +69,7 @@ _MOST = 1000
 
 
 def note_parts(config: Config) -> None:
-    """Keep what a run names of the user's own; a home that cannot be written to keeps nothing."""
+    """Remember the user-defined import paths of a run, if the home folder can be written to."""
     named = [
         config.method,
         config.model.name,
@@ -94,13 +94,13 @@ def note_parts(config: Config) -> None:
 
 
 def is_trusted(path: str) -> bool:
-    """Return whether a run of this user's imported ``path`` here, from where Python would import it now."""
+    """Return whether a run of this user imported ``path`` from the same file that Python would import now."""
     place = _known().get(path)
     return place is not None and place == _place(path)
 
 
 def _place(path: str) -> str:
-    """Return where a module of the user's own would be imported from, found without importing; empty for any other."""
+    """Return the file of a user's module, found without importing it; empty for any other module."""
     module, colon, _ = path.partition(":")
     top = module.partition(".")[0]
     if not colon or top in (*PACKAGES, "nectar", "flwr", HERE):
@@ -116,7 +116,7 @@ def _place(path: str) -> str:
 
 
 def _known() -> Mapping[str, str]:
-    """Return what is kept, by import path; nothing of a file that somebody else could have written."""
+    """Return the files by import path that were remembered; empty if another user could have written them."""
     try:
         status = _file().stat()
         if hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022):

@@ -1,4 +1,4 @@
-"""What the files of a run's record must look like for those who read them; more in them does no harm."""
+"""The schemas of a record's files; unknown keys are ignored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from common.errors import FederationError
 
 
 class Shape(BaseModel):
-    """A table of a record: types as they stand, keys that nobody here reads as they like."""
+    """A JSON object of a record: strict types, extra keys allowed."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -36,7 +36,7 @@ class Figures(Shape):
     def _counts_class_by_class(self) -> Self:
         rows = self.confusion or []
         if {*map(len, rows)} - {len(rows)}:
-            raise ValueError("confusion: it needs as many columns as rows")
+            raise ValueError("confusion: needs as many columns as rows")
         return self
 
 
@@ -93,7 +93,7 @@ class Spent(Released):
 
 
 class Notes(Shape):
-    """What a method says of a round, as far as it is read."""
+    """A method's notes on a round, as far as they are read."""
 
     matches: dict[str, Match] = {}
     privacy: dict[str, Released] = {}
@@ -128,7 +128,7 @@ class SiteRow(Shape):
 
 
 class Unlisted(Shape):
-    """The sizes of sites that are not listed one by one, None if these tell none, and why."""
+    """The sizes of sites that are not listed individually (None if they do not report them), and the reason."""
 
     sites: int
     examples: int | None
@@ -150,27 +150,27 @@ class Partition(Shape):
         counts = [row.classes for row in self.sites.values() if "classes" in row.model_fields_set]
         known = [row for row in counts if row is not None]
         if counts and (len(known) < len(self.sites) or {*map(len, known)} != {len(self.classes)}):
-            raise ValueError("sites: each one needs the number of its images in every class")
+            raise ValueError("sites: each needs its number of images in every class")
         return self
 
 
 class Found(Shape):
     """What an attack of an audit finds.
 
-    Controls count by class as often as members do, or the class alone would tell them apart. An error is one standard
+    Controls are weighted to the class counts of members, so that classes alone reveal nothing. An error is one standard
     error: binomial for shares, that of Hanley and McNeil (1982) for the area; for weighted controls with the number
     of equal ones that are worth as much (Kish).
 
     Parameters
     ----------
     area, area_error : float
-        The chance that a member's score is above a control's, ties a half; of the half that fits nothing.
+        The probability that a member's score exceeds that of a control not used for fitting, ties counting half.
     found, found_error : float
         The share of all members above the threshold.
     false_alarms, false_alarms_error : float
-        The share above it of the controls of the half that fits nothing.
+        The share above it of the controls that were not used for fitting.
     members, controls : int
-        How many members there are, and controls in the half that is counted.
+        The number of members, and of controls that were not used for fitting.
     """
 
     area: float
@@ -191,7 +191,7 @@ class Nearest(Shape):
     own_median, other_median : float or None
         The median distance to the nearest image that the site trains on, and to the nearest control.
     nearer_to_own : float or None
-        The share of the images that lie nearer to the former, a tie counting half.
+        The share of the images that are nearer to the former, a tie counting half.
     nearer_by_chance : float or None
         What that share would be if both were drawn alike: the share of the site's own among both, on average.
     """
@@ -216,7 +216,7 @@ class ExaminedSite(Shape):
     @model_validator(mode="after")
     def _strongest_is_one(self) -> Self:
         if self.attacks and self.strongest not in self.attacks:
-            raise ValueError("strongest: it is none of the attacks")
+            raise ValueError("strongest: not one of the attacks")
         return self
 
 

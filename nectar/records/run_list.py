@@ -22,7 +22,7 @@ _GOING = ".removed-"
 
 
 def runs_below(directory: Path) -> list[RunRecord]:
-    """Return the records that are in ``directory``, newest first; links are passed over."""
+    """Return the records in ``directory``, newest first; links are skipped."""
     found = [
         run for name in _names(directory) if (run := RunRecord.find(directory / name)) is not None
     ]
@@ -31,7 +31,7 @@ def runs_below(directory: Path) -> list[RunRecord]:
 
 
 def other_schemas_below(directory: Path) -> list[RunDirectory]:
-    """Return the records in ``directory`` that another release has written, and this one cannot read."""
+    """Return the records in ``directory`` that were written by another release and cannot be read."""
     found = (RunDirectory(directory / name) for name in _names(directory))
     return [record for record in found if record.other_schema() is not None]
 
@@ -93,7 +93,7 @@ def _removable(output: Path, name: str) -> RunRecord:
     directory = place if place.is_absolute() else output / place
     if directory.parent.resolve() != output.resolve() or directory.name.startswith("."):
         raise ConfigError(
-            f"{name} does not lie in {output}: give a record's id, and its folder as output-dir=DIRECTORY."
+            f"{name} is not in {output}: give a record's id, and its folder as output-dir=DIRECTORY."
         )
     directory = output / directory.name
     run = None if directory.is_symlink() else RunRecord.find(directory)
@@ -106,7 +106,7 @@ def _removable(output: Path, name: str) -> RunRecord:
 def _refuse_written(run: RunRecord) -> None:
     if run.is_written():
         raise ConfigError(
-            f"{run.id} is being written by {run.writer()}, a run in progress: wait for its end, or end it."
+            f"{run.id} is being written by {run.writer()}, a run in progress: wait until it ends, or stop it."
         )
 
 

@@ -50,7 +50,7 @@ def contrast_of(path: Path) -> Contrast:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[dict[str, torch.Tensor], dict[str, Any]]]:
-    """Give the tensors and their description; whatever is wrong with either inside is a FederationError."""
+    """Yield the tensors and their metadata; any error in reading them becomes a FederationError."""
     try:
         tensors, meta = tensor_file.load(path)
         if meta["schema"] != SCHEMA:

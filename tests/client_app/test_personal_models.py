@@ -296,7 +296,7 @@ def test_a_site_without_a_model_of_its_own_says_why(
     assert nectar(["export", str(record.directory), "--site", "partition-0"]) == 2
     assert "has no model of partition-0's own, but of no site" in capsys.readouterr().err
     assert nectar(["site", "export", str(tmp_path)]) == 2
-    assert "holds no model of this site's own" in capsys.readouterr().err
+    assert "holds no personal model" in capsys.readouterr().err
     kept = tmp_path / "record" / "site"
     kept.mkdir(parents=True)
     (kept / "model.safetensors").write_bytes(b"nothing")

@@ -86,7 +86,7 @@ def test_it_is_resumed_with_leave_alone_and_says_so(
     assert main([*go_on, "rounds=4"]) == 0, "the code that went on with it goes on"
     assert "code" not in RunRecord(record.directory).provenance["continued"][1]
     mine = Identity(again.provenance["configuration"], "0" * 16)
-    assert mine.why_not(again.provenance) == "other code went on with it"
+    assert mine.why_not(again.provenance) == "it was continued by other code"
 
 
 def test_a_ledger_its_tips_and_a_node_config_are_read(written: Path, tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_a_registered_key_is_not_registered_again(
 ) -> None:
     public = str(done.federation.keys / "nodes" / "partition-1.pub")
     assert nectar("keys", "register", done.federation.address, public, *done.ca) == 0
-    assert "partition-1: registered already as node" in capsys.readouterr().out
+    assert "partition-1: already registered as node" in capsys.readouterr().out
     plainly = done.federation._flwr("supernode", "register", public, "lab", "--format", "json")
     assert "[code: 23] Public key already in use." in plainly["error-message"]
 
@@ -224,6 +224,6 @@ def test_a_sites_new_key_takes_the_old_ones_place(
     assert NOT_THIS_KEY in " ".join(federation.log("old-key").split())
     capsys.readouterr()
     assert nectar("keys", "register", address, f"{old}.pub", *ca) == 2
-    assert "was unregistered, and Flower takes no key twice" in capsys.readouterr().err
+    assert "was unregistered, and Flower refuses used keys" in capsys.readouterr().err
     assert nectar("keys", "unregister", address, f"{new}.pub", *ca) == 0
     rotated.wait(PATIENCE)  # its key is gone, and the next test has the three sites alone

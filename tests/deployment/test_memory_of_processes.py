@@ -104,7 +104,7 @@ def test_a_site_that_waits_for_work_holds_little(tmp_path: Path) -> None:
     with FaultFederation(tmp_path, {"north": "partition-id=0 num-partitions=1"}) as federation:
         federation.start("north")
         until(lambda: federation.heard("north", "SuperNode ID"), "a node that is online")
-        until(lambda: federation.heard("north", "ends, as no message waits"), "the imports' end")
+        until(lambda: federation.heard("north", "exits, as no message waits"), "the imports' end")
         own = psutil.Process(federation.running["north"].pid)
         # another test's site looks whether this one lives, which starts the imports again
         until(lambda: len(own.children(True)) == 2, "the SuperNode and its SuperExec alone")

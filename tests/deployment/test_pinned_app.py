@@ -41,7 +41,7 @@ print(Path(sys.modules["client_app.app"].__file__).parent.parent == pin.folder)
 try:
     process.install_from_fab(bundle.read_bytes() + b" ", skip_prompt=True)
 except PermissionError as error:
-    print(error == error and str(error) == f"this site runs the app {pin.total[:16]} and no other")
+    print(error == error and str(error) == f"this site runs only the app {pin.total[:16]}")
 print([str(p) for p in folder.parent.rglob("*") if p not in before and "__pycache__" not in str(p)])
 """
 

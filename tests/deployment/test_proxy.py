@@ -296,8 +296,8 @@ def test_the_doctor_sees_the_superlink_through_it(
     ca = str(federation.keys / "ca.crt")
     assert nectar("doctor", f"127.0.0.1:{federation.proxy_port}", "--ca", ca, "--site") == 0
     message = " ".join(capsys.readouterr().out.split())
-    assert "ok server the SuperLink answers sites here" in message
-    assert "ok control api cannot be reached from here, as it should be" in message
+    assert "ok server the SuperLink answers sites at this address" in message
+    assert "ok control api cannot be reached from this machine, as intended" in message
 
 
 def test_a_superlink_that_says_500_is_one_that_is_asked_again() -> None:

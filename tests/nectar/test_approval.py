@@ -107,7 +107,7 @@ def test_a_run_waits_for_its_owner_whose_server_knows_until_when(
     assert os.environ[APPROVED] == "7"
     assert client_app.APPROVED == APPROVED
     assert word(node) == 0
-    assert capsys.readouterr().out.endswith("nothing is asked\n")
+    assert capsys.readouterr().out.endswith("nothing waits for approval\n")
 
 
 def test_another_epsilon_another_app_and_another_run_each_ask_again(
@@ -132,7 +132,7 @@ def test_the_number_of_a_question_approves_no_other_app_that_came_under_it(
     assert f"site approve {' '.join(read(settings()))} --state" in capsys.readouterr().err
     assert refused(node, settings(), app=other).code == AWAITS_OWNER
     assert word(node, "7") == 2, "the number alone"
-    assert "first 16 digits of the hash line" in capsys.readouterr().err
+    assert "first 16 digits of its hash line" in capsys.readouterr().err
     assert word(node, *read(settings())) == 0
     assert refused(node, settings(), app=other).code == AWAITS_OWNER
     assert refused(node, settings(2.0)).code == AWAITS_OWNER
@@ -188,7 +188,7 @@ def test_an_app_that_is_not_this_nectars_is_shown_as_that_and_no_method_lets_it_
     refusal = refused(node, settings())
     assert refusal.code == approval.RAISED
     assert "neither run 7's app and settings nor its method" in str(refusal)
-    assert "NOT the one that the Nectar installed here makes" in capsys.readouterr().err
+    assert "NOT the app of the installed Nectar" in capsys.readouterr().err
     known(True)
     asked(node, settings(), run=8)
     with pytest.raises(NotApproved, match="neither"):
@@ -215,12 +215,12 @@ def test_a_refusal_and_a_deadline_end_the_wait(
     monkeypatch.setattr(time, "time", lambda now=time.time: now() + 2)
     late = refused(node, settings(), run=8)
     assert late.code == approval.RAISED
-    assert "gave no word on run 8 by" in str(late)
+    assert "did not approve run 8 by" in str(late)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"approve": "yes"}, "neither ask nor list"), ({"state-dir": ""}, "names no state-dir")],
+    [({"approve": "yes"}, "neither 'ask' nor 'list'"), ({"state-dir": ""}, "lacks state-dir")],
 )
 def test_a_say_that_cannot_be_kept_lets_nothing_begin(
     node: dict[str, Any], change: dict[str, str], message: str
@@ -232,7 +232,7 @@ def test_what_the_installed_nectar_cannot_read_is_said_and_asked(
     node: dict[str, Any], known: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert refused(node, {**settings(), "method": "nonsense"}).code == AWAITS_OWNER
-    assert "settings  not taken by the Nectar installed here" in capsys.readouterr().err
+    assert "settings  not valid for the installed Nectar" in capsys.readouterr().err
 
 
 @pytest.mark.extended

@@ -121,7 +121,7 @@ def test_a_figure_of_one_class_says_so_wherever_it_stands(
     assert main(["compare", "fedavg", "--seeds", "1", *RUN[2:], *asked]) == 0
     shown = capfd.readouterr().out
     assert re.search(r"\d\S*°", shown)
-    assert "° over fewer classes than there are" in " ".join(shown.split())
+    assert "° over fewer classes than the data set has" in " ".join(shown.split())
 
 
 def test_of_all_sites_together_each_class_may_be_judged(

@@ -253,9 +253,9 @@ def test_a_dry_run_says_what_is_there_and_counts_the_rest(
     assert main(["compare", *words, "--grid", "partition.min_size=5,6", "--dry-run"]) == 0
     message = capsys.readouterr().out
     for line in (
-        f"min_size=5: fedavg, seed 0: there ({record.id})\n",
+        f"min_size=5: fedavg, seed 0: cached ({record.id})\n",
         "min_size=6: fedavg, seed 1: to be run\n",
-        "8 runs: 1 cached, 7 to do\n7 runs to be made, of 14 rounds.\n",
+        "8 runs: 1 cached, 7 to do\n7 runs to do, 14 rounds in all.\n",
         f"The records of 3 take about {size(3 * RunRecord(record.directory).size)}, as others",
     ):
         assert line in message
@@ -284,6 +284,6 @@ def test_a_dry_run_without_a_data_set_says_what_it_would_have_been(
     assert main([*words, "fedavg", "--dry-run"]) == 1
     *left_out, last = capsys.readouterr().out.splitlines()
     assert all(" is left out: there is no folder " in line for line in left_out)
-    assert last == f"{3 * len(left_out)} runs of what is left out are not counted."
+    assert last == f"{3 * len(left_out)} runs of the columns left out are not counted."
     assert main([*words, "fedavg"]) == 2
     assert main([*words, "fedavgg", "--dry-run"]) == 2

@@ -242,16 +242,16 @@ def test_a_column_that_cannot_be_divided_is_left_out_and_counted(
     assert "Column deep, 1 of 1." in message
     assert "deep, 0.999  fedavg    >1        3" in message
     assert f"Failed: wide: {why}" in message
-    assert message.endswith("1 of 2 columns cannot be compared and are left out.\n")
+    assert message.endswith("1 of 2 columns cannot be compared and were left out.\n")
     assert f"Failed: wide: {why}" in (tmp_path / "out" / "table.md").read_text()
     assert main([*words, "--dry-run"]) == 1
     message = capsys.readouterr().out
     assert "3 runs: 2 cached, 1 to do" in message or "2 runs: 2 cached, 0 to do" in message
-    assert message.endswith("1 of 2 columns cannot be compared and are left out.\n")
+    assert message.endswith("1 of 2 columns cannot be compared and were left out.\n")
     assert main([*words, "--print"]) == 1
     out, err = capsys.readouterr()
     assert all(line.startswith("nectar compare ") for line in out.splitlines())
-    assert err.endswith("1 of 2 columns cannot be compared and are left out.\n")
+    assert err.endswith("1 of 2 columns cannot be compared and were left out.\n")
 
 
 def test_if_no_column_can_be_divided_nothing_is_compared(

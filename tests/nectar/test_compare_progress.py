@@ -21,16 +21,16 @@ from nectar.comparison.scheduler import RunningJob, progress
 def test_it_says_who_is_at_work_how_far_and_until_when() -> None:
     """In 60 s a run and a half were made, and four are left: 160 s; what was done before counts nothing."""
     runs = [RunningJob("a, seed 0", 0, 10, 20), RunningJob("b, seed 0", 5, 5, 10)]
-    message = progress(runs, "4 of 9 runs are done", ended=1, waiting=3, seconds=60)
+    message = progress(runs, "4 of 9 runs done", ended=1, waiting=3, seconds=60)
     assert message == (
-        "Running: a, seed 0 (round 10 of 20); b, seed 0 (round 5 of 10). 4 of 9 runs are done, about 2 min 40 s more."
+        "Running: a, seed 0 (round 10 of 20); b, seed 0 (round 5 of 10). 4 of 9 runs done, about 2 min 40 s more."
     )
 
 
 def test_before_a_round_was_done_it_does_not_guess() -> None:
     runs = [RunningJob(f"a, seed {n}", 0, 0, 3) for n in range(6)]
-    message = progress(runs, "0 of 6 runs are done", ended=0, waiting=0, seconds=60)
-    assert message.endswith("a, seed 3 (round 0 of 3); 2 more. 0 of 6 runs are done.")
+    message = progress(runs, "0 of 6 runs done", ended=0, waiting=0, seconds=60)
+    assert message.endswith("a, seed 3 (round 0 of 3); 2 more. 0 of 6 runs done.")
 
 
 @pytest.mark.extended
@@ -58,4 +58,4 @@ def test_a_comparison_says_it(
     monkeypatch.setattr(scheduling, "_EVERY", 0.0)
     words = ["fedavg", "rounds=2", "--seeds=1", f"output-dir={tmp_path / 'runs'}", *SMALL.split()]
     Comparison(parse(options_of(words)), say).carry_out()
-    assert message[1].startswith("Running: fedavg, seed 0 (round 1 of 2). 0 of 1 runs are done")
+    assert message[1].startswith("Running: fedavg, seed 0 (round 1 of 2). 0 of 1 runs done")

@@ -238,7 +238,7 @@ def test_killed_in_the_middle_it_repeats_nothing(
         time.sleep(0.05)
     assert [p["outcome"] == "completed" for p in left.values()] == [True, False]
     if how == signal.SIGTERM:
-        assert "The same command goes on from here" in message
+        assert "Repeat the command to continue" in message
         assert [p["outcome"] for p in left.values()] == ["completed", "interrupted"]
     before = {p: p.stat().st_mtime_ns for p in (runs / done).rglob("*")}
 

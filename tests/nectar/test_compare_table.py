@@ -14,7 +14,7 @@ from nectar.comparison.frame import frames, is_outlier
 from nectar.comparison.paper_table import Printed
 from nectar.comparison.request import Axis, Variant
 from nectar.comparison.results import _ours
-from nectar.comparison.tables import evenly_apart
+from nectar.comparison.tables import evenly_spaced
 from nectar.comparison.tuning import Search, choose
 from nectar.records.record import RunRecord
 from nectar.text import MISSING, share, size
@@ -125,8 +125,8 @@ def test_a_terminal_has_120_columns() -> None:
 
 
 def test_rounds_that_are_shown() -> None:
-    assert evenly_apart(3, 10) == [1, 2, 3]
-    assert evenly_apart(100, 4) == [1, 34, 67, 100]
+    assert evenly_spaced(3, 10) == [1, 2, 3]
+    assert evenly_spaced(100, 4) == [1, 34, 67, 100]
 
 
 @pytest.mark.parametrize(

@@ -286,9 +286,9 @@ def test_what_speaks_something_else(doctor: Doctor, site: list[str]) -> None:
     with greeting(b"SSH-2.0-OpenSSH_9.2\r\n") as address:
         code, message = doctor(address, "--insecure", *site)
         assert code == 1
-        assert "fail server no answer (it speaks no HTTP, BadStatusLine)" in message
+        assert "fail server no answer (it does not speak HTTP, BadStatusLine)" in message
         found = Connection(address, None, True)
-        assert found.health() == "it speaks no HTTP, BadStatusLine"
+        assert found.health() == "it does not speak HTTP, BadStatusLine"
 
 
 @contextmanager
@@ -329,13 +329,13 @@ def test_keys_that_are_wrong(doctor: Doctor, tmp_path: Path) -> None:
     (directory / "ca.key").chmod(0o640)
     code, message = doctor("--keys", str(directory))
     assert code == 0
-    assert "warn keys ca.key: others may use it (mode 640): chmod 600" in message
+    assert "warn keys ca.key: other users have access to it (mode 640): chmod 600" in message
     assert "warn keys server.pem: expires on" in message
     make_server(tmp_path / "keys2", []) if make_authority(tmp_path / "keys2") else None
     (directory / "server.key").write_bytes((tmp_path / "keys2" / "server.key").read_bytes())
     code, message = doctor("--keys", str(directory))
     assert code == 1
-    assert "fail keys server.key: does not belong to server.pem" in message
+    assert "fail keys server.key: does not match server.pem" in message
 
 
 MNIST = ("dataset=mnist", "partition.kind=iid")
@@ -359,7 +359,7 @@ def test_a_node_config_is_held_against_the_run(doctor: Doctor, own: Path, tmp_pa
     code, message = doctor("--site", "--node-config", config, *OWN)
     assert code == 0, message
     keys = "site, data, state-dir, allow-methods, allow-start, min-class, max-ipc, cores"
-    assert f"ok node config {keys}: read as the site reads them" in message
+    assert f"ok node config {keys}: as the site reads them" in message
     assert f"ok data {own}: 7 images (red 5, blue 2)" in message
     assert f"ok state {state}: writable" in message
     assert not state.exists()
@@ -369,7 +369,7 @@ def test_a_sites_ledger_is_looked_into(doctor: Doctor, own: Path, tmp_path: Path
     state = tmp_path / "state"
     where = ("2026-01-01T00:00:00Z", "north", "a-run", 1, "train", "feddm", "/data")
     words = ["--site", "--node-config", f"site='north' data='{own}' state-dir='{state}'", *OWN]
-    assert "ok privacy nothing was released with noise" in doctor(*words)[1]
+    assert "ok privacy the ledger is empty: nothing was released with noise" in doctor(*words)[1]
     Ledger(state).append(Charge(*where, (Event("a", 2.0),)), lambda before: None)
     code, message = doctor(*words)
     assert code == 0, message
@@ -441,7 +441,7 @@ def test_a_data_set_that_only_the_server_elsewhere_needs(
         code, message = doctor(*words)
         assert code == 0
         assert "warn data mnist: " in message
-        assert "it is the server that needs it, on its own machine" in message
+        assert "only the server's machine needs it" in message
         assert " data " not in doctor(*words, "evaluation.on=none")[1]
 
 

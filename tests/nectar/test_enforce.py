@@ -179,13 +179,13 @@ def test_what_cannot_be_enforced_is_a_sentence_and_changes_nothing(
     assert running.superlink.takes(running.public["north"])
     running.superlink.stop()
     assert nectar("keys", "enforce", str(tmp_path / LIST), *database) == 2
-    assert f"there is no list of revocations {tmp_path / LIST}" in capsys.readouterr().err
+    assert f"{tmp_path / LIST} does not exist" in capsys.readouterr().err
     damaged = tmp_path / "damaged.db"
     damaged.write_bytes(b"\0" * 50_000)
     assert nectar(*running.enforce, "--replaced", str(damaged)) == 2
     assert f"{damaged} cannot be read" in capsys.readouterr().err
     assert nectar("keys", "enforce", "none", *database) == 0
-    assert capsys.readouterr().out == "unregistered again: nobody\nregistered: north, south\n"
+    assert capsys.readouterr().out == "unregistered again: no site\nregistered: north, south\n"
 
 
 def test_a_key_that_is_on_the_list_by_its_number_alone_stays_out(

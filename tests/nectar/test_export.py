@@ -171,7 +171,10 @@ def test_a_class_that_nobody_sent_keeps_the_others_labels(tmp_path: Path) -> Non
         ({"method": "real"}, "THESE ARE REAL IMAGES"),
         ({"set": "feddm.start=real feddm.warm=off"}, "THEY BEGAN AS REAL IMAGES"),
         ({"set": "feddm.start=mix:2 feddm.warm=off"}, "THEY BEGAN AS MEANS OF A FEW REAL IMAGES"),
-        ({"set": "feddm.start=mean feddm.warm=off"}, "They started from means of each site's classes"),
+        (
+            {"set": "feddm.start=mean feddm.warm=off"},
+            "They started from means of each site's classes",
+        ),
         ({}, "They started from noise"),
     ],
 )

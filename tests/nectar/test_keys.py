@@ -106,7 +106,7 @@ def test_a_directory_that_is_open_to_others_is_named(
     keys.chmod(0o777)
     assert nectar("keys", words[0], str(keys), *words[1:]) == 0
     message = capsys.readouterr().out.splitlines()[-1]
-    assert message == f"note: {keys}: others may use it (mode 777): chmod 700 {keys}"
+    assert message == f"note: {keys}: other users have access to it (mode 777): chmod 700 {keys}"
 
 
 def test_a_private_key_is_private_from_its_first_byte(
@@ -184,7 +184,7 @@ def test_a_file_that_appears_in_between_is_not_written_over_either(
 ) -> None:
     theirs = tmp_path / "b"
     monkeypatch.setattr(files, "refuse_existing", lambda *paths: theirs.write_text("theirs"))
-    with pytest.raises(files.KeysError, match="b is there already"):
+    with pytest.raises(files.KeysError, match="b exists, and"):
         files.write_new({tmp_path / "a": (b"mine", 0o600), theirs: (b"mine", 0o600)})
     assert [p.name for p in tmp_path.iterdir()] == ["b"]
     assert theirs.read_text() == "theirs"
@@ -263,9 +263,9 @@ def test_show_names_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[
     capsys.readouterr()
     assert nectar("keys", "show", str(tmp_path)) == 1
     message = capsys.readouterr().out
-    assert f"others may use it (mode 644): chmod 600 {tmp_path}/ca.key" in message
+    assert f"other users have access to it (mode 644): chmod 600 {tmp_path}/ca.key" in message
     assert "in 2 days" in message
-    assert "does not belong to a.pub" in message
+    assert "does not match a.pub" in message
     wrong = {entry.name for entry in inventory(tmp_path) if entry.problem}
     assert wrong == {"ca.key", "server.pem", "nodes/a"}
 
@@ -277,7 +277,7 @@ def test_show_knows_a_certificate_of_another_authority(tmp_path: Path) -> None:
     for name in ("ca.key", "ca.crt"):
         shutil.copy(tmp_path / "two" / name, tmp_path / "one" / name)
     (problem,) = [e.problem for e in inventory(tmp_path / "one") if e.problem]
-    assert problem == "not signed by ca.crt here: sites that trust that one refuse it"
+    assert problem == "not signed by this directory's ca.crt: sites that trust ca.crt refuse it"
 
 
 def test_an_expired_authority_signs_nothing_more(

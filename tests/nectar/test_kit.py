@@ -116,7 +116,7 @@ def test_an_altered_kit_is_refused(kit: Path, keys: Path, change: dict[str, obje
 def test_another_sites_kit_and_another_authoritys_are_refused(
     kit: Path, keys: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(KeysError, match="is the kit of the site 'north', and this is 'south'"):
+    with pytest.raises(KeysError, match="is the kit of site 'north', and this is 'south'"):
         open_kit(kit, "south", fingerprint(keys))
     make_authority(tmp_path / "other")
     with pytest.raises(KeysError, match="of another authority than the one with that fingerprint"):
@@ -301,7 +301,7 @@ def test_certificates_that_end_soon_are_named_when_made_and_when_taken(
             "server",
             str(keys),
             "fl.example.org",
-        ): "it ends with its authority, on .* sooner than in 397 days",
+        ): "it expires with its authority on .*, in less than 397 days",
         ("kit", str(keys), "north", SERVER, "--output", str(kit)): soon,
     }
     for words, note in makes.items():
@@ -367,7 +367,7 @@ def test_a_node_config_may_be_edited_to_other_quotes(
     opened.install(tmp_path / "site", "/images", "/state")
     assert config.read_text() == edited
     config.write_text(edited.replace("north", "south"))
-    with pytest.raises(KeysError, match="is of another site than 'north'"):
+    with pytest.raises(KeysError, match="belongs to another site than 'north'"):
         opened.install(tmp_path / "site", "/images", "/state")
 
 
@@ -382,8 +382,10 @@ def test_a_folder_keeps_what_was_edited_and_takes_no_other_sites_kit(
     opened.install(folder, "/images", "/elsewhere")
     assert "User=north" in unit.read_text()
     make_kit(keys, "south", SERVER, tmp_path / "south.kit")
-    with pytest.raises(KeysError, match="is of another site than 'south': name another --folder"):
+    with pytest.raises(
+        KeysError, match="belongs to another site than 'south': choose another --folder"
+    ):
         open_kit(tmp_path / "south.kit", "south", fingerprint(keys)).install(folder, "/i", "/s")
     make_kit(keys, "north", "other.example.org:8443", tmp_path / "moved.kit")
-    with pytest.raises(KeysError, match="is there already"):
+    with pytest.raises(KeysError, match="exists, and"):
         open_kit(tmp_path / "moved.kit", "north", fingerprint(keys)).install(folder, "/i", "/s")

@@ -213,7 +213,7 @@ def test_a_value_of_no_kind_and_two_methods_are_refused() -> None:
 
 def test_a_list_of_rows_and_a_section_as_a_key_are_told_in_a_sentence() -> None:
     for call, message in (
-        (lambda: nectar.compare(["feddm", "fedavg"]), "each as an argument of its own"),  # type: ignore[arg-type]
+        (lambda: nectar.compare(["feddm", "fedavg"]), "each row as a separate argument"),  # type: ignore[arg-type]
         (lambda: nectar.run(["feddm"]), "is not a method: name one"),  # type: ignore[arg-type]
         (lambda: nectar.run(data=3), r"data .* is a section of settings: write .* such as data\."),
         (lambda: nectar.compare("fedavg", fedavg=3), r"such as fedavg\."),

@@ -65,7 +65,7 @@ def test_what_no_name_leads_to_is_refused() -> None:
 
     nobody = Method("nobody", FedAvg, FedAvg, FedAvg)
     for given in (inside, lambda: 0, nobody):
-        with pytest.raises(ConfigError, match="cannot be found again by a name"):
+        with pytest.raises(ConfigError, match="cannot be found again by its name"):
             named("method", given)
     with pytest.raises(ConfigError, match=r"fedavg\.lr=.* must be a number"):
         nectar.run("fedavg", **{"fedavg.lr": inside})
@@ -92,7 +92,7 @@ def test_a_comparison_takes_modules_alone(notebook: Cells) -> None:
         lambda: nectar.compare("fedavg", main.MINE),
         lambda: nectar.compare("fedavg", model=main.net),
     ):
-        with pytest.raises(ConfigError, match="runs in processes of its own"):
+        with pytest.raises(ConfigError, match="runs in separate processes"):
             call()
 
 
@@ -114,4 +114,4 @@ def test_a_notebook_runs_its_own_method_model_and_data(
     )
     assert done.completed
     assert (done.config.method, done.config.model.name) == ("__main__:MINE", "__main__:net")
-    assert "model=net is defined in a notebook: whether it has changed" in caplog.text
+    assert "model=net is defined in a notebook: if it changes" in caplog.text

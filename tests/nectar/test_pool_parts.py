@@ -195,7 +195,7 @@ def test_a_share_that_is_no_number_of_cores_is_refused(
     monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:
     monkeypatch.setenv("NECTAR_CORES", named)
-    with pytest.raises(ConfigError, match=f"NECTAR_CORES={named} must be a whole number"):
+    with pytest.raises(ConfigError, match=f"NECTAR_CORES={named} must be an integer"):
         most_processes(load({}))
 
 

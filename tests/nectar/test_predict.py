@@ -149,7 +149,7 @@ def test_columns_are_found_by_name_and_a_line_without_a_number_is_named(
         )
         == 2
     )
-    assert "is there already" in capsys.readouterr().err
+    assert "exists: name another file" in capsys.readouterr().err
 
 
 def test_a_model_of_rows_is_scored_on_a_csv_as_its_run_scored_it(

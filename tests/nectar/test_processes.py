@@ -131,9 +131,9 @@ def test_who_is_there_all_the_same_is_told() -> None:
     ("code", "said"),
     [
         (3, "it ended with exit code 3"),
-        (-9, "it was ended by SIGKILL, as the system does when memory is short"),
-        (-15, "it was ended by SIGTERM"),
-        (-63, "it was ended by signal 63"),
+        (-9, "it was killed by SIGKILL, probably for lack of memory"),
+        (-15, "it was killed by SIGTERM"),
+        (-63, "it was killed by signal 63"),
     ],
 )
 def test_how_a_child_ended_is_said_in_a_clause(code: int, said: str) -> None:

@@ -64,21 +64,21 @@ def test_the_line_follows_what_was_measured_from_the_first_steps_on() -> None:
     progress.step("worker 1", 5, 10)
     progress.step("worker 2", 5, 10)
     assert progress.line() == (
-        "round 1/5: 0 of 4 sites, 25 % done; the round takes 30 s more, the run 3 min 10 s"
+        "round 1/5: 0 of 4 sites, 25 % done; 30 s left in this round, 3 min 10 s in the run"
     )
     clock.now = 40.0
     progress(4, 4)
     progress.step("", 1, 4)
     clock.now = 45.0
     assert progress.line() == (
-        "round 1/5: at the server, 25 % done; the round takes 15 s more, the run 4 min 15 s"
+        "round 1/5: at the server, 25 % done; 15 s left in this round, 4 min 15 s in the run"
     )
     clock.now = 60.0
     progress.round_done(1, 5, [])
     clock.now = 70.0
     progress(1, 4)
     assert (
-        progress.line() == "round 2/5: 1 of 4 sites; the round takes 50 s more, the run 3 min 50 s"
+        progress.line() == "round 2/5: 1 of 4 sites; 50 s left in this round, 3 min 50 s in the run"
     )
 
 
@@ -88,7 +88,7 @@ def test_a_run_that_goes_on_counts_from_where_it_was() -> None:
     assert progress.line() == "round 4/5: 0 of 4 sites"
     clock.now = 8.0
     progress(1, 4)
-    assert progress.line() == "round 4/5: 1 of 4 sites; the round takes 24 s more, the run 56 s"
+    assert progress.line() == "round 4/5: 1 of 4 sites; 24 s left in this round, 56 s in the run"
     for done in (4, 5):
         progress.round_done(done, 5, [])
     assert progress.line() == ""

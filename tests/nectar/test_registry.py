@@ -31,11 +31,11 @@ def test_one_site_that_cannot_be_registered_keeps_no_other_out(
         register(superlink, public, 0)  # type: ignore[arg-type]
     assert superlink.asked == ["north", "south"]
     east, north = str(refused.value).splitlines()
-    assert east.startswith(f"east: {public[0]} was unregistered, and Flower takes no key twice")
+    assert east.startswith(f"east: {public[0]} was unregistered, and Flower refuses used keys")
     assert north == "north: [code: 7] No room."
     message = capsys.readouterr().out
     assert "south: registered as node 99 (SHA256:" in message
-    assert "west: registered already as node 12, online" in message
+    assert "west: already registered as node 12, online" in message
 
 
 def test_flower_is_asked_once_for_all_keys_that_it_knows(
@@ -49,7 +49,7 @@ def test_flower_is_asked_once_for_all_keys_that_it_knows(
     assert (superlink.listed, superlink.asked) == (1, [])
     message = capsys.readouterr().out.splitlines()
     assert [line.partition(" (")[0] for line in message] == [
-        f"{site}: registered already as node {number}, {status}"
+        f"{site}: already registered as node {number}, {status}"
         for number, (site, status) in enumerate(
             [
                 ("east", "online"),
@@ -81,7 +81,7 @@ def test_a_key_is_taken_whatever_releases_of_before_noted_of_it_here(
     public.with_name("north.pub.node-id").write_text("7 SHA256:another\n")
     left = {south: ("7", "unregistered")}
     register(Registry({}, left | {public: ("12", "online")}), [public], 0)  # type: ignore[arg-type]
-    assert "north: registered already as node 12, online" in capsys.readouterr().out
+    assert "north: already registered as node 12, online" in capsys.readouterr().out
     register(Registry({}, left), [public], 0)  # type: ignore[arg-type]
     assert "north: registered as node 99" in capsys.readouterr().out, "one that does not know it"
 
@@ -108,7 +108,8 @@ def test_a_revoked_site_keeps_none_of_a_directory_out(
     assert nectar("keys", "register", "lab", str(tmp_path)) == 0
     message = capsys.readouterr().out
     assert (
-        "north: stays out, since it was unregistered; with a new pair it can come back" in message
+        "north: not registered, since it was unregistered before; it needs a new key pair"
+        in message
     )
     assert superlink.asked == ["east", "north", "south", "east", "south"]
     assert nectar("keys", "register", "lab", str(public["n"]), str(public["s"])) == 2
@@ -131,7 +132,7 @@ def test_a_site_that_flower_alone_unregistered_keeps_none_of_a_directory_out(
     (north, _) = make_nodes(tmp_path, ["north", "south"])
     superlink.known = Registry({}, {north: ("7", "unregistered")}).known
     assert nectar("keys", "register", "lab", str(tmp_path)) == 0
-    assert "north: stays out" in capsys.readouterr().out
+    assert "north: not registered" in capsys.readouterr().out
     assert superlink.asked == ["south"]
 
 
@@ -150,9 +151,9 @@ def test_who_is_not_there_is_named_before_any_is_unregistered(
     north, south = make_nodes(tmp_path, ["north", "south"])
     superlink.known = Registry({}, {north: ("7", "online")}).known
     assert nectar("keys", "unregister", "lab", "7", "8", "--keys", str(tmp_path)) == 2
-    assert "there is no node 8 at the SuperLink 127.0.0.1:9" in capsys.readouterr().err
+    assert "node 8 does not exist at the SuperLink 127.0.0.1:9" in capsys.readouterr().err
     assert nectar("keys", "unregister", "lab", str(north), str(south)) == 2
-    assert f"{south} is registered as no node at" in capsys.readouterr().err
+    assert f"{south} is not registered at the SuperLink" in capsys.readouterr().err
     assert superlink.unregistered == []
 
 
@@ -162,14 +163,11 @@ def test_what_could_not_be_listed_is_not_unregistered(
     (north,) = make_nodes(tmp_path, ["north"])
     superlink.known = Registry({}, {north: ("7", "online")}).known
     assert nectar("keys", "unregister", "lab", "7") == 2
-    assert (
-        "give the directory of keys whose list is to name it (--keys DIR)"
-        in capsys.readouterr().err
-    )
+    assert "give --keys DIR, whose revoked.txt is to list it" in capsys.readouterr().err
     (tmp_path / LIST).write_text("north, of last week\n")
     assert nectar("keys", "unregister", "lab", str(north)) == 2
     assert nectar("keys", "register", "lab", str(tmp_path)) == 2
-    assert f"{LIST}, line 1 is not of the form" in capsys.readouterr().err
+    assert f"{LIST}, line 1 does not have the form" in capsys.readouterr().err
     assert superlink.asked == superlink.unregistered == []
 
 
@@ -177,7 +175,7 @@ def test_a_directory_without_sites_is_refused(
     superlink: Registry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert nectar("keys", "register", "lab", str(tmp_path)) == 2
-    assert f"neither {tmp_path}/nodes nor {tmp_path} holds a site's public half" in (
+    assert f"neither {tmp_path}/nodes nor {tmp_path} holds a site's public key" in (
         capsys.readouterr().err
     )
     assert nectar("keys", "register", "lab", str(tmp_path), "a.pub") == 2

@@ -84,7 +84,7 @@ def test_data_that_are_not_there_are_missed_in_a_sentence(small: Small) -> None:
     record.note(data={"name": "digits", "sha256": "of another set"})
     document = written(record)
     check(document)
-    assert "The nearest real images are not shown: the data set that lies" in document.text
+    assert "The nearest real images are not shown: the data set in the run's" in document.text
     assert len(document.all("img")) == len(
         [c for s in RunRecord.open(record.directory).synthetic()[1].values() for c in set(s.labels.tolist())]
     )  # fmt: skip

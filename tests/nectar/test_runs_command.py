@@ -110,10 +110,10 @@ def test_what_may_not_go_is_refused_and_nothing_goes(
     killed.begin_writing()
     for name, message in {
         killed.id: "a run in progress",
-        f"../other/{elsewhere.id}": "does not lie in",
-        str(elsewhere.directory): "does not lie in",
-        "..": "does not lie in",
-        ".": "does not lie in",
+        f"../other/{elsewhere.id}": "is not in",
+        str(elsewhere.directory): "is not in",
+        "..": "is not in",
+        ".": "is not in",
         "link": "is not a run's record in",
         "compare-1a2b": "is not a run's record in",
         first.id: "is named twice",
@@ -137,7 +137,7 @@ def test_a_terminal_is_asked(
     words = ["runs", f"output-dir={output}", "--remove", three[0].id]
     monkeypatch.setattr("builtins.input", lambda question: "n")
     assert nectar(words) == 1
-    assert "nothing was removed" in capsys.readouterr().out
+    assert "nothing removed" in capsys.readouterr().out
     monkeypatch.setattr("builtins.input", lambda question: "y")
     assert nectar(words) == 0
     assert three[0].id not in [run.id for run in runs_below(output)]

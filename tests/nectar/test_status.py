@@ -267,7 +267,7 @@ def sentence(flower: Flower, reading: Run) -> str:
 
 def test_submit_says_for_whom_a_silent_run_waits(flower: Callable[..., Flower]) -> None:
     assert sentence(flower([], [Run("7", "starting")]), Run("7")).endswith(
-        "run 7 is starting, the server has not begun it yet)"
+        "run 7 is starting, the server has not started it yet)"
     )
     client = flower(NODES, [RUNNING])
     assert "run 7 is running and waits for its sites; 1 are online)" in sentence(client, Run("7"))

@@ -213,7 +213,7 @@ def test_a_superlink_that_stays_away_is_given_up(
 ) -> None:
     monkeypatch.setattr(watching, "_GONE_SECONDS", 0.0)
     through(monkeypatch, FakeSuperLink([], [LaunchError("no route")]))
-    with pytest.raises(LaunchError, match=r"127\.0\.0\.1:9 does not answer any more.*no route"):
+    with pytest.raises(LaunchError, match=r"127\.0\.0\.1:9 no longer answers.*no route"):
         follow(connection, "17", lambda line: None)
 
 
@@ -222,7 +222,7 @@ def test_a_run_that_a_superlink_does_not_know_is_not_waited_for(
 ) -> None:
     """So it is with one that lost its database."""
     through(monkeypatch, FakeSuperLink([["a\n"]], [RUNNING, CommandRefused("[code: 5] None.")]))
-    with pytest.raises(LaunchError, match=r"127\.0\.0\.1:9 knows no run 17: \[code: 5\] None\."):
+    with pytest.raises(LaunchError, match=r"127\.0\.0\.1:9 has no run 17: \[code: 5\] None\."):
         follow(connection, "17", lambda line: None)
 
 
@@ -285,7 +285,7 @@ def test_ctrl_c_ends_the_watching_and_says_how_to_end_the_run(
     through(monkeypatch, superlink)
     assert nectar("submit", "lab", "--follow", "17") == 130
     message = capsys.readouterr().out
-    assert "run 17 goes on at 192.0.2.7:8000." in message
+    assert "run 17 continues at 192.0.2.7:8000." in message
     assert "nectar submit lab --follow 17" in message
     assert "nectar submit lab --stop 17" in message
     assert superlink.stopped == []
@@ -362,7 +362,7 @@ def test_where_the_record_lies_is_told(
         assert nectar("submit", "lab", "--follow", "17") == 0
         return capsys.readouterr().out
 
-    place = f"the record lies where the ServerApp runs: {record}\n"
+    place = f"the record is on the ServerApp's machine: {record}\n"
     assert told() == place
     record.mkdir(parents=True)
     (record / "provenance.json").write_text("{}")

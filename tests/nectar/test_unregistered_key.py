@@ -62,7 +62,7 @@ def test_a_site_that_is_unregistered_while_it_is_online_ends_at_once_with_a_sent
     assert message.startswith(
         "nectar site: the server fl.example.org:8443 does not know this site's key (SHA256:"
     )
-    assert "that of a new pair" in message
+    assert "make and register a new key pair" in message
     assert clock == [0.0]
 
 

@@ -117,5 +117,5 @@ def test_classes_that_are_not_there_are_refused(network: Any, tmp_path: Path) ->
     with pytest.raises(ValueError, match="classes from 0 to 6"):
         StyleganXL(network, 0, (0, 7))
     code = stylegan_repository.repository(tmp_path)
-    with pytest.raises(ValueError, match="knows no classes"):
+    with pytest.raises(ValueError, match="has no classes"):
         StyleganXL(stylegan_repository.network(code, (3, 8, 8), 0), 0, (0,))

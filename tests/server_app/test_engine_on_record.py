@@ -83,7 +83,7 @@ def test_its_log_names_the_sites_and_gives_no_advice_for_simulations(
 def test_its_report_shows_the_real_images_beside_those_sent(deployed: tuple[Record, str]) -> None:
     """Shares of a data set that is at hand here: the control needs no simulation."""
     _, _, page = describe_silent(deployed[0])
-    assert "the sites' images never were on this side" not in page
+    assert "the sites' images were never on this machine" not in page
     assert "nearest" in page.lower()
     assert "Images by site and class" in page
 

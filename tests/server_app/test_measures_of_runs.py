@@ -343,7 +343,7 @@ def test_runs_of_different_measures_go_into_no_column_together(
     assert list(tmp_path.glob("2*")) == []
     asked = ["table=digits", "evaluation.measure=f1", "--seeds", "1", f"output-dir={tmp_path}"]
     assert cli.main(["compare", *asked]) != 0
-    assert "table=digits is of accuracies: leave" in capsys.readouterr().err
+    assert "table=digits compares accuracies: leave" in capsys.readouterr().err
     records = [
         run(small(method="fedavg", rounds=1, set=f"evaluation.measure={m}")) for m in ("f1", "auc")
     ]

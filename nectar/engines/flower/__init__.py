@@ -1,1 +1,1 @@
-"""How one talks to Flower: its programs, its connections, its log."""
+"""The interface to Flower: its programs, its connections, its log."""

@@ -1,4 +1,4 @@
-"""Where the Flower app is that this installation runs, simulates and submits.
+"""The files of the Flower app that this installation runs, simulates and submits.
 
 In a clone that is the folder with pyproject.toml. An installation carries that file inside the package: its bundle has
 the checksum of the clone's, which sites pin.
@@ -30,12 +30,12 @@ _PROJECT = "pyproject.toml"
 
 
 def project_file() -> Path:
-    """Return the app's pyproject.toml, whatever it is called here."""
+    """Return the path of the app's pyproject.toml, or of the wheel's copy of it."""
     return _CARRIED if _CARRIED.is_file() else SOURCE / _PROJECT
 
 
 def project() -> dict[str, Any]:
-    """Return what pyproject.toml says; LaunchError if it is not there, unreadable or describes no Flower app."""
+    """Return the content of pyproject.toml; LaunchError if it is missing, unreadable or describes no Flower app."""
     return _read(project_file())
 
 
@@ -48,7 +48,7 @@ def client_app() -> ClientApp:
 
 
 def app_files() -> dict[str, bytes]:
-    """Return the app's files by their places in it: all that its bundle takes, and what says which."""
+    """Return the app's files by their paths: those of its bundle, and the files that list them."""
     patterns = project()["tool"]["flwr"]["app"]["fab-include"]
     paths = sorted({path for pattern in patterns for path in SOURCE.glob(pattern)})
     found = {path.relative_to(SOURCE).as_posix(): path.read_bytes() for path in paths}
@@ -58,7 +58,7 @@ def app_files() -> dict[str, bytes]:
 
 
 def app_folder() -> Path:
-    """Return the folder that a user gives ``flwr run``; LaunchError if there is none to lay out."""
+    """Return the app's folder for ``flwr run``, after copying the app there if need be; LaunchError if that fails."""
     if not _CARRIED.is_file():
         require_app(SOURCE)
         return SOURCE
@@ -66,15 +66,15 @@ def app_folder() -> Path:
     cache = cache_folder()
     if cache is None:
         raise LaunchError(
-            "the Flower app is laid out in a cache, and this user has no home: set XDG_CACHE_HOME"
+            "the Flower app is copied to a cache folder, but this user has no home: set XDG_CACHE_HOME"
         )
-    # Every release of Nectar has its own folder: another one may be read from its folder now.
+    # One folder per release of Nectar: another process may be reading another release's.
     folder = cache / "app" / f"nectar-{digits_of(files.items())}"
     try:
         _lay_out(files, folder)
     except OSError as error:
         raise LaunchError(
-            f"the Flower app cannot be laid out in {folder} ({error.strerror}): set XDG_CACHE_HOME to a folder "
+            f"the Flower app cannot be copied to {folder} ({error.strerror}): set XDG_CACHE_HOME to a folder "
             "that can be written"
         ) from None
     return folder
@@ -88,7 +88,7 @@ def require_app(folder: Path) -> None:
 def _read(file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise LaunchError(
-            f"There is no {file.name} in {file.parent}, which says what the Flower app is: install Nectar again, from "
+            f"There is no {file.name} in {file.parent}, which describes the Flower app: install Nectar again, from "
             "a wheel or from its unchanged source folder."
         )
     try:
@@ -103,7 +103,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _lay_out(files: Mapping[str, bytes], folder: Path) -> None:
-    """Have ``folder`` hold these files and no other, whatever was changed in it by hand."""
+    """Make ``folder`` contain exactly these files."""
     for path in [path for path in folder.rglob("*") if path.is_file()]:
         if path.relative_to(folder).as_posix() not in files:
             path.unlink()

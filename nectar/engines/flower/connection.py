@@ -1,4 +1,4 @@
-"""A SuperLink elsewhere: where it is, whose certificates are trusted, and whether it answers."""
+"""The connection to a SuperLink: its address, the trusted certificates, and whether it answers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _POLL_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back; a status of 0 if nothing came, and then ``body`` gives the reason."""
+    """An HTTP answer; status 0 if there was none, with the reason in ``body``."""
 
     status: int
     headers: Mapping[str, str]
@@ -126,7 +126,7 @@ class Connection:
                 body = response.read(10_000_000).decode("utf-8", errors="replace")
                 return Answer(response.status, found, body, asked)
         except http.client.HTTPException as error:
-            return Answer(0, {}, f"it speaks no HTTP, {type(error).__name__}", asked)
+            return Answer(0, {}, f"it does not speak HTTP, {type(error).__name__}", asked)
         except OSError as error:
             return Answer(0, {}, str(getattr(error, "reason", error)), asked)
 
@@ -173,11 +173,11 @@ def connect(word: str, ca: str | None = None, *, insecure: bool = False) -> Conn
         return _unnamed(word, ca, insecure)
     if ":" in word:
         raise LaunchError(
-            f"{word} is not HOST:PORT: no https:// stands before the host, and a port is a number from 1 to 65535."
+            f"{word} is not HOST:PORT: write the host without https://, and a port from 1 to 65535."
         )
     if ca is not None:
         raise LaunchError(
-            f"--ca goes with HOST:PORT; the connection {word!r} states its own root-certificates."
+            f"--ca is for HOST:PORT; the connection {word!r} states its own root-certificates."
         )
     return _named(word, insecure)
 
@@ -198,7 +198,7 @@ def _unnamed(address: str, ca: str | None, insecure: bool) -> Connection:
         raise LaunchError("--ca and --insecure exclude each other.")
     if ca is None and not insecure:
         raise LaunchError(
-            f"{address} needs the authority's certificate: --ca ca.crt (or, where nobody else can listen, --insecure)."
+            f"{address} needs the authority's certificate: --ca ca.crt (or --insecure on a private network)."
         )
     certificates = None if ca is None else Path.cwd() / from_home(ca)
     if certificates is not None and not certificates.is_file():
@@ -228,11 +228,11 @@ def _named(name: str, insecure: bool) -> Connection:
 
 
 def _read(name: str, file: Path, entry: dict[str, Any], insecure: bool) -> Connection:
-    """Return the connection of an entry of Flower's configuration; LaunchError if it is none, or not what is meant."""
+    """Return the connection that an entry of Flower's configuration describes; LaunchError if it is not usable."""
     address = str(entry.get("address", ""))
     if not is_address(address):
         raise LaunchError(
-            f"The connection {name!r} in {file} is to no SuperLink of its own (address {address!r}): it needs "
+            f"The connection {name!r} in {file} has no SuperLink's address (address {address!r}): it needs "
             'address = "HOST:PORT"; `nectar simulate` is the simulation.'
         )
     certificates = entry.get("root-certificates")
@@ -241,7 +241,7 @@ def _read(name: str, file: Path, entry: dict[str, Any], insecure: bool) -> Conne
     if is_insecure and not insecure:
         raise LaunchError(
             f"The connection {name!r} in {file} has no TLS (insecure = true), and it carries code for every "
-            "site: give it root-certificates, or say --insecure if that is meant."
+            "site: give it root-certificates, or add --insecure if that is intended."
         )
     if insecure and not is_insecure:
         raise LaunchError(f"The connection {name!r} in {file} has TLS: leave --insecure out.")

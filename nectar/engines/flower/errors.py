@@ -1,11 +1,11 @@
-"""What keeps a run from being started, or its outcome from being known."""
+"""Errors that prevent a run from starting, or its outcome from being known."""
 
 from common.errors import NectarError
 
 
 class LaunchError(NectarError):
-    """A run could not be started, or nobody says what became of it."""
+    """A run could not be started, or its outcome is unknown."""
 
 
 class CommandRefused(LaunchError):
-    """A SuperLink gave an answer, and the answer is no; the sentence is its reason."""
+    """A SuperLink refused a request; the message is its reason."""

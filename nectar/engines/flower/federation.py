@@ -1,4 +1,4 @@
-"""The nodes and runs of a SuperLink: what it lists of them, and what a run's log adds."""
+"""The nodes and runs of a SuperLink, from its lists and from the runs' logs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Node:
 
 @dataclass
 class Run:
-    """A run as the SuperLink lists it, and as far as its log was read.
+    """A run as the SuperLink lists it, with the facts from the part of its log that was read.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class Run:
     left : float
         Seconds that the server expected, after that round, until the end; 0 where it does not know.
     record : str
-        The record's directory at the server; empty if there is none yet.
+        The record's directory at the server; empty before it is made.
     nodes : dict
         Who takes part: from the site's name to its node's number.
     silent : tuple of str
@@ -88,7 +88,7 @@ class Run:
     figures : dict
         Of the newest round that has a line: ``round``, ``accuracy`` by the server's test set, ``replies`` by outcome,
         ``bytes`` by way, ``seconds``, the largest ``epsilon`` that a site was charged until then (or None), and the
-        bytes that are ``free`` where the record lies.
+        bytes that are ``free`` on the record's disk.
     """
 
     run: str
@@ -107,17 +107,17 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether it is over."""
+        """Whether the run has ended."""
         return self.status.startswith("finished:")
 
     @property
     def completed(self) -> bool:
-        """Whether it is over and went well."""
+        """Whether the run has completed."""
         return self.status == "finished:completed"
 
     @property
     def reason(self) -> str:
-        """Why it did not complete, as a sentence."""
+        """A sentence that states why the run did not complete."""
         why = self.details or "Flower gives no reason"
         return f"The run did not complete ({self.status.partition(':')[2]}): {why}"
 
@@ -141,7 +141,7 @@ class Run:
             self.last = text
 
     def work_of(self, node: str) -> str:
-        """Return what is known of a node's part in the run; empty if it has none."""
+        """Return a node's state in the run; empty if it does not take part."""
         if node in self.waiting:
             return "waits for approval"
         if node in self.silent:
@@ -153,7 +153,7 @@ class Run:
 
 
 def federation_status(connection: Connection) -> tuple[list[Node], list[Run]]:
-    """Ask a SuperLink for its registered nodes, and for the runs that are not over, whose logs are read.
+    """Return a SuperLink's registered nodes, and its unfinished runs with the facts from their logs.
 
     Raises
     ------
@@ -173,7 +173,7 @@ def federation_status(connection: Connection) -> tuple[list[Node], list[Run]]:
 
 
 def _with_work(node: Node, runs: list[Run]) -> Node:
-    """Return a node with its part in the first run that has one, and the name under which it answered the last."""
+    """Return a node with its work in the first run that involves it, and its name in the last one."""
     answered = [site for run in runs for site, number in run.nodes.items() if number == node.node]
     at_work = next((run for run in runs if run.work_of(node.node)), Run(""))
     site = answered[-1] if answered else node.site

@@ -1,4 +1,4 @@
-"""A run's log: what of it a terminal shows, and the marked lines by which a ServerApp reports to programs."""
+"""A run's log: the lines shown on a terminal, and marked lines by which a ServerApp reports to programs."""
 
 from __future__ import annotations
 
@@ -83,6 +83,6 @@ class Screen:
         if any(words in reason for words in _KILLED):
             reason = (
                 f"{reason.rstrip('.')}. The ServerApp or the SuperLink was killed or stopped. If the run has a record, "
-                "the same command with resume=RECORD-ID in place of the settings continues it."
+                "the same command with resume=RECORD-ID instead of the settings continues it."
             )
         self.say("The run did not complete." if self._explained else reason)

@@ -1,4 +1,4 @@
-"""The plain ``flwr run`` command that a simulation stands for."""
+"""The plain ``flwr run`` command that is equivalent to a simulation."""
 
 from __future__ import annotations
 

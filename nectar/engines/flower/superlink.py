@@ -1,4 +1,4 @@
-"""A SuperLink's Control API over one connection: runs, their logs, nodes, and who is registered.
+"""A SuperLink's Control API over one connection: runs, their logs, and nodes.
 
 It uses private modules of Flower, since each call of its command line is a process of three seconds.
 """
@@ -46,7 +46,7 @@ class SuperLink:
         self._client, self._address = client, address
 
     def start(self, bundle: bytes, config: Mapping[str, str | int | float | bool]) -> str:
-        """Hand an app to the SuperLink, and return the run's number; LaunchError with Flower's reason if refused."""
+        """Submit an app to the SuperLink, and return the run's number; LaunchError with Flower's reason if refused."""
         stated = {key: value for key, value in config.items() if value != ""}
         request = api.StartRunRequest(
             fab=Fab(hash_str=hashlib.sha256(bundle).hexdigest(), content=bundle),
@@ -59,7 +59,7 @@ class SuperLink:
             raise LaunchError(f"Flower did not start the run: {refusal}") from None
         if not answer.HasField("run_id"):
             raise LaunchError(
-                f"Flower did not start the run: {answer.note or 'it gives no reason'}"
+                f"Flower did not start the run: {answer.note or 'Flower gives no reason'}"
             )
         return str(answer.run_id)
 
@@ -72,7 +72,7 @@ class SuperLink:
         return self._runs(api.ListRunsRequest())
 
     def stop(self, run: str) -> None:
-        """End a run."""
+        """Stop a run."""
         with self._answering():
             self._client.StopRun(api.StopRunRequest(run_id=int(run)))
 
@@ -93,13 +93,13 @@ class SuperLink:
         return [_node(node) for node in listed]
 
     def register(self, key: ec.EllipticCurvePublicKey, name: str) -> str:
-        """Register a site's public half, and return the number of its node."""
+        """Register a site's public key, and return the number of its node."""
         request = api.RegisterNodeRequest(public_key=public_key_to_bytes(key), name=name)
         with self._answering():
             return str(self._client.RegisterNode(request).node_id)
 
     def unregister(self, node: str) -> None:
-        """Take a node's registration back; a running SuperNode ends by it."""
+        """Unregister a node; its SuperNode exits if it is running."""
         with self._answering():
             self._client.UnregisterNode(api.UnregisterNodeRequest(node_id=int(node)))
 
@@ -115,16 +115,16 @@ class SuperLink:
             yield
         except httpx.HTTPStatusError as error:
             raise _refusal(error.response, self._address) from None
-        except (httpx.HTTPError, ValueError) as error:  # or what it answers is none of Flower's
+        except (httpx.HTTPError, ValueError) as error:  # or the answer is not Flower's
             raise LaunchError(
-                f"The SuperLink at {self._address} gives no answer ({error}): is it reachable?"
+                f"The SuperLink at {self._address} does not answer ({error}): is it reachable?"
             ) from None
 
 
 @contextlib.contextmanager
 def superlink(connection: Connection) -> Iterator[SuperLink]:
-    """Open a connection to the Control API of a SuperLink, for as many questions as there are."""
-    connection.tls()  # says what is wrong with the certificates
+    """Open a connection to the Control API of a SuperLink, for any number of requests."""
+    connection.tls()  # raises if the certificates cannot be used
     names = ("NO_PROXY", "no_proxy")
     direct = [host for name in names for host in os.environ.get(name, "").split(",") if host]
     os.environ |= dict.fromkeys(names, ",".join(dict.fromkeys([*direct, *_THIS_MACHINE])))
@@ -154,13 +154,13 @@ class Patience:
 
 
 def own_bundle() -> bytes:
-    """Return the bundle of the app installed here, as ``flwr build`` makes it to the byte; LaunchError if none."""
+    """Return the installed app's bundle, byte for byte as ``flwr build`` makes it; LaunchError if that fails."""
     from flwr.cli.build import build_fab_from_files
 
     try:
         return build_fab_from_files(app_files())[0]
     except ValueError as error:
-        raise LaunchError(f"Flower makes no bundle of the app installed here: {error}") from None
+        raise LaunchError(f"Flower cannot make a bundle of the installed app: {error}") from None
 
 
 def _refusal(response: httpx.Response, address: str) -> LaunchError:

@@ -1,1 +1,1 @@
-"""The devices of a run in this machine's process and several more: the same messages, the same numbers, more cores."""
+"""Simulation of sites in several worker processes, with the same messages and results as in one process."""

@@ -1,4 +1,4 @@
-"""The in-process engine with a pool of workers, from the moment at which they pay."""
+"""The in-process engine, with a pool of workers as soon as they save time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Progress = Callable[[int, int], None]
 def local_federation(
     client_app: ClientApp, config: Config, progress: Progress | None = None
 ) -> Iterator[LocalGrid]:
-    """Give the federation that ``config`` describes, on this machine; what it started is gone at the end.
+    """Yield the federation of ``config`` on this machine; its processes are ended on exit.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def local_federation(
 
 
 def grid_options(config: Config) -> dict[str, Any]:
-    """Return what a `LocalGrid` is made with for a run."""
+    """Return the arguments of a run's `LocalGrid`."""
     return {
         "clients": config.federation.sites,
         "run_config": config.to_run_config(),
@@ -71,18 +71,18 @@ def grid_options(config: Config) -> dict[str, Any]:
 
 
 def most_processes(config: Config) -> int:
-    """Return how many workers a run has at most, no more than devices asked in a round; 1 for no pool.
+    """Return the maximum number of workers of a run, at most one per site of a round; 1: no pool.
 
-    ``compute.workers`` says how many. Where it says 0, as many as the cores carry, and on GPUs one each, which it keeps
-    busy. What this process was granted of the machine's cores bounds either.
+    ``compute.workers`` states the number. If it is 0, as many as the cores allow, and one for each GPU, which it keeps
+    busy. Neither exceeds the cores that were granted to this process.
 
     Raises
     ------
     ConfigError
-        If ``compute.device`` names a GPU that is not there, or ``NECTAR_CORES`` is no number of cores.
+        If ``compute.device`` names a missing GPU, or ``NECTAR_CORES`` is not a number of cores.
     """
     compute, asked = config.compute, devices_asked(config)
-    if compute.batched != "off":  # whose sites are trained together, in this process
+    if compute.batched != "off":  # sites are trained together, in this process
         return 1
     granted = granted_cores()
     if not compute.workers and torch_device(compute.device).type == "cuda":
@@ -94,17 +94,17 @@ def most_processes(config: Config) -> int:
 
 
 def devices_asked(config: Config) -> int:
-    """Return how many devices a round asks."""
+    """Return the number of sites that take part in a round."""
     federation = config.federation
     return max(1, round(federation.participation * federation.sites))
 
 
 class PoolGrid(LocalGrid):
-    """A federation of simulated nodes, of which several work side by side.
+    """A federation of simulated nodes, several of which work at a time.
 
-    Which node works in which process decides no number. With ``compute.workers`` above 1 all instructions go to the
+    The assignment of nodes to processes does not affect results. With ``compute.workers`` above 1 all work goes to the
     pool; with 0 this process carries them out until the devices still to come are worth one
-    (`Forecast`). Who is there is always asked here.
+    (`Forecast`). The roll call always runs in this process.
 
     Parameters
     ----------
@@ -130,19 +130,19 @@ class PoolGrid(LocalGrid):
             self._start_pool()
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Take ``messages``, and give them to workers where there are some; return their ids."""
+        """Queue ``messages``, and give them to workers if there are any; return their ids."""
         self._waiting.clear()
         message_ids = super().push_messages(messages)
         self._hand_over()
         return message_ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Return the replies to ``message_ids``, once each; what no worker was given is carried out for it."""
+        """Return the replies to ``message_ids``, once each; messages without a worker are processed in this process."""
         replies = [self._reply_to(message_id) for message_id in message_ids]
         return [reply for reply in replies if reply is not None]
 
     def close(self) -> None:
-        """End the workers; returns when they are gone."""
+        """End the workers and wait until they have exited."""
         if self._pool is not None:
             self._pool.close()
 
@@ -155,14 +155,14 @@ class PoolGrid(LocalGrid):
         return None if self._pool is None else self._pool.take(message_id)
 
     def _hand_over(self) -> None:
-        """Give workers what is left of the messages, if it is work and there are some; wait if some were asked for."""
+        """Give the remaining messages to workers if they are work; wait for workers if the settings ask for some."""
         if not self._waiting or not all(map(_is_work, self._waiting.values())):
             return
         if self._pool is not None and self._config.compute.workers:
             self._pool.wait()
         if self._pool is not None and self._pool.problem:
             logger.warning(
-                "no process of the pool could be started, so that this one carries out the devices: %s",
+                "no worker process could be started; simulating all sites in this process: %s",
                 self._pool.problem,
             )
             self._pool.close()
@@ -180,7 +180,7 @@ class PoolGrid(LocalGrid):
         return reply
 
     def _consider(self, message: Message) -> None:
-        """Have workers started where they pay; this process continues until they are ready."""
+        """Start workers if they save time; this process continues until they are ready."""
         group = message.metadata.group_id
         server_round = int(group) if group.isdecimal() else self._config.rounds
         left = len(self._waiting)
@@ -202,7 +202,7 @@ class PoolGrid(LocalGrid):
 
 
 class Forecast:
-    """What is known of the devices' seconds."""
+    """Estimates the time of the remaining sites from those measured."""
 
     def __init__(self, rounds: int, asked: int) -> None:
         self._rounds, self._asked = rounds, asked
@@ -210,7 +210,7 @@ class Forecast:
         self._warm = False
 
     def worked(self, seconds: float) -> None:
-        """Note a device's seconds; the first one's do not count: it also imports and reads what the others find."""
+        """Note a site's seconds, except the first one's, which include imports and reading the data."""
         if self._warm:
             self._seconds.append(seconds)
         self._warm = True

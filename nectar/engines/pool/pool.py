@@ -1,4 +1,4 @@
-"""The workers together: who carries out which message, and what comes of it where one of them dies.
+"""A pool of workers: assigns messages to them and handles those that die.
 
 Why no executors of processes: multiprocessing's "spawn" runs the user's program again in every worker, where that is a
 script without a guard, and before Python 3.14 nothing public ends a worker that is at work. loky's end a worker whose
@@ -44,7 +44,7 @@ _LOOKED_THROUGH = 64
 
 @dataclass(eq=False)
 class _Job:
-    """A message, which one it is of those put together, and its reply to be."""
+    """A message, its index among those queued together, and its future reply."""
 
     message: Message
     position: int
@@ -52,17 +52,17 @@ class _Job:
 
     @property
     def node(self) -> int:
-        """Whom it is for."""
+        """The node that it is for."""
         return self.message.metadata.dst_node_id
 
 
 class WorkerPool:
-    """Workers that carry out messages side by side, each with a thread that starts it, feeds it and restarts it.
+    """Workers that process messages in parallel, each with a thread that starts, feeds and restarts it.
 
-    A node goes to the worker that had it last, whose memory holds its data, and to another one where that has no time.
-    Messages are started in their order, in which their replies are best taken: where these are large, no more of them
-    wait here than some, however many messages there are. A worker that dies costs the node that it was at this one
-    message, and is started again.
+    A node goes to the worker that had it last, whose memory holds its data, or to another one if that worker is busy.
+    Messages are started in order, and replies should be taken in the same order: if they are large, only a few
+    of them wait at a time. If a worker dies, its node loses this one
+    message, and the worker is restarted.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class WorkerPool:
 
     @property
     def ready(self) -> bool:
-        """Whether there is a worker that can be given a message; others join it when they have started."""
+        """Whether a worker can take messages; others may still be starting."""
         return any(start.done() and start.result() for start in self._started) and not self.problem
 
     @property
@@ -97,11 +97,11 @@ class WorkerPool:
         return "" if self._living else self._problem
 
     def wait(self) -> None:
-        """Wait until there is a worker, or none is left that could start."""
+        """Wait until a worker is ready, or none can start."""
         any(start.result() for start in as_completed(self._started))
 
     def put(self, messages: Sequence[Message]) -> None:
-        """Have ``messages`` carried out; those put earlier that no worker has started are dropped."""
+        """Queue ``messages``, replacing earlier ones that no worker has started."""
         with self._lock:
             for dropped in self._waiting:
                 dropped.reply.cancel()
@@ -111,7 +111,7 @@ class WorkerPool:
             self._waiting = [job for job in jobs if job.node not in self._busy]
             for job in jobs:
                 if job.node in self._busy:
-                    reason = "this device is still at work on what it was asked before"
+                    reason = "this site is still working on the previous message"
                     self._settle(job, Error(code=_UNAVAILABLE, reason=reason))
             self._go_on()
 
@@ -132,7 +132,7 @@ class WorkerPool:
         return reply
 
     def close(self) -> None:
-        """End all workers; returns when their processes are gone."""
+        """End all workers and wait until their processes have exited."""
         with self._lock:
             self._closing = True
             workers = [*self._workers.values()]
@@ -142,7 +142,7 @@ class WorkerPool:
             thread.shutdown()
 
     def _go_on(self) -> None:
-        """Have each worker look at what waits; where none is left, answer for all of it."""
+        """Wake the workers; if none is left, answer all queued messages with an error."""
         for index in self._living:
             self._threads[index].submit(self._serve, index)
         while self._waiting and not self._living:
@@ -151,7 +151,7 @@ class WorkerPool:
     # ---- each worker's thread -------------------------------------------------------------------------
 
     def _start(self, index: int) -> bool:
-        """Start a worker, and return whether it is ready; where it is not, its thread has nothing more to do."""
+        """Start a worker, and return whether it is ready; if not, its thread ends."""
         worker: Worker | None = None
         try:
             with self._lock:
@@ -171,7 +171,7 @@ class WorkerPool:
         return True
 
     def _serve(self, index: int) -> None:
-        """Give a worker messages until there is none for it, and start it again when it has died."""
+        """Give a worker messages until none are left for it, and restart it if it dies."""
         while (job := self._next(index)) is not None:
             worker = self._workers[index]
             try:
@@ -179,7 +179,7 @@ class WorkerPool:
             except Exception as error:
                 # said before the reply: what waits for that may be all that is left of the run
                 if not self._closing:
-                    logger.warning("a process of the pool died (%s): another one is started", error)
+                    logger.warning("a worker process died (%s): starting another one", error)
                 self._done(job, Error(code=CRASHED, reason=f"its process died: {error}"))
                 worker.end()
                 self._start(index)
@@ -233,12 +233,12 @@ _PROCESS = "nectar.engines.pool.worker_process"
 
 
 class WorkerError(Exception):
-    """A worker that is not there, or did not come to be; a sentence."""
+    """A worker died or could not be started; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a worker is sent first: the run, what this process has imported, and which lines of the log are wanted."""
+    """The first message to a worker: the run, this process's imports, and the log level."""
 
     run_config: Mapping[str, str | int | float | bool]
     device: str
@@ -273,10 +273,10 @@ class Worker:
         if kind == "failed":
             raise WorkerError(message)
         if message != self._setup.source:
-            raise WorkerError("it found other source files than this process has imported")
+            raise WorkerError("its source files differ from those that this process has imported")
 
     def carry_out(self, message: Message) -> RecordDict | Error:
-        """Return what the site answers; WorkerError if the worker died over it."""
+        """Return the site's reply; WorkerError if the worker died meanwhile."""
         to = message.metadata
         self._send(
             {
@@ -291,7 +291,7 @@ class Worker:
         return Error(*answer) if kind == "error" else answer
 
     def end(self) -> None:
-        """End the process, also one at work; returns when it is gone."""
+        """End the process, even if it is working, and wait until it has exited."""
         processes.end(lambda: [] if self._process.poll() is not None else [self._process])
 
     def _send(self, item: object) -> None:
@@ -321,7 +321,7 @@ class Worker:
             steps.report_progress(f"worker {self._process.pid}", *content)
 
     def _how_it_ended(self) -> str:
-        """Describe how the worker ended, whose end of the pipe is closed."""
+        """Return why the worker ended, after it closed its end of the pipe."""
         try:
             code = self._process.wait(processes.STEPS[0][1])
         except subprocess.TimeoutExpired:
@@ -335,7 +335,7 @@ class Worker:
 #
 # A round sends the same weights to many sites. So what the message before had as well is not sent again: a worker
 # reads a round's weights once, and every site in it finds the same object, which it decodes once. Only a process and
-# its own child speak here: nothing that came from outside is ever unpickled.
+# its own child use this pipe: nothing that came from outside is ever unpickled.
 
 _LEAST = 512
 """Bytes from which on they are sent after the message, not in it."""
@@ -399,7 +399,7 @@ class Receiver:
         self._last: dict[int, bytes] = {}
 
     def receive(self) -> Any:
-        """Wait for what comes next, and return it; EOFError if the other end is closed."""
+        """Wait for the next item and return it; EOFError if the other end is closed."""
         unpickler = _Unpickler(io.BytesIO(self._connection.recv_bytes()))
         unpickler.connection, unpickler.last, unpickler.used = self._connection, self._last, {}
         item = unpickler.load()

@@ -1,4 +1,4 @@
-"""A worker of the pool: carries out messages as the in-process engine does, one at a time, until its parent ends it.
+"""A worker of the pool: processes messages as the in-process engine does, one at a time, until its parent ends it.
 
 Called as ``python -m nectar.engines.pool.worker_process PARENT DESCRIPTOR``: the parent's number, and that of this
 end of the pipe. First comes a :class:`~nectar.engines.pool.pool.Setup`, then one message's parts at a time; each
@@ -32,7 +32,7 @@ _GRACE = 5
 
 
 def main(words: list[str]) -> int:
-    """Carry out what comes; return the exit code."""
+    """Process messages; return the exit code."""
     parent, descriptor = map(int, words)
     try:
         processes.listen(_GRACE)
@@ -83,7 +83,7 @@ def _engine(setup: Setup) -> tuple[LocalGrid, str]:
 
 
 class _Answers(logging.Handler):
-    """The way back: replies, and meanwhile what is logged and warned of, and how far a site is."""
+    """The pipe back to the parent: replies, log lines, warnings and progress."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class _Answers(logging.Handler):
             self.send("log", (record.name, record.levelno, self.format(record)))
 
     def report(self, where: str, done: int, steps: int) -> None:
-        """Report from time to time how far a site is."""
+        """Report a site's progress from time to time."""
         if time.monotonic() - self._reported > _REPORT_EVERY:
             self._reported = time.monotonic()
             with suppress(OSError):
@@ -109,7 +109,7 @@ class _Answers(logging.Handler):
 
 
 def _pass_on_logs(to: _Answers, setup: Setup) -> None:
-    """Let the parent log what is logged, and warn of what is warned of, in this process."""
+    """Forward this process's log lines and warnings to the parent."""
     root, flowers = logging.getLogger(), logging.getLogger("flwr")
     root.handlers = [to]
     root.setLevel(setup.level)

@@ -1,4 +1,4 @@
-"""What is submitted: a run configuration without any path of the submitting machine."""
+"""A submission: a run configuration without any path of the submitting machine."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Submission:
     typed : dict
         What was typed; its paths are the server's, word for word.
     config : Config
-        What it resolves to here, except for the paths that were not typed.
+        The configuration resolved on this machine, except for the paths that were not typed.
     """
 
     typed: RunConfig
@@ -52,7 +52,7 @@ class Submission:
 
     @property
     def run_config(self) -> RunConfig:
-        """What is submitted: all that the configuration states, and of the paths those that were typed."""
+        """The run config to submit: all that the configuration states, and only the paths that were typed."""
         stated = self.config.to_run_config()
         paths = {key: self.typed.get(key, "") for key in PATH_KEYS}
         return {key: value for key, value in {**stated, **paths}.items() if value != ""}
@@ -63,7 +63,7 @@ class Submission:
         return str(self.typed.get(RESUME, ""))
 
     def __str__(self) -> str:
-        """Describe what is submitted, and which machine's paths are used."""
+        """Return the main settings, and which machine's default paths are used."""
         config = self.config
         unstated = {OUTPUT: "the server's own", DATA: "each machine's own"}
         paths = "".join(f"; {key}: {own}" for key, own in unstated.items() if key not in self.typed)
@@ -103,7 +103,7 @@ def parse_submission(
     Raises
     ------
     ConfigError
-        If a setting is not valid, or a path is relative: there is no directory of the server's to start from.
+        If a setting is not valid, or a path is relative.
     """
     refuse_repeats(words)
     paths: RunConfig = {}
@@ -119,7 +119,7 @@ def parse_submission(
             _server_path(key, value)
         if equals and key in (SITES_KEY, TABLES_KEY) and value:
             raise ConfigError(
-                f"{key} simulates sites with data of their own: over a SuperLink each site names its own in its node "
+                f"{key} is for simulations: with a SuperLink each site names its data in its node "
                 "config, data='/abs/folder' or data='/abs/site.csv'"
             )
         rest.append(word)
@@ -132,7 +132,7 @@ def parse_submission(
 
 
 def resume_submission(connection: Connection, submission: Submission) -> Submission:
-    """Ask the server for the settings of the record that is continued, by a run that trains nothing.
+    """Get the settings of the record to continue from the server, by a run that trains nothing.
 
     Raises
     ------
@@ -172,8 +172,8 @@ def _server_path(key: str, value: str) -> str:
     shared = key in (DATA, FILE_KEY)
     where = "every machine that reads a shared data set" if shared else "the server"
     raise ConfigError(
-        f"{key}={value} is a path on {where}, which has to be absolute: {key}=/srv/..., or ~/... for the home of "
+        f"{key}={value} is a path on {where} and must be absolute: {key}=/srv/..., or ~/... for the home of "
         "the user there"
         + (", or the id of a record" if key == RESUME else "")
-        + f"; here it would be {Path.cwd() / value}"
+        + f"; on this machine it would be {Path.cwd() / value}"
     )

@@ -1,4 +1,4 @@
-"""A submitted run from its start to its outcome, as the one who submitted it sees it."""
+"""A submitted run from its start to its outcome, shown to the user who submitted it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def watch(connection: Connection, run: str, *, verbose: bool, out: TextIO | None
     Raises
     ------
     Interrupted
-        A signal ended the watching; the run goes on.
+        A signal ended the watching; the run continues.
     LaunchError
         The SuperLink is gone, or knows no such run.
     """
@@ -80,7 +80,7 @@ def follow(connection: Connection, run: str, see: Callable[[str], object]) -> Ru
                         see(f"{line}\n")
             except LaunchError as error:
                 if isinstance(error, CommandRefused) and not is_known:
-                    message = f"The SuperLink at {connection.address} knows no run {run}: {error}"
+                    message = f"The SuperLink at {connection.address} has no run {run}: {error}"
                     raise LaunchError(message) from None
                 given_up_at = min(given_up_at, time.monotonic() + _GONE_SECONDS)
                 if time.monotonic() < given_up_at:
@@ -88,8 +88,8 @@ def follow(connection: Connection, run: str, see: Callable[[str], object]) -> Ru
                     continue
                 if not found.finished:
                     raise LaunchError(
-                        f"The SuperLink at {connection.address} does not answer any more, so the outcome of run {run} "
-                        f"is not known ({error})"
+                        f"The SuperLink at {connection.address} no longer answers, so the outcome of run {run} "
+                        f"is unknown ({error})"
                     ) from None
             if found.finished:  # before its log was read to the end
                 if rest:
@@ -139,7 +139,7 @@ def _waiting_for(connection: Connection, run: Run) -> str:
     with connection.superlink() as superlink:
         status = superlink.run(run.run).status
         if status in ("pending", "starting"):
-            return f"run {run.run} is {status}, the server has not begun it yet"
+            return f"run {run.run} is {status}, the server has not started it yet"
         online = {node.node for node in superlink.nodes() if node.status == "online"}
     if not run.nodes:
         return f"run {run.run} is {status} and waits for its sites; {len(online)} are online"

@@ -1,10 +1,10 @@
-"""The owner's say: what must be approved at the site before a line of the app that a run sent is imported.
+"""The owner's approval, which a run needs before the site imports any of the app's code.
 
-A run asks as its bundle and configuration: `digest_of` both. What it would send is worked out in a process of its own,
-by the Nectar that is installed here (`nectar.operate.approvals`), from the configuration and from nothing that the app
-says. The state directory keeps, in ``approvals``, each question with the owner's answer (``RUN-HASH.json``), and what
-is approved ahead of time (``list.txt``). A SuperLink chooses the numbers of runs, and may send another app under one
-that the owner has read. So a question is of one app and configuration, is never overwritten by another, and is
+A request for approval covers the run's bundle and configuration: `digest_of` both. A separate process determines what
+the run would send, with the site's installed Nectar (`nectar.operate.approvals`), from the configuration only and
+never from the app. In the state directory, ``approvals`` has each request with its answer (``RUN-HASH.json``), and what
+was approved in advance (``list.txt``). A SuperLink chooses the numbers of runs, and may send another app under a
+number that the owner has read. So a request belongs to one app and configuration, is never overwritten, and is
 answered by its number and the first digits of its hash.
 """
 
@@ -30,13 +30,13 @@ APPROVED = "NECTAR_SITE_APPROVED"
 """The variable by which the app sees that this program has asked: Flower's own would not."""
 
 AWAITS_OWNER = 102
-"""The code of a reply that says until when the owner's word is waited for: its node is asked again."""
+"""The code of a reply that states how long the site waits for its owner's approval: the server asks again."""
 
 RAISED = 2
 """Flower's own code for a ClientApp that raised."""
 
 APPROVE, REFUSE = "approve", "refuse"
-"""The owner's words."""
+"""The owner's possible answers."""
 
 DIGITS = 16
 """Hexadecimal digits of a hash that an owner types."""
@@ -59,7 +59,7 @@ class NotApproved(Exception):
 
 @dataclass(frozen=True)
 class Question:
-    """What a run asks, and the owner's word on that.
+    """A run that needs approval, and its owner's answer.
 
     Attributes
     ----------
@@ -68,14 +68,14 @@ class Question:
     digest : str
         Of app and configuration together.
     until : float
-        Until when the owner's word is waited for, in seconds since the epoch.
+        The deadline of the owner's answer, in seconds since the epoch.
     own : bool
-        Whether the bundle is the one that the Nectar installed here makes, or that the site has pinned: else what it
-        does need not be what its configuration says.
+        Whether the bundle is that of the installed Nectar, or the one that the site has pinned: otherwise the app need
+        not do what its configuration states.
     methods : tuple of str
-        The methods of the configuration; none if it could not be read here.
+        The methods of the configuration; empty if it could not be read.
     lines : tuple of str
-        All of it in words.
+        The description of the run for the owner.
     word : str
         ``approve``, ``refuse`` or nothing yet.
     """
@@ -180,7 +180,9 @@ def _question_of(place: Path, run: int, digest: str) -> Question | None:
     question = Question.read(path)
     if question is None or (question.run, question.digest) == (run, digest):
         return question
-    raise NotApproved(f"this site has another app or configuration as run {run}: nothing begins")
+    raise NotApproved(
+        f"this site has a different app or configuration as run {run}: it starts nothing"
+    )
 
 
 def listed(place: Path) -> list[str]:
@@ -194,10 +196,10 @@ def listed(place: Path) -> list[str]:
 
 def _folder(node: Mapping[str, Any]) -> Path:
     if node["approve"] not in ("ask", "list"):
-        raise NotApproved("this site's node config has an approve that is neither ask nor list")
+        raise NotApproved("in this site's node config approve is neither 'ask' nor 'list'")
     if not (state := str(node.get("state-dir", ""))).startswith("/"):
         raise NotApproved(
-            "this site's node config says approve and names no state-dir to keep it in"
+            "this site's node config sets approve, which needs state-dir, but lacks state-dir"
         )
     place = Path(state, FOLDER)
     try:
@@ -205,24 +207,24 @@ def _folder(node: Mapping[str, Any]) -> Path:
         place.mkdir(0o700, exist_ok=True)
     except OSError:
         raise NotApproved(
-            "this site cannot write what its owner is asked: nothing runs here"
+            "this site cannot save the request for its owner's approval, so it runs nothing"
         ) from None
     return place
 
 
 def _is_listed(place: Path, question: Question) -> bool:
-    """Return whether a run was approved ahead of time: by its digest, or by all its methods in an app that is known."""
+    """Return whether a run was approved in advance: by its digest, or by all its methods if the app is known."""
     words = {*listed(place)}
     by_method = question.own and question.methods and {*question.methods} <= words
     return question.digest in words or bool(by_method)
 
 
 def _asked(place: Path, question: Question, node: Mapping[str, Any], fresh: bool) -> Question:
-    """Return the question once it has the owner's word; NotApproved while it has none, and after the deadline."""
+    """Return the question once the owner has answered; NotApproved before that and after the deadline."""
     run, end = question.run, question.end
     only_listed = node["approve"] == "list"
     if fresh:
-        what = "is on no list of this site's" if only_listed else f"waits until {end}"
+        what = "is not on this site's list" if only_listed else f"waits until {end}"
         answer = f"nectar site approve {run} {question.digest[:DIGITS]} --state {place.parent}"
         lines = "\n  ".join([answer, *question.lines])
         print(f"nectar site: run {run} {what}:\n  {lines}", file=sys.stderr, flush=True)
@@ -231,13 +233,13 @@ def _asked(place: Path, question: Question, node: Mapping[str, Any], fresh: bool
             f"this site's owner has approved neither run {run}'s app and settings nor its method"
         )
     waits = NotApproved(
-        f"this site waits for its owner's word on run {run} until {end}", AWAITS_OWNER
+        f"this site waits for its owner to approve run {run} until {end}", AWAITS_OWNER
     )
     held = time.time() + (0.0 if fresh else _HOLD)  # the server learns it at once
     while not question.word:
         if time.time() > question.until:
             raise NotApproved(
-                f"this site's owner gave no word on run {run} by {end}: submit it again"
+                f"this site's owner did not approve run {run} by {end}: submit it again"
             )
         if time.time() > held:
             raise waits
@@ -254,7 +256,7 @@ def _worked_out(
     node: Mapping[str, Any],
     pinned: bool,
 ) -> Question:
-    """Have the installed Nectar work a run out; where it cannot, the question says so and no list of methods helps."""
+    """Return the question with the installed Nectar's description of the run, or with the reason why it has none."""
     given = {
         "app": hashlib.sha256(app).hexdigest(),
         "pinned": pinned,
@@ -274,7 +276,7 @@ def _worked_out(
         found = json.loads(done.stdout)
         own, methods, lines = found["own"] is True, [*found["methods"]], [*found["lines"]]
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
-        reason = f"the Nectar installed here could not work out what it would send ({type(error).__name__})"
+        reason = f"the installed Nectar could not determine what the run would send ({type(error).__name__})"
         own, methods, lines = False, [], [reason]
     lines.append(f"hash      {digest}")
     return Question(run, digest, time.time() + seconds, own, (*methods,), (*lines,))

@@ -1,4 +1,4 @@
-"""What a fork does: Flower's own `flwr-clientapp`, with the run's end noticed and, where a site pins, only its app.
+"""The program of a fork: Flower's `flwr-clientapp`, which also stops when its run ends and runs only a pinned app.
 
 And what asks for a fork: Flower's own `flower-superexec`, with an executor that starts no program for a ClientApp.
 
@@ -87,7 +87,7 @@ def pinned(content: bytes, folder: Path) -> Pin:
 
 @dataclass(frozen=True)
 class Fleet:
-    """How the site's node speaks to its SuperLink, at HOST:PORT, with the site's key."""
+    """How the site's node connects to its SuperLink, at HOST:PORT, with the site's key."""
 
     address: str
     certificates: str | None  #: path to the authority's; None for the system's
@@ -117,7 +117,11 @@ def fleet_of(words: Sequence[str]) -> Fleet | None:
     try:
         content = Path(options.auth_supernode_private_key).expanduser().read_bytes()
         key = load_ssh_private_key(content, None)
-    except (OSError, ValueError, UnsupportedAlgorithm):  # the SuperNode says what is wrong with it
+    except (
+        OSError,
+        ValueError,
+        UnsupportedAlgorithm,
+    ):  # the SuperNode reports what is wrong with it
         return None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         return None
@@ -134,7 +138,7 @@ def preload(pin: Pin | None) -> None:
 
 
 def run(pin: Pin | None, fleet: Fleet | None) -> None:
-    """Be `flwr-clientapp`; ends as that does, by SystemExit."""
+    """Run `flwr-clientapp`, which ends by SystemExit."""
     # a fresh process would draw this state again; torch's is fixed, and Python sees to its own
     importlib.import_module("numpy").random.seed()
     if pin is not None:
@@ -165,7 +169,7 @@ def _use(pin: Pin) -> None:
 
     def reviewed(fab: bytes, **options: object) -> Path:
         if hashlib.sha256(fab).hexdigest() != pin.total:
-            raise PermissionError(f"this site runs the app {pin.total[:16]} and no other")
+            raise PermissionError(f"this site runs only the app {pin.total[:16]}")
         return pin.folder
 
     _replace(process, "install_from_fab", reviewed)
@@ -217,7 +221,7 @@ def give_up(
     client: Any,
     message: Message | None,
     context: Any,
-    sentence: str = "the run is over: this site computes no further for it",
+    sentence: str = "the run has ended, so this site stops computing for it",
     code: int = approval.RAISED,
 ) -> None:
     """End this process in the middle of its work; with a reply where the SuperNode waits for one."""
@@ -239,7 +243,7 @@ IDLE = 300.0
 
 
 def superexec() -> None:
-    """Be `flower-superexec`, with an executor that Flower's chooser does not know."""
+    """Run `flower-superexec` with the `ForkExecutor`."""
     only = json.loads(os.environ[zygote.SITE])["only"]
     executor = ForkExecutor(zygote.command(), only=only)
     _replace(superexec_loop, "get_executor", lambda *_, **__: executor)
@@ -263,7 +267,7 @@ class ForkExecutor(SubprocessExecutor):
         """Write the words of a ClientApp to the zygote."""
         if spec.task_type != TaskType.CLIENT_APP:
             if self._only:
-                return LaunchResult.failed("this site starts ClientApps and nothing else")
+                return LaunchResult.failed("this site starts only ClientApps")
             return super().launch(spec)
         line = json.dumps(_words(spec)).encode() + b"\n"
         try:

@@ -1,4 +1,4 @@
-"""What Flower does not report to a site: that its server does not know its key, or no longer does.
+"""Reports what Flower does not: that the server does not know the site's key, or no longer does.
 
 Flower's SuperNode ends with the same words where the key is not registered and where its own predecessor still counts
 as online, which passes within a minute. A question to the server distinguishes the two.
@@ -19,12 +19,12 @@ from nectar.operate.doctor.keys import is_registered
 from nectar.operate.keys.authority import fingerprint
 
 MARK = "turned-away"
-"""The file in the program's folder by which `nectar-healthy` sees that this site was turned away."""
+"""The file in the program's folder that tells `nectar-healthy` that the server does not know the site's key."""
 
 #: seconds in which a key may still be registered, and between two questions
 _PATIENCE, _PAUSE = 120.0, 10.0
 
-#: what a supervisor starts again, and what it does not
+#: exit codes with which a supervisor does and does not restart the site
 _AGAIN, _OUT = 1, 0
 
 
@@ -34,12 +34,12 @@ def exit_code(
     folder: Path,
     ask: Callable[[Connection, ec.EllipticCurvePrivateKey], bool | None] = is_registered,
 ) -> int:
-    """Return with what the program ends, and say why where the server does not know the site's key.
+    """Return the program's exit code, and print the reason if the server does not know the site's key.
 
     Parameters
     ----------
     code : int
-        With what the SuperNode ended: 0 where it was online before.
+        The SuperNode's exit code: 0 if it was online before.
     ask : callable
         Whether the server knows the key; None if that is not known.
     """
@@ -48,10 +48,10 @@ def exit_code(
     if ask(server, fleet.key) is not False:
         return code
     (folder / MARK).touch()
-    again = "" if code == 0 else f"; it is asked for {_PATIENCE:.0f} s more, then this site stops"
+    again = "" if code == 0 else f"; this site retries for {_PATIENCE:.0f} s, then it stops"
     _say(
-        f"the server {fleet.address} does not know this site's key ({fingerprint(fleet.key.public_key())}), or no "
-        f"longer does: the operator registers it, or, if it was unregistered, that of a new pair{again}"
+        f"the server {fleet.address} does not know this site's key ({fingerprint(fleet.key.public_key())}). "
+        f"The operator must register it; if it was unregistered, make and register a new key pair{again}"
     )
     end = time.monotonic() + (_PATIENCE if code else 0.0)
     while time.monotonic() < end:

@@ -41,12 +41,12 @@ def command() -> list[str]:
 
 
 def isolation() -> str:
-    """Return Python's option: where an app is pinned it is all that runs, also against PYTHONPATH."""
+    """Return Python's option: with a pinned app the one that ignores PYTHONPATH."""
     return "-I" if sys.flags.isolated else "-P"
 
 
 def main() -> None:
-    """Be that process."""
+    """Run the zygote."""
     processes.end_with(int(sys.argv[1]), signal.SIGTERM)
     site = json.loads(os.environ.pop(SITE))
     folder = Path(tempfile.mkdtemp(dir=site["folder"]))
@@ -83,13 +83,13 @@ def serve(prepare: Callable[[], ClientApp]) -> None:
         for line in lines:
             if os.fork() == 0:
                 _be_client_app(client_app, own, json.loads(line))
-    _say(f"process {own} ends, as no message waits; the next one starts another")
+    _say(f"process {own} exits, as no message waits; the next message starts another")
     with suppress(ChildProcessError):
         os.wait()  # for all of them, as they are ignored
 
 
 def _be_client_app(client_app: ClientApp, parent: int, words: list[str]) -> NoReturn:
-    """Be a ClientApp, and end without the interpreter's clean-up of all that was imported."""
+    """Run a ClientApp, and exit without the interpreter's clean-up."""
     try:
         processes.end_with(parent, signal.SIGTERM)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -1,1 +1,1 @@
-"""What can be known to go wrong before a federation is started, at the operator's and at a site."""
+"""Checks before a federation starts, on the operator's machine and at a site."""

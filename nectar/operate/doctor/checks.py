@@ -1,4 +1,4 @@
-"""What `nectar doctor` looks at, and what a check finds: a level and a sentence each."""
+"""The subjects of `nectar doctor` and the results of its checks: a level and a sentence each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Level = Literal["ok", "warn", "fail"]
 
 
 class Check(NamedTuple):
-    """What a check found: its subject, its level, and unless all is well how to fix it."""
+    """The result of a check: its subject, its level, and a text that explains how to fix a problem."""
 
     about: str
     level: Level
@@ -30,7 +30,7 @@ class DoctorTarget:
     config : Config
         The run to come; at a site, as the site carries it out.
     run_config : mapping
-        The same as it is submitted.
+        The same settings as submitted.
     server : str or None
         The connection, by name or address.
     node : mapping

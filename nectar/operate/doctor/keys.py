@@ -1,4 +1,4 @@
-"""The keys on this machine: whether they are valid, fit the server and the sites' names, and are registered."""
+"""Checks of this machine's keys: validity, match with the server and the sites' names, registration."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NO_INTERVAL, _UNKNOWN = 2003, 2004
 
 
 def keys(target: DoctorTarget, host: str | None = None) -> Found:
-    """Look at the directory of keys; the server's certificate must be valid for ``host``.
+    """Check the directory of keys; the server's certificate must be valid for ``host``.
 
     A site needs only its own key and ``ca.crt``.
     """
@@ -46,7 +46,7 @@ def keys(target: DoctorTarget, host: str | None = None) -> Found:
         yield "ok", f"{', '.join(files)}: permissions, dates and key pairs are right"
     for name in ("ca.key", "server.key"):
         if target.site and (directory / name).exists():
-            yield "warn", f"{directory / name} does not belong at a site: delete it here"
+            yield "warn", f"{directory / name} does not belong on a site's machine: delete it"
     certificate = directory / "server.pem"
     if host is None or not certificate.is_file():
         return
@@ -68,7 +68,7 @@ def _same(name: str, host: str) -> bool:
 
 
 def names(target: DoctorTarget) -> Found:
-    """Warn of sites that no key is named after: the server leaves out a node that bears another name than its key.
+    """Warn of sites without a key of their name: the server leaves out a node whose name is not its key's.
 
     The names are the site's own or, at the operator's, those in the newest record of a federation.
     """
@@ -80,9 +80,9 @@ def names(target: DoctorTarget) -> Found:
     if odd:
         yield (
             "warn",
-            f"{whose} has the sites {', '.join(odd)}, and the keys are called {', '.join(sorted(known))}: a node that "
-            "bears another name than its key was registered with is left out; set site='NAME' in its node config to "
-            "the key's name, or register a key of the site's",
+            f"{whose} has the sites {', '.join(odd)}, but the keys are named {', '.join(sorted(known))}: a node whose "
+            "name differs from that of its registered key is left out; set site='NAME' in its node config to "
+            "the key's name, or register a key with the site's name",
         )
 
 
@@ -91,9 +91,9 @@ def _called(target: DoctorTarget) -> tuple[str, list[str]]:
         return "the node config", [str(target.node["site"])] if "site" in target.node else []
     for record in sorted(target.config.output_dir.glob("*/partition.json"), reverse=True):
         try:
-            told = json.loads((record.parent / "provenance.json").read_text(encoding="utf-8"))
+            provenance = json.loads((record.parent / "provenance.json").read_text(encoding="utf-8"))
             sites = [*json.loads(record.read_text(encoding="utf-8"))["sites"]]
-            if told["engine"] == SUPERLINK:
+            if provenance["engine"] == SUPERLINK:
                 return f"the record {record.parent.name}", sites
         except (OSError, ValueError, KeyError, TypeError):
             continue  # commands that read that record report it
@@ -101,9 +101,9 @@ def _called(target: DoctorTarget) -> tuple[str, list[str]]:
 
 
 def registration(target: DoctorTarget, connection: Connection) -> Found:
-    """Ask whether a site's keys, ``key`` or pairs in ``nodes``, are registered; nothing changes at the SuperLink by it.
+    """Check whether a site's keys, ``key`` or pairs in ``nodes``, are registered, without a change at the SuperLink.
 
-    What is asked is a SuperNode's first call, for a heartbeat every 0 seconds: Flower looks the key up, refuses the
+    Sends a SuperNode's first call, for a heartbeat every 0 seconds: Flower looks the key up, refuses the
     interval, and does nothing more, so that a SuperNode that is online with the key stays so.
     """
     directory = target.keys
@@ -118,18 +118,18 @@ def registration(target: DoctorTarget, connection: Connection) -> Found:
             yield "fail", str(error)
             continue
         answer = _ask(connection, key)
-        told, public = _known(answer.body), fingerprint(key.public_key())
-        if told:
+        registered, public = _known(answer.body), fingerprint(key.public_key())
+        if registered:
             yield "ok", f"{path.name} is registered at the server ({public})"
-        elif told is False:
+        elif registered is False:
             yield (
                 "fail",
-                f"{path} ({public}) is not registered at the server, or no longer: the operator registers its public "
-                "half with `nectar keys register`; an unregistered key is never accepted again: make a new pair "
+                f"{path} ({public}) is not registered at the server: the operator must register its public "
+                "key with `nectar keys register`; an unregistered key is never accepted again: make a new pair "
                 "then",
             )
         elif answer.status == 401:
-            hint = "is this machine's clock right, to some seconds?"
+            hint = "is this machine's clock correct to within seconds?"
             yield "fail", f"the server rejects the signature of {path} (401): {hint}"
         else:
             yield (
@@ -154,7 +154,7 @@ def _known(body: str) -> bool | None:
 
 
 def _ask(connection: Connection, key: ec.EllipticCurvePrivateKey) -> Answer:
-    """Ask as a SuperNode does with its signature."""
+    """Send a request signed as by a SuperNode."""
     public = key.public_key().public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )

@@ -1,4 +1,4 @@
-"""The way to the server: name, port, TLS, what answers, the clock."""
+"""Checks of the connection to the server: name, port, TLS, the service that answers, the clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nectar.operate.doctor.machine import flowers_taken, minor
 _SECONDS = 10.0
 
 PROTOBUF = "application/protobuf"
-"""What Flower takes its calls in."""
+"""The content type of Flower's calls."""
 
 #: Flower refuses what was signed 5 s or more ahead of the SuperLink's clock, or 305 s behind. A Date has whole seconds.
 _AHEAD_FAILS, _BEHIND_FAILS = 3.0, 295.0
@@ -25,7 +25,7 @@ _AHEAD_WARNS, _BEHIND_WARNS = 2.0, 30.0
 
 
 def link(connection: Connection, *, site: bool) -> Iterator[Check]:
-    """Look at the connection, from the wire up; steps that depend on a failed one are skipped.
+    """Check the connection from the lowest layer up; steps that depend on a failed one are skipped.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def _certificate(secure: ssl.SSLSocket, connection: Connection) -> tuple[Level, 
     days = (end - datetime.now(UTC)).days
     text = f"{secure.version()}, a certificate for {connection.host} until {end:%Y-%m-%d}"
     if days < 30:
-        return "warn", f"{text}, {days} days: the operator makes a new one before"
+        return "warn", f"{text}, {days} days: the operator should make a new one before that"
     return "ok", text
 
 
@@ -89,23 +89,23 @@ def _tls_sentence(error: ssl.SSLError, connection: Connection) -> str:
             )
         trusted = connection.root_certificates or "what this system trusts"
         return f"{reason}: the server's authority is not {trusted}: ask the operator for ca.crt"
-    return f"no TLS there ({error.reason or error}): does the server run without it, or is the port another's?"
+    return f"no TLS there ({error.reason or error}): does the server run without it, or is the port another service's?"
 
 
 def _health(answer: Answer) -> tuple[Level, str]:
     if answer.status == 200:
         return "ok", "the SuperLink answers"
-    who = "this is the sites' proxy or no SuperLink; the operator needs the SuperLink"
+    who = "this is the sites' proxy or not a SuperLink; the operator needs the SuperLink"
     return "fail", f"/health answers {answer.status}: {who}"
 
 
 def _fleet(answer: Answer) -> tuple[Level, str]:
     if answer.status == 401:
-        return "ok", "the SuperLink answers sites here"
+        return "ok", "the SuperLink answers sites at this address"
     if answer.status in (502, 503, 504):
         lacks = f"a proxy answers, but cannot reach the SuperLink ({answer.status})"
         return "fail", f"{lacks}: the operator checks whether it is up"
-    lacks = f"no SuperLink answers sites here ({answer.status})"
+    lacks = f"no SuperLink answers sites at this address ({answer.status})"
     return "fail", f"{lacks}: is the address that of the sites' proxy?"
 
 
@@ -121,7 +121,7 @@ def _clock(answer: Answer) -> tuple[Level, str]:
     text = f"{abs(ahead):.0f} s {way} the server's: set both by NTP"
     if -_BEHIND_FAILS <= ahead <= _AHEAD_FAILS:
         return "warn", text
-    return "fail", f"{text}; Flower refuses what is signed at another time"
+    return "fail", f"{text}; Flower refuses messages signed at another time"
 
 
 def _version(answer: Answer) -> tuple[Level, str]:
@@ -129,14 +129,14 @@ def _version(answer: Answer) -> tuple[Level, str]:
     try:
         found = str(json.loads(answer.body)["info"]["version"])
     except (ValueError, KeyError, TypeError):
-        return "ok", f"not known from here; it has to be {wanted}"
+        return "ok", f"unknown at this machine; it must be {wanted}"
     if minor(found) not in flowers_taken():
-        return "fail", f"{found}, and every machine of a federation needs {wanted}"
+        return "fail", f"{found}, but every machine of a federation needs {wanted}"
     return "ok", found
 
 
 def _control(answer: Answer, site: bool) -> tuple[Level, str]:
-    # Flower refuses the content type with a code of its own; a proxy that is shut knows none.
+    # Flower refuses the content type with a special code; a closed proxy does not.
     reached = answer.status == 200 or '"code"' in answer.body
     if site and reached:
         return (
@@ -145,8 +145,8 @@ def _control(answer: Answer, site: bool) -> tuple[Level, str]:
             "/v1/fleet/ alone",
         )
     if site:
-        return "ok", "cannot be reached from here, as it should be"
+        return "ok", "cannot be reached from this machine, as intended"
     if reached:
-        return "ok", "can be reached: runs can be submitted from here"
+        return "ok", "can be reached: this machine can submit runs"
     hint = "submit from the operator's own network"
-    return "fail", f"cannot be reached from here ({answer.status}): {hint}"
+    return "fail", f"cannot be reached from this machine ({answer.status}): {hint}"

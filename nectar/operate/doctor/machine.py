@@ -1,4 +1,4 @@
-"""The machine itself: versions, its device, room on its disks, a site's ledger, the images."""
+"""Checks of the machine: versions, its device, disk space, a site's ledger, the images."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _ROOM_FAILS, _ROOM_WARNS = 100_000_000, 2_000_000_000
 
 
 def python(target: DoctorTarget) -> Found:
-    """Look at the version of Python."""
+    """Check the version of Python."""
     version, (lowest, above) = platform.python_version(), _PYTHON
     if lowest <= sys.version_info[:2] < above:
         yield "ok", version
@@ -54,13 +54,13 @@ def python(target: DoctorTarget) -> Found:
 
 
 def secret_sum(target: DoctorTarget) -> Found:
-    """Say what the run's secret sum withstands, where it has one."""
+    """State what the run's secret sum tolerates, if it has one."""
     if target.config.secret:
         yield "ok", stated(target.config.federation)
 
 
 def flower(target: DoctorTarget) -> Found:
-    """Look at the version of Flower; those that Nectar takes work with each other."""
+    """Check the version of Flower; the supported ones work with each other."""
     found = metadata.version("flwr")
     wanted = flowers_taken()
     if minor(found) in wanted:
@@ -106,13 +106,13 @@ def device(target: DoctorTarget) -> Found:
     have = available_cores()
     where = torch.cuda.get_device_name(found) if found.type == "cuda" else platform.machine()
     text = f"{found} ({where}), {precision}, {cores} of {have} cores"
-    # only of x86 is it known that instructions which make bfloat16 pay are not there
-    told: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
+    # only on x86 can missing instructions for bfloat16 be detected
+    capabilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
     if total != 8**3:
         yield "fail", f"{found} computes wrongly: choose cpu"
     elif cores > have:
-        yield "warn", f"{text}: more threads than cores only cost time; set fewer"
-    elif precision == "bfloat16" and found.type == "cpu" and not told.get("amx_bf16", True):
+        yield "warn", f"{text}: more threads than cores only slow it down; set fewer"
+    elif precision == "bfloat16" and found.type == "cpu" and not capabilities.get("amx_bf16", True):
         advice = "measured slower than float32 where a CPU lacks AMX, as this one does; try float32"
         yield "warn", f"{text}: {advice}"
     else:
@@ -120,21 +120,21 @@ def device(target: DoctorTarget) -> Found:
 
 
 def records(target: DoctorTarget) -> Found:
-    """Look whether records can be written; with a SuperLink on another machine they are written there."""
+    """Check whether records can be written; if the SuperLink is on another machine, they are written there."""
     if target.site:
         return
-    here = True
+    local = True
     if target.server is not None:
         with suppress(LaunchError):  # the check of the connection reports it
-            here = connect(target.server, target.ca, insecure=target.insecure).is_local
-    if here:
+            local = connect(target.server, target.ca, insecure=target.insecure).is_local
+    if local:
         yield from room(target.config.output_dir)
     else:
         yield "ok", "not checked: the ServerApp writes them on the SuperLink's machine"
 
 
 def room(directory: Path | None) -> Found:
-    """Look whether a directory can be written, or made, and how much room there is."""
+    """Check whether a directory can be written, or made, and how much space is free."""
     if directory is None:
         return
     there = directory
@@ -142,14 +142,14 @@ def room(directory: Path | None) -> Found:
         while not there.exists() and there != there.parent:
             there = there.parent
         if not there.is_dir():
-            yield "fail", f"{there} is not a directory: name another place"
+            yield "fail", f"{there} is not a directory: choose another one"
             return
         with tempfile.NamedTemporaryFile(dir=there, prefix=".nectar-doctor-") as file:
             file.write(b"x")
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        hint = "let its owner be the user that runs this, or name another"
+        hint = "change its owner to the user that runs Nectar, or choose another one"
         yield "fail", f"{directory} cannot be written ({error.strerror}): {hint}"
         return
     free = shutil.disk_usage(there).free
@@ -159,11 +159,11 @@ def room(directory: Path | None) -> Found:
     elif free < _ROOM_WARNS:
         yield "warn", f"{text}: little for checkpoints and pictures"
     else:
-        yield "ok", text if directory.exists() else f"{text} (it is made when needed)"
+        yield "ok", text if directory.exists() else f"{text} (made when needed)"
 
 
 def ledger(target: DoctorTarget) -> Found:
-    """Look whether a site's privacy ledger can be relied on, and report what was spent.
+    """Verify a site's privacy ledger, and report what was spent.
 
     The node config's delta and budget hold where it names them, else the run's delta.
     """
@@ -173,12 +173,12 @@ def ledger(target: DoctorTarget) -> Found:
     budget = _number(target.node.get("privacy-epsilon"))
     lines = Ledger(target.state).read()
     if lines.head == LedgerTip():
-        yield "ok", "nothing was released with noise: the ledger is empty"
+        yield "ok", "the ledger is empty: nothing was released with noise"
         return
     spent = epsilon(lines.events, delta).value
     message = f"{lines.head.length} charges, epsilon {spent:.3g} at delta {delta:g}"
     if budget is not None and spent > budget:
-        yield "warn", f"{message}, beyond the budget of {budget:g}: nothing is left"
+        yield "warn", f"{message}, over the budget of {budget:g}"
     else:
         yield "ok", f"{message}; `nectar privacy {target.state}` lists them"
 
@@ -191,7 +191,7 @@ def _number(given: object, below: float = math.inf) -> float | None:
 
 
 def data(target: DoctorTarget) -> Found:
-    """Look whether a site's own folder, or the data set that all share, can be read; nothing is fetched or written.
+    """Check that a site's data folder, or the shared data set, can be read; downloads and writes nothing.
 
     Data that only a server elsewhere needs are no failure.
     """
@@ -205,12 +205,12 @@ def data(target: DoctorTarget) -> Found:
     try:
         yield _shared(config)
     except NectarError as error:
-        hint = "; it is the server that needs it, on its own machine" if elsewhere else ""
+        hint = "; only the server's machine needs it" if elsewhere else ""
         yield "warn" if elsewhere else "fail", f"{error}{hint}"
 
 
 def _folder(config: Config, path: Path) -> tuple[Level, str]:
-    """Read a site's own folder of images, or table, as the site itself would."""
+    """Read a site's folder of images, or its table, as the site would."""
     dataset, counts = _held(config, path)
     text = f"{path}: {len(dataset.train):,} {dataset.info.unit} ({_named(counts)})"
     return _with_skipped(text, dataset, "nectar data --folder")
@@ -264,15 +264,17 @@ def _table(path: Path) -> tuple[Level, str]:
 
 
 def _shared(config: Config) -> tuple[Level, str]:
-    if kind_of(config.dataset) and not config.data.file:  # neither imported nor fetched here
+    if (
+        kind_of(config.dataset) and not config.data.file
+    ):  # neither imported nor downloaded by a check
         return (
             "ok",
-            f"{config.dataset}: `nectar data dataset={config.dataset}` reads it once and says what it holds",
+            f"{config.dataset}: `nectar data dataset={config.dataset}` reads and describes it",
         )
     if kind_of(config.dataset):
         if not os.access(config.data.file, os.R_OK):
-            raise DataError(f"{config.data.file} is not there or cannot be read")
-        return "ok", f"{config.data.file}: `nectar data data.file=...` says what it holds"
+            raise DataError(f"{config.data.file} does not exist or cannot be read")
+        return "ok", f"{config.data.file}: `nectar data data.file=...` describes it"
     with tempfile.TemporaryDirectory() as keep, quiet():
         learned, tested, dataset = _read(config, Path(keep))
     where = "" if config.dataset == "digits" else f" below {config.data_dir}"
@@ -282,7 +284,7 @@ def _shared(config: Config) -> tuple[Level, str]:
 
 
 def _read(config: Config, keep: Path) -> tuple[int, int, Dataset | None]:
-    """Return how many images there are to learn from and to test; what a run would write goes to ``keep``."""
+    """Return the numbers of training and test images; files that a run would write go to ``keep``."""
     data_dir = config.data_dir.expanduser().resolve()
     source = SOURCES.get(config.dataset)
     if source is None:
@@ -314,7 +316,7 @@ def _with_skipped(text: str, dataset: Dataset | None, command: str) -> tuple[Lev
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep what a data set logs as it is read out of the list of checks."""
+    """Keep a data set's log lines out of the list of checks."""
     logger = logging.getLogger("flwr")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

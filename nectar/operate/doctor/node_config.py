@@ -1,4 +1,4 @@
-"""A site's node config, compared with the run to come as the site itself does at the roll call."""
+"""Check of a site's node config against the planned run, as the site does at the roll call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flwr.app import Context, RecordDict
 from common.config.resolved import Config
 from common.division import Division
 from common.errors import DataError, FederationError, NectarError
-from nectar.arguments import here
+from nectar.arguments import local_path
 from nectar.operate.doctor.checks import Check, DoctorTarget
 from nectar.operate.doctor.machine import quiet
 
@@ -31,7 +31,7 @@ Node = Mapping[str, Any]
 
 
 def read(text: str) -> Node:
-    """Read what a SuperNode is given as ``--node-config``: keys and TOML's values, or the path of a .toml file.
+    """Read a SuperNode's ``--node-config``: keys and TOML values, or the path of a .toml file.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def held_against(node: Node, run_config: Mapping[str, str | int | float | bool])
     """
     if "simulated" in node:
         raise FederationError(
-            "the node config says simulated, which is not an owner's key: such a node refuses nothing, leave it out"
+            "the node config says simulated, which is for simulations and disables the owner's limits: leave it out"
         )
     site = importlib.import_module(_SITE)
     context = _context(node, run_config)
@@ -98,7 +98,7 @@ def _context(node: Node, run_config: Mapping[str, str | int | float | bool]) -> 
 
 
 def look(text: str, target: DoctorTarget) -> tuple[Check, DoctorTarget]:
-    """Return what was found of the node config ``text``, and the target as far as it could be read.
+    """Return the result of checking the node config ``text``, and the target with what could be read of it.
 
     Its configuration is then the run as the site carries it out; data and state directory are looked at where nothing
     else was named.
@@ -106,7 +106,7 @@ def look(text: str, target: DoctorTarget) -> tuple[Check, DoctorTarget]:
     try:
         node = read(text)
         places = {"data": node.get("data"), "state": node.get("state-dir")}
-        stated = {key: here(str(place)) for key, place in places.items() if place}
+        stated = {key: local_path(str(place)) for key, place in places.items() if place}
         target = replace(
             target,
             node=node,
@@ -116,5 +116,5 @@ def look(text: str, target: DoctorTarget) -> tuple[Check, DoctorTarget]:
         target = replace(target, config=held_against(node, target.run_config))
     except NectarError as error:
         return Check("node config", "fail", str(error)), target
-    found = f"{', '.join(node)}: read as the site reads them, allows this run"
+    found = f"{', '.join(node)}: as the site reads them; this run is allowed"
     return Check("node config", "ok", found), target

@@ -1,1 +1,1 @@
-"""The keys of a federation: its authority, the server's certificate, the sites' pairs, and who is registered."""
+"""The keys of a federation: its authority, the server's certificate, the sites' key pairs, and their registration."""

@@ -1,4 +1,4 @@
-"""The federation's own authority, and the certificate that it gives the server."""
+"""The federation's certificate authority, the server's certificate, and the sites' key pairs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _HOST_NAME = re.compile(rf"(?=.{{1,253}}$){_LABEL}(?:\.{_LABEL})*")
 
 
 def make_authority(directory: Path, days: int = CA_DAYS) -> x509.Certificate:
-    """Write ``ca.key``, the operator's alone, and ``ca.crt`` for every site; KeysError if there or not writable."""
+    """Write ``ca.key`` for the operator and ``ca.crt`` for every site; KeysError if they exist or cannot be written."""
     key_file, certificate_file = directory / "ca.key", directory / "ca.crt"
     refuse_existing(key_file, certificate_file)
     make_directory(directory)
@@ -102,7 +102,7 @@ def authority(directory: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certifi
     key = read_private(directory / "ca.key", PEM)
     certificate = read_certificate(directory / "ca.crt")
     if key.public_key() != certificate.public_key():
-        raise KeysError(f"{directory / 'ca.key'} and {directory / 'ca.crt'} do not belong together")
+        raise KeysError(f"{directory / 'ca.key'} and {directory / 'ca.crt'} do not match")
     if certificate.not_valid_after_utc <= _now():
         raise KeysError(
             f"{directory / 'ca.crt'} expired on {certificate.not_valid_after_utc:%Y-%m-%d}: make a new authority in "
@@ -118,7 +118,7 @@ def _builder(
     days: int,
     ca: x509.Certificate | None = None,
 ) -> x509.CertificateBuilder:
-    """Return what is common to the authority's certificate and, where there is a ``ca``, the server's."""
+    """Return the common parts of the authority's certificate and, given ``ca``, the server's."""
     now, is_ca = _now(), ca is None
     end = now + datetime.timedelta(days=days)
     usage = x509.KeyUsage(
@@ -158,7 +158,7 @@ def _general_name(host: str) -> x509.GeneralName:
             "https:// and without a port"
         )
     if re.fullmatch(r"[0-9.]+", host):
-        raise KeysError(f"{host} is not an address: four numbers from 0 to 255 make one")
+        raise KeysError(f"{host} is not an address: write four numbers from 0 to 255")
     return x509.DNSName(host)
 
 
@@ -195,7 +195,7 @@ class KeysError(NectarError):
 
 
 def make_directory(directory: Path) -> None:
-    """Make ``directory`` for its user alone, unless it is there already; KeysError if it cannot be made."""
+    """Make ``directory``, accessible only to its user, unless it exists; KeysError if it cannot be made."""
     try:
         # Whoever may write to a directory above may put another one in its place.
         for above in reversed(directory.parents):
@@ -203,12 +203,12 @@ def make_directory(directory: Path) -> None:
         directory.mkdir(mode=DIRECTORY, exist_ok=True)
     except OSError as error:
         raise KeysError(
-            f"the directory {directory} cannot be made ({error.strerror}): name one of your own"
+            f"the directory {directory} cannot be made ({error.strerror}): choose one that you can write to"
         ) from None
 
 
 def refuse_existing(*paths: Path) -> None:
-    """Refuse, before any work, what would have to be written over; KeysError naming the first file that is there."""
+    """Raise KeysError, before any work, if a file exists, naming the first one."""
     for path in paths:
         if os.path.lexists(path):
             raise _exists(path)
@@ -258,7 +258,7 @@ def _write(path: Path, content: bytes, mode: int) -> None:
 
 
 def _is_same(path: Path, temporary: Path) -> bool:
-    """Return whether both names are of one file, which is then ours."""
+    """Return whether both names refer to one file, which is then ours."""
     try:
         return path.samefile(temporary)
     except OSError:
@@ -277,7 +277,7 @@ def read(path: Path) -> bytes:
 
 def _exists(path: Path) -> KeysError:
     return KeysError(
-        f"{path} is there already, and no key is ever written over: move it away to make a new one"
+        f"{path} exists, and keys are never overwritten: move it away to make a new one"
     )
 
 
@@ -303,7 +303,7 @@ _CURVES = ("secp256r1", "secp384r1", "secp521r1")
 
 
 def make_nodes(directory: Path, sites: Sequence[str]) -> list[Path]:
-    """Write a pair a site, ``nodes/SITE`` and ``nodes/SITE.pub`` by its slug, in OpenSSH's forms; return the latter.
+    """Write each site's key pair, ``nodes/SITE`` and ``nodes/SITE.pub``, in OpenSSH format; return the public files.
 
     A pair takes nothing from the authority, so a site can make its own and send the public half alone.
 
@@ -331,7 +331,7 @@ def make_nodes(directory: Path, sites: Sequence[str]) -> list[Path]:
 
 
 def read_public(path: Path) -> ec.EllipticCurvePublicKey:
-    """Return the public half in an OpenSSH file; KeysError if it holds another thing, naming a private key so."""
+    """Return the public key in an OpenSSH file; KeysError if it holds anything else, such as a private key."""
     content = read(path)
     if b"PRIVATE KEY" in content:
         raise KeysError(
@@ -340,10 +340,10 @@ def read_public(path: Path) -> ec.EllipticCurvePublicKey:
     try:
         key = serialization.load_ssh_public_key(content)
     except (ValueError, UnsupportedAlgorithm):
-        raise KeysError(f"{path} is not a public key of OpenSSH's form") from None
+        raise KeysError(f"{path} is not a public key in OpenSSH format") from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name not in _CURVES:
         raise KeysError(
-            f"{path} is of a kind that Flower does not take: make the pair with `nectar keys node`"
+            f"{path} has a type that Flower does not support: make the key pair with `nectar keys node`"
         )
     return key
 
@@ -360,11 +360,11 @@ def read_private(path: Path, form: str = OPENSSH) -> ec.EllipticCurvePrivateKey:
         key = _LOADERS[form](read(path), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise KeysError(
-            f"{path} is not a private key of {form}'s form without a passphrase"
+            f"{path} is not a private key in {form} format without a passphrase"
         ) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise KeysError(
-            f"{path} is of a kind that Flower does not take: make one with `nectar keys`"
+            f"{path} has a type that Flower does not support: make one with `nectar keys`"
         )
     return key
 
@@ -385,7 +385,7 @@ def pem_fingerprint(public_key: bytes | None) -> str:
 
 
 def public_halves(directory: Path) -> list[Path]:
-    """Return the sites' public halves of a directory of keys, or of a folder of such files as they came by mail."""
+    """Return the sites' public keys in a directory of keys, or in a folder of received .pub files."""
     for folder in (directory / FOLDER, directory):
         if found := sorted(folder.glob(f"*{SUFFIX}")):
             return found
@@ -393,7 +393,7 @@ def public_halves(directory: Path) -> list[Path]:
 
 
 def key_files(directory: Path) -> list[Path]:
-    """Return the sites' files of a directory of keys, both halves."""
+    """Return the sites' key files in a directory of keys, private and public."""
     found = sorted((directory / FOLDER).glob("[A-Za-z0-9]*"))
     return [path for path in found if path.is_file() and not path.name.endswith(_NOTE)]
 
@@ -402,7 +402,7 @@ def _checked(site: str) -> str:
     name = site_slug(site_name({"site": site}))
     if name.endswith((SUFFIX, _NOTE)):
         raise KeysError(
-            f"the site name {name!r} ends as a file of keys does ({SUFFIX}, {_NOTE}): choose another"
+            f"the site name {name!r} ends like a key file ({SUFFIX}, {_NOTE}): choose another"
         )
     return name
 

@@ -1,4 +1,4 @@
-"""Revoked sites stay revoked when a SuperLink's older database is put back.
+"""Keeps revoked sites revoked after a SuperLink's older database is restored.
 
 An older database has sites registered that were unregistered since it was copied. They are unregistered again before a
 SuperLink opens it. Flower keeps its runs and nodes in SQLite's WAL mode and does not checkpoint it at its end: all of
@@ -42,8 +42,8 @@ def enforce(database: Path, listed: Path | None, replaced: Path | None) -> list[
         _require_closed(connection, database)
         if listed is not None and not listed.exists():
             raise KeysError(
-                f"there is no list of revocations {listed}: a site that was unregistered since the backup would be a "
-                "member again. Put your copy of the list there, or say none if there was none"
+                f"{listed} does not exist: without it, sites unregistered since the backup would be registered "
+                "again. Copy the list there, or type none if no site was ever unregistered"
             )
         gone = revoked(listed) if listed else []
         if replaced is not None:
@@ -64,16 +64,14 @@ def enforce(database: Path, listed: Path | None, replaced: Path | None) -> list[
 
 
 def _names(nodes: Iterable[Node]) -> str:
-    return ", ".join(node.site or f"node {node.node}" for node in nodes) or "nobody"
+    return ", ".join(node.site or f"node {node.node}" for node in nodes) or "no site"
 
 
 @contextlib.contextmanager
 def _opened(database: Path) -> Iterator[sqlite3.Connection]:
-    """Open a SuperLink's database; KeysError if it is not there, not a SuperLink's, or damaged."""
+    """Open a SuperLink's database; KeysError if it is missing, not a SuperLink's, or damaged."""
     if not database.is_file():
-        raise KeysError(
-            f"there is no database {database}: name the one that flower-superlink was given as --database"
-        )
+        raise KeysError(f"there is no database {database}: name the --database of flower-superlink")
     place = f"file:{quote(str(database))}?mode=rw"
     try:
         with contextlib.closing(sqlite3.connect(place, uri=True, timeout=10)) as connection:

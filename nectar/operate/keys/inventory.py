@@ -1,4 +1,4 @@
-"""What is in a directory of keys: fingerprints, validity, and modes that are too open."""
+"""The content of a directory of keys: fingerprints, validity, and permissions that are too open."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def inventory(directory: Path) -> list[Entry]:
     """
     if not directory.is_dir():
         raise KeysError(
-            f"there is no directory {directory}: `nectar keys --help` says how to make one"
+            f"{directory} is not a directory: `nectar keys --help` explains how to make one"
         )
     folder = directory / FOLDER
     ca = directory / "ca.crt"
@@ -96,12 +96,14 @@ def inventory(directory: Path) -> list[Entry]:
         add(private, "private key", partial(_private, public))
         add(public, "public half", _public)
     if all(entry.name.endswith("/") for entry in entries):
-        raise KeysError(f"{directory} holds no keys: `nectar keys --help` says how to make them")
+        raise KeysError(
+            f"{directory} contains no keys: `nectar keys --help` explains how to make them"
+        )
     return entries
 
 
 def certificates(directory: Path) -> tuple[list[str], dict[str, int]]:
-    """Return which certificates of a directory of keys have ended or end soon, and the days that each has left.
+    """Return the certificates in a directory of keys that have expired or soon will, and the days left of each.
 
     Returns
     -------
@@ -121,7 +123,7 @@ def certificate_problem(certificate: x509.Certificate) -> tuple[str, bool]:
     now, end = datetime.datetime.now(datetime.UTC), certificate.not_valid_after_utc
     if certificate.not_valid_before_utc > now:
         return (
-            f"valid only from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC: is the clock right?",
+            f"valid only from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC: is the clock correct?",
             True,
         )
     if end <= now:
@@ -147,7 +149,7 @@ def host_names(certificate: x509.Certificate) -> list[str]:
 
 
 def certificate_text(certificate: x509.Certificate) -> str:
-    """Describe what a certificate is: whose, valid how long, its fingerprint."""
+    """Return a certificate's hosts, dates and fingerprint as text."""
     names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     name = str(names[0].value) if names else "unnamed"
     hosts = host_names(certificate)
@@ -165,17 +167,17 @@ def mode_problem(path: Path) -> str:
     if not mode & 0o077:
         return ""
     right = "700" if path.is_dir() else "600"
-    return f"others may use it (mode {mode:o}): chmod {right} {path}"
+    return f"other users have access to it (mode {mode:o}): chmod {right} {path}"
 
 
 def _private(other: Path, path: Path) -> Entry:
-    """Look at a private key, of whose pair ``other`` is the site's public half or the certificate."""
+    """Check a private key against ``other``, the site's public key or the certificate."""
     is_site = other.suffix == SUFFIX
     key, text = read_private(path, OPENSSH if is_site else PEM), "private key"
     if other.exists():
         public = read_public(other) if is_site else read_certificate(other).public_key()
         if key.public_key() != public:
-            return Entry("", text, f"does not belong to {other.name}", True)
+            return Entry("", text, f"does not match {other.name}", True)
         text += f" of {other.name}"
     return Entry("", text, mode_problem(path))
 
@@ -200,5 +202,5 @@ def _issuer_problem(certificate: x509.Certificate, ca: Path) -> str:
     except KeysError:
         return ""  # named where the authority itself is
     except Exception:  # cryptography names three kinds, and InvalidSignature has no text
-        return f"not signed by {ca.name} here: sites that trust that one refuse it"
+        return f"not signed by this directory's {ca.name}: sites that trust {ca.name} refuse it"
     return ""

@@ -91,7 +91,7 @@ class Kit:
         config = folder / NODE_CONFIG
         if config.exists() and _site_of(config) != self.site:
             raise KeysError(
-                f"{folder} is of another site than {self.site!r}: name another --folder"
+                f"{folder} belongs to another site than {self.site!r}: choose another --folder"
             )
         paths = {"FOLDER": str(folder), "DATA": data, "STATE": state}
         paths["NECTAR"] = str(Path(sys.argv[0]).absolute())
@@ -159,7 +159,7 @@ def open_kit(path: Path, site: str, typed: str) -> Kit:
     digits = re.sub(r"[\s:.-]", "", typed).lower()
     if not re.fullmatch(rf"[0-9a-f]{{{_TYPED},64}}", digits):
         raise KeysError(
-            f"that is not a fingerprint: type its {_TYPED} digits and letters A to F, as the operator reads them out"
+            f"that is not a fingerprint: type its {_TYPED} digits and letters A to F, as read out by the operator"
         )
     if not certificate.fingerprint(hashes.SHA256()).hex().startswith(digits):
         raise KeysError(
@@ -173,14 +173,14 @@ def open_kit(path: Path, site: str, typed: str) -> Kit:
         key.verify(bytes.fromhex(kit.pop("signature")), _signed(kit), _HOW)
     except (InvalidSignature, UnsupportedAlgorithm, ValueError, TypeError):
         raise KeysError(
-            f"{path} was altered after the operator made it: use nothing of it, and ask the operator for it again"
+            f"{path} was altered after the operator made it: do not use it, and ask the operator for it again"
         ) from None
     if kit["format"] != FORMAT:
         raise KeysError(f"{path} is of Nectar {kit['nectar']}, and this is {VERSION}: install that")
     name = site_name({"site": site})
     if kit["site"] != name:
-        raise KeysError(f"{path} is the kit of the site {kit['site']!r}, and this is {name!r}")
-    made = f"{kit.get('made', 'a day that it does not state')} by Nectar {kit['nectar']}"
+        raise KeysError(f"{path} is the kit of site {kit['site']!r}, and this is {name!r}")
+    made = f"{kit.get('made', 'an unknown day')} by Nectar {kit['nectar']}"
     return Kit(name, kit["server"], kit["entries"], made)
 
 

@@ -25,7 +25,7 @@ from nectar.operate.keys.authority import (
 def register(
     connection: Connection, public_files: Sequence[Path], wait: float, *, all_of: Path | None = None
 ) -> None:
-    """Register sites by their public halves; one that is registered already stays so, one that is refused stops none.
+    """Register sites by their public keys; already registered ones stay so, and a refused one does not stop the others.
 
     Parameters
     ----------
@@ -57,13 +57,13 @@ def register(
             if is_out or find(gone[path], node.node if node else "", mark):
                 if all_of is None:
                     problems.append(
-                        f"{site}: {path} was unregistered, and Flower takes no key twice: let the site make a new pair"
+                        f"{site}: {path} was unregistered, and Flower refuses used keys: let the site make a new pair"
                     )
                     continue
-                result = "stays out, since it was unregistered; with a new pair it can come back"
+                result = "not registered, since it was unregistered before; it needs a new key pair"
             elif node is not None:
                 state = "never online yet" if node.status == REGISTERED else node.status
-                result = f"registered already as node {node.node}, {state}"
+                result = f"already registered as node {node.node}, {state}"
             else:
                 try:
                     result = f"registered as node {superlink.register(key, site)}"
@@ -79,14 +79,14 @@ def _required_halves(directory: Path) -> list[Path]:
     found = public_halves(directory)
     if not found:
         raise KeysError(
-            f"neither {directory / FOLDER} nor {directory} holds a site's public half, SITE{SUFFIX}: a site makes its "
-            "pair with `nectar keys node` and sends that file"
+            f"neither {directory / FOLDER} nor {directory} holds a site's public key, SITE{SUFFIX}: a site makes its "
+            "key pair with `nectar keys node` and sends that file"
         )
     return found
 
 
 def unregister(connection: Connection, which: Sequence[Path | str], directory: Path | None) -> None:
-    """Take registrations back, by public half or by node number; a running SuperNode ends by it.
+    """Unregister sites, by public key or by node number; their running SuperNodes exit.
 
     Each is put on the list of its directory of keys, so that no older database brings it back.
 
@@ -121,7 +121,7 @@ def _list_of(entry: Path | str, directory: Path | None) -> Path:
         return list_for(entry)
     if directory is None:
         raise KeysError(
-            f"node {entry}: give the directory of keys whose list is to name it (--keys DIR), or the site's .pub file"
+            f"node {entry}: give --keys DIR, whose revoked.txt is to list it, or the site's .pub file"
         )
     return directory / LIST
 
@@ -129,11 +129,11 @@ def _list_of(entry: Path | str, directory: Path | None) -> Path:
 def _node_of(entry: Path | str, nodes: Sequence[Node], address: str) -> Node:
     if isinstance(entry, str):
         found = [node for node in nodes if node.node == entry]
-        unknown = f"there is no node {entry} at the SuperLink {address}"
+        unknown = f"node {entry} does not exist at the SuperLink {address}"
     else:
         mark = fingerprint(read_public(entry))
         found = [node for node in nodes if node.fingerprint == mark]
-        unknown = f"{entry} is registered as no node at the SuperLink {address}"
+        unknown = f"{entry} is not registered at the SuperLink {address}"
     if not found:
         raise KeysError(f"{unknown}: `flwr supernode list` shows all")
     return found[0]
@@ -156,7 +156,7 @@ _LINE = re.compile(r"(?P<node>\d+|-) (?P<fingerprint>SHA256:\S+|-) (?P<site>\S+)
 
 
 def list_for(public_file: Path) -> Path:
-    """Return the list of the directory of keys that holds a public half."""
+    """Return the revocation list of the directory of keys that holds a public key."""
     above = public_file.parent
     return (above.parent if above.name == FOLDER else above) / LIST
 
@@ -178,8 +178,8 @@ def revoked(path: Path) -> list[Node]:
         match = _LINE.fullmatch(line.strip())
         if match is None:
             raise KeysError(
-                f"{path}, line {number} is not of the form `NODE FINGERPRINT SITE DAY`: mend it, since it may name a "
-                "key that must not come back"
+                f"{path}, line {number} does not have the form `NODE FINGERPRINT SITE DAY`: correct it, it may name a "
+                "revoked key"
             )
         node, mark, site, day = ("" if text == _UNKNOWN else text for text in match.groups())
         found.append(Node(site, node, UNREGISTERED, day, mark))
