@@ -236,7 +236,7 @@ def test_what_cannot_be_is_refused_in_a_sentence_and_makes_no_record(
 
 @pytest.mark.extended
 def test_forgetting_is_of_a_record_and_of_sums(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is of a record"):
+    with pytest.raises(ConfigError, match="needs a record"):
         ran(tmp_path, **(KEPT | {"ridge.forget": "partition-1"}))
     config = {"method": "fedavg", "dataset": "digits", "output-dir": str(tmp_path)}
     other = run_on(config | {"set": "federation.sites=2 fedavg.epochs=1"})
