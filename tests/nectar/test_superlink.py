@@ -65,7 +65,7 @@ def test_what_a_proxy_says_is_no_refusal(code: int) -> None:
 
 def test_what_is_none_of_flowers_answers() -> None:
     superlink = answering(lambda request: httpx.Response(200, content=b"\xff<html>"))
-    with pytest.raises(LaunchError, match=r"lab:8000 gives no answer .*is it reachable"):
+    with pytest.raises(LaunchError, match=r"lab:8000 does not answer .*is it reachable"):
         superlink.nodes()
 
 
@@ -129,7 +129,7 @@ def test_a_log_goes_on_behind_what_was_read() -> None:
 
     lines = answering(stream).log("17", 0.5)
     assert (next(lines), next(lines), asked) == ((1.5, "a\n"), (2.5, "b"), [0.5])
-    with pytest.raises(LaunchError, match="gives no answer"):  # it broke within a piece
+    with pytest.raises(LaunchError, match="does not answer"):  # it broke within a piece
         next(lines)
 
 
@@ -167,7 +167,7 @@ def test_a_log_of_which_nothing_more_comes_is_left(
 def test_nobody_listens() -> None:
     with (
         Connection("127.0.0.1:1", None, True).superlink() as superlink,
-        pytest.raises(LaunchError, match=r"127\.0\.0\.1:1 gives no answer .*refused.*reachable"),
+        pytest.raises(LaunchError, match=r"127\.0\.0\.1:1 does not answer .*refused.*reachable"),
     ):
         superlink.runs()
 
