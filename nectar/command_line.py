@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from common.code.release import release
 from common.errors import ConfigError, fold, nearest
 
 
@@ -264,6 +263,19 @@ def group(help: str, default: str = "") -> Actions:
     return Actions(help=help, default=default)
 
 
-COMMANDS = click.version_option(release(), message="nectar %(version)s", help="print the version")(
-    Commands("nectar", help=_HELP)
-)
+def _print_version(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        from common.code.release import release
+
+        click.echo(f"nectar {release()}")
+        ctx.exit()
+
+
+COMMANDS = click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="print the version",
+)(Commands("nectar", help=_HELP))
