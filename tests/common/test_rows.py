@@ -446,7 +446,7 @@ def test_all_that_no_table_takes_is_said_at_once_with_words_that_work(write: Wri
     ):
         assert fault in sentence
     for cell in ("north", "2020", "p1", "51"):
-        assert cell not in sentence
+        assert cell not in sentence.replace(str(path), "")
     words = sentence.rpartition("read with ")[2]
     assert words == "data.columns=dose images.classes=ill,well"
 
