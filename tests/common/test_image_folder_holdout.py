@@ -68,5 +68,5 @@ def test_the_class_list_is_the_names_of_the_folders_where_none_is_given(
     assert "classes: blue,green,red" in capsys.readouterr().out
     stated = resolved(parse_arguments([*words, "images.classes=green,red,blue"]))
     assert stated.images.names == ("green", "red", "blue")
-    with pytest.raises(ConfigError, match="nowhere is not there"):
+    with pytest.raises(ConfigError, match="nowhere does not exist"):
         resolved(parse_arguments(["dataset=images", "images.folder=nowhere"]))
