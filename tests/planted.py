@@ -249,7 +249,7 @@ FAULTS = (
     Fault(
         "rates are told where counts are private",
         "client_app/draws.py",
-        'tell = not at.private or config.privacy.counts == "public"',
+        'reports = not at.private or config.privacy.counts == "public"',
         "tell = True",
         "client_app/test_site_ledger.py",
     ),
@@ -336,7 +336,7 @@ FAULTS = (
     # ---- commands --------------------------------------------------------------------------------
     Fault(
         "recall is divided by what was taken for the class",
-        "nectar/export/scoring.py",
+        "nectar/confusion.py",
         '"recall": right / np.where(images, images, np.nan)',
         '"recall": right / np.where(taken, taken, np.nan)',
         "nectar/test_score.py",

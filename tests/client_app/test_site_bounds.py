@@ -214,7 +214,7 @@ def test_every_amount_of_the_methods_is_declared() -> None:
         and name not in amounts(cls)
     }
     assert undeclared == OF_THE_SERVER
-    with pytest.raises(ValueError, match="none of iterations"):
+    with pytest.raises(ValueError, match="is not one of iterations"):
         setting(1, "", amount="iteration")
 
 

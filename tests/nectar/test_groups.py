@@ -136,7 +136,7 @@ def test_pictures_of_a_patient(
     words += ["images.size=8", "partition.kind=iid", "federation.sites=3", "partition.min_size=1"]
     assert main(["data", *words]) == 0
     message = capfd.readouterr().out
-    assert re.search(r"training +\d+ images of \d groups, which are kept whole", message)
+    assert re.search(r"training +\d+ images of \d groups, which are never split", message)
     assert "not used  no file" in message
     counts = re.findall(r"^(?:partition-\d|test) +(\d+)", message, re.MULTILINE)
     assert len(counts) == 4

@@ -100,7 +100,7 @@ def test_what_is_made_of_pictures_is_refused_in_a_sentence(tmp_path: Path) -> No
     record = learned("table", tmp_path, "feddm")
     with pytest.raises(ConfigError, match="is a run on a table: there are no images to audit"):
         audit_record(record.directory)
-    with pytest.raises(ConfigError, match="which makes no pictures: `images` has what was sent"):
+    with pytest.raises(ConfigError, match="which has no pictures: `images` has what was sent"):
         _ = RecordedRun.open(record.directory).pictures
 
 

@@ -100,12 +100,12 @@ def test_the_doctor_tells_before_anybody_is_left_out(
     assert main(["keys", "node", str(keys), "north"]) == 0
     words = ["doctor", "--site", "--keys", str(keys), "--node-config"]
     main([*words, "site='south' partition-id=0 num-partitions=2"])
-    assert "has the sites south, and the keys are called north" in capsys.readouterr().out
+    assert "has the sites south, but the keys are named north" in capsys.readouterr().out
     main([*words, "site='north' partition-id=0 num-partitions=2"])
-    assert "the keys are called" not in capsys.readouterr().out
+    assert "the keys are named" not in capsys.readouterr().out
     record = runs / "20260101-000000-x"
     record.mkdir(parents=True)
     (record / "provenance.json").write_text(json.dumps({"engine": "superlink"}))
     (record / "partition.json").write_text(json.dumps({"sites": {"partition-0": {}, "north": {}}}))
     main(["doctor", "--keys", str(keys), f"output-dir={runs}"])
-    assert "has the sites partition-0, and the keys" in capsys.readouterr().out
+    assert "has the sites partition-0, but the keys" in capsys.readouterr().out
