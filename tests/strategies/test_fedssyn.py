@@ -433,7 +433,7 @@ def test_a_share_out_of_range_of_progress_is_refused(small: Small) -> None:
         return reply
 
     record = run(small(method="fedssyn", rounds=2, set=TINY), TamperedGrid, tampers={1: claims})
-    assert "share from 0 to 1" in record.metrics()[1]["rejected"]["partition-1"]
+    assert "where 0 to 1 was expected" in record.metrics()[1]["rejected"]["partition-1"]
 
 
 # ---- settings ---------------------------------------------------------------------------------------------
