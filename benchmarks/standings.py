@@ -90,7 +90,7 @@ ABOUT = ("method", "chosen", "real", "commit", "date", "hardware")
 _KINDS = {
     "no": "no real image",
     "means of it": "means of real images",
-    "begun from it": "images begun from real ones",
+    "begun from it": "images started from real ones",
     "yes": "real images",
 }
 """What a leaderboard's colours mean: what is sent; in other plots they mark groups."""
