@@ -206,7 +206,7 @@ def test_rows_are_worked_out_once_a_machine(
 def test_the_report_speaks_of_rows_and_not_of_pictures(small: Small, tmp_path: Path) -> None:
     config = small(method="feddm", rounds=1, set=stated(tmp_path / "net"))
     page = written(run(config | {"data-dir": str(tmp_path)}))
-    assert "The closest row sent lies" in page.text
+    assert "The closest row sent is" in page.text
     assert "(root mean square, in the data's units)" in page.text
     assert "Rows by site and class" in page.text
     assert not page.all("img")
