@@ -202,8 +202,9 @@ def _site(
         alt = f"{of}: {plural(len(members), 'image')} {view.done}"
         strips = [Strip(view.done, strip(images[members], alt))]
         for owner, one in compared.items():
-            label = _WHICH[contrast] + ("" if owner == site else f" at {owner}")
-            alt = f"{of}: the real image that is {label} for each"
+            whose = "" if owner == site else f" at {owner}"
+            label = _WHICH[contrast] + whose
+            alt = f"{of}: the {_WHICH[contrast]} real image of each{whose}"
             digits = 3 if contrast == "pixels" else 2
             captions = [f"{one.figures[at]:.{digits}f}" for at in part.tolist()]
             strips.append(Strip(label, strip(one.images[part], alt), captions))

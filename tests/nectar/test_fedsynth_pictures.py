@@ -277,7 +277,7 @@ def test_the_report_compares_fedsynths_images_with_a_control(fedsynth: Record) -
     assert f"{near['norm-error']:.4f}" in document.text
     assert "Equal updates have 1 and 0." in document.text
     alts = [image["alt"] for image in document.all("img")]
-    assert any(alt.endswith("the real image that is most similar for each") for alt in alts)
+    assert any(alt.endswith("the most similar real image of each") for alt in alts)
     assert not any("nearest" in alt for alt in alts)
 
 
@@ -331,7 +331,5 @@ def test_each_is_beside_the_senders_and_the_receivers_nearest(
     for helper, site in helped.items():
         assert f"nearest at {site}" in document.text
         alternatives = [image["alt"] for image in document.all("img")]
-        assert any(
-            a.startswith(helper) and a.endswith(f"nearest at {site} for each") for a in alternatives
-        )
+        assert any(a.startswith(helper) and a.endswith(f"of each at {site}") for a in alternatives)
     assert isinstance(real_images(view.record), RealImages)

@@ -176,7 +176,7 @@ def test_its_images_are_exported_as_the_servers(
     assert f"{count} images that the server made: " in capsys.readouterr().out
     message = (tmp_path / "out" / "README.md").read_text()
     assert "## What the server made" in message
-    assert f"`synthetic/` holds {count} images of round 1. The trained weights" in message
+    assert f"`synthetic/` holds {count} images of round 1. What sites sent (weights)" in message
     assert len(list((tmp_path / "out" / "synthetic" / "images").glob("*/all sites-*.png"))) == count
 
 

@@ -79,7 +79,7 @@ def test_its_rounds_are_those_of_the_cpu(
 
 @pytest.mark.extended
 def test_a_model_that_is_left_on_the_cpu_is_found(told: dict[str, dict[str, Any]]) -> None:
-    assert "raised Mixed" in told[f"{PLANTED}fedavg"]["error"]
+    assert "site failed: Mixed" in told[f"{PLANTED}fedavg"]["error"]
 
 
 @pytest.mark.gpu
