@@ -240,7 +240,7 @@ def test_forgetting_is_of_a_record_and_of_sums(tmp_path: Path) -> None:
         ran(tmp_path, **(KEPT | {"ridge.forget": "partition-1"}))
     config = {"method": "fedavg", "dataset": "digits", "output-dir": str(tmp_path)}
     other = run_on(config | {"set": "federation.sites=2 fedavg.epochs=1"})
-    with pytest.raises(ConfigError, match="method=fedavg learned of a site cannot be taken out"):
+    with pytest.raises(ConfigError, match="method=fedavg learned from a site cannot be removed"):
         on_grid([f"resume={other.directory}", "ridge.forget=partition-1"])
 
 

@@ -66,7 +66,7 @@ def test_its_images_judge_nothing_and_are_counted(tmp_path: Path) -> None:
     assert [line["validation"] for line in run.rounds] == [None] * 3
     assert run.rounds[-1]["notes"]["trained_on"] == 144
     assert not (run.directory / "checkpoint" / "best.safetensors").exists()
-    assert "asked no site for anything" in run.report().read_text()
+    assert "asked no site" in run.report().read_text()
 
 
 @pytest.mark.parametrize(
