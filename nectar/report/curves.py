@@ -102,7 +102,7 @@ def side_by_side(views: Sequence[View]) -> Table:
     where = "test set" if of == "test" else "the sites' own data"
     caption = f"{capital(what)} after the last round, {where}"
     if len(by := dict.fromkeys(MEASURES[view.measure] for view in views)) > 1:
-        caption += f"; the runs are judged by {' and '.join(by)}, which go into no column together"
+        caption += f"; the runs are judged by {' and '.join(by)}, which cannot share a column"
     return Table(caption, head, rows)
 
 

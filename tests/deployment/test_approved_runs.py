@@ -44,7 +44,7 @@ def test_an_app_is_not_imported_before_its_run_is_approved_and_the_run_then_goes
         until(lambda: [*place.glob(f"{run}-*.json")], 300)
         question = question_of(place, run)
         assert not question["own"]
-        assert "NOT the one" in question["lines"][0]
+        assert "NOT the app of the installed Nectar" in question["lines"][0]
         until(mark.exists, 120)  # at the site that asks for nothing
         until(lambda: "waits for its owner's approval" in federation.server_log(run), 120)
         assert str(tmp_path / "node-1") in mark.read_text()
