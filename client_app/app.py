@@ -59,10 +59,10 @@ from common.privacy.ledger import (
     tip_of_site,
 )
 from common.samples.inputs import Samples
-from common.sites import Site
+from common.sites import IN_PROCESS, Site
 from common.specs.updates import DATA, EVALUATION, EXCEPTION, REASON, TRAINING_FAILED
 from common.storage.limits import deadline_check
-from common.wire.npy import array_of, record_of, unchecked_record
+from common.wire.npy import array_of, lazy_array_of, record_of, unchecked_record
 
 #: Flower's own code for a ClientApp that raised
 RAISED = 2
@@ -264,10 +264,11 @@ def _train(message: Message, context: Context) -> RecordDict:
         _arrays(message),
         dict(_config(message)),
     )
+    in_process = engine_of_context(context) == IN_PROCESS
     content = unchecked_record(
         RecordDict(),
         {
-            "arrays": record_of(map(array_of, arrays)),
+            "arrays": record_of(map(lazy_array_of if in_process else array_of, arrays)),
             "metrics": figures(metrics, examples),
             "about": unchecked_record(ConfigRecord(), {"site": client.site}),
         },

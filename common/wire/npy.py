@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from io import BytesIO
 from typing import Any, Literal, TypeVar
 
@@ -102,6 +102,50 @@ def array_of(ndarray: np.ndarray[Any, Any]) -> Array:
         dtype=_name_of(ndarray.dtype), shape=ndarray.shape, stype=_KIND, data=write(ndarray)
     )
     return array
+
+
+class LazyArray(Array):
+    """An Array for a reader in this process: it holds values until somebody requests their bytes."""
+
+    __qualname__ = Array.__qualname__  # by which Flower names its kind to another process
+
+    @cached_property
+    def data(self) -> bytes:  # type: ignore[override]
+        """The bytes that ``numpy.save`` writes."""
+        return write(self.__dict__.pop("values"))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Become an Array of bytes on the way to another process."""
+        return Array, (self.dtype, self.shape, self.stype, self.data)
+
+
+def lazy_array_of(ndarray: AnyArray) -> Array:
+    """Return an array that shares the memory of ``ndarray``, which must not change any more."""
+    if not ndarray.flags.c_contiguous or not ndarray.size or ndarray.dtype.kind not in "fiub":
+        return array_of(ndarray)
+    values = ndarray.view()
+    values.flags.writeable = False
+    array = LazyArray.__new__(LazyArray)
+    array.__dict__.update(
+        dtype=_name_of(values.dtype), shape=values.shape, stype=_KIND, values=values
+    )
+    return array
+
+
+def values_of(array: Array) -> AnyArray:
+    """Return the values as `read` returns them: of its bytes, unless they have not been written."""
+    known = array.__dict__
+    values: AnyArray = read(known["data"]) if "data" in known else known["values"]
+    return values
+
+
+def size_of(array: Array) -> int:
+    """Return how many bytes an array has, or will have when they are written."""
+    known = array.__dict__
+    if "data" in known:
+        return len(known["data"])
+    values: AnyArray = known["values"]
+    return len(_head(values.dtype.str, values.shape)) + values.nbytes
 
 
 @lru_cache(maxsize=64)

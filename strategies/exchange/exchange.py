@@ -26,6 +26,7 @@ from flwr.serverapp import Grid
 from common.errors import PayloadError
 from common.learning.compute import return_if_large
 from common.specs.updates import SECONDS_LEFT
+from common.wire.npy import size_of
 from strategies.exchange.replies import allowing, require_records
 
 T = TypeVar("T")
@@ -342,6 +343,8 @@ def content_bytes(content: RecordDict) -> int:
 
 
 def _record_bytes(record: ArrayRecord | ConfigRecord | MetricRecord) -> int:
+    if isinstance(record, ArrayRecord):
+        return sum(len(key) + size_of(array) for key, array in record.items())
     try:
         return record.count_bytes()
     except (IndexError, ValueError):  # Flower's, of a ConfigRecord with an empty text or list in it

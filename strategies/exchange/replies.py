@@ -280,7 +280,7 @@ def read_arrays(record: ArrayRecord, max_bytes: int) -> list[np.ndarray[Any, Any
     PayloadError
         If they take more than ``max_bytes`` together, found before one of them is read, or one is not an array.
     """
-    total = sum(len(array.data) for array in record.values())
+    total = sum(map(npy.size_of, record.values()))
     if total > max_bytes:
         raise PayloadError(
             f"the reply's arrays take {total} bytes where {max_bytes} is the most that was requested"
@@ -290,7 +290,7 @@ def read_arrays(record: ArrayRecord, max_bytes: int) -> list[np.ndarray[Any, Any
 
 def _read_array(index: int, array: Array) -> np.ndarray[Any, Any]:
     try:
-        return npy.read(array.data)
+        return npy.values_of(array)
     except PayloadError as error:
         raise PayloadError(f"array {index} of the reply cannot be read: {error}") from None
 

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import io
+import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from federation import run
+from federation import numbers, run, same_end
+from flwr.app import Array
+from real_site import Site
 from small import Small
 from torch import nn
 
+import client_app.app
+import strategies.exchange.replies
 from client_app import device
 from client_app.decode_cache import DecodeCache
 from common import models
+from common.errors import PayloadError
 from common.models.building import ModelTemplate
 from common.wire import frame, npy
 from common.wire.bundle import Bundle, BundleSpec
 from common.wire.form import Payload, TensorSpec
-from common.wire.npy import array_of, record_of
+from common.wire.npy import array_of, lazy_array_of, record_of
 from common.wire.tensors import Tensors, TensorsSpec
 from common.wire.weights import CopyOnWriteTensors, Weights, WeightsSpec
 
@@ -255,3 +262,41 @@ def test_arrays_travel_in_the_bytes_of_numpys_own_writer(array: np.ndarray[Any, 
     (sent,) = record_of([array_of(array)]).values()
     assert (sent.dtype, sent.shape) == (str(array.dtype), array.shape)
     assert np.array_equal(sent.numpy(), array)
+    lazy = lazy_array_of(array)
+    assert (lazy.dtype, lazy.shape, lazy.stype) == (sent.dtype, sent.shape, sent.stype)
+    assert npy.size_of(lazy) == npy.size_of(sent) == len(sent.data)
+    assert np.array_equal(npy.values_of(lazy), npy.values_of(sent))
+    assert not (array.size and npy.values_of(lazy).flags.writeable)
+    assert pickle.loads(pickle.dumps(lazy)) == sent
+    assert lazy.data == sent.data
+    assert npy.size_of(lazy) == len(sent.data)
+    assert lazy.object_id == sent.object_id
+    lazy.data = b"changed"
+    with pytest.raises(PayloadError, match="not an array as"):
+        npy.values_of(lazy)
+
+
+def test_a_reply_within_the_process_is_never_serialised(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record is the same to the byte and bit, the counted traffic included; the server copies nothing."""
+    config = small(method="fedavg", rounds=2, set="federation.sites=3 evaluation.on=none")
+    shared = counted(monkeypatch, client_app.app, "lazy_array_of")
+    read = counted(monkeypatch, strategies.exchange.replies, "read_arrays")
+    lazily = run(config)
+    arrays = [array for record in read for array in record.values()]
+    assert len(arrays) == len(shared) > 6
+    assert not any("data" in vars(array) for array in arrays)
+    for array, sent in zip(arrays, shared, strict=True):
+        assert npy.values_of(array).__array_interface__["data"][0] == sent.ctypes.data
+    monkeypatch.setattr(client_app.app, "lazy_array_of", array_of)
+    written = run(config)
+    assert same_end(lazily, written)
+    assert numbers(lazily) == numbers(written)
+
+
+def test_a_reply_that_leaves_the_process_is_of_bytes(small: Small, tmp_path: Path) -> None:
+    reply = Site(small(method="fedavg"), **{"state-dir": str(tmp_path / "state")}).train("train")
+    arrays = reply.content.array_records["arrays"].values()
+    assert {type(array) for array in arrays} == {Array}
+    assert all("data" in vars(array) for array in arrays)
