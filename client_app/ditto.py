@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from client_app.device import DeviceClient, phase
-from client_app.local_training import train_aside, train_locally
+from client_app.local_training import train_aside, trained_weights
 from common.learning.training import Local
 from common.models import Classifier
 from common.settings.fedavg import DittoSettings
@@ -16,8 +16,7 @@ class DittoClient(DeviceClient):
     @phase("train")
     def train(self, w: Weights) -> Weights:
         """Return w_k; v_k, which never leaves the site, continues from its last value."""
-        shared, _ = train_locally(self, w)
-        ended = Weights.of(shared, w.codec)
+        ended, _ = trained_weights(self, w)
         settings, own = self.settings(DittoSettings), self.judged(w)
         longer = settings.model_copy(update={"epochs": settings.own_epochs or settings.epochs})
         pull = Local(mu=settings.pull, centre=dict(self.model(w).named_parameters()))

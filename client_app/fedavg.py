@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from client_app.device import DeviceClient, Metrics, NDArrays, phase
-from client_app.local_training import FEDAVG, train_locally
+from client_app.local_training import FEDAVG, trained_weights
 from common.learning.task import difference, plus
 from common.learning.training import Local
 from common.specs.updates import Demands
@@ -19,8 +19,7 @@ class FedAvgClient(DeviceClient):
     @phase("train")
     def train(self, w: Weights) -> Weights:
         """Return w_k, trained from ``w`` on the site's images."""
-        model, _ = train_locally(self, w, self.local(w))
-        return Weights.of(model, w.codec, copy=False)  # which ends with this
+        return trained_weights(self, w, self.local(w))[0]
 
     def local(self, given: Weights) -> Local:
         """Return plain training."""
@@ -44,8 +43,7 @@ class ForeignClient(DeviceClient):
     @phase("train")
     def train(self, w: Weights) -> Weights:
         """Return w_k, trained from ``w`` on the site's images."""
-        model, _ = train_locally(self, w, Local(mu=self.demands.mu))
-        ended = Weights.of(model, w.codec)
+        ended, _ = trained_weights(self, w, Local(mu=self.demands.mu))
         return ended if self.demands.norm is None else self._clipped(ended, w, self.demands.norm)
 
     def _clipped(self, ended: Weights, w: Weights, norm: float) -> Weights:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from client_app.device import DeviceClient, phase
-from client_app.local_training import train_locally
+from client_app.local_training import trained_weights
 from common.learning.training import Local
 from common.settings.fedavg import FedDynSettings
 from common.wire.weights import Weights
@@ -16,8 +16,7 @@ class FedDynClient(DeviceClient):
     def train(self, w: Weights) -> Weights:
         """Return w_k, trained from ``w`` on the site's images."""
         alpha, local = self.settings(FedDynSettings).alpha, self.local(w)
-        model, _ = train_locally(self, w, local)
-        ended = Weights.of(model, w.codec)
+        ended, _ = trained_weights(self, w, local)
         if alpha:
             kept = (
                 (n, g - alpha * (ended.tensors[n] - w.tensors[n])) for n, g in local.slope.items()

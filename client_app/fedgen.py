@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from client_app.device import DeviceClient, phase
-from client_app.local_training import dp_sgd_steps, train_locally
+from client_app.local_training import dp_sgd_steps, trained_weights
 from common.learning.task import Task
 from common.learning.training import Local
 from common.models import Classifier
@@ -29,8 +29,7 @@ class FedGENClient(DeviceClient):
         """Return w_k, trained on the site's images from the weights that were sent."""
         w, settings = given.part(WEIGHTS, Weights), self.settings(FedGENSettings)
         guided = GENERATOR in given.parts and settings.strength > 0
-        model, _ = train_locally(self, w, self._guided(given) if guided else Local())
-        return Weights.of(model, w.codec)
+        return trained_weights(self, w, self._guided(given) if guided else Local())[0]
 
     def _guided(self, given: Bundle) -> Local:
         settings, feature_generator = self.settings(FedGENSettings), new_generator(self.run)

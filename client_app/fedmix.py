@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from client_app.device import DeviceClient, phase
-from client_app.local_training import train_locally
+from client_app.local_training import trained_weights
 from client_app.state import Tensors
 from common.learning.task import Task
 from common.learning.training import Local
@@ -38,8 +38,7 @@ class FedMixClient(DeviceClient):
         else:
             kept = self.recall() or {}
         local = self._mixing(kept, settings.mix) if kept and settings.mix else Local()
-        model, _ = train_locally(self, w, local)
-        return Bundle({WEIGHTS: Weights.of(model, w.codec)})
+        return Bundle({WEIGHTS: trained_weights(self, w, local)[0]})
 
     def _mixing(self, kept: Tensors, share: float) -> Local:
         device = self.run.device

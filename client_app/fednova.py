@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from client_app.device import DeviceClient, phase
-from client_app.local_training import train_locally
+from client_app.local_training import trained_weights
 from common.learning.training import Local
 from common.settings.fedavg import FedNovaSettings
 from common.specs.averaging import NORMALIZER, normalizer
@@ -17,10 +17,10 @@ class FedNovaClient(DeviceClient):
     def train(self, w: Weights) -> Weights:
         """Return w_k, trained from ``w`` on the site's images."""
         settings = self.settings(FedNovaSettings)
-        model, trained = train_locally(self, w, self.local(w))
+        ended, trained = trained_weights(self, w, self.local(w))
         a = normalizer(trained.steps, settings.momentum, trained.lr * settings.mu)
         self.tell(**{NORMALIZER: a})
-        return Weights.of(model, w.codec)
+        return ended
 
     def local(self, given: Weights) -> Local:
         """Return training that is pulled to its start."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from client_app.device import DeviceClient, phase
-from client_app.local_training import train_locally
+from client_app.local_training import trained_weights
 from common.learning.training import Local
 from common.settings.fedavg import FedProxSettings
 from common.wire.weights import Weights
@@ -15,8 +15,7 @@ class FedProxClient(DeviceClient):
     @phase("train")
     def train(self, w: Weights) -> Weights:
         """Return w_k, trained from ``w`` on the site's images."""
-        model, _ = train_locally(self, w, self.local(w))
-        return Weights.of(model, w.codec)
+        return trained_weights(self, w, self.local(w))[0]
 
     def local(self, given: Weights) -> Local:
         """Return training that is pulled to its start."""

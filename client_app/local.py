@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from client_app.device import DeviceClient, phase
-from client_app.local_training import train_locally
+from client_app.local_training import trained_weights
 from common.models import Classifier
 from common.wire.weights import Weights
 
@@ -15,8 +15,7 @@ class LocalClient(DeviceClient):
     def train(self, w: Weights) -> Weights:
         """Return the site's model, trained on from its own last one, in its first round from ``w``."""
         own = self.recall()
-        model, _ = train_locally(self, w if own is None else Weights(own, w.codec))
-        ended = Weights.of(model, w.codec)
+        ended, _ = trained_weights(self, w if own is None else Weights(own, w.codec))
         self.remember(ended.tensors)
         return ended
 

@@ -92,6 +92,16 @@ def train_locally(
     return model, trained
 
 
+def trained_weights(
+    client: DeviceClient, w: Weights, local: Local = FEDAVG
+) -> tuple[Weights, Trained]:
+    """Return the weights that `train_locally` ends with, in the codec of ``w``, and how that went."""
+    model, trained = train_locally(client, w, local)
+    if local.by_terms_alone and client.run.config.model.train == "all":
+        return client.run.hand_over(model, w.codec), trained
+    return Weights.of(model, w.codec, copy=False), trained
+
+
 def train_aside(
     client: DeviceClient,
     model: Classifier,

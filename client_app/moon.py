@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from client_app.device import DeviceClient, phase
-from client_app.local_training import train_locally
+from client_app.local_training import trained_weights
 from common.learning.training import Local
 from common.models import Classifier
 from common.settings.fedavg import MOONSettings
@@ -31,8 +31,7 @@ class MOONClient(DeviceClient):
         earlier = [self.recall(str(i)) for i in range(settings.pool)]
         kept = [Weights(tensors) for tensors in earlier if tensors is not None]
         local = self._contrasting(w, kept, settings) if settings.mu and kept else Local()
-        model, _ = train_locally(self, w, local)
-        ended = Weights.of(model, w.codec)
+        ended, _ = trained_weights(self, w, local)
         for i, one in enumerate([ended, *kept][: settings.pool]):
             self.remember(one.tensors, str(i))
         return ended

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from torch import Tensor
 
 from client_app.device import DeviceClient, phase
-from client_app.local_training import train_locally
+from client_app.local_training import trained_weights
 from client_app.state import Tensors
 from common.learning.training import Local, Trained, mean_gradient
 from common.settings.fedavg import ScaffoldSettings
@@ -32,8 +32,7 @@ class ScaffoldClient(DeviceClient):
         """Return w_k and c_k+ - c_k."""
         w = given.part(WEIGHTS, Weights)
         own, local = self._own(), self.local(given)
-        model, trained = train_locally(self, w, local)
-        ended = Weights.of(model, w.codec)
+        ended, trained = trained_weights(self, w, local)
         new = self._control(w, ended, local.drift, trained)
         self.remember(new)
         change = Weights({name: new[name] - own[name] for name in new})

@@ -153,6 +153,13 @@ class Run:
         weights.load_into(model)
         return model
 
+    def hand_over(self, model: models.Classifier, codec: str) -> Weights:
+        """Return the weights of a model of `model_with`'s that was trained, and that nobody uses any more."""
+        if self._template is None or not model.training:
+            return Weights.of(model, codec, copy=False)
+        state = self._template.hand_over(model)
+        return Weights({name: tensor.cpu() for name, tensor in state.items()}, codec)
+
     @cached_property
     def _template(self) -> ModelTemplate | None:
         """What models are cast from, once a process; None of a model of the user's own, which may hold anything."""

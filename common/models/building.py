@@ -7,6 +7,7 @@ import inspect
 import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -94,7 +95,8 @@ class ModelTemplate:
     """Makes models that equal a newly built one in every respect except the weights.
 
     They share no module and no memory, neither with each other nor with the template: a caller may train one,
-    freeze it, add hooks and keep it. Besides its state a layer may have only constants and empty containers.
+    freeze it, add hooks and keep it. Besides its state a layer may have only constants and empty containers. One that
+    is handed back serves the next caller.
     """
 
     def __init__(self, model: Classifier) -> None:
@@ -103,6 +105,9 @@ class ModelTemplate:
         self._device = next((value.device for value in model.parameters()), torch.device("cpu"))
         _empty(model)
         self._state = tuple(model.state_dict(keep_vars=True).items())
+        self._nothing = {n: value.new_empty(0, device=self._device) for n, value in self._state}
+        self._places = WeakKeyDictionary[Classifier, Mapping[str, Tensor]]()
+        self._spare: list[Classifier] = []
 
     def covers(self, weights: Mapping[str, Tensor]) -> bool:
         """Return whether ``weights`` are all that a model's state has, by name and shape, and nothing else."""
@@ -113,15 +118,30 @@ class ModelTemplate:
     @torch.no_grad()
     def instantiate(self, weights: Mapping[str, Tensor]) -> Classifier:
         """Return a model with ``weights``, copied, in training mode."""
-        made: dict[int, Any] = {}
         as_new: dict[str, Any] = {"copy": True, "memory_format": torch.contiguous_format}
+        own = {n: weights[n].to(self._device, value.dtype, **as_new) for n, value in self._state}
+        if self._spare:
+            spare = self._spare.pop()
+            for name, place in self._places[spare].items():
+                place.data = own[name]
+            return spare
+        made: dict[int, Any] = {}
         for name, value in self._state:
-            own = weights[name].to(self._device, value.dtype, **as_new)
             learned = isinstance(value, nn.Parameter)
-            made[id(value)] = nn.Parameter(own, value.requires_grad) if learned else own
-        model = self._copy(self._model, made)
-        assert isinstance(model, Classifier)
-        return model
+            made[id(value)] = nn.Parameter(own[name], value.requires_grad) if learned else own[name]
+        copied = self._copy(self._model, made)
+        assert isinstance(copied, Classifier)
+        return copied
+
+    def hand_over(self, model: Classifier) -> dict[str, Tensor]:
+        """Return the state of a model that is as it was made but for that, and whose modules serve the next caller."""
+        places = self._places.get(model) or model.state_dict(keep_vars=True)
+        state = {name: place.detach() for name, place in places.items()}
+        for name, place in places.items():
+            place.data = self._nothing[name]
+        self._places[model] = places
+        self._spare.append(model)
+        return state
 
     def _copy(self, module: nn.Module, made: dict[int, Any]) -> nn.Module:
         """Return a copy of a module; ``made`` has what was copied, by the original's id: layers may share a matrix."""

@@ -44,13 +44,13 @@ def test_odd_instructions_are_carried_out_or_refused_in_a_sentence() -> None:
 def test_it_sees_a_file_that_is_written_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from client_app.fedavg import train_locally
+    from client_app.fedavg import trained_weights
 
     def written(*given: Any) -> Any:
         (tmp_path / "dropped").write_text("x")
-        return train_locally(*given)
+        return trained_weights(*given)
 
-    monkeypatch.setattr("client_app.fedavg.train_locally", written)
+    monkeypatch.setattr("client_app.fedavg.trained_weights", written)
     tally = fuzzing_site.fuzz(0, 30, 1, SOME[:1])
     assert any("dropped" in failure for failure in tally.failures)
 

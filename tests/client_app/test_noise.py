@@ -195,7 +195,8 @@ def test_a_client_is_told_whether_the_data_are_the_sites_own(
 ) -> None:
     told: list[bool] = []
     monkeypatch.setattr(
-        "client_app.fedavg.train_locally", lambda client, *_: told.append(client.user_data) or 1 / 0
+        "client_app.fedavg.trained_weights",
+        lambda client, *_: told.append(client.user_data) or 1 / 0,
     )
     folder = small(method="fedavg", dataset="images", set=IMAGES)
     Site(folder, site="north", data=str(machine / "own")).train("train")

@@ -115,6 +115,24 @@ def test_whatever_is_done_to_a_cast_the_next_one_is_as_new() -> None:
     assert all(torch.equal(weights[name], t) for name, t in untouched.state_dict().items())
 
 
+@pytest.mark.parametrize("name", ["convnet", "lstm", "vae"])
+def test_a_model_that_was_handed_over_serves_the_next_caller_and_keeps_nothing(name: str) -> None:
+    weights = dict(a_model(name).state_dict())
+    mould = ModelTemplate(a_model(name))
+    lent, untouched = mould.instantiate(weights), mould.instantiate(weights)
+    for value in lent.state_dict().values():
+        value.add_(1)
+    for round_ in (1, 2):
+        state = mould.hand_over(lent)
+        assert state.keys() == weights.keys()
+        assert all(torch.equal(value, weights[n] + (round_ == 1)) for n, value in state.items())
+        assert not any(value.numel() for value in lent.state_dict().values())
+        assert mould.instantiate(weights) is lent
+        assert same(lent, untouched)
+        assert all(torch.equal(v, weights[n] + (round_ == 1)) for n, v in state.items())
+    assert mould.instantiate(weights) is not lent
+
+
 def test_weights_that_are_not_all_of_the_model_are_not_cast(small: Small) -> None:
     mould, state = ModelTemplate(a_model()), dict(a_model().state_dict())
     del state["head.bias"]

@@ -55,7 +55,7 @@ def test_every_answer_has_a_line_refusals_and_failures_too(
     site.roll_call()
     site.train("train")
     site.train("unheard-of")
-    monkeypatch.setattr("client_app.fedavg.train_locally", lambda *_: 1 / 0)
+    monkeypatch.setattr("client_app.fedavg.trained_weights", lambda *_: 1 / 0)
     site.train("train")
     called, sent, refused, failed = lines(tmp_path / "state")
     assert (called["phase"], called["figures"]) == ("roll-call", "num-examples num-partitions")

@@ -127,7 +127,7 @@ def test_sites_that_fail_alike_are_said_once_and_stop_a_simulation(
 def test_the_reasons_of_a_stopped_run_are_each_said_once(
     small: Small, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(client_app.fedavg, "train_locally", explodes)
+    monkeypatch.setattr(client_app.fedavg, "trained_weights", explodes)
     with pytest.raises(
         FederationError, match=r"\(partition-0 and 2 more: site failed: ValueError, "
     ):
