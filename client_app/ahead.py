@@ -56,6 +56,9 @@ class StackedResult:
 _READY: dict[tuple[int, str], StackedResult] = {}
 """By round and site; of one run, since a process works on one at a time."""
 
+_CLIENTS: dict[str, DeviceClient] = {}
+"""By the id of the instruction that they were made for."""
+
 
 @lru_cache(maxsize=16)
 def together(run: Run) -> int:
@@ -107,6 +110,7 @@ def train_stacked_ahead(due: Iterator[tuple[Message, Context]], client_of: Clien
     site's data cannot be read, is left to its site, which says why.
     """
     _READY.clear()
+    _CLIENTS.clear()
     message, context = first = next(due)
     try:
         run = division_of(context).run
@@ -129,15 +133,16 @@ def _train(
     run: Run, config: ConfigRecord, due: Sequence[tuple[Message, Context]], client_of: ClientOf
 ) -> None:
     """Train the sites of ``due`` that were sent the same weights as the first."""
-    server_round, sent = int(str(config["server-round"])), due[0][0].content.array_records["arrays"]
-    due = [(m, c) for m, c in due if _are_same(m.content.array_records["arrays"], sent)]
+    server_round, sent = int(str(config["server-round"])), due[0][0].content["arrays"]
+    assert isinstance(sent, ArrayRecord)
+    due = [(m, c) for m, c in due if _are_same(m.content["arrays"], sent)]
     started = time.perf_counter()
     names, sites, start = list[str](), list[SiteTraining](), None
     for message, context in due:
-        client = client_of(message, context)
+        client = _CLIENTS[message.metadata.message_id] = client_of(message, context)
         if not len(client.samples):
             continue
-        client.begin(dict(message.content.config_records["config"]))
+        client.begin(dict(message.content["config"]))
         _, takes = client.phase_named("train")
         given = DECODE_CACHE.decode(DECODE_CACHE.arrays_of(sent), takes(run))
         local, start = client.local(given), model_in(given)
@@ -153,9 +158,16 @@ def _train(
         _READY[server_round, name] = StackedResult(parameters, trained, share)
 
 
-def _are_same(one: ArrayRecord, other: ArrayRecord) -> bool:
+def _are_same(one: object, other: ArrayRecord) -> bool:
     """Return whether two instructions carry the same bytes, as those of one round in one process do."""
-    return all(a.data is b.data for a, b in zip(one.values(), other.values(), strict=True))
+    return isinstance(one, ArrayRecord) and all(
+        a.data is b.data for a, b in zip(one.values(), other.values(), strict=True)
+    )
+
+
+def take_client(message: Message) -> DeviceClient | None:
+    """Return the client that was made for an instruction ahead of it, once."""
+    return _CLIENTS.pop(message.metadata.message_id, None)
 
 
 def take_result(client: DeviceClient, w: Weights) -> tuple[Classifier, Trained] | None:

@@ -19,7 +19,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricR
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
-from client_app.ahead import train_stacked_ahead
+from client_app.ahead import take_client, train_stacked_ahead
 from client_app.decode_cache import DECODE_CACHE
 from client_app.device import DeviceClient, client_class
 from client_app.draws import KEY, Deadline
@@ -259,7 +259,7 @@ def figures(metrics: Mapping[str, Any], examples: int) -> MetricRecord:
 
 
 def _train(message: Message, context: Context) -> RecordDict:
-    client = client_of(message, context)
+    client = take_client(message) or client_of(message, context)
     arrays, examples, metrics = client.fit(
         _arrays(message),
         dict(_config(message)),

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import torch
 from federation import last, resumed, run, same
+from flwr.app import Context, Message
 from small import Small
 from torch import Tensor, nn
 
-from client_app import ahead
+from client_app import ahead, app
+from client_app.device import DeviceClient
 from common.config.loading import load
 from common.division import Division
 from common.draws.seeding import generator
@@ -257,6 +259,22 @@ def test_a_site_that_cannot_be_read_costs_no_other_its_training(
     monkeypatch.setattr(ahead, "train_stacked", unread)
     record = carried_out(small(method="fedavg", rounds=1, set=f"{text} compute.batched=4"))
     assert same(last(record).weights, last(expected).weights)
+
+
+def test_a_sites_client_is_made_once_for_the_training_ahead_and_its_own_instruction(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, plain = list[str](), app.client_of
+
+    def counted(message: Message, context: Context) -> DeviceClient:
+        client = plain(message, context)
+        made.append(client.site)
+        return client
+
+    monkeypatch.setattr(app, "client_of", counted)
+    text = f"{MLP_SITES}fedavg.epochs=1 evaluation.on=none compute.batched=4"
+    carried_out(small(method="fedavg", rounds=2, set=text))
+    assert sorted(made) == sorted(2 * [f"partition-{k}" for k in range(7)])
 
 
 def test_it_is_of_one_process_and_told_apart_from_one_by_one(small: Small) -> None:
