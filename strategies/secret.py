@@ -68,7 +68,7 @@ from strategies.exchange.replies import (
     read_upload,
     reasons_in_words,
     rejection_reason,
-    require_records,
+    require_names,
 )
 
 logger = getLogger("flwr")
@@ -321,7 +321,7 @@ class SecretSum:
         accused: dict[str, set[str]] = {}
         for reply, site, instruction in matched(replies, current.sent):
             try:
-                require_records(reply, self._strategy.records)
+                require_names(reply, self._strategy.records)
                 members.spending.take_from(reply, site.name, self._strategy.run.config.noises)
                 upload = read_upload(reply, site, instruction.expects)
             except PayloadError as error:
@@ -452,7 +452,7 @@ class SecretSum:
             try:
                 if reply.has_error():
                     raise PayloadError(rejection_reason(reply))
-                require_records(reply, _RECORDS)
+                require_names(reply, _RECORDS)
                 record = reply.content.config_records[RECORD]
                 found = messages.read(record, messages.ANSWERS[query], count)
                 if query == cohort.OPENING and cohort.SEAL_KEY in record:

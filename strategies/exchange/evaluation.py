@@ -32,7 +32,7 @@ from strategies.exchange.replies import (
     SiteEvaluation,
     note_failure,
     read_evaluation,
-    require_records,
+    require_names,
 )
 
 logger = getLogger("flwr")
@@ -164,7 +164,7 @@ class EvaluationRequest:
             try:
                 if site is None:
                     raise PayloadError("no evaluation was requested of it")
-                require_records(reply, names)
+                require_names(reply, names)
                 figures[site.name] = read_evaluation(reply, site.held_out, classes, self.measure)
             except PayloadError as error:
                 self._leave_out(site.name if site else f"node {node}", str(error))

@@ -47,7 +47,7 @@ from strategies.exchange.replies import (
     Upload,
     reasons_in_words,
     rejection_reason,
-    require_records,
+    require_names,
 )
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def read_answer(node_id: int, reply: Message, question: Question) -> Site:
         kind = NoAnswer if waits or reply.error.code in _AWAY else SiteRefused
         raise kind(f"node {node_id} {what}: {rejection_reason(reply)}")
     try:
-        require_records(reply, _RECORDS)
+        require_names(reply, _RECORDS)
         about, sizes = reply.content["about"], reply.content["sizes"]
         if not (isinstance(about, ConfigRecord) and isinstance(sizes, MetricRecord)):
             raise TypeError("other kinds of records")

@@ -160,18 +160,23 @@ def as_payload_error() -> Iterator[None]:
         raise PayloadError(f"the reply cannot be read ({type(error).__name__})") from None
 
 
-def require_records(reply: Message, names: Collection[str] | None = None) -> None:
-    """Refuse a reply that holds more than arrays and a little metadata, before any of it is read.
+def require_names(reply: Message, names: Collection[str] | None) -> None:
+    """Refuse a reply with a record of a name that is not one of ``names``, before any of it is read: PayloadError."""
+    if names is None or not reply.has_content():
+        return
+    if others := set(reply.content) - set(names):
+        raise PayloadError(
+            f"the reply holds a record {min(others)[:MAX_FIGURE_NAME]!r} where {', '.join(sorted(names))} were expected"
+        )
 
-    Parameters
-    ----------
-    names : collection of str, optional
-        The names that its records may have; any where not given.
+
+def require_records(reply: Message) -> None:
+    """Refuse a reply that holds more than arrays and a little metadata, before any of it is read.
 
     Raises
     ------
     PayloadError
-        If it has more records than a reply has, one of another name, or more metadata than is allowed.
+        If it has more records than a reply has, or more metadata than is allowed.
     """
     if not reply.has_content():
         return
@@ -180,11 +185,6 @@ def require_records(reply: Message, names: Collection[str] | None = None) -> Non
         if len(records) > MAX_RECORDS:
             raise PayloadError(
                 f"the reply holds {len(records)} records where {MAX_RECORDS} is the most"
-            )
-        if names is not None and (others := set(records) - set(names)):
-            raise PayloadError(
-                f"the reply holds a record {min(others)[:MAX_FIGURE_NAME]!r} where {', '.join(sorted(names))} were "
-                "expected"
             )
         metadata_bytes = sum(len(name) for name in records) + sum(
             len(key) + _size(value)

@@ -39,7 +39,7 @@ from strategies.exchange.lengths import (
     weights_length,
 )
 from strategies.exchange.membership import listed
-from strategies.exchange.replies import Upload, note_failure, read_upload, require_records
+from strategies.exchange.replies import Upload, note_failure, read_upload, require_names
 from strategies.exchange.rules import (
     STATISTICS,
     CandidateModel,
@@ -195,7 +195,7 @@ class Screen:
         """
         strategy, members = self._strategy, self._members
         try:
-            require_records(reply, strategy.records)
+            require_names(reply, strategy.records)
             members.spending.take_from(reply, site.name, self._config.noises)
             upload = read_upload(reply, site, asked.expects)
             require_valid(self._rules, self._config.wire, self._weights, upload)

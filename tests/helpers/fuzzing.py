@@ -77,6 +77,7 @@ from strategies.exchange.replies import (
     privacy_report_in,
     read_evaluation,
     read_upload,
+    require_names,
     require_records,
 )
 
@@ -932,7 +933,8 @@ class Fuzzer:
 
     def _require_upload(self, kind: Kind, reply: Message) -> None:
         """Read a reply as a strategy does, what it says of its privacy too."""
-        require_records(reply, Strategy.records)
+        require_records(reply)
+        require_names(reply, Strategy.records)
         spending, told = PrivacyBudgetUsage(), privacy_report_in(reply)
         if told is not None:
             spending.take(self._site.name, told)
