@@ -17,9 +17,11 @@ from common.samples.inputs import Samples
 def sites_with(data: Sequence[Samples]) -> Iterator[None]:
     """Let site k learn from ``data[k]``, round and round again, and hold nothing out."""
 
+    nothing = [Samples.of(each.raw[:0].float(), each.labels[:0]) for each in data]
+
     def site_samples(run: Run, site: str, context: object) -> tuple[Samples, Samples]:
-        one = data[int(site.rpartition("-")[2]) % len(data)]
-        return one, Samples.of(one.raw[:0].float(), one.labels[:0])
+        at = int(site.rpartition("-")[2]) % len(data)
+        return data[at], nothing[at]
 
     def data_here(*_: object) -> SimpleNamespace:
         return SimpleNamespace(checksum="0" * 64)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from itertools import chain
 from operator import attrgetter
 from typing import Any, TypeGuard, TypeVar
@@ -115,8 +115,14 @@ class DeviceClient(NumPyClient):
         self.review = review
         self.account = account
         self.mechanism = mechanism
-        self.round = at or self._round_of({})
         self._slots, self._drawn = slots, drawn
+        if at is not None:
+            self.round = at
+
+    @cached_property
+    def round(self) -> SiteRound:
+        """The round that is worked on: that of no instruction before `begin`."""
+        return self._round_of({})
 
     # ---- what a phase uses ----------------------------------------------------------------------------
 

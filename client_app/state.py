@@ -120,7 +120,10 @@ class DirectoryState:
 
         Where this run has none, it continues from round ``taken`` of another run: the newest that has it.
         """
-        own = _rounds_in(os.path.join(*self._parts))  # noqa: PTH118 - before each reply
+        # Asked before each reply, and most sites remember nothing.
+        if not os.path.isdir(os.path.join(*self._parts[:3])):  # noqa: PTH112, PTH118
+            return []
+        own = _rounds_in(self._directory)
         if own or not taken:
             return own
         kind = self._directory.parent

@@ -254,7 +254,7 @@ def train(
     code = *modules, *filter(callable, vars(local).values()), task, rule, before_step
     ours = draws_of_torch_alone(*code)
     noisy = settings.gradient_noise > 0
-    noise = seeded(generator.initial_seed(), "gradient-noise", device=device)
+    noise = seeded(generator.initial_seed(), "gradient-noise", device=device) if noisy else None
     # A parameter may take its step in the backward pass only where nothing else needs the complete gradient first, and
     # all code between is known: a large model then never has gradients as large as itself.
     extra = local.penalty is not None or terms.pulled
@@ -282,7 +282,7 @@ def train(
                     local.penalty(model).backward()  # type: ignore[no-untyped-call]
                 if terms.pulled:
                     terms.pull()
-                if noisy:
+                if noise is not None:
                     _add_noise(parameters, settings.gradient_noise, noise)
                 optimiser.step()
                 terms.correct()
@@ -316,7 +316,7 @@ def _mean(losses: list[tuple[Tensor, int]]) -> float:
     total = losses[0][0].float() * losses[0][1]  # a loss in bfloat16 would be summed up in it
     for loss, size in losses[1:]:
         total += loss * size
-    return float(total) / max(1, sum(size for _, size in losses))
+    return total.item() / max(1, sum(size for _, size in losses))
 
 
 def mean_gradient(

@@ -101,7 +101,8 @@ class Plain(Coder):
             array = np.not_equal(array.view(np.uint8), 0, out=np.empty(array.shape, np.bool_))
         elif array.flags.writeable or not self.lent:
             array = np.array(array)
-        return view_of(array).to(self.given)
+        tensor = view_of(array)
+        return tensor if tensor.dtype == self.given else tensor.to(self.given)
 
 
 @lru_cache(maxsize=64)

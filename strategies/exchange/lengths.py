@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from common.learning.compute import PIECE, pieces
+from common.learning.compute import pieces
 from common.wire.weights import Weights
 
 #: updates of which the middle one is taken for what is usual
@@ -121,11 +121,10 @@ def absurd_losses(losses: Sequence[float], classes: int) -> list[str | None]:
 def length_of(new: Weights, old: Weights) -> float:
     """Return the Euclidean length of what ``new`` changes; infinite where it exceeds float32."""
     moved = new.read_only
-    squares, room = 0.0, torch.empty(PIECE, dtype=torch.float64)
+    squares = 0.0
     for name, t in old.read_only.items():
         for after, before in pieces(moved[name], t) if t.is_floating_point() else ():
-            change = room[: before.numel()]
-            torch.sub(after.reshape(-1), before.reshape(-1), out=change)
+            change = torch.sub(after, before).reshape(-1).double()
             squares += torch.dot(change, change).item()  # in half the time of a norm in float64
     return math.sqrt(squares)
 
