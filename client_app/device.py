@@ -354,8 +354,9 @@ class DeviceClient(NumPyClient):
     def release(self, phase: str, payload: Payload | None, figures: Sequence[str]) -> NDArrays:
         """Encode what leaves, and note in the site's own log what it is, when it left and how large it was."""
         arrays = [] if payload is None else payload.encode()
-        kind = payload.kind if payload else ""
-        self.state.log_release(payload_line(self.server_round, phase, kind, arrays, figures))
+        if self.state.logs_releases:
+            kind = payload.kind if payload else ""
+            self.state.log_release(payload_line(self.server_round, phase, kind, arrays, figures))
         return arrays
 
     def phase_named(self, name: str) -> tuple[Callable[[Any], Payload], Callable[[Run], Spec]]:

@@ -358,7 +358,7 @@ def state_of(run: Run, record_id: str, site: str, context: Context) -> DeviceSta
     takes from its own configuration and never from a message.
     """
     directory, artifact_cache = state_directory(context), None
-    flushed = directory is not None
+    simulated = directory is None
     if directory is None and is_simulated(context):
         directory, artifact_cache = _simulated_places(run, record_id)
         record_id = ""
@@ -367,7 +367,11 @@ def state_of(run: Run, record_id: str, site: str, context: Context) -> DeviceSta
     where = directory, record_id, site, context.run_id
     earlier = not run.config.private
     return DirectoryState(
-        *where, kind=_kind_of(run), earlier=earlier, artifact_cache=artifact_cache, flushed=flushed
+        *where,
+        kind=_kind_of(run),
+        earlier=earlier,
+        artifact_cache=artifact_cache,
+        simulated=simulated,
     )
 
 

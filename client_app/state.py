@@ -88,9 +88,9 @@ class DirectoryState:
         Flower's number of the run.
     earlier : bool
         Whether versions of a release that knew no kinds count, which are in the site's folder itself.
-    flushed : bool
-        Whether a version is on disk when it is written. A simulated site's is not: after a power cut it may be
-        refused by its checksum, and nobody but the simulation is worse off.
+    simulated : bool
+        Whether nobody but a simulation is worse off: a version may be refused by its checksum after a power cut, and
+        nothing that leaves is logged, since the run's record says what came.
     """
 
     def __init__(
@@ -103,9 +103,9 @@ class DirectoryState:
         kind: str = "",
         earlier: bool = False,
         artifact_cache: Path | None = None,
-        flushed: bool = True,
+        simulated: bool = False,
     ) -> None:
-        self._flushed = flushed
+        self._flushed = self.logs_releases = not simulated
         self._parts = root, record_id, site_slug(site), kind, str(run)
         self._earlier = earlier
         self.artifact_cache = artifact_cache or root / ARTIFACTS  # beside the runs' own folders
@@ -247,6 +247,7 @@ class ContextState:
     """Versions in Flower's ``context.state``, one run's: lost with the SuperNode, and empty in a resumed run."""
 
     artifact_cache: Path | None = None  # what is made is made again after a restart
+    logs_releases = False
 
     def __init__(self, state: RecordDict) -> None:
         self._state = state
@@ -353,7 +354,7 @@ class ReleaseLog:
     Parameters
     ----------
     directory : Path
-        The site's state directory; a simulated site's is its run's record.
+        The site's state directory.
     about : mapping
         What every line says: the run's number at the SuperLink, the record, the site. A server has a word in the first
         two, so that they are fields of a line and no part of a path.

@@ -142,10 +142,15 @@ class OpenRound:
 
         They are read and compared in groups: a group is held decoded until all of it is compared, and nothing beyond.
         """
-        uploads = filter(None, starmap(self.screen.accept, matched(replies, self.sent)))
+        came, group = matched(replies, self.sent), list[Upload]()
         wave = self._config.federation.wave or TOGETHER
-        sizes = group_sizes(wave, max(self.max_reply_bytes, default=0))
-        while group := [*islice(uploads, next(sizes))]:
+        for size in group_sizes(wave, max(self.max_reply_bytes, default=0)):
+            while part := [
+                *islice(came, size - len(group))
+            ]:  # read together: a step at a time stays in the cache
+                group += filter(None, starmap(self.screen.accept, part))
+            if not group:
+                break
             yield from self.screen.judge(group)
         self.screen.close()
         self.require_quorum()

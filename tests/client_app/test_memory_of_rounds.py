@@ -226,7 +226,7 @@ def test_a_real_sites_memory_is_on_disk_before_it_answers_and_a_simulated_ones_n
     monkeypatch.setattr(os, "fsync", lambda number: flushed.append(number) or flush(number))
     tensors = {"small": torch.ones(3), "large": torch.ones(2**19)}
     for durable, files in ((True, 2), (False, 0)):
-        state = DirectoryState(tmp_path / str(durable), "record", "site", flushed=durable)
+        state = DirectoryState(tmp_path / str(durable), "record", "site", simulated=not durable)
         state.save(1, tensors)
         assert len(flushed) == files
         assert all(torch.equal(state.load(1)[name], t) for name, t in tensors.items())

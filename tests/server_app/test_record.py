@@ -97,15 +97,8 @@ def test_real_images_on_the_picture_are_the_sites_own(small: Small) -> None:
     assert int((shown - tile).abs().amax(dim=(1, 2)).min()) <= 1
 
 
-def test_the_sites_own_log_says_what_left(small: Small) -> None:
-    record = run(small(method="fedavg"))
-    log = (record.directory / "state" / "released.jsonl").read_text()
-    noted = [json.loads(line) for line in log.splitlines()]
-    lines = [line for line in noted if line["site"] == "partition-1"]
-    assert [line["kind"] for line in lines] == ["weights", "weights"]
-    assert [line["phase"] for line in lines] == ["train", "train"]
-    assert lines[0]["array-bytes"] > 0
-    assert lines[0]["figures"] == "num-examples seconds train-loss"
+def test_a_simulated_site_that_remembers_nothing_leaves_no_file(small: Small) -> None:
+    assert not (run(small(method="fedavg")).directory / "state").exists()
 
 
 def test_the_checkpoints_weights_give_the_rounds_figures(small: Small) -> None:
