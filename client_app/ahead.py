@@ -25,10 +25,8 @@ from common.learning.compute import use_threads
 from common.learning.run import Run
 from common.learning.stacked import SiteTraining, cannot_stack, train_stacked
 from common.learning.training import Trained
-from common.models import Classifier
 from common.settings.fedavg import FedAvgSettings
 from common.specs.updates import model_in
-from common.wire.weights import Weights
 
 SMALL = 1 << 16
 """Parameters up to which ``compute.batched=auto`` trains sites as one on a CPU: above, a step is not its overhead."""
@@ -170,12 +168,11 @@ def take_client(message: Message) -> DeviceClient | None:
     return _CLIENTS.pop(message.metadata.message_id, None)
 
 
-def take_result(client: DeviceClient, w: Weights) -> tuple[Classifier, Trained] | None:
-    """Return the model of a client's site that was trained from ``w``, and how that went, once; None if none was."""
+def take_result(client: DeviceClient) -> StackedResult | None:
+    """Return what was trained for a client's site ahead of its instruction, once; None if nothing was."""
     if not _READY or together(client.run) == 1:
         return None
     made = _READY.pop((client.server_round, client.site), None)
-    if made is None:
-        return None
-    client.report(train_loss=made.trained.loss, seconds=made.seconds)
-    return client.model(Weights(made.parameters, w.codec)), made.trained
+    if made is not None:
+        client.report(train_loss=made.trained.loss, seconds=made.seconds)
+    return made

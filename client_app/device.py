@@ -177,8 +177,8 @@ class DeviceClient(NumPyClient):
     def local(self, given: Any) -> Local | None:
         """Return the local training of phase "train", given what that phase is given; None where there is more to it.
 
-        Where a class has this method itself, its simulated sites may be trained together (`client_app.ahead`); one that
-        inherits it may do more.
+        Where a class has this method itself, its simulated sites may be trained together (`client_app.ahead`), and
+        ``trained_weights`` has the result; one that inherits it may do more.
         """
         return None
 

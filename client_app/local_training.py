@@ -57,8 +57,6 @@ def train_locally(
     FederationError
         If a private run has a model that couples examples.
     """
-    if client.run.config.compute.batched != "off" and (made := take_result(client, w)) is not None:
-        return made
     model, head_alone = client.model(w), client.run.config.model.train == "head"
     for name, parameter in model.named_parameters() if head_alone else ():
         parameter.requires_grad_(model.is_of_head(name))
@@ -95,7 +93,12 @@ def train_locally(
 def trained_weights(
     client: DeviceClient, w: Weights, local: Local = FEDAVG
 ) -> tuple[Weights, Trained]:
-    """Return the weights that `train_locally` ends with, in the codec of ``w``, and how that went."""
+    """Return the weights that `train_locally` ends with, in the codec of ``w``, and how that went.
+
+    Under ``compute.batched`` they may have been trained with those of other sites.
+    """
+    if client.run.config.compute.batched != "off" and (made := take_result(client)) is not None:
+        return Weights(made.parameters, w.codec), made.trained
     model, trained = train_locally(client, w, local)
     if local.by_terms_alone and client.run.config.model.train == "all":
         return client.run.hand_over(model, w.codec), trained
