@@ -155,10 +155,9 @@ class Run:
 
     def hand_over(self, model: models.Classifier, codec: str) -> Weights:
         """Return the weights of a model of `model_with`'s that was trained, and that nobody uses any more."""
-        if self._template is None or not model.training:
+        if self._template is None or not model.training or self.device.type != "cpu":
             return Weights.of(model, codec, copy=False)
-        state = self._template.hand_over(model)
-        return Weights({name: tensor.cpu() for name, tensor in state.items()}, codec)
+        return Weights(self._template.hand_over(model), codec)
 
     @cached_property
     def _template(self) -> ModelTemplate | None:
