@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import SimpleNamespace
 from unittest.mock import patch
 
+import torch
+from flwr.app import ArrayRecord, ConfigRecord
+from torch import Tensor
+
 import client_app.app
 import client_app.site
+from common.config.loading import load
+from common.division import Division
+from common.draws.seeding import generator
 from common.learning.run import Run
 from common.samples.inputs import Samples
+from nectar.engines.local_grid import LocalGrid
+from server_app.app import make_strategy
+from strategies.exchange.exchange import exchange
+
+RunConfig = dict[str, str | int | float | bool]
 
 
 @contextmanager
@@ -32,3 +46,58 @@ def sites_with(data: Sequence[Samples]) -> Iterator[None]:
         patch.object(client_app.site, "data_here", data_here),
     ):
         yield
+
+
+@dataclass(frozen=True)
+class InProcess:
+    """A federation in this process.
+
+    Attributes
+    ----------
+    model : torch.nn.Module
+        The model that each round begins with.
+    floats : list of (images, labels)
+        The sites' examples as a training loop takes them, float32 [n, C, H, W] and int64 [n].
+    one_round : callable
+        Carries out the round of a number, and returns the weights that the strategy makes of it.
+    """
+
+    model: torch.nn.Module
+    floats: list[tuple[Tensor, Tensor]]
+    one_round: Callable[[int], ArrayRecord]
+
+
+@contextmanager
+def in_process(config: RunConfig, sites: int, images: int) -> Iterator[InProcess]:
+    """Let so many sites, of so many random ``images`` each, carry out rounds that begin with the same weights."""
+    with tempfile.TemporaryDirectory() as directory:
+        config = {"output-dir": directory, "data-dir": directory, **config}
+        made = Division(load(config)).run
+        data = [_samples(made, k, images) for k in range(sites)]
+        strategy, model = make_strategy(made), made.build_model()
+        strategy.record_id = "benchmark"
+        together = made.config.compute.batched != "off"
+        grid = LocalGrid(client_app.app.app, sites, config, trains_together=together)
+        start = ArrayRecord({name: value.clone() for name, value in model.state_dict().items()})
+
+        def one_round(number: int) -> ArrayRecord:
+            messages = strategy.configure_train(number, start, ConfigRecord(), grid)
+            most = strategy.max_reply_bytes
+            replies = exchange(grid, messages, deadline=3600.0, max_bytes=most)
+            arrays, _ = strategy.aggregate_train(number, replies)
+            assert arrays is not None
+            return arrays
+
+        floats = [(each.inputs(slice(None)), each.labels) for each in data]
+        with sites_with(data):
+            yield InProcess(model, floats, one_round)
+
+
+def _samples(made: Run, k: int, images: int) -> Samples:
+    rng, channels = generator(0, "benchmark", k), made.info.shape[0]
+    return Samples(
+        torch.randint(0, 256, (images, *made.info.shape), generator=rng, dtype=torch.uint8),
+        torch.randint(0, len(made.info.classes), (images,), generator=rng),
+        torch.full((channels, 1, 1), 1 / 64.0),
+        torch.full((channels, 1, 1), -2.0),
+    )

@@ -9,25 +9,14 @@ CPU seconds. Ten steps are held to a bound; of a single one, of which nearly all
 
 from __future__ import annotations
 
-import tempfile
 import time
 
 import torch
 import torch.nn.functional as F
-from flwr.app import ArrayRecord, ConfigRecord
 from torch import Tensor
 
-import client_app.app
-from benchmarks.made_up import sites_with
+from benchmarks.made_up import RunConfig, in_process
 from benchmarks.measure import Claim, Row, compare, threads
-from common.config.loading import load
-from common.division import Division
-from common.draws.seeding import generator
-from common.learning.run import Run
-from common.samples.inputs import Samples
-from nectar.engines.local_grid import LocalGrid
-from server_app.app import make_strategy
-from strategies.exchange.exchange import exchange
 
 CLIENTS, IMAGES = 100, 5
 
@@ -49,62 +38,32 @@ def rows(pairs: int) -> list[Row]:
 
 
 def _row(epochs: int, together: str, claim: Claim, pairs: int) -> Row:
-    with tempfile.TemporaryDirectory() as directory:
-        config = _config(epochs, together, directory)
-        made = Division(load(config)).run
-        model = made.build_model()
-        data = [_samples(made, k) for k in range(CLIENTS)]
-        floats = [(s.inputs(slice(None)), s.labels) for s in data]
+    with in_process(config_of(epochs, together), CLIENTS, IMAGES) as ours:
+        start = {name: value.clone() for name, value in ours.model.state_dict().items()}
 
         def bare(pair: int) -> None:
-            _bare_loop(model, start, floats, epochs)
+            _bare_loop(ours.model, start, ours.floats, epochs)
 
-        with sites_with(data):
-            strategy = make_strategy(made)
-            strategy.record_id = "benchmark"
-            app, is_together = client_app.app.app, together != "off"
-            grid = LocalGrid(app, CLIENTS, config, trains_together=is_together)
-            start = {name: value.clone() for name, value in model.state_dict().items()}
-            sent = ArrayRecord(dict(start))
-
-            def one_round(pair: int) -> None:
-                messages = strategy.configure_train(pair, sent, ConfigRecord(), grid)
-                most = strategy.max_reply_bytes
-                replies = exchange(grid, messages, deadline=3600.0, max_bytes=most)
-                arrays, _ = strategy.aggregate_train(pair, replies)
-                assert arrays is not None
-
-            steps = f"{epochs} step" + "s" * (epochs > 1)
-            return compare(
-                f"{CLIENTS} small devices, {steps}{', together' * (together != 'off')}",
-                bare,
-                one_round,
-                pairs=pairs,
-                claim=claim,
-                clock=time.process_time,
-            )
+        steps = f"{epochs} step" + "s" * (epochs > 1)
+        return compare(
+            f"{CLIENTS} small devices, {steps}{', together' * (together != 'off')}",
+            bare,
+            ours.one_round,
+            pairs=pairs,
+            claim=claim,
+            clock=time.process_time,
+        )
 
 
-def _config(epochs: int, together: str, directory: str) -> dict[str, str | int | float | bool]:
+def config_of(epochs: int, together: str) -> RunConfig:
+    """Return the configuration of a round of so many steps."""
     return {
         "method": "fedavg",
         "dataset": "mnist",
-        "output-dir": directory,
-        "data-dir": directory,
         "set": f"model.name=mlp model.width=30 fedavg.epochs={epochs} federation.sites={CLIENTS} "
         "evaluation.on=none compute.client_cores=1 compute.device=cpu "
         f"compute.batched={together}",
     }
-
-
-def _samples(made: Run, k: int) -> Samples:
-    rng = generator(0, "benchmark", k)
-    return Samples(
-        torch.randint(0, 256, (IMAGES, *made.info.shape), generator=rng, dtype=torch.uint8),
-        torch.randint(0, len(made.info.classes), (IMAGES,), generator=rng),
-        torch.full((made.info.shape[0], 1, 1), 1 / 64.0),
-        torch.full((made.info.shape[0], 1, 1), -2.0),
-    )
 
 
 def _bare_loop(
