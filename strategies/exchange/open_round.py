@@ -21,6 +21,7 @@ from flwr.app import (
 )
 
 from common.errors import ConfigError, DivergedError, FederationError
+from common.learning.compute import is_large, return_freed_memory
 from common.privacy.ledger import LEDGER_TIP, tip_to_text
 from common.sites import Site
 from common.specs.updates import TAKEN, as_updates, sends_updates
@@ -144,9 +145,13 @@ class OpenRound:
         """
         uploads = filter(None, starmap(self.screen.accept, matched(replies, self.sent)))
         wave = self._config.federation.wave or TOGETHER
-        sizes = group_sizes(wave, max(self.max_reply_bytes, default=0))
+        most = max(self.max_reply_bytes, default=0)
+        sizes = group_sizes(wave, most)
         while group := [*islice(uploads, next(sizes))]:
+            several = len(group) > 1
             yield from self.screen.judge(group)
+            if several and is_large(most):  # what they took is free in pieces
+                return_freed_memory()
         self.screen.close()
         self.require_quorum()
 
