@@ -46,22 +46,37 @@ class Mean:
 
     def __init__(self, like: Weights) -> None:
         self._like = like
+        self._waiting: list[tuple[dict[str, Tensor], float]] = []
         self._sums: dict[str, Tensor] = {}
         self.total = 0.0
 
     def add(self, weights: Weights, share: float) -> None:
-        """Count ``weights`` ``share`` times."""
+        """Count ``weights``, which must not change any more, ``share`` times.
+
+        The first ones wait for the second. Then tensor by tensor of both gives way to the sum in float64, which takes
+        as much memory as the two, unless the caller holds them.
+        """
         self.total += share
-        for name, tensor in weights.read_only.items():
-            if (
-                name not in self._sums
-            ):  # not before: until the first upload there is room for others
-                self._sums[name] = torch.zeros(tensor.shape, dtype=torch.float64)
-            for total, part in pieces(self._sums[name], tensor):  # each is made float64 on the way
-                total.add_(part, alpha=share)
+        self._waiting.append((dict(weights.read_only), share))
+        del weights
+        if self._sums or len(self._waiting) > 1:
+            self._add_waiting()
+
+    def _add_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        # The largest tensors tend to be the last ones: what they leave free holds the sums of the others.
+        for name in reversed([*waiting[0][0]] if waiting else []):
+            for tensors, share in waiting:
+                tensor = tensors.pop(name)
+                if name not in self._sums:
+                    self._sums[name] = torch.zeros(tensor.shape, dtype=torch.float64)
+                for total, part in pieces(self._sums[name], tensor):  # made float64 on the way
+                    total.add_(part, alpha=share)
+                del tensor, part
 
     def result(self) -> Weights:
         """Return the mean of what was added, of which there has to be some; the sums are given up for it."""
+        self._add_waiting()
         like = self._like
         mean = {n: self._rounded(self._sums.pop(n), t.dtype) for n, t in like.read_only.items()}
         return Weights(mean, like.codec)

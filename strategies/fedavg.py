@@ -43,9 +43,10 @@ class FedAvg(Strategy):
         """Sum the uploads as they come, in float64, and divide once: one copy of the model in memory."""
         mean = self.average(weights)
         for upload in uploads:
-            mean.add(self.model_of(upload), self.share(upload))
             self.take(upload)
-            del upload  # or it is held while the next device works
+            share, model = self.share(upload), [self.model_of(upload)]
+            del upload  # so that the mean alone holds the model, and frees it as it adds it
+            mean.add(model.pop(), share)
         return mean.result()
 
     def take(self, upload: Upload) -> None:

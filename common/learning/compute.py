@@ -65,13 +65,13 @@ def is_large(size: int) -> bool:
 def return_if_large(size: int) -> None:
     """Give freed memory back after work with ``size`` bytes of weights, if these are many and the process has grown.
 
-    What one piece of work leaves free the next one takes: only where it is fragmented, so that the process grows by
-    another copy beyond the most that it has held, is it worth a walk over the heap and the faults behind it.
+    What one piece of work leaves free the next one takes: only where it is fragmented, so that the process grows by an
+    eighth of a copy beyond the most that it has held, is it worth a walk over the heap and the faults behind it.
     """
     if not is_large(size):
         return
     held = _resident()
-    if held > _most_held[0] + size:
+    if held > _most_held[0] + size // 8:
         return_freed_memory()
         _most_held[0] = held
 

@@ -21,6 +21,7 @@ from flwr.app import (
 )
 
 from common.errors import ConfigError, DivergedError, FederationError
+from common.learning.compute import is_large, return_freed_memory
 from common.privacy.ledger import LEDGER_TIP, tip_to_text
 from common.sites import Site
 from common.specs.updates import TAKEN, as_updates, sends_updates
@@ -144,14 +145,17 @@ class OpenRound:
         """
         came, group = matched(replies, self.sent), list[Upload]()
         wave = self._config.federation.wave or TOGETHER
-        for size in group_sizes(wave, max(self.max_reply_bytes, default=0)):
-            while part := [
-                *islice(came, size - len(group))
-            ]:  # read together: a step at a time stays in the cache
+        most = max(self.max_reply_bytes, default=0)
+        for size in group_sizes(wave, most):
+            # Read one after the other: the code of a step then stays in the processor's cache.
+            while part := [*islice(came, size - len(group))]:
                 group += filter(None, starmap(self.screen.accept, part))
             if not group:
                 break
+            several = len(group) > 1
             yield from self.screen.judge(group)
+            if several and is_large(most):  # what they took is free in pieces
+                return_freed_memory()
         self.screen.close()
         self.require_quorum()
 

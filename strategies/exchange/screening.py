@@ -214,11 +214,8 @@ class Screen:
 
         The others are rejected by name. The list is emptied on the way, so that one that was used can be forgotten.
         """
-        for verdict in self._compared(group):
-            upload = self._shortened(group.pop(0), verdict)
-            if upload is not None:
-                yield upload
-            del upload
+        verdicts = self._compared(group)
+        return filter(None, (self._shortened(group.pop(0), verdict) for verdict in verdicts))
 
     def reject(self, upload: Upload, reason: str) -> None:
         """Revoke the acceptance of an upload that turned out to be unusable."""

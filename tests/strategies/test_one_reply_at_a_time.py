@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -15,11 +16,14 @@ from small import Small
 
 from common.config.loading import load
 from common.division import Division
+from common.sites import Site
 from common.wire.weights import Weights
 from nectar.engines.local_grid import LocalGrid
+from server_app.app import make_strategy
 from strategies.exchange import screening
 from strategies.exchange.exchange import exchange
 from strategies.exchange.instructions import Serialiser
+from strategies.exchange.replies import Upload
 from strategies.exchange.screening import group_sizes
 
 
@@ -91,6 +95,28 @@ def test_groups_of_large_uploads_change_no_number(
     apart = run(config)
     assert same_end(together, apart)
     assert [line["test"] for line in numbers(together)] == [line["test"] for line in numbers(apart)]
+
+
+def test_an_average_holds_no_upload_but_the_first_until_the_second_comes(small: Small) -> None:
+    strategy = make_strategy(Division(load(small(method="fedavg"))).run)
+    start, examples = Weights.of(strategy.run.build_model()), (3, 5, 1)
+    held: list[weakref.ref[torch.Tensor]] = []
+    alive = []
+
+    def uploads() -> Iterator[Upload]:
+        for k, n in enumerate(examples, 1):
+            moved = Weights({name: t * k for name, t in start.tensors.items()})
+            held.extend(map(weakref.ref, moved.tensors.values()))
+            upload = [Upload(Site(f"partition-{k}", k, n), moved, n, {})]
+            del moved
+            yield upload.pop()
+            alive.append(sum(one() is not None for one in held))
+
+    mean = strategy.update(1, start, uploads())
+    assert alive == [len(start.tensors), 0, 0]
+    for name, value in start.tensors.items():
+        exact = sum(n * (value * k).double() for k, n in enumerate(examples, 1)) / 9
+        assert torch.equal(mean.tensors[name], exact.float())
 
 
 def test_weights_that_travel_as_the_round_has_them_are_in_memory_once() -> None:
