@@ -34,14 +34,14 @@ _UNIT = 2.0**23
 #: by which C is less in finer steps: more than float64 rounds off a length, of up to 2^20 squares
 _ROUNDED = 2.0**-30
 
+#: numbers of contributions that are converted to float64 at a time, so that they stay in a CPU's cache
+_CACHED = 1 << 19
+
 #: numbers that are given noise at a time
 _PIECE = 1 << 16
 
 #: how much finer than the noise the grid is, at least
 _FINER = 2.0**-24
-
-MOST_ROWS = 1 << 20
-"""Contributions that may be added in float64 before the sum goes into an integer: exact for any noise from 0.01 on."""
 
 
 def clip_factors(parts: Iterable[Tensor], clip: float) -> Tensor:
@@ -57,11 +57,20 @@ def clip_factors(parts: Iterable[Tensor], clip: float) -> Tensor:
     clip : float
         C, above 0.
     """
-    each = [vector_norm(part.flatten(1), dim=1, dtype=torch.float64) for part in parts]
-    lengths = vector_norm(torch.stack(each), dim=0)
+    lengths = vector_norm(torch.stack([_lengths(part.flatten(1)) for part in parts]), dim=0)
     factors = (clip / lengths).clamp_(max=1)
     kept: Tensor = factors.where(lengths.isfinite() & (lengths > 0), 0)
     return kept
+
+
+def _lengths(rows: Tensor) -> Tensor:
+    pieces = torch.split(rows, max(1, _cached(rows) // max(1, rows.shape[1])))
+    return torch.cat([vector_norm(piece, dim=1, dtype=torch.float64) for piece in pieces])
+
+
+def _cached(numbers: Tensor) -> int:
+    """Return how many of the numbers are converted at a time: all on a GPU, where small pieces are slow."""
+    return _CACHED if numbers.is_cpu else numbers.numel()
 
 
 def grid_of(noise_multiplier: float, clip: float) -> float:
@@ -118,15 +127,20 @@ class Gaussian:
         return clip_factors(parts, self.clip * (1 - _ROUNDED * bool(self.finer)))
 
     def steps(self, part: Tensor, factors: Tensor) -> Tensor:
-        """Return rows times their factors in steps, cut towards 0 to integers: float64 [n, ...].
+        """Return rows times their factors in steps, cut towards 0 to integers: [n, ...] of the type of sums.
 
         Where a factor is 0 the row contributes nothing, also if it is not finite.
         """
         by_row = (-1, *[1] * (part.ndim - 1))
-        scaled = part.double() * (factors / self.step).view(by_row)
+        scaled = part.to(torch.float64, copy=True).mul_((factors / self.step).view(by_row))
         if not factors.all():  # 0 times what is no number would be none
             scaled.masked_fill_((factors == 0).view(by_row), 0)
-        return scaled.trunc_() if self.noise_multiplier else scaled
+        return scaled.to(self.dtype)
+
+    def summed(self, part: Tensor, factors: Tensor) -> Tensor:
+        """Return the sum of the steps of rows, of which there is at least one: of a row's shape."""
+        pieces = torch.split(part.flatten(1), max(1, _cached(part) // len(part)), 1)
+        return torch.cat([self.steps(p, factors).sum(0) for p in pieces]).view(part.shape[1:])
 
     def values(self, steps: Tensor) -> Tensor:
         """Return steps as numbers, float64."""
@@ -201,10 +215,9 @@ class Contributions:
     ranks: Tensor
     classes: int
 
-    def summed(self, steps: Tensor, dtype: torch.dtype) -> Tensor:
+    def summed(self, steps: Tensor) -> Tensor:
         """Return the sums of steps of a grid [b, d] by class, [C, d]."""
-        sums = steps.new_zeros(self.classes, steps.shape[1], dtype=dtype)
-        return sums.index_add_(0, self.ranks, steps.to(dtype))
+        return steps.new_zeros(self.classes, steps.shape[1]).index_add_(0, self.ranks, steps)
 
 
 def means_of_equal_classes(rows: Tensor, classes: int) -> Tensor:
@@ -223,7 +236,7 @@ def noisy_means(real: Contributions, expected: Tensor, gaussian: Gaussian) -> Te
         The expected sizes of its classes, [C].
     """
     steps = gaussian.steps(real.rows, gaussian.factors([real.rows]))
-    means = gaussian.released(real.summed(steps, gaussian.dtype)) / expected[:, None]
+    means = gaussian.released(real.summed(steps)) / expected[:, None]
     return means.to(real.rows.dtype)
 
 
@@ -267,8 +280,7 @@ def noisy_gradients(
         copies = by_class[ranks].flatten(0, 1).requires_grad_()
         means = means_of_equal_classes(embed(copies), len(rows))
         own = _product(means, copies, rows).view(len(rows), -1)
-        steps = gaussian.steps(own, gaussian.factors([own]))
-        sums.index_add_(0, ranks, steps.to(sums.dtype))
+        sums.index_add_(0, ranks, gaussian.steps(own, gaussian.factors([own])))
     step = gaussian.released(sums) / expected[:, None]
     return step.to(images.dtype).view_as(images)
 
@@ -364,8 +376,8 @@ class Products:
         by_b = (factors * length / _UNIT).where(factors > 0, 0)
         by_a = (_UNIT * gaussian.step / length).where(by_b > 0, 0)
         b, a = gaussian.steps(self.slopes, by_b), gaussian.steps(self.inputs, by_a)
-        total: Tensor = b.T @ a
-        return total
+        total: Tensor = b.double().T @ a.double()
+        return total.to(gaussian.dtype)
 
 
 def clipped_sum(
@@ -403,8 +415,7 @@ def clipped_sum(
         if there is no example.
     """
     numbers = max(1, sum(p.numel() for p in model.parameters() if p.requires_grad))
-    most = FINE_ROWS if gaussian.finer else MOST_ROWS
-    size = min(most, chunk or max(1, _held_on(batch[0].device) // numbers))
+    size = chunk or max(1, _held_on(batch[0].device) // numbers)
     sums = {
         name: torch.zeros_like(p, dtype=gaussian.dtype, requires_grad=False)
         for name, p in model.named_parameters()
@@ -420,10 +431,9 @@ def clipped_sum(
             factors = gaussian.factors(parts)
             for name, slope in slopes.items():
                 if isinstance(slope, Products):
-                    total = slope.summed(factors, gaussian)
+                    sums[name] += slope.summed(factors, gaussian)
                 else:
-                    total = gaussian.steps(slope, factors).sum(0)
-                sums[name] += total.to(gaussian.dtype)
+                    sums[name] += gaussian.summed(slope, factors)
     return sums
 
 
