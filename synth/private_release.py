@@ -303,6 +303,9 @@ Objective = Callable[..., Tensor]
 #: numbers in the gradients that are held at a time, 128 MiB of float32
 _HELD = 1 << 25
 
+#: examples of which a CPU holds no more, once they come to a quarter of that: more together are hardly faster
+_ENOUGH = 32
+
 
 class Bound(nn.Module):
     """An objective as a module around its model: what a functional call can put other parameters into."""
@@ -401,8 +404,8 @@ def clipped_sum(
     gaussian : Gaussian
         The mechanism that is to release the sum: it has C and the grid.
     chunk : int
-        How many examples' gradients are held at a time; 0: as many as come to 128 MiB of float32, or to a quarter of
-        what a GPU has free; at least one.
+        How many examples' gradients are held at a time; 0: as many as come to 32 MiB of float32, or 32 if those come
+        to no more than 128 MiB; on a GPU, as many as come to a quarter of what it has free; at least one.
     drawing : callable, optional
         rows of the batch -> what is entered while their gradients are computed, for layers that draw.
     gradients : callable
@@ -415,7 +418,7 @@ def clipped_sum(
         if there is no example.
     """
     numbers = max(1, sum(p.numel() for p in model.parameters() if p.requires_grad))
-    size = chunk or max(1, _held_on(batch[0].device) // numbers)
+    size = chunk or _examples_held(numbers, batch[0].device)
     sums = {
         name: torch.zeros_like(p, dtype=gaussian.dtype, requires_grad=False)
         for name, p in model.named_parameters()
@@ -437,11 +440,11 @@ def clipped_sum(
     return sums
 
 
-def _held_on(device: torch.device) -> int:
-    """Return how many numbers of gradients are held at a time: on a GPU a quarter of its free memory's."""
-    if device.type != "cuda":
-        return _HELD
-    return max(_HELD, torch.cuda.mem_get_info(device)[0] // 16)
+def _examples_held(numbers: int, device: torch.device) -> int:
+    """Return of how many examples the gradients, of so many numbers each, are held at a time."""
+    if device.type == "cuda":
+        return max(1, _HELD // numbers, torch.cuda.mem_get_info(device)[0] // 16 // numbers)
+    return max(1, _HELD // 4 // numbers, min(_ENOUGH, _HELD // numbers))
 
 
 def noisy_mean(sums: dict[str, Tensor], gaussian: Gaussian, expected: float) -> dict[str, Tensor]:

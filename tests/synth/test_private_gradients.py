@@ -174,10 +174,17 @@ def test_a_vaes_noise_is_an_examples_own() -> None:
 
 
 def test_a_gpu_holds_as_many_gradients_as_it_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ResNet-18 has 11.2 M parameters: three examples a pass on a CPU."""
+    """ResNet-18 has 11.2 M parameters: two examples a pass on a CPU. Smaller models: 32, or more if these are small."""
     free = [64 << 30]
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free[0], 80 << 30))
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    assert [private_release._held_on(each) // 11_200_000 for each in (cpu, gpu)] == [2, 383]
+    held = private_release._examples_held
+    assert [held(11_200_000, each) for each in (cpu, gpu)] == [2, 383]
+    assert [held(numbers, cpu) for numbers in (1 << 26, 878_538, 317_706, 1000)] == [
+        1,
+        32,
+        32,
+        8388,
+    ]
     free[0] = 1 << 20
-    assert private_release._held_on(gpu) == private_release._held_on(cpu)
+    assert held(11_200_000, gpu) == 2
