@@ -34,9 +34,6 @@ _UNIT = 2.0**23
 #: by which C is less in finer steps: more than float64 rounds off a length, of up to 2^20 squares
 _ROUNDED = 2.0**-30
 
-#: numbers of contributions that are converted to float64 at a time, so that they stay in a CPU's cache
-_CACHED = 1 << 19
-
 #: numbers that are given noise at a time
 _PIECE = 1 << 16
 
@@ -57,20 +54,18 @@ def clip_factors(parts: Iterable[Tensor], clip: float) -> Tensor:
     clip : float
         C, above 0.
     """
-    lengths = vector_norm(torch.stack([_lengths(part.flatten(1)) for part in parts]), dim=0)
+    pieces = [_pieces(part.flatten(1), 0) for part in parts]
+    each = [torch.cat([vector_norm(p, dim=1, dtype=torch.float64) for p in of]) for of in pieces]
+    lengths = vector_norm(torch.stack(each), dim=0)
     factors = (clip / lengths).clamp_(max=1)
     kept: Tensor = factors.where(lengths.isfinite() & (lengths > 0), 0)
     return kept
 
 
-def _lengths(rows: Tensor) -> Tensor:
-    pieces = torch.split(rows, max(1, _cached(rows) // max(1, rows.shape[1])))
-    return torch.cat([vector_norm(piece, dim=1, dtype=torch.float64) for piece in pieces])
-
-
-def _cached(numbers: Tensor) -> int:
-    """Return how many of the numbers are converted at a time: all on a GPU, where small pieces are slow."""
-    return _CACHED if numbers.is_cpu else numbers.numel()
+def _pieces(rows: Tensor, dim: int) -> tuple[Tensor, ...]:
+    """Split [n, d] into pieces that stay in a CPU's cache in float64; not on a GPU, where small pieces are slow."""
+    most = 1 << 19 if rows.is_cpu else rows.numel()
+    return torch.split(rows, max(1, most * rows.shape[dim] // max(1, rows.numel())), dim)
 
 
 def grid_of(noise_multiplier: float, clip: float) -> float:
@@ -137,10 +132,12 @@ class Gaussian:
             scaled.masked_fill_((factors == 0).view(by_row), 0)
         return scaled.to(self.dtype)
 
-    def summed(self, part: Tensor, factors: Tensor) -> Tensor:
+    def summed(self, part: Tensor | Products, factors: Tensor) -> Tensor:
         """Return the sum of the steps of rows, of which there is at least one: of a row's shape."""
-        pieces = torch.split(part.flatten(1), max(1, _cached(part) // len(part)), 1)
-        return torch.cat([self.steps(p, factors).sum(0) for p in pieces]).view(part.shape[1:])
+        if isinstance(part, Products):
+            return part.summed(factors, self)
+        sums = [self.steps(piece, factors).sum(0) for piece in _pieces(part.flatten(1), 1)]
+        return torch.cat(sums).view(part.shape[1:])
 
     def values(self, steps: Tensor) -> Tensor:
         """Return steps as numbers, float64."""
@@ -151,11 +148,10 @@ class Gaussian:
         if not self.noise_multiplier:
             return self.values(sums)
         found = torch.empty(sums.shape, dtype=torch.float64, device=sums.device)
-        deviation = self.deviation
         # In pieces that stay in the cache: a pass over millions of numbers costs as much as their noise.
         pieces = (torch.split(each, _PIECE) for each in (sums.flatten(), found.view(-1)))
         for steps, into in zip(*pieces, strict=True):
-            noise = self.normal((len(steps),)).to(sums.device, torch.float64) * deviation
+            noise = self.normal((len(steps),)).to(sums.device, torch.float64) * self.deviation
             total = noise.round_().to(torch.int64).add_(steps)
             if self.finer:
                 total = total.add_(1 << (self.finer - 1)) >> self.finer
@@ -215,10 +211,6 @@ class Contributions:
     ranks: Tensor
     classes: int
 
-    def summed(self, steps: Tensor) -> Tensor:
-        """Return the sums of steps of a grid [b, d] by class, [C, d]."""
-        return steps.new_zeros(self.classes, steps.shape[1]).index_add_(0, self.ranks, steps)
-
 
 def means_of_equal_classes(rows: Tensor, classes: int) -> Tensor:
     """Return the means [C, d] of rows [C m, d], m of each class one after the other."""
@@ -236,7 +228,8 @@ def noisy_means(real: Contributions, expected: Tensor, gaussian: Gaussian) -> Te
         The expected sizes of its classes, [C].
     """
     steps = gaussian.steps(real.rows, gaussian.factors([real.rows]))
-    means = gaussian.released(real.summed(steps)) / expected[:, None]
+    sums = steps.new_zeros(real.classes, steps.shape[1]).index_add_(0, real.ranks, steps)
+    means = gaussian.released(sums) / expected[:, None]
     return means.to(real.rows.dtype)
 
 
@@ -302,9 +295,6 @@ Objective = Callable[..., Tensor]
 
 #: numbers in the gradients that are held at a time, 128 MiB of float32
 _HELD = 1 << 25
-
-#: examples of which a CPU holds no more, once they come to a quarter of that: more together are hardly faster
-_ENOUGH = 32
 
 
 class Bound(nn.Module):
@@ -374,7 +364,7 @@ class Products:
         return lengths
 
     def summed(self, factors: Tensor, gaussian: Gaussian) -> Tensor:
-        """Return the sum of the gradients times ``factors`` [n] in the mechanism's steps, float64 [out, in]."""
+        """Return the sum of the gradients times ``factors`` [n] in the mechanism's steps, [out, in]."""
         length = vector_norm(self.inputs, dim=1, dtype=torch.float64)
         by_b = (factors * length / _UNIT).where(factors > 0, 0)
         by_a = (_UNIT * gaussian.step / length).where(by_b > 0, 0)
@@ -433,18 +423,15 @@ def clipped_sum(
             parts = [g.lengths() if isinstance(g, Products) else g for g in slopes.values()]
             factors = gaussian.factors(parts)
             for name, slope in slopes.items():
-                if isinstance(slope, Products):
-                    sums[name] += slope.summed(factors, gaussian)
-                else:
-                    sums[name] += gaussian.summed(slope, factors)
+                sums[name] += gaussian.summed(slope, factors)
     return sums
 
 
 def _examples_held(numbers: int, device: torch.device) -> int:
-    """Return of how many examples the gradients, of so many numbers each, are held at a time."""
+    """Return how many examples, with gradients of so many numbers, are taken at a time: more are hardly faster."""
     if device.type == "cuda":
         return max(1, _HELD // numbers, torch.cuda.mem_get_info(device)[0] // 16 // numbers)
-    return max(1, _HELD // 4 // numbers, min(_ENOUGH, _HELD // numbers))
+    return max(1, _HELD // 4 // numbers, min(32, _HELD // numbers))
 
 
 def noisy_mean(sums: dict[str, Tensor], gaussian: Gaussian, expected: float) -> dict[str, Tensor]:

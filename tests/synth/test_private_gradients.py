@@ -135,6 +135,18 @@ def test_of_no_example_there_is_noise_alone() -> None:
     torch.testing.assert_close(mean["1.bias"], 1.5 * drawn[9:])
 
 
+def test_large_gradients_are_cut_to_the_same_steps_in_pieces() -> None:
+    """Two of three rows of 300,000 numbers, more than are converted at once; the other is no number."""
+    rows, gaussian = torch.randn(3, 2, 150_000, generator=rng(1)), Gaussian(1.0, 0.5, torch.zeros)
+    rows[1, 0, 7], finite = math.nan, rows[[0, 2]].double()
+    factors = gaussian.factors([rows])
+    assert factors[1] == 0
+    scale = 0.5 / finite.flatten(1).norm(dim=1)
+    torch.testing.assert_close(factors[[0, 2]], scale, rtol=1e-14, atol=0)
+    exact = finite * (factors[[0, 2]] / gaussian.grid).view(2, 1, 1)
+    assert torch.equal(gaussian.summed(rows, factors), exact.trunc().sum(0).long())
+
+
 def test_a_mean_without_noise_asks_for_none() -> None:
     sums = {"w": torch.tensor([3.0, 6.0])}
     mean = noisy_mean(sums, Gaussian(0.0, math.inf, lambda shape: 1 / 0), expected=3.0)
