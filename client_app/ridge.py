@@ -81,7 +81,7 @@ class RidgeClient(DeviceClient):
             if summing.both:
                 parts.append(triangle(rows[:, :, None] * rows[:, None], as_long=True))
             factors = gaussian.factors(parts)
-            cut = [gaussian.steps(part, factors).to(gaussian.dtype) for part in parts]
+            cut = [gaussian.steps(part, factors) for part in parts]
             products.index_add_(0, labels, cut[0])
             squares += cut[1].sum(0) if summing.both else 0
         steps = torch.cat([squares, products.mT.flatten()])

@@ -70,7 +70,7 @@ def mean_steps(
     sizes = torch.bincount(ranks, minlength=len(classes))
     factors = clip_factors([codes], clip or math.inf) / sizes[ranks]
     sums = codes.new_zeros(len(classes), codes.shape[1], dtype=gaussian.dtype)
-    return sums.index_add_(0, ranks, gaussian.steps(codes, factors).to(gaussian.dtype))
+    return sums.index_add_(0, ranks, gaussian.steps(codes, factors))
 
 
 def mean_codes(codes: Tensor, labels: Tensor, classes: Sequence[int]) -> Tensor:

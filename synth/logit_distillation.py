@@ -39,4 +39,4 @@ def noisy(logits: Tensor, clip: float, gaussian: Gaussian) -> Tensor:
     """
     row = logits.detach().cpu().reshape(1, -1)
     steps = gaussian.steps(row, clip_factors([row], clip))
-    return gaussian.released(steps.to(gaussian.dtype)).reshape(logits.shape).float()
+    return gaussian.released(steps).reshape(logits.shape).float()

@@ -40,9 +40,6 @@ _PIECE = 1 << 16
 #: how much finer than the noise the grid is, at least
 _FINER = 2.0**-24
 
-MOST_ROWS = 1 << 20
-"""Contributions that may be added in float64 before the sum goes into an integer: exact for any noise from 0.01 on."""
-
 
 def clip_factors(parts: Iterable[Tensor], clip: float) -> Tensor:
     """Return the factors by which rows are scaled so that none is longer than ``clip``, float64 [n].
@@ -57,11 +54,18 @@ def clip_factors(parts: Iterable[Tensor], clip: float) -> Tensor:
     clip : float
         C, above 0.
     """
-    each = [vector_norm(part.flatten(1), dim=1, dtype=torch.float64) for part in parts]
+    pieces = [_pieces(part.flatten(1), 0) for part in parts]
+    each = [torch.cat([vector_norm(p, dim=1, dtype=torch.float64) for p in of]) for of in pieces]
     lengths = vector_norm(torch.stack(each), dim=0)
     factors = (clip / lengths).clamp_(max=1)
     kept: Tensor = factors.where(lengths.isfinite() & (lengths > 0), 0)
     return kept
+
+
+def _pieces(rows: Tensor, dim: int) -> tuple[Tensor, ...]:
+    """Split [n, d] into pieces that stay in a CPU's cache in float64; not on a GPU, where small pieces are slow."""
+    most = 1 << 19 if rows.is_cpu else rows.numel()
+    return torch.split(rows, max(1, most * rows.shape[dim] // max(1, rows.numel())), dim)
 
 
 def grid_of(noise_multiplier: float, clip: float) -> float:
@@ -118,15 +122,22 @@ class Gaussian:
         return clip_factors(parts, self.clip * (1 - _ROUNDED * bool(self.finer)))
 
     def steps(self, part: Tensor, factors: Tensor) -> Tensor:
-        """Return rows times their factors in steps, cut towards 0 to integers: float64 [n, ...].
+        """Return rows times their factors in steps, cut towards 0 to integers: [n, ...] of the type of sums.
 
         Where a factor is 0 the row contributes nothing, also if it is not finite.
         """
         by_row = (-1, *[1] * (part.ndim - 1))
-        scaled = part.double() * (factors / self.step).view(by_row)
+        scaled = part.to(torch.float64, copy=True).mul_((factors / self.step).view(by_row))
         if not factors.all():  # 0 times what is no number would be none
             scaled.masked_fill_((factors == 0).view(by_row), 0)
-        return scaled.trunc_() if self.noise_multiplier else scaled
+        return scaled.to(self.dtype)
+
+    def summed(self, part: Tensor | Products, factors: Tensor) -> Tensor:
+        """Return the sum of the steps of rows, of which there is at least one: of a row's shape."""
+        if isinstance(part, Products):
+            return part.summed(factors, self)
+        sums = [self.steps(piece, factors).sum(0) for piece in _pieces(part.flatten(1), 1)]
+        return torch.cat(sums).view(part.shape[1:])
 
     def values(self, steps: Tensor) -> Tensor:
         """Return steps as numbers, float64."""
@@ -137,11 +148,10 @@ class Gaussian:
         if not self.noise_multiplier:
             return self.values(sums)
         found = torch.empty(sums.shape, dtype=torch.float64, device=sums.device)
-        deviation = self.deviation
         # In pieces that stay in the cache: a pass over millions of numbers costs as much as their noise.
         pieces = (torch.split(each, _PIECE) for each in (sums.flatten(), found.view(-1)))
         for steps, into in zip(*pieces, strict=True):
-            noise = self.normal((len(steps),)).to(sums.device, torch.float64) * deviation
+            noise = self.normal((len(steps),)).to(sums.device, torch.float64) * self.deviation
             total = noise.round_().to(torch.int64).add_(steps)
             if self.finer:
                 total = total.add_(1 << (self.finer - 1)) >> self.finer
@@ -201,11 +211,6 @@ class Contributions:
     ranks: Tensor
     classes: int
 
-    def summed(self, steps: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the sums of steps of a grid [b, d] by class, [C, d]."""
-        sums = steps.new_zeros(self.classes, steps.shape[1], dtype=dtype)
-        return sums.index_add_(0, self.ranks, steps.to(dtype))
-
 
 def means_of_equal_classes(rows: Tensor, classes: int) -> Tensor:
     """Return the means [C, d] of rows [C m, d], m of each class one after the other."""
@@ -223,7 +228,8 @@ def noisy_means(real: Contributions, expected: Tensor, gaussian: Gaussian) -> Te
         The expected sizes of its classes, [C].
     """
     steps = gaussian.steps(real.rows, gaussian.factors([real.rows]))
-    means = gaussian.released(real.summed(steps, gaussian.dtype)) / expected[:, None]
+    sums = steps.new_zeros(real.classes, steps.shape[1]).index_add_(0, real.ranks, steps)
+    means = gaussian.released(sums) / expected[:, None]
     return means.to(real.rows.dtype)
 
 
@@ -267,8 +273,7 @@ def noisy_gradients(
         copies = by_class[ranks].flatten(0, 1).requires_grad_()
         means = means_of_equal_classes(embed(copies), len(rows))
         own = _product(means, copies, rows).view(len(rows), -1)
-        steps = gaussian.steps(own, gaussian.factors([own]))
-        sums.index_add_(0, ranks, steps.to(sums.dtype))
+        sums.index_add_(0, ranks, gaussian.steps(own, gaussian.factors([own])))
     step = gaussian.released(sums) / expected[:, None]
     return step.to(images.dtype).view_as(images)
 
@@ -359,13 +364,13 @@ class Products:
         return lengths
 
     def summed(self, factors: Tensor, gaussian: Gaussian) -> Tensor:
-        """Return the sum of the gradients times ``factors`` [n] in the mechanism's steps, float64 [out, in]."""
+        """Return the sum of the gradients times ``factors`` [n] in the mechanism's steps, [out, in]."""
         length = vector_norm(self.inputs, dim=1, dtype=torch.float64)
         by_b = (factors * length / _UNIT).where(factors > 0, 0)
         by_a = (_UNIT * gaussian.step / length).where(by_b > 0, 0)
         b, a = gaussian.steps(self.slopes, by_b), gaussian.steps(self.inputs, by_a)
-        total: Tensor = b.T @ a
-        return total
+        total: Tensor = b.double().T @ a.double()
+        return total.to(gaussian.dtype)
 
 
 def clipped_sum(
@@ -389,8 +394,8 @@ def clipped_sum(
     gaussian : Gaussian
         The mechanism that is to release the sum: it has C and the grid.
     chunk : int
-        How many examples' gradients are held at a time; 0: as many as come to 128 MiB of float32, or to a quarter of
-        what a GPU has free; at least one.
+        How many examples' gradients are held at a time; 0: as many as come to 32 MiB of float32, or 32 if those come
+        to no more than 128 MiB; on a GPU, as many as come to a quarter of what it has free; at least one.
     drawing : callable, optional
         rows of the batch -> what is entered while their gradients are computed, for layers that draw.
     gradients : callable
@@ -403,8 +408,7 @@ def clipped_sum(
         if there is no example.
     """
     numbers = max(1, sum(p.numel() for p in model.parameters() if p.requires_grad))
-    most = FINE_ROWS if gaussian.finer else MOST_ROWS
-    size = min(most, chunk or max(1, _held_on(batch[0].device) // numbers))
+    size = chunk or _examples_held(numbers, batch[0].device)
     sums = {
         name: torch.zeros_like(p, dtype=gaussian.dtype, requires_grad=False)
         for name, p in model.named_parameters()
@@ -419,19 +423,15 @@ def clipped_sum(
             parts = [g.lengths() if isinstance(g, Products) else g for g in slopes.values()]
             factors = gaussian.factors(parts)
             for name, slope in slopes.items():
-                if isinstance(slope, Products):
-                    total = slope.summed(factors, gaussian)
-                else:
-                    total = gaussian.steps(slope, factors).sum(0)
-                sums[name] += total.to(gaussian.dtype)
+                sums[name] += gaussian.summed(slope, factors)
     return sums
 
 
-def _held_on(device: torch.device) -> int:
-    """Return how many numbers of gradients are held at a time: on a GPU a quarter of its free memory's."""
-    if device.type != "cuda":
-        return _HELD
-    return max(_HELD, torch.cuda.mem_get_info(device)[0] // 16)
+def _examples_held(numbers: int, device: torch.device) -> int:
+    """Return how many examples, with gradients of so many numbers, are taken at a time: more are hardly faster."""
+    if device.type == "cuda":
+        return max(1, _HELD // numbers, torch.cuda.mem_get_info(device)[0] // 16 // numbers)
+    return max(1, _HELD // 4 // numbers, min(32, _HELD // numbers))
 
 
 def noisy_mean(sums: dict[str, Tensor], gaussian: Gaussian, expected: float) -> dict[str, Tensor]:

@@ -135,6 +135,18 @@ def test_of_no_example_there_is_noise_alone() -> None:
     torch.testing.assert_close(mean["1.bias"], 1.5 * drawn[9:])
 
 
+def test_large_gradients_are_cut_to_the_same_steps_in_pieces() -> None:
+    """Two of three rows of 300,000 numbers, more than are converted at once; the other is no number."""
+    rows, gaussian = torch.randn(3, 2, 150_000, generator=rng(1)), Gaussian(1.0, 0.5, torch.zeros)
+    rows[1, 0, 7], finite = math.nan, rows[[0, 2]].double()
+    factors = gaussian.factors([rows])
+    assert factors[1] == 0
+    scale = 0.5 / finite.flatten(1).norm(dim=1)
+    torch.testing.assert_close(factors[[0, 2]], scale, rtol=1e-14, atol=0)
+    exact = finite * (factors[[0, 2]] / gaussian.grid).view(2, 1, 1)
+    assert torch.equal(gaussian.summed(rows, factors), exact.trunc().sum(0).long())
+
+
 def test_a_mean_without_noise_asks_for_none() -> None:
     sums = {"w": torch.tensor([3.0, 6.0])}
     mean = noisy_mean(sums, Gaussian(0.0, math.inf, lambda shape: 1 / 0), expected=3.0)
@@ -174,10 +186,17 @@ def test_a_vaes_noise_is_an_examples_own() -> None:
 
 
 def test_a_gpu_holds_as_many_gradients_as_it_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ResNet-18 has 11.2 M parameters: three examples a pass on a CPU."""
+    """ResNet-18 has 11.2 M parameters: two examples a pass on a CPU. Smaller models: 32, or more if these are small."""
     free = [64 << 30]
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free[0], 80 << 30))
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    assert [private_release._held_on(each) // 11_200_000 for each in (cpu, gpu)] == [2, 383]
+    held = private_release._examples_held
+    assert [held(11_200_000, each) for each in (cpu, gpu)] == [2, 383]
+    assert [held(numbers, cpu) for numbers in (1 << 26, 878_538, 317_706, 1000)] == [
+        1,
+        32,
+        32,
+        8388,
+    ]
     free[0] = 1 << 20
-    assert private_release._held_on(gpu) == private_release._held_on(cpu)
+    assert held(11_200_000, gpu) == 2
