@@ -247,7 +247,8 @@ def epsilon_at(rdp: Array, orders: tuple[float, ...], delta: float) -> float:
 @cache
 def _binomials(orders: tuple[float, ...]) -> tuple[Array, Array, Array, NDArray[np.int64]]:
     """Return order, k and log binom(order, k) for all k, one order after the other, and where each begins."""
-    from scipy.special import gammaln  # a quarter of a second, which a run without noise should not cost
+    # Here, as its import takes a quarter of a second, which a run without noise need not spend.
+    from scipy.special import gammaln
 
     sizes = np.array([int(order) + 1 for order in orders])
     starts = np.cumsum(sizes) - sizes
