@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -34,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, TextIOWrapper):  # what its encoding lacks is escaped
             stream.reconfigure(errors="backslashreplace")
     words = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        atexit.register(gc.freeze)  # the interpreter's last collections would take half a second
     if sentence := hidden():
         print(f"nectar: {sentence}", file=sys.stderr)
         return _REFUSED

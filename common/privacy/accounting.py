@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln, gammasgn, log_ndtr
 
 from common.privacy.events import Adjacency, Event
 
@@ -248,6 +247,9 @@ def epsilon_at(rdp: Array, orders: tuple[float, ...], delta: float) -> float:
 @cache
 def _binomials(orders: tuple[float, ...]) -> tuple[Array, Array, Array, NDArray[np.int64]]:
     """Return order, k and log binom(order, k) for all k, one order after the other, and where each begins."""
+    # Here, as its import takes a quarter of a second, which a run without noise need not spend.
+    from scipy.special import gammaln
+
     sizes = np.array([int(order) + 1 for order in orders])
     starts = np.cumsum(sizes) - sizes
     alpha = np.repeat(np.array(orders), sizes)
@@ -269,6 +271,8 @@ def _whole(noise: float, rate: float, orders: tuple[float, ...]) -> Array:
 @cache
 def _generalised(orders: tuple[float, ...]) -> tuple[Array, Array, Array, Array]:
     """Return order [n, 1], i [1, terms + 1], and log and sign of binom(order, i), [n, terms + 1]."""
+    from scipy.special import gammaln, gammasgn
+
     alpha, i = np.array(orders)[:, None], np.arange(_TERMS + 1.0)[None]
     rest = alpha - i + 1
     return alpha, i, gammaln(alpha + 1) - gammaln(i + 1) - gammaln(rest), gammasgn(rest)
@@ -279,6 +283,8 @@ def _fractional(noise: float, rate: float, orders: tuple[float, ...]) -> Array:
 
     So what comes after the last term is no more than the next one, which is added.
     """
+    from scipy.special import log_ndtr
+
     alpha, i, binomial, sign = _generalised(orders)
     j, variance = alpha - i, noise * noise
     z = variance * (math.log1p(-rate) - math.log(rate)) + 0.5

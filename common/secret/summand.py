@@ -21,6 +21,7 @@ from torch import Tensor
 
 from common.config.resolved import Config
 from common.errors import ConfigError, PayloadError
+from common.privacy.accounting import SKELLAM, gaussian_like
 from common.privacy.events import Event
 from common.secret.cohort import shares_of
 from common.specs.updates import is_model
@@ -322,8 +323,6 @@ def event_of(config: Config, form: SumForm, share: float, *, lengths: int) -> Ev
     ``lengths`` is how far it is moved, in C: 1 by a complete update that is there or not, 2 by one update in place
     of another, for any change of the site's examples.
     """
-    from common.privacy.accounting import SKELLAM, gaussian_like  # SciPy, for who asks
-
     noise = config.privacy.noise_multiplier * math.sqrt(share)
     steps = lengths * form.clip / form.grid
     return Event(f"{SKELLAM} updates", gaussian_like(noise / lengths, steps, form.numbers))

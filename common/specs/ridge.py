@@ -15,6 +15,7 @@ from common.draws.seeding import generator
 from common.errors import ConfigError, PayloadError
 from common.learning.run import Run
 from common.models.ridge import RidgeModel, RidgeNetwork, own_axes
+from common.privacy.accounting import SKELLAM, gaussian_like
 from common.privacy.events import Event
 from common.samples.inputs import Samples
 from common.secret.cohort import shares_of
@@ -177,8 +178,6 @@ class Summing:
 
     def event(self, share: float) -> Event:
         """Return the privacy event of a secret total with ``share`` times the variance that the run needs."""
-        from common.privacy.accounting import SKELLAM, gaussian_like  # SciPy, for who asks
-
         noise = self.run.config.privacy.noise_multiplier
         steps = self.sensitivity / grid_of(noise, self.sensitivity)
         like = gaussian_like(noise * math.sqrt(share), steps, self.numbers)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from common.code.imports import without_collector
 from common.config.resolved import Config
 from common.config.text import from_home
 from common.errors import ConfigError, DataError
@@ -108,9 +109,11 @@ def _need_ending(config: Config, path: Path) -> None:
 
 def _run(config: Config) -> tuple[Dataset, Holdings, DataError | None]:
     """Describe the run's data set and how it is divided, or why it cannot be, or the folders of simulated sites."""
-    from common.division import Division
     from nectar.arguments import with_fitting_sites
-    from nectar.dataset import account
+
+    with without_collector():
+        from common.division import Division
+        from nectar.dataset import account
 
     division = Division(config)
     if config.site_places:

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from common.code.imports import without_collector
 from common.config.resolved import Config
 from common.errors import ConfigError
 from common.settings.sections import ComputeSettings
 from nectar.arguments import next_step, parse_arguments, resolved, typed_command, with_fitting_sites
 from nectar.command_line import command
+from nectar.engines.alone import on_this_machine
 from nectar.engines.cores import available_cores
 from nectar.engines.flower.app import app_folder
 from nectar.engines.flower.errors import LaunchError
 from nectar.engines.flower.plain_command import plain_command
-from nectar.engines.processes import Interrupted
+from nectar.engines.local_ray import ray_started
+from nectar.engines.processes import Interrupted, until_interrupted
 from nectar.options import config_file_option, settings_words
-from nectar.records.outputs import with_recorded
+from nectar.records.outputs import require_room, with_recorded
+
+if TYPE_CHECKING:
+    from server_app.record import Record
 
 HELP = """\
 Runs the federation on Flower's simulation engine, in a Ray instance that it starts and stops. The exit code is 0 only
@@ -85,22 +93,43 @@ def main(
         return 0
     chosen = f"method={config.method} dataset={config.dataset} rounds={config.rounds}"
     print(f"{chosen} seed={config.seed} (--print gives the plain flwr command)", flush=True)
-    from nectar.commands.run import log_plainly  # torch with these
-    from nectar.engines.alone import on_this_machine
-    from nectar.engines.preflight import check
-    from nectar.engines.simulation import simulate
-
-    if not verbose:
-        log_plainly()
+    require_room(config)
     try:
-        with on_this_machine():
-            record = simulate(config, workers, cluster, check(config), verbose=verbose)
+        record = until_interrupted(lambda: _simulate(config, workers, cluster, verbose=verbose))
     except Interrupted as interrupted:
         print(f"Interrupted ({interrupted.name}).", flush=True)
         # A thread of Flower's engine may wait for an actor that has ended, and Python would wait for that thread.
         os._exit(128 + interrupted.number)
     print(next_step(record.directory), flush=True)
     return 0
+
+
+def _simulate(config: Config, workers: int, cluster: str, *, verbose: bool) -> Record:
+    def work() -> Record:
+        imported.result()
+        from nectar.commands.run import log_plainly
+        from nectar.engines.preflight import check
+        from nectar.engines.simulation import simulate
+
+        if not verbose:
+            log_plainly()
+        return simulate(config, check(config), verbose=verbose)
+
+    cores = workers * config.compute.client_cores
+    with (
+        on_this_machine(),
+        ray_started(cores, cluster, verbose=verbose) as ray_ready,
+        ThreadPoolExecutor(1) as imports,  # torch's import would swallow a signal's exception
+    ):
+        imported = imports.submit(_import)
+        ray_ready()
+        return until_interrupted(work)  # again, as Ray has taken the signals for itself
+
+
+def _import() -> None:
+    with without_collector():
+        for name in ("nectar.engines.preflight", "nectar.engines.simulation", "flwr.simulation"):
+            importlib.import_module(name)
 
 
 def _require_ray() -> None:

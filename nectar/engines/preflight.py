@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import tempfile
 from logging import getLogger
-from pathlib import Path
 
 import torch
 
 from common.config.resolved import Config
 from common.division import Division
-from common.errors import ConfigError
 from common.learning.compute import use_threads
 from common.methods import require_taken, resolve
 from common.models.registry import KINDS
 from common.settings.sections import kind_of
+from nectar.records.outputs import require_room
 from server_app.app import Start, prepare
 from server_app.tracking import require_tracker
 
@@ -52,17 +50,6 @@ def _look_at_sites(division: Division) -> None:
         _ = division.dataset
 
 
-def _require_output(directory: Path) -> None:
-    """Check that a record can be written, by making and removing a folder; ConfigError if not."""
-    try:
-        there = next(place for place in (directory, *directory.parents) if place.exists())
-        Path(tempfile.mkdtemp(dir=there, prefix=".room-")).rmdir()
-    except OSError as error:
-        raise ConfigError(
-            f"no record can be made in {directory} ({error.strerror}): free some space, or choose another output-dir."
-        ) from None
-
-
 def check(config: Config, *, log_weights: bool = False) -> Start:
     """Build, load and divide what ``config`` asks for, once; return it for a run in this process.
 
@@ -76,8 +63,7 @@ def check(config: Config, *, log_weights: bool = False) -> Start:
         classes for its measure, the model does not fit them, the data set or its partition cannot be had, or the
         strategy cannot be constructed.
     """
-    if not config.resume:
-        _require_output(config.output_dir)
+    require_room(config)
     require_tracker(config.track)
     check_kind(config)
     threads = torch.get_num_threads()

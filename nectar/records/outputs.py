@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from common.config.keys import CONFIG
+from common.config.resolved import Config
 from common.config.text import from_home, parse_set
 from common.errors import ConfigError
 from nectar.records.record import record_at
 from server_app.run_directory import RunDirectory
 
 _PAGES = (".html", ".htm")
+
+
+def require_room(config: Config) -> None:
+    """Check that a new record can be written, by making and removing a folder; ConfigError if not."""
+    if config.resume:
+        return
+    directory = config.output_dir
+    try:
+        there = next(place for place in (directory, *directory.parents) if place.exists())
+        Path(tempfile.mkdtemp(dir=there, prefix=".room-")).rmdir()
+    except OSError as error:
+        raise ConfigError(
+            f"no record can be made in {directory} ({error.strerror}): free some space, or choose another output-dir."
+        ) from None
 
 
 def output_folder(given: str, *, fresh: bool = False) -> Path:

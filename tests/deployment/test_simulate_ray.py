@@ -37,6 +37,23 @@ class Raising(nn.Sequential):
         return super().forward(images)
 """
 
+#: raises in a worker that has imported what only Flower's engine needs
+LEAN = """
+import sys
+import torch
+from torch import nn
+
+
+class Lean(nn.Sequential):
+    def __init__(self, shape, classes):
+        super().__init__(nn.Flatten(), nn.Linear(64, classes))
+
+    def forward(self, images):
+        if self.training and torch.is_grad_enabled() and "sqlalchemy" in sys.modules:
+            raise RuntimeError("sqlalchemy has been imported")
+        return super().forward(images)
+"""
+
 QUICK = ("fedavg", "federation.sites=4", "fedavg.epochs=1", "data.images=200")
 
 
@@ -91,7 +108,8 @@ def log(place: Path) -> str:
 def test_a_run_has_the_numbers_of_this_process_and_leaves_nothing(
     small: Small, tmp_path: Path, temporary: Path
 ) -> None:
-    with simulation(tmp_path, "rounds=2") as process:
+    (tmp_path / "lean.py").write_text(LEAN)
+    with simulation(tmp_path, "rounds=2", "model.name=lean:Lean") as process:
         assert process.wait(400) == 0, log(tmp_path)
     assert left_in(temporary) == []
     said = log(tmp_path)
@@ -100,8 +118,9 @@ def test_a_run_has_the_numbers_of_this_process_and_leaves_nothing(
     for idle in ("DEPRECATED", "FutureWarning", "Manually terminating", "ClientAppActor"):
         assert idle not in said
     here = tmp_path / "here"
-    words = [sys.executable, "-m", "nectar", "run", *QUICK, "rounds=2", f"output-dir={here}"]
-    subprocess.run(words, check=True, capture_output=True)
+    words = ["run", *QUICK, "rounds=2", "model.name=lean:Lean", f"output-dir={here}"]
+    command = [sys.executable, "-m", "nectar", *words]
+    subprocess.run(command, check=True, capture_output=True, cwd=tmp_path)
     assert numbers(_only(tmp_path / "runs")) == numbers(_only(here))
 
 
@@ -128,6 +147,17 @@ def test_an_interrupted_run_says_so_and_leaves_nothing(
         assert process.wait(60) == 128 + number
     assert outcome(tmp_path) == "interrupted"
     assert f"Interrupted ({number.name})." in log(tmp_path)
+    assert left_in(temporary) == []
+
+
+@pytest.mark.extended
+def test_a_run_that_is_ended_while_ray_starts_leaves_nothing(
+    tmp_path: Path, temporary: Path
+) -> None:
+    with simulation(tmp_path, "rounds=1000") as process:
+        until(lambda: bool(left_in(temporary)), 400)
+        process.terminate()
+        assert process.wait(60) == 128 + signal.SIGTERM
     assert left_in(temporary) == []
 
 

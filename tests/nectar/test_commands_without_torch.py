@@ -103,3 +103,18 @@ def test_a_place_that_takes_no_record_is_refused_before_any_work(
         assert f"no record can be made in {place}" in message
         assert message.count("\n") == 1
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_the_interpreters_last_collections_look_at_nothing() -> None:
+    code = """
+import atexit, gc, sys
+from nectar.cli import main
+
+atexit.register(lambda: print("frozen", gc.get_freeze_count() > 0))  # after those that are registered later
+sys.argv = ["nectar", "--help"]
+main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "frozen True"

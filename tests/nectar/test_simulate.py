@@ -15,7 +15,7 @@ from common.settings.sections import ComputeSettings
 from nectar import cli
 from nectar.commands import simulate
 from nectar.commands.simulate import available_cores, workers_at_a_time
-from nectar.engines import simulation
+from nectar.engines import local_ray
 from nectar.engines.flower.app import SOURCE, require_app
 from nectar.engines.flower.errors import LaunchError
 from nectar.engines.flower.plain_command import plain_command
@@ -83,7 +83,7 @@ def bases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_rays_folder_is_its_owners_alone_and_leaves_room_for_its_sockets(bases: Path) -> None:
-    with private_folder(simulation._PREFIX, simulation._base()) as place:
+    with private_folder(local_ray._PREFIX, local_ray._base()) as place:
         assert place.parent != bases
         assert place.stat().st_mode & 0o777 == 0o700
         socket = "session_2025-01-01_00-00-00_000000_4194304/sockets/plasma_store"
@@ -101,7 +101,7 @@ def test_what_a_killed_process_left_goes_and_what_another_has_stays(tmp_path: Pa
 
 def test_a_cluster_that_is_not_there_is_said_at_once() -> None:
     with pytest.raises(LaunchError, match=r"No Ray cluster answers at 127\.0\.0\.1:1 \(.*refused"):
-        simulation.require_cluster("127.0.0.1:1")
+        local_ray.require_cluster("127.0.0.1:1")
 
 
 def test_the_first_signal_interrupts_and_later_ones_are_ignored() -> None:
@@ -126,8 +126,9 @@ def test_the_first_signal_interrupts_and_later_ones_are_ignored() -> None:
 def test_an_interrupted_simulation_ends_though_a_thread_of_the_engine_does_not() -> None:
     """A thread that waits for a result of Ray's, of an actor that has ended, never gets one."""
     code = """if True:
-        import threading
+        import contextlib, threading
         from nectar import cli
+        from nectar.commands import simulate as command
         from nectar.engines import simulation
         from nectar.engines.processes import Interrupted
 
@@ -136,6 +137,7 @@ def test_an_interrupted_simulation_ends_though_a_thread_of_the_engine_does_not()
             raise Interrupted(15)
 
         simulation.simulate = simulate
+        command.ray_started = lambda *_, **__: contextlib.nullcontext(lambda: None)
         raise SystemExit(cli.main(["simulate"]))
     """
     ended = subprocess.run(
