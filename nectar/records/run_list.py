@@ -36,11 +36,6 @@ def other_schemas_below(directory: Path) -> list[RunDirectory]:
     return [record for record in found if record.other_schema() is not None]
 
 
-def run_called(directory: Path, name: str) -> RunRecord | None:
-    """Return the record in ``directory`` that has this id; None without one."""
-    return RunRecord.find(directory / name) if name in _names(directory) else None
-
-
 def chosen(output: Path, names: Sequence[str]) -> list[RunRecord]:
     """Return the records that are named for removal, all of which may go.
 

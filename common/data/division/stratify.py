@@ -39,11 +39,6 @@ def validation_split(
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 
-def held_back(labels: Labels, share: float) -> Indices:
-    """Return how many of each class `validation_split` holds back, which no draw decides: int64 [max label + 1]."""
-    return _apportion(np.bincount(labels), round(share * len(labels)))
-
-
 def subset(labels: Labels, count: int, seed: int) -> Indices:
     """Draw the images that a run uses of a training set, before anything is held back: sorted indices into ``labels``.
 
