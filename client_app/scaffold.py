@@ -33,7 +33,7 @@ class ScaffoldClient(DeviceClient):
         w = given.part(WEIGHTS, Weights)
         own, local = self._own(), self.local(given)
         model, trained = train_locally(self, w, local)
-        ended = Weights.of(model, w.codec)
+        ended = Weights.of(model, w.codec, copy=False)  # which ends with this
         new = self._control(w, ended, local.drift, trained)
         self.remember(new)
         change = Weights({name: new[name] - own[name] for name in new})
@@ -41,7 +41,7 @@ class ScaffoldClient(DeviceClient):
 
     def local(self, given: Bundle) -> Local:
         """Return training by corrected steps, to which a method may add an objective or a pull."""
-        c, own = given.part(CONTROL, Weights).tensors, self._own()
+        c, own = given.part(CONTROL, Weights).read_only, self._own()
         settings = self.settings(ScaffoldSettings)
         carried_on = settings.momentum if settings.option == "I" else 0.0
         return Local(drift={name: c[name] - own[name] for name in c}, carried_on=carried_on)
@@ -58,7 +58,7 @@ class ScaffoldClient(DeviceClient):
             return self._gradient_at(w, drift)
         path = trained.steps * trained.lr
         return {
-            name: (w.tensors[name] - ended.tensors[name]) / path - gap
+            name: (w.read_only[name] - ended.tensors[name]) / path - gap
             for name, gap in drift.items()
         }
 
