@@ -95,7 +95,7 @@ class Rounds:
     ) -> None:
         self.config = load(_words(method, size, sites, directory, more))
         self._run = Division(self.config).run
-        self._data = [_samples(self._run, k % 64) for k in range(sites)]
+        self._data = [_samples(self._run, k) for k in range(min(sites, 64))]  # more share these
         self._strategy = make_strategy(self._run)
         self._strategy.record_id = "benchmark"
         self._grid = LocalGrid(

@@ -40,7 +40,7 @@ class ScaffoldClient(DeviceClient):
 
     def local(self, given: Bundle) -> Local:
         """Return training by corrected steps, to which a method may add an objective or a pull."""
-        c, own = given.part(CONTROL, Weights).tensors, self._own()
+        c, own = given.part(CONTROL, Weights).read_only, self._own()
         settings = self.settings(ScaffoldSettings)
         carried_on = settings.momentum if settings.option == "I" else 0.0
         return Local(drift={name: c[name] - own[name] for name in c}, carried_on=carried_on)
@@ -57,7 +57,7 @@ class ScaffoldClient(DeviceClient):
             return self._gradient_at(w, drift)
         path = trained.steps * trained.lr
         return {
-            name: (w.tensors[name] - ended.tensors[name]) / path - gap
+            name: (w.read_only[name] - ended.tensors[name]) / path - gap
             for name, gap in drift.items()
         }
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from common.models.classifier import Classifier
+from common.models.pooling import MaxPool2d
 
 GROUPS = 4
 """Groups of the group normalisation, as in the public distillation code."""
@@ -115,10 +116,10 @@ class CNN(Classifier):
         self.features = nn.Sequential(
             nn.Conv2d(channels, 32, 5, padding=padding),
             nn.ReLU(inplace=True),
-            nn.MaxPool2d(2),
+            MaxPool2d(),
             nn.Conv2d(32, 64, 5, padding=padding),
             nn.ReLU(inplace=True),
-            nn.MaxPool2d(2),
+            MaxPool2d(),
             nn.Flatten(),
             nn.Linear(64 * rows * columns, hidden),
             nn.ReLU(inplace=True),
@@ -180,7 +181,7 @@ class VGG11(Classifier):
                 layers += [HeConv2d(channels, width, 3, padding=1), nn.ReLU(inplace=True)]
                 channels = width
             if min(sides) > 1:
-                layers.append(nn.MaxPool2d(2))
+                layers.append(MaxPool2d())
                 sides = [side // 2 for side in sides]
         units = self.hidden[large]
         self.features = nn.Sequential(*layers)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from common.models.classifier import Classifier
+from common.models.pooling import MaxPool2d
 
 
 def _sides(shape: tuple[int, ...], name: str) -> tuple[int, int]:
@@ -40,7 +41,7 @@ class Encoder(Classifier):
             for _ in range(depth):
                 layers += [nn.Conv2d(channels, wide, 3, padding=1), nn.ReLU(inplace=True)]
                 channels = wide
-            layers.append(nn.MaxPool2d(2))
+            layers.append(MaxPool2d())
         self.depth, self.width, self.latent = depth, width, embedding or width
         self.features = nn.Sequential(*layers, nn.Flatten())
         self.mu = nn.Linear(channels * rows * columns, self.latent)
