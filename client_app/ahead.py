@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from logging import getLogger
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
-from torch import Tensor, nn
+from torch import nn
 
 from client_app.decode_cache import DECODE_CACHE
-from client_app.device import DeviceClient, client_class
+from client_app.device import DeviceClient, TrainedAhead, client_class
 from client_app.site import division_of
 from common.errors import NectarError, one_line
 from common.learning.compute import use_threads
 from common.learning.run import Run
 from common.learning.stacked import SiteTraining, cannot_stack, train_stacked
-from common.learning.training import Trained
 from common.settings.fedavg import FedAvgSettings
 from common.specs.updates import model_in
 
@@ -42,20 +40,8 @@ PURPOSE = "local-training"
 logger = getLogger("flwr")
 
 
-@dataclass(frozen=True)
-class StackedResult:
-    """What was trained for a site, and its share of the seconds that all took."""
-
-    parameters: dict[str, Tensor]
-    trained: Trained
-    seconds: float
-
-
-_READY: dict[tuple[int, str], StackedResult] = {}
-"""By round and site; of one run, since a process works on one at a time."""
-
 _CLIENTS: dict[str, DeviceClient] = {}
-"""By the id of the instruction that they were made for."""
+"""Those that were made ahead, by the id of the instruction that they are for."""
 
 
 @lru_cache(maxsize=16)
@@ -107,7 +93,6 @@ def train_stacked_ahead(due: Iterator[tuple[Message, Context]], client_of: Clien
     ``client_of`` makes the client that an instruction is for. One that cannot be followed, such as one of which the
     site's data cannot be read, is left to its site, which says why.
     """
-    _READY.clear()
     _CLIENTS.clear()
     message, context = first = next(due)
     try:
@@ -135,7 +120,7 @@ def _train(
     assert isinstance(sent, ArrayRecord)
     due = [(m, c) for m, c in due if _are_same(m.content["arrays"], sent)]
     started = time.perf_counter()
-    names, sites, start = list[str](), list[SiteTraining](), None
+    clients, sites, start = list[DeviceClient](), list[SiteTraining](), None
     for message, context in due:
         client = _CLIENTS[message.metadata.message_id] = client_of(message, context)
         if not len(client.samples):
@@ -145,15 +130,15 @@ def _train(
         given = DECODE_CACHE.decode(DECODE_CACHE.arrays_of(sent), takes(run))
         local, start = client.local(given), model_in(given)
         if local is not None and local.by_terms_alone:
-            names.append(client.site)
+            clients.append(client)
             sites.append(SiteTraining(client.samples, client.generator(PURPOSE), local))
     if not sites or start is None:
         return
     model, settings = run.model_with(start), run.settings(FedAvgSettings)
     ended = train_stacked(model, sites, settings, server_round=server_round)
-    share = (time.perf_counter() - started) / len(names)
-    for name, (parameters, trained) in zip(names, ended, strict=True):
-        _READY[server_round, name] = StackedResult(parameters, trained, share)
+    share = (time.perf_counter() - started) / len(clients)
+    for client, (parameters, trained) in zip(clients, ended, strict=True):
+        client.trained_ahead = TrainedAhead(parameters, trained, share)
 
 
 def _are_same(one: object, other: ArrayRecord) -> bool:
@@ -166,13 +151,3 @@ def _are_same(one: object, other: ArrayRecord) -> bool:
 def take_client(message: Message) -> DeviceClient | None:
     """Return the client that was made for an instruction ahead of it, once."""
     return _CLIENTS.pop(message.metadata.message_id, None)
-
-
-def take_result(client: DeviceClient) -> StackedResult | None:
-    """Return what was trained for a client's site ahead of its instruction, once; None if nothing was."""
-    if not _READY or together(client.run) == 1:
-        return None
-    made = _READY.pop((client.server_round, client.site), None)
-    if made is not None:
-        client.report(train_loss=made.trained.loss, seconds=made.seconds)
-    return made

@@ -33,7 +33,7 @@ from common.draws.seeding import generator, process_wide
 from common.errors import ConfigError, FederationError
 from common.learning.measures import measure
 from common.learning.run import Run
-from common.learning.training import Local
+from common.learning.training import Local, Trained
 from common.methods import is_import_path, load, resolve
 from common.models import Classifier
 from common.privacy.ledger import PrivacyReport
@@ -58,6 +58,15 @@ Metrics = dict[str, Scalar]
 _STATISTICS = "statistics"
 
 S = TypeVar("S", bound=Settings)
+
+
+@dataclass(frozen=True)
+class TrainedAhead:
+    """A site's part of a training of many sites, and its share of the seconds that it took."""
+
+    parameters: Mapping[str, Tensor]
+    trained: Trained
+    seconds: float
 
 
 class DeviceClient(NumPyClient):
@@ -116,6 +125,7 @@ class DeviceClient(NumPyClient):
         self.account = account
         self.mechanism = mechanism
         self._slots, self._drawn = slots, drawn
+        self.trained_ahead: TrainedAhead | None = None
         if at is not None:
             self.round = at
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from client_app.ahead import PURPOSE, take_result
+from client_app.ahead import PURPOSE
 from client_app.device import DeviceClient
 from common.errors import FederationError
 from common.learning.steps import DPSGDSteps, planned
@@ -97,7 +97,9 @@ def trained_weights(
 
     Under ``compute.batched`` they may have been trained with those of other sites.
     """
-    if client.run.config.compute.batched != "off" and (made := take_result(client)) is not None:
+    made, client.trained_ahead = client.trained_ahead, None
+    if made is not None:
+        client.report(train_loss=made.trained.loss, seconds=made.seconds)
         return Weights(made.parameters, w.codec), made.trained
     model, trained = train_locally(client, w, local)
     if local.by_terms_alone and client.run.config.model.train == "all":
