@@ -2,7 +2,7 @@
 
 ``PYTHONPATH=PFL:. python -m benchmarks.pfl_research``, where PFL is a checkout of github.com/apple/pfl-research beside
 multiprocess, dp-accounting, prv-accountant and scipy. Both run unedited in one process, so with the same malloc, and in
-turn; the weights after a round of FedAvg are compared first.
+turn; the weights after a round of FedAvg are compared first. Theirs has torch's own layers, as its users write them.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from benchmarks import fedavg_round, small_devices
 from benchmarks.made_up import InProcess, RunConfig, in_process
 from benchmarks.measure import LEAST_PAIRS, Claim, Row, compare, table, threads
+from common.models.pooling import MaxPool2d
 
 BATCH, LR = 64, 0.01
 
@@ -62,7 +63,7 @@ class Peer:
 
 def peer_of(ours: InProcess, method: str, epochs: int) -> Peer:
     """Return pfl-research's federation of the same sites."""
-    network, sites = _Model(copy.deepcopy(ours.model)), cycle(range(len(ours.floats)))
+    network, sites = _Model(_of_torch(copy.deepcopy(ours.model))), cycle(range(len(ours.floats)))
     model = PyTorchModel(network, torch.optim.SGD, torch.optim.SGD(network.parameters(), 1.0))
     data = FederatedDataset(
         lambda k: PyTorchTensorDataset(ours.floats[k], user_id=str(k)), lambda: next(sites)
@@ -98,6 +99,15 @@ def peer_of(ours: InProcess, method: str, epochs: int) -> Peer:
         algorithm.process_aggregated_statistics_from_all_contexts(found, metrics, model)
 
     return Peer(one_round, network.network)
+
+
+def _of_torch(model: nn.Module) -> nn.Module:
+    """Return ``model`` with torch's max pool in the place of ours, which gives the same values."""
+    for module in model.modules():
+        for name, child in module.named_children():
+            if isinstance(child, MaxPool2d):
+                setattr(module, name, nn.MaxPool2d(2))
+    return model
 
 
 def row(name: str, config: RunConfig, method: str, epochs: int, pairs: int) -> Row:
