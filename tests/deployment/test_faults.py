@@ -43,7 +43,7 @@ PATIENT = "evaluation.on=server federation.join_deadline=600"
 WARM = "feddm.start=noise feddm.warm=on"
 
 #: what Flower says of a run whose ServerApp was lost; the latter if that heard of its SuperLink's death first
-LOST = ("No heartbeat received from the task\n", "Task failed with unknown error.\n")
+LOST = ("No heartbeat received from the task. The ", "Task failed with unknown error. The ")
 
 
 def the_record(directory: Path) -> Record:
