@@ -24,6 +24,7 @@ from common.privacy.accounting import epsilon
 from common.privacy.events import Event
 from common.privacy.ledger import HEAD_FILE, LEDGER, Ledger, Lines
 from server_app.record import Record
+from server_app.recorder import _PLACES
 
 pytestmark = [
     pytest.mark.extended,
@@ -163,7 +164,8 @@ def test_a_site_that_is_killed_as_it_draws_has_counted_it_and_the_run_goes_on(st
             [*taken, *(KILLED for _ in range(site == STRUCK))]
         )
         spent = lines[max(taken)]["notes"]["spent"][site]
-        cost = epsilon([event_of(site)] * len(mine), DELTA).value
+        share = _PLACES // len(HELD)  # of the time, in which PRV's epsilon may be too long
+        cost = epsilon([event_of(site)] * len(mine), DELTA, most_places=share).value
         assert (spent["epsilon"], spent["seeded"]) == (pytest.approx(cost), False)
         assert ledger.has(story.mid_release.head) == (site == STRUCK)
 

@@ -79,7 +79,7 @@ def test_its_step_is_of_the_loss_by_the_real_images_that_each_stands_for() -> No
 def test_their_normalisation_may_be_their_own(small: Small) -> None:
     """A ResNet of 8x8 digits cannot have the instance norm that the sites' ConvNet has."""
     words = "feddm.global_models=resnet18 feddm.global_epochs=1 feddm.global_norm="
-    with pytest.raises(ConfigError, match="use model.norm=group or batch"):
+    with pytest.raises(ConfigError, match=r"use model\.norm=group or batch"):
         run(small(rounds=1, set=f"{words}instance"))
     for norm, statistics in (("group", 0), ("batch", 20)):
         models = last(run(small(rounds=1, set=f"{words}{norm}"))).models["resnet18"]
