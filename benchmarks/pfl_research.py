@@ -1,6 +1,6 @@
 """Rounds in one process against pfl-research's of the same model, data and steps: CPU seconds on one thread.
 
-``PYTHONPATH=PFL:. python -m benchmarks.pfl_research``, where PFL is a checkout of github.com/apple/pfl-research beside
+``PYTHONPATH=PFL:. python -m benchmarks.pfl_research``, where PFL is a checkout of github.com/apple/pfl-research, with
 multiprocess, dp-accounting, prv-accountant and scipy. Both run unedited in one process, so with the same malloc, and in
 turn; the weights after a round of FedAvg are compared first. Theirs has torch's own layers, as its users write them.
 """

@@ -89,8 +89,8 @@ class DirectoryState:
     earlier : bool
         Whether versions of a release that knew no kinds count, which are in the site's folder itself.
     simulated : bool
-        Whether nobody but a simulation is worse off: a version may be refused by its checksum after a power cut, and
-        nothing that leaves is logged, since the run's record says what came.
+        Whether the site is simulated: a version may then be refused by its checksum after a power cut, and nothing
+        that leaves is logged, since the run's record has what arrived.
     """
 
     def __init__(

@@ -154,7 +154,7 @@ class Run:
         return model
 
     def hand_over(self, model: models.Classifier, codec: str) -> Weights:
-        """Return the weights of a model of `model_with`'s that was trained, and that nobody uses any more."""
+        """Return the weights of a model of `model_with`'s that was trained and is no longer used."""
         if self._template is None or not model.training or self.device.type != "cpu":
             return Weights.of(model, codec, copy=False)
         return Weights(self._template.hand_over(model), codec)

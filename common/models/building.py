@@ -134,7 +134,7 @@ class ModelTemplate:
         return copied
 
     def hand_over(self, model: Classifier) -> dict[str, Tensor]:
-        """Return the state of a model that is as it was made but for that, and whose modules serve the next caller."""
+        """Return the state of a model of which only that has changed; its modules serve the next caller."""
         places = self._places.get(model) or model.state_dict(keep_vars=True)
         state = {name: place.detach() for name, place in places.items()}
         for name, place in places.items():

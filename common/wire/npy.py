@@ -105,7 +105,7 @@ def array_of(ndarray: np.ndarray[Any, Any]) -> Array:
 
 
 class LazyArray(Array):
-    """An Array for a reader in this process: it holds values until somebody requests their bytes."""
+    """An Array for a reader in this process: it holds values until their bytes are requested."""
 
     __qualname__ = Array.__qualname__  # by which Flower names its kind to another process
 
