@@ -38,8 +38,9 @@ _SOCKET_PATH = 107
 #: Ray's process that would add machines. It ignores SIGTERM, for which Ray's shutdown waits a second.
 _AUTOSCALER = "autoscaler/_private/monitor.py"
 
-#: seconds that an interrupted command waits for Ray to end
-_TO_END = 10.0
+#: Seconds that an interrupted command waits for Ray to end by itself. On a busy machine Ray takes fifteen to start; if
+#: it is killed meanwhile, it ends this process before its folder is removed.
+_TO_END = 40.0
 
 
 @contextmanager
@@ -68,40 +69,41 @@ def ray_started(cores: int, cluster: str, *, verbose: bool) -> Iterator[Callable
         os.environ |= import_path()  # by a runtime_env the workers would start a second later
     if not verbose:
         warnings.filterwarnings("ignore", category=FutureWarning, module="ray")
-    started, over = Future[None](), threading.Event()
+    given: dict[str, Any] = {"logging_level": logging.INFO if verbose else logging.ERROR}
+    started, over, ended = Future[None](), threading.Event(), threading.Event()
 
     def work() -> None:
-        try:
-            with ExitStack() as stack:
-                _start(ray, stack, cores, cluster, verbose=verbose)
+        with ExitStack() as last:
+            last.callback(ended.set)
+            last.callback(ray.shutdown)
+            try:
+                _start(ray, cluster, given)
+            except BaseException as error:
+                started.set_exception(error)
+            else:
                 started.set_result(None)
                 over.wait()
-        except BaseException as error:
-            if started.done():
-                raise
-            started.set_exception(error)
 
-    # Linux kills Ray's processes when the thread that started them ends, so that it lasts until they may.
-    thread = threading.Thread(target=work, name="ray", daemon=True)
-    thread.start()
-    try:
-        yield started.result
-    finally:
-        over.set()
-        thread.join(_TO_END if isinstance(sys.exc_info()[1], Interrupted) else None)
+    with ExitStack() as stack:
+        if cluster:
+            given["runtime_env"] = {"env_vars": import_path()}
+        else:
+            folder = stack.enter_context(private_folder(_PREFIX, _base()))
+            stack.callback(_end_processes, folder)
+            given |= {"num_cpus": cores, "include_dashboard": False, "_temp_dir": str(folder)}
+        try:
+            # Linux kills Ray's processes when the thread that started them ends, so that it lasts until they may.
+            threading.Thread(target=work, name="ray", daemon=True).start()
+            yield started.result
+        finally:
+            over.set()
+            ended.wait(_TO_END if isinstance(sys.exc_info()[1], Interrupted) else None)
 
 
-def _start(ray: Any, stack: ExitStack, cores: int, cluster: str, *, verbose: bool) -> None:
-    """Start Ray, or join a cluster; add to ``stack`` what ends it."""
-    given: dict[str, Any] = {"logging_level": logging.INFO if verbose else logging.ERROR}
+def _start(ray: Any, cluster: str, given: dict[str, Any]) -> None:
+    """Start Ray, or join a cluster; LaunchError if there is none."""
     if cluster:
         require_cluster(cluster)
-        given["runtime_env"] = {"env_vars": import_path()}
-    else:
-        folder = stack.enter_context(private_folder(_PREFIX, _base()))
-        stack.callback(_end_processes, folder)
-        given |= {"num_cpus": cores, "include_dashboard": False, "_temp_dir": str(folder)}
-    stack.callback(ray.shutdown)
     try:
         ray.init(cluster or "local", **given)
     except (ConnectionError, RuntimeError, ValueError) as error:
@@ -113,7 +115,7 @@ def _start(ray: Any, stack: ExitStack, cores: int, cluster: str, *, verbose: boo
 
 
 def _end_processes(folder: Path) -> None:
-    """Kill the workers that Ray was still starting when it ended: all its processes name its folder."""
+    """Kill what Ray was still starting when it ended, or did not end in time: its processes name its folder."""
 
     def is_rays(pid: int) -> bool:
         return any(str(folder) in word for word in psutil.Process(pid).cmdline())

@@ -144,7 +144,7 @@ def test_an_interrupted_run_says_so_and_leaves_nothing(
         until(lambda: "round 1/" in log(tmp_path), 400)
         assert left_in(temporary), "this test would not see what is left"
         process.send_signal(number)
-        assert process.wait(60) == 128 + number
+        assert process.wait(120) == 128 + number
     assert outcome(tmp_path) == "interrupted"
     assert f"Interrupted ({number.name})." in log(tmp_path)
     assert left_in(temporary) == []
@@ -157,7 +157,7 @@ def test_a_run_that_is_ended_while_ray_starts_leaves_nothing(
     with simulation(tmp_path, "rounds=1000") as process:
         until(lambda: bool(left_in(temporary)), 400)
         process.terminate()
-        assert process.wait(60) == 128 + signal.SIGTERM
+        assert process.wait(120) == 128 + signal.SIGTERM
     assert left_in(temporary) == []
 
 

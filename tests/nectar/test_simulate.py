@@ -5,7 +5,11 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
+import time
+import types
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from flwr.common.config import parse_config_args
@@ -121,6 +125,35 @@ def test_the_first_signal_interrupts_and_later_ones_are_ignored() -> None:
         until_interrupted(work)
     assert (caught.value.number, cleaned) == (signal.SIGTERM, [True])
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_command_interrupted_as_ray_begins_to_start_waits_for_it_and_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal that comes within Thread.start, which waits for the thread to begin."""
+    begun, done, start = threading.Event(), [], threading.Thread.start
+
+    def init(*_: object, _temp_dir: str, **__: object) -> None:
+        begun.set()
+        time.sleep(0.2)
+        done.append((Path(_temp_dir) / "session").mkdir())
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        begun.wait()
+        raise Interrupted(signal.SIGTERM)
+
+    ray = types.SimpleNamespace(init=init, shutdown=lambda: done.append(None))
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr("nectar.engines.local_ray._base", lambda: tmp_path)
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with (
+        mock.patch.dict(os.environ),
+        pytest.raises(Interrupted),
+        local_ray.ray_started(1, "", verbose=True),
+    ):
+        pytest.fail("it had been interrupted before")
+    assert (len(done), [*tmp_path.iterdir()]) == (2, [])
 
 
 def test_an_interrupted_simulation_ends_though_a_thread_of_the_engine_does_not() -> None:
