@@ -102,8 +102,10 @@ def test_a_revoked_site_keeps_none_of_a_directory_out(
     public = dict(zip("ens", make_nodes(tmp_path, ["east", "north", "south"]), strict=True))
     assert nectar("keys", "register", "lab", str(tmp_path)) == 0
     assert superlink.asked == ["east", "north", "south"]
-    assert nectar("keys", "unregister", "lab", str(public["n"])) == 0
     capsys.readouterr()
+    assert nectar("keys", "unregister", "lab", str(public["n"])) == 0
+    listed_in = f"north: node 100 unregistered, and listed in {tmp_path / LIST}\n"
+    assert capsys.readouterr().out == listed_in
     superlink.known.clear()  # an older database, or none, would take the key again
     assert nectar("keys", "register", "lab", str(tmp_path)) == 0
     message = capsys.readouterr().out

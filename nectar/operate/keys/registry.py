@@ -113,7 +113,8 @@ def unregister(connection: Connection, which: Sequence[Path | str], directory: P
         for path, node in zip(lists, found, strict=True):
             superlink.unregister(node.node)
             note_revoked(path, [node])
-            print(f"node {node.node}: unregistered, and listed in {path}", flush=True)
+            site = node.site or "site without a name"
+            print(f"{site}: node {node.node} unregistered, and listed in {path}", flush=True)
 
 
 def _list_of(entry: Path | str, directory: Path | None) -> Path:
