@@ -613,7 +613,7 @@ class SecretStrategy(Strategy):
     ) -> Mapping[str, Instruction]:
         """Return the method's, for those who have given keys and shares."""
         there = self._secret.begin(server_round, sites)
-        return super().instructions(server_round, weights, there)  # type: ignore[safe-super]
+        return super().instructions(server_round, weights, there)
 
 
 @cache
