@@ -114,7 +114,7 @@ class Rounds:
         clock.lap("configure")
 
         # Wait: replies as they come, up to the deadline; the sites work while the ones before are read.
-        came = self._exchange(sent, traffic, strategy.max_reply_bytes)
+        came = self._exchange(sent, traffic, strategy.round.max_reply_bytes)
         replies = map(asked.take_answer, sent, _Awaited(came, clock))
 
         # Accept and update: the strategy reads one reply after the other, and makes new weights of what it accepts.

@@ -98,24 +98,6 @@ class FiniteCheck:
             self._places[name].data = self._places[name].new_empty(0)
 
 
-class FiniteChecks:
-    """The checks of a run's architectures, each built when it is first needed."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._built: dict[str, FiniteCheck] = {}
-
-    def of(self, architecture: str) -> FiniteCheck:
-        """Return the check of an architecture, as `Run.with_model` takes it."""
-        if architecture not in self._built:
-            self._built[architecture] = FiniteCheck(self._run.with_model(architecture))
-        return self._built[architecture]
-
-    def trained(self, architecture: str) -> frozenset[str]:
-        """Return the names of an architecture's parameters."""
-        return frozenset(self._run.with_model(architecture).spec.trained)
-
-
 # ---- one round's uploads -------------------------------------------------------------------------
 
 
@@ -249,8 +231,8 @@ class Screen:
     def _peers_of(self, candidate: CandidateModel) -> _Peers:
         key = candidate.architecture, candidate.part
         if key not in self._peers:
-            checks, earlier = self._strategy.trials, self._members.lengths.usual.get(key, 0.0)
-            check = None if candidate.part else checks.of(candidate.architecture)
+            earlier = self._members.lengths.usual.get(key, 0.0)
+            check = None if candidate.part else self._strategy.finite_check(candidate.architecture)
             self._peers[key] = _Peers(check, candidate, self._weights, earlier)
         return self._peers[key]
 
@@ -273,7 +255,7 @@ class Screen:
         statistics alone would leave the total at its usual length.
         """
         start = candidate.start.read_only
-        trained = self._strategy.trials.trained(candidate.architecture)
+        trained = frozenset(self._strategy.run.with_model(candidate.architecture).spec.trained)
         floats = {n: t for n, t in start.items() if n not in trained and t.is_floating_point()}
         if candidate.part or not floats:
             yield self._peers_of(candidate), candidate.start
