@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from logging import getLogger
 from typing import Any
@@ -43,7 +43,7 @@ from strategies.central import Central
 from strategies.exchange.exchange import nodes_online
 from strategies.exchange.instructions import OneTimePayloads
 from strategies.exchange.replies import Upload, reasons_in_words
-from strategies.exchange.rules import Clipping, Rule, form_rule
+from strategies.exchange.rules import Clipping, Rule
 from strategies.image_sources import SOURCES, ImageSource
 from strategies.shuffled_pool import ShuffledPool
 from strategies.surrogate import learned_from
@@ -165,24 +165,15 @@ class Fedssyn(Strategy):
 
     def validation_rules(self) -> Mapping[str, Rule]:
         """Believe of images what their source does, and of the inner method's parts what it believes."""
-        inner = {
-            name: replace(b, require=self._by_inner(b))
-            for name, b in self.inner.validation_rules().items()
-        }
-        rule = form_rule("finite numbers", "figures of the round", "the record", codec="float32")
+        rules = self.inner.validation_rules()
+        inner = {name: rule.applied_to(self._as_inner) for name, rule in rules.items()}
+        figures = Rule("finite numbers", "figures of the round", "the record", codec="float32")
         return {
             **(self._source.validation_rules() if self._source is not None else {}),
             **inner,
-            **{f"{INNER}/{name}".rstrip("/"): b for name, b in inner.items()},
-            **({OWN: rule, MIXED: rule} if self.settings.diagnostics else {}),
+            **{f"{INNER}/{name}".rstrip("/"): rule for name, rule in inner.items()},
+            **({OWN: figures, MIXED: figures} if self.settings.diagnostics else {}),
         }
-
-    def _by_inner(self, rule: Rule) -> Callable[[Weights, Upload, Any], None] | None:
-        """Return an inner method's check of an upload, applied to its part of the upload."""
-        require = rule.require
-        if require is None:
-            return None
-        return lambda weights, upload, part: require(weights, self._as_inner(upload), part)
 
     def _as_inner(self, upload: Upload) -> Upload:
         payload = upload.payload
