@@ -26,6 +26,7 @@ from common.wire.form import Spec
 from common.wire.images import SyntheticImages
 from common.wire.weights import Weights
 from strategies.base import GLOBAL, LEARNED, State, Strategy
+from strategies.exchange.instructions import arrays_from
 from strategies.exchange.replies import Upload
 from strategies.exchange.rules import Rule, image_rule
 from synth import augmentation
@@ -331,7 +332,7 @@ class GlobalModels:
     def global_models(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
         """Return the headline: the first of them, or what is sent if there is no other."""
         for name, held in self._held.items():
-            return {name: _arrays(held)}
+            return {name: arrays_from(held)}
         return {GLOBAL: arrays}
 
     def extra_models(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
@@ -339,7 +340,7 @@ class GlobalModels:
         if not self._held:
             return {}
         _, *others = self._held.items()
-        return {SURROGATE: arrays, **{name: _arrays(held) for name, held in others}}
+        return {SURROGATE: arrays, **{name: arrays_from(held) for name, held in others}}
 
     def state_dict(self) -> State:
         """Return the global models by name."""
@@ -353,7 +354,3 @@ class GlobalModels:
 def initial(run: Run, name: str) -> Weights:
     """Return the initial weights of an architecture."""
     return Weights.of(run.with_model(name).build_model())
-
-
-def _arrays(held: Weights) -> ArrayRecord:
-    return ArrayRecord(dict(held.tensors))
