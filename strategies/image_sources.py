@@ -122,8 +122,8 @@ class DistilledSource(ImageSource):
         maker = around.strategy_of(self._settings.distilled_by)
         if not isinstance(maker, SurrogateServer):
             raise ConfigError(
-                f"fedssyn.distilled_by={self._settings.distilled_by} names a method whose sites send no images to learn "
-                "from: choose feddm, fedaf or real"
+                f"fedssyn.distilled_by={self._settings.distilled_by} names a method whose sites send no images to "
+                "learn from: choose feddm, fedaf or real"
             )
         self._maker = maker
 
