@@ -174,7 +174,7 @@ class Rounds:
             self.grid,
             messages,
             deadline=config.federation.round_deadline,
-            max_bytes=[*max_bytes, *[0] * (len(messages) - len(max_bytes))],
+            max_bytes=max_bytes,
             wave=config.federation.wave,
             traffic=traffic,
             again=not config.private,
