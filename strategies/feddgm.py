@@ -16,7 +16,7 @@ from common.draws.seeding import generator
 from common.errors import ConfigError, PayloadError
 from common.learning.run import Run
 from common.learning.training import Local
-from common.samples.inputs import Samples
+from common.samples.inputs import Samples, from_unit
 from common.settings.feddgm import FedDGMSettings, surrogate_of
 from common.sites import Site
 from common.wire.images import SyntheticImages
@@ -199,9 +199,6 @@ class SurrogateDistillation:
     def __init__(self, run: Run) -> None:
         self._run, self._settings = run, run.settings(FedDGMSettings)
         self._latents: dict[str, tuple[Tensor, ...]] = {}
-        self._mean, self._std = (
-            torch.tensor(v, device=run.device)[:, None, None] for v in (run.info.mean, run.info.std)
-        )
         self.notes: dict[str, Any] = {}
         """Of each site of the round, L_MTT before the first and the last step, and the student's step size."""
         if any(True for _ in run.build_model().buffers()):
@@ -307,7 +304,7 @@ class SurrogateDistillation:
 
     def _inputs(self, latents: Latents) -> Tensor:
         """Return G(Z) as a model takes it."""
-        return ((self._generator.images(latents) + 1) / 2 - self._mean) / self._std
+        return from_unit(self._run.info, (self._generator.images(latents) + 1) / 2)
 
     def state_dict(self) -> State:
         """Return the latents that the next round begins from."""

@@ -326,15 +326,8 @@ class Fedssyn(Strategy):
         """Return the mean gradient over all synthetic images."""
         if not self._pool.closed:
             return None
-        model, compute = self.run.build_model(), self.run.config.evaluation
-        weights.load_into(model)
-        mean_gradient(
-            model.eval(),
-            self._samples(self._pool.everything),
-            self.run.task,
-            compute.batch,
-            "float32",
-        )
+        model, images = self.run.model_with(weights).eval(), self._samples(self._pool.everything)
+        mean_gradient(model, images, self.run.task, self.run.config.evaluation.batch, "float32")
         found = [p.grad for p in model.parameters() if p.grad is not None]
         return torch.cat([gradient.flatten() for gradient in found]).double().cpu()
 

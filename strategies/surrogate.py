@@ -169,8 +169,7 @@ def learned_from(
     """Return the run's model, trained from ``weights`` on the images that the server received in a round."""
     if not run.config.image_training.steps_on(len(samples)):
         return weights
-    model = run.build_model()
-    weights.load_into(model)
+    model = run.model_with(weights)
     draws = generator(run.config.seed, "surrogate-server", server_round, device=run.device)
     train_on_images(run, model, samples, objective, draws)
     return Weights.of(model, weights.codec).only(run.spec)
@@ -309,8 +308,7 @@ class GlobalModels:
         if not epochs:
             return start
         s, config = self._settings, self._run.config
-        model = self._run.with_model(name).build_model()
-        start.load_into(model)
+        model = self._run.with_model(name).model_with(start)
         train(
             model,
             samples,
