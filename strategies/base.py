@@ -24,7 +24,7 @@ from common.methods import load, resolve
 from common.sites import Site
 from common.wire.form import Payload, Spec
 from common.wire.weights import Weights
-from strategies.averaging import Mean, RobustMean, ServerOptimizer, average_of
+from strategies.averaging import Mean, RobustMean, ServerOptimizer
 from strategies.exchange.instructions import Instruction, arrays_from, weights_from
 from strategies.exchange.replies import Upload
 from strategies.exchange.rules import GLOBAL
@@ -99,8 +99,15 @@ class Strategy(Federated):
         return [self.sites[i] for i in sorted(picked)]
 
     def average(self, like: Weights, exclude: Collection[str] = ()) -> Mean | RobustMean:
-        """Return the averaging of weights like ``like``: their mean, or the rule of ``federation.robust``."""
-        return average_of(self.run, like, exclude)
+        """Return the averaging of weights like ``like``: their mean, or the rule of ``federation.robust``.
+
+        To that, those of names to ``exclude`` and the model's statistics are not parameters.
+        """
+        federation, spec = self.run.config.federation, self.run.spec
+        if not federation.combines:
+            return Mean(like)
+        statistics = frozenset(spec.names).difference(spec.trained)
+        return RobustMean(like, federation, statistics.union(exclude))
 
     # ---- a method inside this one ---------------------------------------------------------------------
 

@@ -56,7 +56,8 @@ class DENSE(FedAvg):
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Average the weights as they come; in a round that distils, return what is then distilled of them."""
         self._told, self._pictures = {}, {}
-        self._models: list[Classifier] | None = [] if self._distils(server_round) else None
+        distils = self.settings.distil == "every" or server_round == self.run.config.rounds
+        self._models: list[Classifier] | None = [] if distils else None
         average = super().update(server_round, weights, uploads)
         models, self._models = self._models, None
         if models is None:
@@ -68,9 +69,6 @@ class DENSE(FedAvg):
         """Keep the site's model in a round that distils."""
         if self._models is not None:
             self._models.append(self.run.model_with(self.model_of(upload)))
-
-    def _distils(self, server_round: int) -> bool:
-        return self.settings.distil == "every" or server_round == self.run.config.rounds
 
     def _distilled(self, server_round: int, initial: Weights, ensemble: Ensemble) -> Weights:
         """Return a student's weights, trained from ``initial``; DivergedError if a loss leaves the finite numbers."""

@@ -234,7 +234,8 @@ class Fedssyn(Strategy):
             self._take(upload)
         for site in asked - self.outcome.accepted.keys():
             self._vain[site] = self._vain.get(site, 0) + 1
-        if not (self._complete() or self._late):
+        settled = len(self._ready | self._given_up)
+        if settled < max(self.members.counted_on, len(self.sites)) and not self._late:
             return weights
         started = self._started(server_round, weights)
         self._close()
@@ -279,16 +280,13 @@ class Fedssyn(Strategy):
         self._done[name] = done if further else self._done.get(name, 0.0)
         logger.info("%s has done %.0f %% of its generator's training", name, 100 * done)
 
-    def _complete(self) -> bool:
-        settled = len(self._ready | self._given_up)
-        return settled >= max(self.members.counted_on, len(self.sites))
-
     def _close(self) -> None:
         """End the gathering: mix what there is; FederationError if no site has made any."""
         if not self._ready:
+            why = reasons_in_words(self.outcome.rejected) or "they were away"
             raise FederationError(
                 f"no site made images within fedssyn.deadline={self.settings.deadline:g} s and "
-                f"fedssyn.tries={self.settings.tries} ({self._why()})"
+                f"fedssyn.tries={self.settings.tries} ({why})"
             )
         missing = [site.name for site in self.sites if site.name not in self._ready]
         if missing:
@@ -298,9 +296,6 @@ class Fedssyn(Strategy):
             parts = max(self.members.counted_on, len(names))
             self._pool.close(names, parts, generator(self.run.config.seed, "shuffle"))
         self._gathering = False
-
-    def _why(self) -> str:
-        return reasons_in_words(self.outcome.rejected) or "they were away"
 
     # ---- what is reported and kept --------------------------------------------------------------------
 
@@ -385,8 +380,10 @@ class GradientGaps:
     def take(self, upload: Upload) -> None:
         """Keep what ``upload`` brought in addition to the inner method's payload."""
         sent = upload.payload_as(Bundle)
+        sums = {n: sent.part(n, Weights).tensors for n in (OWN, MIXED) if n in sent.parts}
         self._gradients[upload.site.name] = {
-            name: _flat(sent.part(name, Weights)) for name in (OWN, MIXED) if name in sent.parts
+            name: torch.cat([t.flatten().double() for t in gradient.values()])
+            for name, gradient in sums.items()
         }
 
     def figures(
@@ -413,10 +410,6 @@ class GradientGaps:
             found["sigma2-mixed"] = _mean(accepted, there, MIXED_NOISE)
         self._gradients = {}
         return found
-
-
-def _flat(gradient: Weights) -> Tensor:
-    return torch.cat([t.flatten().double() for t in gradient.tensors.values()])
 
 
 def _mean(accepted: Mapping[str, Mapping[str, float]], sites: list[str], figure: str) -> float:

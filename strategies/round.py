@@ -123,7 +123,7 @@ class Rounds:
             for _ in replies:  # those after the last one that was requested
                 pass
         finally:
-            if asked.is_answered:
+            if len(asked.answers) == len(asked.sites):
                 self._report_figures(asked)
         arrays = arrays if new is None else new
         clock.lap("aggregate")

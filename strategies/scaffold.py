@@ -73,7 +73,10 @@ class Scaffold(FedAvg):
         if self._by_path and not self.run.config.wire.error_feedback:
             control = replace(control, require=self._require_path)
         else:
-            control = replace(control, candidate=self._gradient_beside)
+            start = control_spec(self.run).zeros()
+            control = replace(
+                control, candidate=lambda _, __, sent: CandidateModel(sent, start, part=CONTROL)
+            )
         return {WEIGHTS: model_rule(), CONTROL: control}
 
     def clipped(self, upload: Upload, clipping: Clipping) -> Upload:
@@ -90,9 +93,6 @@ class Scaffold(FedAvg):
     @property
     def _by_path(self) -> bool:
         return self.run.settings(ScaffoldSettings).option == "II"
-
-    def _gradient_beside(self, weights: Weights, upload: Upload, change: Weights) -> CandidateModel:
-        return CandidateModel(change, control_spec(self.run).zeros(), part=CONTROL)
 
     def _require_path(self, weights: Weights, upload: Upload, change: Weights) -> None:
         settings = self.run.settings(ScaffoldSettings)

@@ -425,7 +425,8 @@ def _ask_all(
     finally:
         last = inbox.close()
     came |= last
-    away = [i for i in places if _is_away(came.get(i))] if again else []
+    errors = {i: reply.error.code for i, reply in came.items() if again and reply.has_error()}
+    away = sorted(i for i, code in errors.items() if code in _NOT_THERE)
     if away and time.monotonic() < end:
         online = nodes_online(grid) or ()
         back = [i for i in away if messages[i].metadata.dst_node_id in online]
@@ -436,10 +437,6 @@ def _ask_all(
             if reply is not None and reply.has_content():
                 came[i] = Message(reply.content, reply_to=messages[i])
     return map(came.pop, places, repeat(None))
-
-
-def _is_away(reply: Message | None) -> bool:
-    return reply is not None and reply.has_error() and reply.error.code in _NOT_THERE
 
 
 def _repeated(message: Message) -> Message:

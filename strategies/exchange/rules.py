@@ -175,12 +175,7 @@ def vector_rule(name: str, longest: float, why: str, used_by: str, stored_in: st
     return Rule(f"length at most {why}", used_by, stored_in, require)
 
 
-def part_without_rule(spec: Any, rules: Mapping[str, Rule]) -> str | None:
-    """Return the path of a part without a rule; None if each has one."""
-    return next((path for path, _ in leaves(spec) if _rule_of(path, rules) is None), None)
-
-
-def _rule_of(path: str, rules: Mapping[str, Rule]) -> Rule | None:
+def rule_of(path: str, rules: Mapping[str, Rule]) -> Rule | None:
     """Return the rule for a part: its own, else that of the nearest bundle around it that has one."""
     while path and path not in rules:
         path = path.rpartition("/")[0]
@@ -194,7 +189,7 @@ def require_valid(
 ) -> None:
     """Refuse an upload with a part that breaks its rule; PayloadError naming the part."""
     for path, part in leaves(upload.payload):
-        rule = _rule_of(path, rules)
+        rule = rule_of(path, rules)
         try:
             require_codec(part, wire, rule.codec if rule is not None else "")
             if rule is not None and rule.require is not None:
@@ -210,5 +205,5 @@ def compared_parts(
     return [
         rule.candidate(weights, upload, part)
         for path, part in leaves(upload.payload)
-        if (rule := _rule_of(path, rules)) is not None and rule.candidate is not None
+        if (rule := rule_of(path, rules)) is not None and rule.candidate is not None
     ]
