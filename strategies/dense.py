@@ -43,6 +43,13 @@ class DENSE(FedAvg):
                 f"{run.config.model.what_stays} leaves a part of the model at the sites, and "
                 f"method={run.config.method} needs the sites' complete models at the server: leave it out"
             )
+        patience = run.config.evaluation.patience
+        last = settings.distil == "last" and settings.server_iterations
+        if 0 < patience < run.config.rounds and last:
+            raise ConfigError(
+                f"evaluation.patience={patience} may end the run before its last round, which alone distils under "
+                "dense.distil=last: leave it out, or set dense.distil=every"
+            )
         try:
             draws = generator(run.config.seed, "dense", device=run.device)
             self._generator = start(run.image_shape, draws, settings.noise, settings.width)
