@@ -33,8 +33,7 @@ def save_grids(
     contrast: Contrast = "pixels",
 ) -> None:
     """Write one PNG a site, ``<slug>.png``; of rows and series a table in raw values, ``<slug>.csv``."""
-    if sets:
-        directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     for site, images in sets.items():
         if not info.has_images:
             names = [info.classes[label] for label in hard(images.labels).tolist()]

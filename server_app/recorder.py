@@ -30,7 +30,8 @@ from common.storage.files import read_regular, write_atomically, write_json
 from common.wire.images import FIGURES, Copies
 from server_app.checkpoint import Checkpoint
 from server_app.pictures import save_grids, save_sets
-from server_app.resume import ResumePoint, has_diverged
+from server_app.resume import ResumePoint
+from server_app.run_directory import has_diverged
 from strategies.exchange.membership import some_of
 from strategies.exchange.replies import Outcome, PrivacyBudgetUsage, reasons_in_words
 from strategies.federated import Federated
@@ -205,7 +206,8 @@ class Recorder:
             heads = {site: asdict(head) for site, head in tips.items()}
             write_json(record.directory / LEDGER_TIPS, heads)
         sets, contrast = strategy.pictures(), strategy.contrast
-        save_grids(sets, strategy.run.info, record.samples(number), contrast)
+        if sets:
+            save_grids(sets, strategy.run.info, record.samples(number), contrast)
         reached = getattr(result.validation, self._measure, None)
         checkpoint = Checkpoint(
             number,

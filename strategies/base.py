@@ -162,7 +162,7 @@ class Strategy(Federated):
         """Validate the replies and let the method make new weights of the accepted ones."""
         open_round, members = self.round, self.members
         weights = self.advance(server_round, open_round.weights, open_round.accepted(replies))
-        self.end()
+        self.members.round = None
         open_round.require_finite(weights)
         members.last_accepted_round |= dict.fromkeys(self.outcome.accepted, server_round)
         members.accepted_this_process |= self.outcome.accepted.keys()

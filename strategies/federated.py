@@ -226,10 +226,6 @@ class Federated(FlowerStrategy):
     def require_going_on(self) -> None:
         """Raise FederationError where no round is to follow the one that has just been recorded."""
 
-    def end(self) -> None:
-        """Let go of the round, whose messages hold its initial weights."""
-        self.members.round = None
-
     def ensure_roll_call(self, grid: Grid) -> None:
         """Make the roll call unless the loop has made it (as under Flower's own ``start``), or no site takes part."""
         if not self.sites and self.asks_sites:

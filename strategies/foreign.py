@@ -121,7 +121,7 @@ class ForeignStrategy(Federated):
             for _, site, _ in open_round.sent
             if site.name in answered
         ]
-        self.end()
+        self.members.round = None
         with self._refusals():
             arrays, metrics = self.inner.aggregate_train(server_round, translated)
         if arrays is None:

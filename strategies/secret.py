@@ -598,7 +598,7 @@ class SecretStrategy(Strategy):
             self._failed.append(error)
             self.outcome.secret = {RECORD: {**self._secret.summary, "failed": str(error)}}
             logger.warning("%s: the model is unchanged", error)
-            self.end()
+            self.members.round = None
             return None, None
         self._failed.clear()
         return learned

@@ -547,7 +547,7 @@ class Members:
     were_there : set of str
         The names of all sites that have been there.
     round : OpenRound or None
-        The one whose replies are awaited.
+        The one whose replies are awaited; its messages hold its initial weights.
     outcome : Outcome
         What became of the last round's replies.
     evaluation : EvaluationRequest
@@ -598,6 +598,9 @@ class Members:
         end = time.monotonic() + federation.join_deadline
         there = {site.node_id: site for site in self.sites}
         self.were_there |= {site.name for site in self.sites}
+        unchanged = None, there.keys() | self.refused
+        if len(there) >= federation.min_replies and nodes_online(grid) in unchanged:
+            return
         with closing(RollCall(grid, question)) as call:
             while True:
                 online = nodes_online(grid)
