@@ -48,7 +48,7 @@ from strategies.base import strategy_class
 from strategies.exchange.membership import expected_sites
 from strategies.federated import Federated
 from strategies.foreign import ForeignStrategy
-from strategies.round import Evaluator, RoundResult
+from strategies.round import Evaluator, RoundResult, Rounds
 from strategies.secret import secret_strategy
 
 logger = getLogger("flwr")
@@ -246,14 +246,10 @@ def _run_rounds(
 
     weights = checkpoint.weights if checkpoint else start.weights or starting_weights(run)
     federate(
-        strategy,
-        grid,
+        Rounds(strategy, grid, evaluator, [recorder, done], [recorder.evaluated_at_sites]),
         ArrayRecord({name: weights[name] for name in run.spec.names}),
         first_round=point.first_round,
         last_round=config.rounds,
-        evaluator=evaluator,
-        callbacks=[recorder, done],
-        figures_callbacks=[recorder.evaluated_at_sites],
         unjudged=point.unjudged,
         enough=recorder.out_of_patience,
     )

@@ -14,7 +14,6 @@ from types import MappingProxyType
 from typing import Any
 
 from flwr.app import ArrayRecord
-from flwr.serverapp import Grid
 
 from common.division import Division
 from common.learning.compute import return_freed_memory
@@ -24,26 +23,21 @@ from common.models import Classifier
 from common.samples.inputs import Samples, samples
 from common.settings.sections import MEASURES
 from server_app.data_of_run import require_data_of
-from strategies.federated import Federated
-from strategies.round import Callback, Evaluator, FiguresCallback, Judgement, RoundResult, Rounds
+from strategies.round import Evaluator, Judgement, RoundResult, Rounds
 
 logger = getLogger("flwr")
 
 
 def federate(
-    strategy: Federated,
-    grid: Grid,
+    rounds: Rounds,
     arrays: ArrayRecord,
     *,
     first_round: int,
     last_round: int,
-    evaluator: Evaluator,
-    callbacks: Sequence[Callback] = (),
-    figures_callbacks: Sequence[FiguresCallback] = (),
-    unjudged: bool = False,
-    enough: Callable[[], bool] = lambda: False,
-) -> ArrayRecord:
-    """Run rounds ``first_round`` to ``last_round`` from ``arrays`` and return the last weights.
+    unjudged: bool,
+    enough: Callable[[], bool],
+) -> None:
+    """Run rounds ``first_round`` to ``last_round`` from ``arrays``.
 
     The strategy has made its roll call (``ensure_roll_call``). Round 0, the evaluation of the start, is part of
     a run that begins at round 1 and of no resumed one. A round is one exchange: its weights' evaluation at the sites
@@ -58,19 +52,19 @@ def federate(
     FederationError
         If a round ends with fewer valid replies than ``federation.min_replies``, or the strategy stops.
     """
+    strategy = rounds.strategy
     if first_round == 1:
-        judged = evaluator(strategy.global_models(arrays), strategy.extra_models(arrays))
+        judged = rounds.evaluator(strategy.global_models(arrays), strategy.extra_models(arrays))
         start = RoundResult(0, arrays, judged.test, judged.validation)
-        for callback in callbacks:
+        for callback in rounds.callbacks:
             callback(start)
-    rounds = Rounds(strategy, grid, evaluator, callbacks, figures_callbacks)
     members, config = strategy.members, strategy.run.config
     require = partial(require_data_of, data=members.data, dataset=config.dataset)
     if unjudged:
         strategy.ask_for_evaluation(first_round - 1, arrays)
     for server_round in range(first_round, last_round + 1):
         if strategy.asks_sites:
-            members.update(grid, strategy.question, config.federation, require)
+            members.update(rounds.grid, strategy.question, config.federation, require)
         due = server_round % config.evaluation.every == 0 or server_round == last_round
         arrays = rounds.run(server_round, arrays, evaluated=due)
         return_freed_memory()
@@ -78,7 +72,6 @@ def federate(
         if enough():
             break
     rounds.close()
-    return arrays
 
 
 # ---- evaluation ----------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from flwr.app import MetricRecord
 from numpy.typing import NDArray
 
 from common.config.resolved import Config
@@ -32,10 +33,11 @@ from server_app.checkpoint import Checkpoint
 from server_app.pictures import save_grids, save_sets
 from server_app.resume import ResumePoint
 from server_app.run_directory import has_diverged
+from strategies.exchange.evaluation import EvaluationRequest
 from strategies.exchange.membership import some_of
 from strategies.exchange.replies import Outcome, PrivacyBudgetUsage, reasons_in_words
 from strategies.federated import Federated
-from strategies.round import RoundResult, SitesFigures
+from strategies.round import RoundResult
 
 logger = getLogger("flwr")
 
@@ -116,21 +118,25 @@ class Recorder:
         if self._line is None:
             self._notify(line)
 
-    def evaluated_at_sites(self, figures: SitesFigures) -> None:
+    def evaluated_at_sites(
+        self,
+        asked: EvaluationRequest,
+        mean: MetricRecord | None,
+        down: Mapping[str, int],
+        up: Mapping[str, int],
+    ) -> None:
         """Write the line of a round that awaited the sites' figures; it is there where a run continues after it."""
         line, self._line = self._line, None
         validation = self._config.data.validated_at_sites
         classes = len(self.strategy.run.info.classes)
-        by_sites = at_sites(figures.mean, figures.outcome, classes, self._measure, self._held)
+        by_sites = at_sites(mean, asked.outcome, classes, self._measure, self._held)
         reached = by_sites["sites"].get(self._measure) if validation and by_sites["sites"] else None
-        if isinstance(reached, float) and self._is_better(reached, figures.server_round):
+        if isinstance(reached, float) and self._is_better(reached, asked.server_round):
             self._copy_last_as_best(reached)
         if line is None:
             return
-        passed = {
-            way: _sum(line["bytes"][way], more)
-            for way, more in (("down", figures.bytes_down), ("up", figures.bytes_up))
-        }
+        bytes_ = line["bytes"]
+        passed = {"down": _sum(bytes_["down"], down), "up": _sum(bytes_["up"], up)}
         full = {**line, **by_sites, "bytes": passed}
         if validation:
             full |= {"validation": _validation(full), "sites": None}
@@ -140,8 +146,8 @@ class Recorder:
             own = " (the mean of the sites' own)" if self._measure == "auc" else ""
             logger.info(
                 "round %d/%d: %sat the sites %s, %s%s",
-                *(figures.server_round, self._config.rounds, "validation " if validation else ""),
-                *(in_words(by_sites["sites"], self._measure, own), judges_of(figures.outcome)),
+                *(asked.server_round, self._config.rounds, "validation " if validation else ""),
+                *(in_words(by_sites["sites"], self._measure, own), judges_of(asked.outcome)),
                 spread(by_sites, self._measure),
             )
         self._notify(full)

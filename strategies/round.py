@@ -47,17 +47,6 @@ class RoundResult:
 
 
 @dataclass(frozen=True)
-class SitesFigures:
-    """The sites' evaluation of a round's weights, which comes with the next round's replies."""
-
-    server_round: int
-    mean: MetricRecord | None
-    outcome: Outcome
-    bytes_down: dict[str, int] = field(default_factory=dict)
-    bytes_up: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Judgement:
     """The server's evaluation of a round: the mean over the learned models, and each one's, if several.
 
@@ -75,8 +64,11 @@ Evaluator = Callable[[Mapping[str, ArrayRecord], Mapping[str, ArrayRecord]], Jud
 #: called after a round; the sites' figures follow if it ``awaits_sites``
 Callback = Callable[[RoundResult], None]
 
-#: called with the sites' figures of an earlier round
-FiguresCallback = Callable[[SitesFigures], None]
+#: called with what was asked about an earlier round's weights, the sites' mean figures, and bytes of messages that
+#: carried only such questions, down and up by site
+FiguresCallback = Callable[
+    [EvaluationRequest, MetricRecord | None, Mapping[str, int], Mapping[str, int]], None
+]
 
 
 @dataclass(frozen=True)
@@ -98,8 +90,8 @@ class Rounds:
     strategy: Federated
     grid: Grid
     evaluator: Evaluator
-    callbacks: Sequence[Callback] = ()
-    figures_callbacks: Sequence[FiguresCallback] = ()
+    callbacks: Sequence[Callback]
+    figures_callbacks: Sequence[FiguresCallback]
 
     def run(self, server_round: int, arrays: ArrayRecord, *, evaluated: bool) -> ArrayRecord:
         """Run a round from ``arrays`` and return its weights; ``evaluated``: whether they are evaluated."""
@@ -193,9 +185,8 @@ class Rounds:
             what = f"evaluation of round {asked.server_round}"
             strategy.members.note_alike(what, failed, asked.outcome.evaluated)
         passed = _by_name(traffic or Traffic(), {s.node_id: s.name for s in asked.sites})
-        figures = SitesFigures(asked.server_round, mean, asked.outcome, *passed)
         for callback in self.figures_callbacks:
-            callback(figures)
+            callback(asked, mean, *passed)
 
 
 def _by_name(traffic: Traffic, names: Mapping[int, str]) -> tuple[dict[str, int], dict[str, int]]:

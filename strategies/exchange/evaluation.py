@@ -133,11 +133,10 @@ class EvaluationRequest:
         """
         names = None if any_record else EVALUATION_RECORDS
         figures = self._read(replies, names, classes)
-        reasons = absurd_losses([one.loss for one in figures.values()], classes)
-        for name, reason in zip(list(figures), reasons, strict=True):
-            if reason is not None:
-                del figures[name]
-                self._leave_out(name, reason)
+        losses = {name: one.loss for name, one in figures.items()}
+        for name, reason in absurd_losses(losses, classes).items():
+            del figures[name]
+            self._leave_out(name, reason)
         self.outcome.evaluated.update(figures)
         total = sum(one.examples for one in figures.values())
         if not total:

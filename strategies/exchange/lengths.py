@@ -91,25 +91,22 @@ def _median_of_the_others(ranked: Sequence[float], one: float) -> float:
     return ranked[middle + (bisect_left(ranked, one) <= middle)]
 
 
-def absurd_losses(losses: Sequence[float], classes: int) -> list[str | None]:
-    """Return for each site's loss of the same weights why it is absurdly large, or None.
+def absurd_losses(losses: Mapping[str, float], classes: int) -> dict[str, str]:
+    """Return why losses of the same weights are absurdly large, by the sites that have them.
 
     Parameters
     ----------
-    losses : sequence of float
+    losses : mapping of str to float
         The sites' mean losses; a single one is accepted.
     classes : int
         How many there are to choose among; a blind guess among them has a loss that counts as usual.
     """
-    ranked, reasons = sorted(losses), list[str | None]()
-    for loss in losses:
-        alone = len(ranked) < 2
-        usual = loss if alone else max(_median_of_the_others(ranked, loss), math.log(classes))
-        if loss <= _LOSS_FACTOR * usual:
-            reasons.append(None)
-            continue
-        more = f"{_LOSS_FACTOR} times the {usual:.2g} that is usual in this round"
-        reasons.append(f"its loss is {loss:.2g}, more than {more}")
+    ranked, reasons = sorted(losses.values()), dict[str, str]()
+    for site, loss in losses.items() if len(ranked) > 1 else ():
+        usual = max(_median_of_the_others(ranked, loss), math.log(classes))
+        if loss > _LOSS_FACTOR * usual:
+            more = f"{_LOSS_FACTOR} times the {usual:.2g} that is usual in this round"
+            reasons[site] = f"its loss is {loss:.2g}, more than {more}"
     return reasons
 
 

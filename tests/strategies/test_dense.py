@@ -71,11 +71,16 @@ def test_every_round_may_distil(small: Small) -> None:
 def test_what_is_distilled(
     small: Small, monkeypatch: pytest.MonkeyPatch, start: str, value: float
 ) -> None:
-    """Models of all 1s and all 3s, from weights of all 0s: the ensemble is of these two."""
+    """Models of all 1s and all 3s, from weights of all 0s: the ensemble is of these two.
+
+    0 and 1, the ends of an image's values, are (0 - mean) / std and (1 - mean) / std to a model.
+    """
     seen: dict[str, Any] = {}
 
     class Noted:
         def __init__(self, student: Any, ensemble: Any, *args: Any, **kwargs: Any) -> None:
+            _, _, normalised, _ = args
+            seen["ends"] = normalised(torch.tensor([0.0, 1.0]).view(2, 1, 1, 1)).flatten()
             seen["student"] = {k: v.clone() for k, v in student.state_dict().items()}
             seen["ensemble"] = [float(m.head.bias.mean()) for m in ensemble._models]
 
@@ -89,18 +94,11 @@ def test_what_is_distilled(
 
     uploads = (Upload(Site(n, 1, 5), all_of(v), 5, {}) for n, v in (("a", 1.0), ("b", 3.0)))
     new = make_strategy(made).update(1, all_of(0.0), uploads)
+    (mean,), (std,) = made.info.mean, made.info.std
+    torch.testing.assert_close(seen["ends"], torch.tensor([-mean / std, (1 - mean) / std]))
     assert seen["ensemble"] == [1.0, 3.0]
     assert same(seen["student"], all_of(value).tensors)
     assert same(new.tensors, all_of(value).tensors)
-
-
-@pytest.mark.extended
-def test_the_images_that_a_model_sees_are_normalised_as_the_data(small: Small) -> None:
-    """0 and 1, the ends of an image's values, come to (0 - mean) / std and (1 - mean) / std."""
-    made = Division(load(small(method="dense", set=TINY))).run
-    strategy, (mean,), (std,) = make_strategy(made), made.info.mean, made.info.std
-    found = strategy._normalised(torch.tensor([0.0, 1.0]).view(2, 1, 1, 1))  # type: ignore[attr-defined]
-    torch.testing.assert_close(found.flatten(), torch.tensor([-mean / std, (1 - mean) / std]))
 
 
 def test_every_setting_of_the_plan_is_one_of_the_method(small: Small) -> None:
