@@ -122,8 +122,7 @@ class Recorder:
         self,
         asked: EvaluationRequest,
         mean: MetricRecord | None,
-        down: Mapping[str, int],
-        up: Mapping[str, int],
+        more: Mapping[str, Mapping[str, int]],
     ) -> None:
         """Write the line of a round that awaited the sites' figures; it is there where a run continues after it."""
         line, self._line = self._line, None
@@ -135,8 +134,7 @@ class Recorder:
             self._copy_last_as_best(reached)
         if line is None:
             return
-        bytes_ = line["bytes"]
-        passed = {"down": _sum(bytes_["down"], down), "up": _sum(bytes_["up"], up)}
+        passed = {way: _sum(account, more[way]) for way, account in line["bytes"].items()}
         full = {**line, **by_sites, "bytes": passed}
         if validation:
             full |= {"validation": _validation(full), "sites": None}
@@ -278,7 +276,7 @@ def line_of(result: RoundResult) -> dict[str, Any]:
     line["train_median"] = {key: median(own) for key, own in sent.items() if own}
     if fewer := {key: len(own) for key, own in sent.items() if 0 < len(own) < len(accepted)}:
         line[FEWER] = fewer
-    line["bytes"] = {"down": dict(result.bytes_down), "up": dict(result.bytes_up)}
+    line["bytes"] = {way: dict(account) for way, account in result.traffic.items()}
     copies = Copies.reported(accepted.values())
     line["copies"] = asdict(copies) if copies is not None else None
     line["floats_up"] = sum(result.outcome.floats.values())
@@ -378,13 +376,10 @@ def sentence_of(
     asked = len(result.outcome.accepted) + len(result.outcome.rejected)
     lacking = "".join(f" ({key} of {count})" for key, count in fewer.items())
     parts.append(f"{len(result.outcome.accepted)} of {asked} sites{lacking},")
-    parts.append(f"{_megabytes(result.bytes_up)} up, {_megabytes(result.bytes_down)} down,")
+    moved = {way: sum(account.values()) / 1e6 for way, account in result.traffic.items()}
+    parts.append(f"{moved['up']:.2f} MB up, {moved['down']:.2f} MB down,")
     parts.append(f"{sum(result.seconds.values()):.1f} s")
     return " ".join(parts)
-
-
-def _megabytes(account: Mapping[str, int]) -> str:
-    return f"{sum(account.values()) / 1e6:.2f} MB"
 
 
 # ---- sites ---------------------------------------------------------------------------------------

@@ -29,7 +29,8 @@ T = TypeVar("T")
 class RoundResult:
     """Everything about one finished round; round 0 is the initial model's evaluation.
 
-    ``updated`` is false where the strategy made nothing of the replies, and the weights stayed as they were.
+    ``traffic`` is how many bytes went "down" and "up" by site. ``updated`` is false where the strategy made nothing of
+    the replies, and the weights stayed as they were.
     """
 
     server_round: int
@@ -38,8 +39,7 @@ class RoundResult:
     validation: Evaluation | None
     train: MetricRecord | None = None
     outcome: Outcome = field(default_factory=Outcome)
-    bytes_down: dict[str, int] = field(default_factory=dict)
-    bytes_up: dict[str, int] = field(default_factory=dict)
+    traffic: Mapping[str, Mapping[str, int]] = field(default_factory=lambda: {"down": {}, "up": {}})
     seconds: dict[str, float] = field(default_factory=dict)
     awaits_sites: bool = False
     models: Mapping[str, Evaluation] = field(default_factory=dict)
@@ -64,10 +64,10 @@ Evaluator = Callable[[Mapping[str, ArrayRecord], Mapping[str, ArrayRecord]], Jud
 #: called after a round; the sites' figures follow if it ``awaits_sites``
 Callback = Callable[[RoundResult], None]
 
-#: called with what was asked about an earlier round's weights, the sites' mean figures, and bytes of messages that
-#: carried only such questions, down and up by site
+#: called with what was asked about an earlier round's weights, the sites' mean figures, and the bytes, as a round has
+#: them, of messages that carried only such questions
 FiguresCallback = Callable[
-    [EvaluationRequest, MetricRecord | None, Mapping[str, int], Mapping[str, int]], None
+    [EvaluationRequest, MetricRecord | None, Mapping[str, Mapping[str, int]]], None
 ]
 
 
@@ -131,7 +131,6 @@ class Rounds:
         # Record: the line, the pictures and the checkpoint are the callbacks'.
         if failed := strategy.outcome.rejected:
             strategy.members.note_alike(f"round {server_round}", failed, strategy.outcome.accepted)
-        down, up = _by_name(traffic, names)
         result = RoundResult(
             server_round,
             arrays,
@@ -139,8 +138,7 @@ class Rounds:
             judged.validation,
             train,
             strategy.outcome,
-            down,
-            up,
+            _by_name(traffic, names),
             clock.seconds,
             awaits_sites=bool(strategy.members.evaluation.sites),
             models=judged.models,
@@ -186,13 +184,12 @@ class Rounds:
             strategy.members.note_alike(what, failed, asked.outcome.evaluated)
         passed = _by_name(traffic or Traffic(), {s.node_id: s.name for s in asked.sites})
         for callback in self.figures_callbacks:
-            callback(asked, mean, *passed)
+            callback(asked, mean, passed)
 
 
-def _by_name(traffic: Traffic, names: Mapping[int, str]) -> tuple[dict[str, int], dict[str, int]]:
+def _by_name(traffic: Traffic, names: Mapping[int, str]) -> dict[str, dict[str, int]]:
     """Return the bytes down and up by the sites' names."""
-    down, up = ({names[i]: n for i, n in account.items()} for account in (traffic.down, traffic.up))
-    return down, up
+    return {way: {names[i]: n for i, n in each.items()} for way, each in vars(traffic).items()}
 
 
 class Clock:
