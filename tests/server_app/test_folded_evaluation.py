@@ -137,10 +137,10 @@ def test_a_run_that_stops_anywhere_continues_to_the_same_numbers(
         if when == "with its checkpoint" and result.server_round == 2:
             raise Stopped
 
-    def stop_before(self: Recorder, told: Any) -> None:
-        if when == "before the last line" and told.server_round == 3:
+    def stop_before(self: Recorder, asked: Any, *told: Any) -> None:
+        if when == "before the last line" and asked.server_round == 3:
             raise Stopped
-        judged(self, told)
+        judged(self, asked, *told)
 
     with monkeypatch.context() as stopping:
         stopping.setattr(Recorder, "__call__", stop_at)
