@@ -43,3 +43,9 @@ class FedAvg(Strategy):
 
     def take(self, upload: Upload) -> None:
         """Make further use of an accepted upload before it is released; by default nothing."""
+
+
+class Ditto(FedAvg):
+    """Ditto (Li et al., 2021): of the sites' own models the server sees nothing."""
+
+    judged_from_memory = True  # each site its own model

@@ -156,6 +156,12 @@ class SurrogateServer(Strategy):
         self._kept = [(images, labels, each) for images, labels, each in kept]
 
 
+class Real(SurrogateServer):
+    """REAL, the strong baseline that gives the data away: ipc real images a class, all of a smaller class."""
+
+    phase = "draw"
+
+
 # ---- image training ------------------------------------------------------------------------------
 # The server's training on images, as ``image_training`` says: what fills the places of the one training loop.
 

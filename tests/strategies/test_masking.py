@@ -26,7 +26,7 @@ from common.wire.weights import Weights, WeightsSpec
 from server_app.app import make_strategy
 from server_app.checkpoint import Checkpoint
 from strategies.exchange.replies import Upload
-from strategies.masking import Masking
+from strategies.sparse import Masking
 
 QUICK = "masking.epochs=1 masking.batch=64"
 

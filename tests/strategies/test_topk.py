@@ -24,7 +24,7 @@ from common.wire.sparse import TopKUpdate, TopKUpdateSpec, payload_bytes
 from common.wire.weights import Weights
 from server_app.app import make_strategy
 from strategies.exchange.replies import Upload
-from strategies.topk import TopK
+from strategies.sparse import TopK
 
 QUICK = "topk.epochs=1 topk.batch=64"
 
