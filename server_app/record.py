@@ -80,9 +80,7 @@ class Record(RunDirectory):
         """Make a new record below the output directory, named by time, method and data set."""
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
         method = config.method.replace(":", ".").lower()
-        if (
-            "." in method
-        ):  # the package distinguishes a strategy given by path from our method of the same name
+        if "." in method:  # given by path: its package distinguishes it from our method of the name
             method = f"{method.partition('.')[0]}-{method.rpartition('.')[2]}"
         name = f"{stamp}-{method}-{as_file_name(config.dataset)}-seed{config.seed}-{uuid.uuid4().hex[:6]}"
         # The name appears only once the record is complete and locked by its writer.

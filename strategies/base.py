@@ -48,13 +48,9 @@ class Strategy(Federated):
     def __init_subclass__(cls, **options: Any) -> None:
         """Refuse a method without rules for its replies; TypeError naming the hook."""
         super().__init_subclass__(**options)
-        # ABC would say so when the class is used. A class that leaves more unwritten is a base for others.
-        unwritten = {
-            hook
-            for hook in ("update", "validation_rules")
-            if getattr(getattr(cls, hook), "__isabstractmethod__", False)
-        }
-        if unwritten == {"validation_rules"}:
+        # ABC would say so when the class is used. A class that leaves both unwritten is a base for others.
+        hooks = cls.update, cls.validation_rules
+        if [getattr(each, "__isabstractmethod__", False) for each in hooks] == [False, True]:
             raise TypeError(
                 f"{cls.__name__} has no rules for its replies: write validation_rules(self), which returns a "
                 "strategies.exchange.rules.Rule for each part of what its sites send (docs/add-a-method.md)"

@@ -89,25 +89,20 @@ class DENSE(FedAvg):
             lambda i: generator(seed, "dense", server_round, i, device=self.run.device),
             plan=_plan(self.settings),
         )
-        # Of the student's layers that draw by themselves, such as dropout.
-        with process_wide(seed, "dense", server_round):
-            losses = self._iterated(server_round, distillation)
-        if losses is not None:
-            self._told = {"generator-loss": losses.generator, "student-loss": losses.student}
-            self._pictures = {ALL_SITES: self._newest(distillation)}
-        return Weights.of(student, initial.codec)
-
-    def _iterated(self, server_round: int, distillation: Distillation) -> Losses | None:
-        """Run all iterations and return the losses of the last one."""
-        losses = None
+        losses: Losses | None = None
         try:
-            for _ in range(self.settings.server_iterations):
-                losses = distillation.run_iteration()
+            # Of the student's layers that draw by themselves, such as dropout.
+            with process_wide(seed, "dense", server_round):
+                for _ in range(self.settings.server_iterations):
+                    losses = distillation.run_iteration()
         except FloatingPointError as error:
             raise DivergedError(
                 f"round {server_round} is not kept: {error} (dense.generator_lr, dense.student_lr)"
             ) from None
-        return losses
+        if losses is not None:
+            self._told = {"generator-loss": losses.generator, "student-loss": losses.student}
+            self._pictures = {ALL_SITES: self._newest(distillation)}
+        return Weights.of(student, initial.codec)
 
     def _newest(self, distillation: Distillation) -> SyntheticImages:
         """Return the images of each class that came last into the pool, as a model takes them."""

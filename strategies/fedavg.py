@@ -39,6 +39,7 @@ class FedAvg(Strategy):
             share, model = self.share(upload), [self.model_of(upload)]
             del upload  # so that the mean alone holds the model, and frees it as it adds it
             mean.add(model.pop(), share)
+        self.total = mean.total  # of the shares; how many sites, where the average is a robust one
         return mean.result()
 
     def take(self, upload: Upload) -> None:

@@ -29,15 +29,11 @@ class FedDyn(FedAvg):
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Average as they come; without regulariser there is no h."""
-        mean = self.average(weights)
-        for upload in uploads:
-            mean.add(self.model_of(upload), self.share(upload))
-            del upload  # or it is held while the next device works
-        averaged = mean.result()
+        averaged = super().update(server_round, weights, uploads)
         if not self.settings.alpha:
             return averaged
         ends = averaged.tensors
-        part = self.settings.alpha * mean.total / shares_of(self.sites, self.run)
+        part = self.settings.alpha * self.total / shares_of(self.sites, self.run)
         self._h = {n: h - part * (ends[n] - weights.tensors[n]) for n, h in self._h.items()}
         solved = {n: averaged.tensors[n] - h / self.settings.alpha for n, h in self._h.items()}
         return Weights(solved, weights.codec).over(averaged)

@@ -39,20 +39,17 @@ class FedMix(FedAvg):
         self, server_round: int, weights: Weights, sites: Sequence[Site]
     ) -> Mapping[str, Instruction]:
         """Send the weights, and the means to those that do not have them all."""
-        alone, both = Bundle({WEIGHTS: weights}), self._with_means(weights)
+        alone = both = Bundle({WEIGHTS: weights})
+        if every := list(self._means.values()):
+            images = torch.cat([m.images for m in every])
+            labels = torch.cat([m.labels for m in every])
+            both = Bundle({WEIGHTS: weights, MEANS: sent_images(self.run, images, labels)})
         plan = {}
         for site in sites:
             owed = bool(self._means) and self._parcels.pending(site.name, len(self._means))
             phase = TRAIN if site.name in self._asked else INTRODUCE
             plan[site.name] = Instruction(phase, both if owed else alone, self._expects)
         return plan
-
-    def _with_means(self, weights: Weights) -> Bundle:
-        if not self._means:
-            return Bundle({WEIGHTS: weights})
-        every = list(self._means.values())
-        images, labels = torch.cat([m.images for m in every]), torch.cat([m.labels for m in every])
-        return Bundle({WEIGHTS: weights, MEANS: sent_images(self.run, images, labels)})
 
     def validation_rules(self) -> Mapping[str, Rule]:
         """Accept a model near the others' length, and means within the range of the images."""

@@ -133,11 +133,7 @@ class ForeignStrategy(Federated):
 
     def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
         """Refuse a reply that lacks a figure by which the strategy may go."""
-        self._require_figures(upload.site, upload.metrics)
-        return upload
-
-    def _require_figures(self, site: Site, metrics: Mapping[str, float]) -> None:
-        clipped = self._demands[site.name].norm is not None
+        metrics, clipped = upload.metrics, self._demands[upload.site.name].norm is not None
         needed = [*[_LOSS] * (not self.run.config.private), *[NORM_BIT] * clipped]
         if missing := [key for key in needed if key not in metrics]:
             raise PayloadError(f"the figure '{missing[0]}' is missing from the reply")
@@ -145,6 +141,7 @@ class ForeignStrategy(Federated):
             raise PayloadError(
                 f"the figure '{NORM_BIT}' is {metrics[NORM_BIT]:g} where 0 or 1 was expected"
             )
+        return upload
 
     @contextmanager
     def _refusals(self) -> Iterator[None]:

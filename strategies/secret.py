@@ -540,9 +540,7 @@ class SecretStrategy(Strategy):
     def __init__(self, run: Run, record_id: str = "run") -> None:
         super().__init__(run, record_id)
         self._secret = SecretSum(self)
-        self._failed: list[
-            SumFailedError
-        ] = []  # of the rounds until now, those that failed in a row
+        self._failed = list[SumFailedError]()  # of the newest rounds, those that failed in a row
 
     def checkpoint(self) -> State:
         """Return the method's, and how many sites were in each total under noise."""

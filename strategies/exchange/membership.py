@@ -605,7 +605,7 @@ class Members:
             while True:
                 online = nodes_online(grid)
                 if online is None:
-                    online = set(there)  # no change is known
+                    online = there.keys() | self.refused  # no change is known
                 # A node that left and came back is asked anew; and a name may belong to a node which has left.
                 if (there.keys() | self.refused) - online:
                     self.refused.clear()
