@@ -265,7 +265,8 @@ def line_of(result: RoundResult) -> dict[str, Any]:
     line["validation"] = _in_short(result.validation) if result.validation else None
     if result.models:
         line["models"] = {name: _in_short(figures) for name, figures in result.models.items()}
-    line |= at_sites(None, result.outcome)
+    # The sites' figures come with the next round's replies.
+    line |= {"sites": None, "evaluated": {}, "unevaluated": {}}
     line["accepted"] = list(accepted)
     line["rejected"] = dict(result.outcome.rejected)
     if result.outcome.shortened:
@@ -389,9 +390,9 @@ def sentence_of(
 def at_sites(
     mean: Mapping[str, Any] | None,
     outcome: Outcome,
-    classes: int = 0,
-    measure: str = "accuracy",
-    held: Mapping[str, NDArray[np.int64]] = MappingProxyType({}),
+    classes: int,
+    measure: str,
+    held: Mapping[str, NDArray[np.int64]],
 ) -> dict[str, Any]:
     """Return what a line says of the evaluation at the sites; ``mean`` is over all examples.
 

@@ -16,9 +16,7 @@ from common.division import Division
 from common.errors import ConfigError, FederationError
 from common.learning.run import Run
 from common.models.ridge import RidgeNetwork
-from common.privacy.accounting import epsilon
 from common.samples.inputs import Samples, samples
-from common.secret.cohort import colluders_of, shares_of
 from common.settings.ridge import STUDENT
 from common.sites import Site
 from common.specs.ridge import AGAIN, PHASE, Summing, check, joint_of, joint_spec, model_of
@@ -28,6 +26,7 @@ from strategies.base import Instruction, State, Strategy
 from strategies.exchange.membership import listed
 from strategies.exchange.replies import Upload
 from strategies.exchange.rules import Rule
+from strategies.secret import cost_of_totals
 from strategies.taught import taught
 from synth.ridge_regression import (
     Curve,
@@ -159,7 +158,7 @@ class Ridge(Strategy):
             inside = upload.inside or (upload.site.name,)
             self._rows |= dict.fromkeys(inside, summing.count(sums) / len(inside))
             if summing.noisy_integers:
-                self._told |= self._epsilons(len(inside))
+                self._told |= cost_of_totals(self.run.config, [len(inside)], summing.event)
             if self.settings.keep == "sites":
                 self._of_sites[upload.site.name] = sums
         if self.settings.alone:
@@ -241,21 +240,6 @@ class Ridge(Strategy):
         found = float(curve.score(torch.tensor(penalty, dtype=torch.float64))) / classes
         self._told["error"] = min(max(found, _LEAST_ERROR), chance_error(classes))
         return sums.solved(penalty)
-
-    def _epsilons(self, inside: int) -> dict[str, float]:
-        """Return the privacy cost of a total of so many sites, by the shares of noise that it contains.
-
-        Against the server alone all of them count; against the server with the colluders that are withstood, who know
-        their own, the others'.
-        """
-        config = self.run.config
-        federation, shares = config.federation, shares_of(config.federation)
-        honest = inside - colluders_of(federation, federation.asked)
-        names = {"epsilon_server": inside, "epsilon_colluders": honest}
-        return {
-            name: epsilon([self._summing.event(there / shares)], config.privacy.delta).value
-            for name, there in names.items()
-        }
 
     def _penalty(self, chosen: float) -> float:
         """Return lambda, the one that was chosen unless another is set, and note it."""

@@ -16,7 +16,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from itertools import chain, compress
 from logging import getLogger
 from tempfile import TemporaryFile
@@ -27,10 +27,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from common.config.resolved import Config
 from common.config.secret import switched_off
 from common.errors import FederationError, PayloadError
 from common.learning.run import Run
 from common.privacy.accounting import epsilon
+from common.privacy.events import Event
 from common.secret import cohort, messages
 from common.secret.cohort import (
     RECORD,
@@ -77,6 +79,21 @@ _INSIDE = "secret-inside"
 
 #: the records of an answer to a query of the phase
 _RECORDS = frozenset({RECORD})
+
+
+def cost_of_totals(
+    config: Config, inside: Sequence[int], event: Callable[[float], Event]
+) -> dict[str, float]:
+    """Return the epsilon of totals of so many sites, each the ``event`` of the share of the noise that it contains.
+
+    Against the server alone all sites' shares count; against it with the colluders, who know their own, the others'.
+    """
+    federation, shares = config.federation, shares_of(config.federation)
+    known, found = {"server": 0, "colluders": colluders_of(federation, federation.asked)}, {}
+    for name, less in known.items():
+        events = [event((each - less) / shares) for each in inside]
+        found[f"epsilon_{name}"] = epsilon(events, config.privacy.delta).value
+    return found
 
 
 class SumFailedError(FederationError):
@@ -363,24 +380,12 @@ class SecretSum:
                 )
 
     def _epsilons(self, form: SumForm | None) -> dict[str, Any]:
-        """Return a site's privacy cost of all totals so far, by the shares of noise that they contain.
-
-        Against the server alone all of them count; against it with the colluders, who know their own, the others'.
-        """
-        config = self._strategy.run.config
+        """Return a site's privacy cost of all totals so far; nothing without noise."""
         if not self.inside or form is None:
             return {}
-        federation, shares = config.federation, shares_of(config.federation)
-        hidden = {"server": 0, "colluders": colluders_of(federation, federation.asked)}
-        events = {
-            name: [
-                event_of(config, form, (each - known) / shares, lengths=1) for each in self.inside
-            ]
-            for name, known in hidden.items()
-        }
-        delta = config.privacy.delta
-        costs = {f"epsilon_{name}": epsilon(each, delta).value for name, each in events.items()}
-        return {**costs, "unit": "site"}
+        config = self._strategy.run.config
+        event = partial(event_of, config, form, lengths=1)
+        return {**cost_of_totals(config, self.inside, event), "unit": "site"}
 
     def _open(self, there: Sequence[Site], words: NDArray[Any]) -> None:
         """Remove the masks from the sum of the sites ``there``."""
