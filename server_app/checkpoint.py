@@ -71,7 +71,7 @@ class Checkpoint:
     def save(self, path: Path) -> None:
         """Write to ``path`` atomically.
 
-        A large tensor of the strategy's that stood in the file before is stored beside it once, until it changes.
+        A large tensor of the strategy's that the file had before is stored next to it once, until it changes.
 
         Raises
         ------
@@ -92,10 +92,10 @@ class Checkpoint:
         kept = {f"state.{k}": t for k, t in state.items()}
         meta[_LARGE] = large = tensor_file.names_of_large(kept)
         before = _large_before(path)
-        apart = {name: digest for name, digest in large.items() if digest in before}
+        separate = {name: digest for name, digest in large.items() if digest in before}
         path.parent.mkdir(parents=True, exist_ok=True)
         weights = {f"weights.{k}": t for k, t in self.weights.items()}
-        tensor_file.save(path, weights | kept, meta, separate=apart)
+        tensor_file.save(path, weights | kept, meta, separate=separate)
         tensor_file.collect(path.parent)
 
     @classmethod

@@ -89,7 +89,7 @@ def server_evaluator(division: Division) -> Evaluator:
     run = division.run
     require_classes(run)
     if run.config.evaluation.on not in ("server", "both"):
-        return lambda learned, beside: Judgement()
+        return lambda learned, extra: Judgement()
     test = samples(division.dataset.test, run.info).to(run.device)
     judging = division.validation[: 0 if run.config.settings.trains_on_validation else None]
     held = samples(division.dataset.train, run.info, judging).to(run.device)
@@ -104,11 +104,11 @@ def server_evaluator(division: Division) -> Evaluator:
         return measure(run, model, part)
 
     def judge(
-        learned: Mapping[str, ArrayRecord], beside: Mapping[str, ArrayRecord] = MappingProxyType({})
+        learned: Mapping[str, ArrayRecord], extra: Mapping[str, ArrayRecord] = MappingProxyType({})
     ) -> Judgement:
         on_test = {name: on(test, name, arrays) for name, arrays in learned.items()}
         on_held = [on(held, *model) for model in learned.items()] if len(held) else []
-        others = {name: on(test, name, arrays) for name, arrays in beside.items()}
+        others = {name: on(test, name, arrays) for name, arrays in extra.items()}
         return Judgement(
             mean_of([*on_test.values()]),
             mean_of(on_held) if on_held else None,

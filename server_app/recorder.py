@@ -342,7 +342,7 @@ def _in_short(figures: Evaluation) -> dict[str, Any]:
 
 
 def _validation(line: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the sites' figures of a line as the server's of its validation images are; they tell none of a class."""
+    """Return the sites' figures of a line as the server's of its validation images are; they have none of a class."""
     if line["sites"] is None:
         return None
     examples = sum(site["examples"] for site in line["evaluated"].values())
@@ -467,7 +467,7 @@ def in_words(figures: Mapping[str, Any], measure: str, over: str = "") -> str:
 #: places of the PRV accountant's grids that a round waits for, of all sites together: half a second of a core
 _PLACES = 2**19
 
-#: what a kind of event costs beside them, in the same measure: 64 kinds of each of 12 sites are another second; each
+#: what a kind of event costs in addition, in the same measure: 64 kinds of each of 12 sites are another second; each
 #: site may have two, however many the others have
 _PLACES_A_KIND = 2**9
 

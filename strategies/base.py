@@ -1,6 +1,6 @@
 """The Strategy that every method extends: what it is to write, and how a round goes by it.
 
-A method says what a reply must satisfy (``validation_rules``), what it sends (``phase``, ``sends``, ``expects``, or
+A method defines what a reply must satisfy (``validation_rules``), what it sends (``phase``, ``sends``, ``expects``, or
 ``instructions`` where sites get different things) and how it uses what comes back (``update``). Its other hooks, with
 their defaults, are in `strategies.federated`. `strategies.round` is a round from its questions to its record. The
 result IS a Flower Strategy: Nectar's loop drives it, and so does Flower's own ``start``.

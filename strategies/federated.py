@@ -1,7 +1,7 @@
 """What Nectar's loop, a round and a record ask of any strategy, one of Nectar's methods or one of Flower's.
 
-``Federated`` is a Flower Strategy that knows its sites, decides what it accepts of a reply, and says what it learned,
-shows and keeps. These are the defaults.
+``Federated`` is a Flower Strategy that knows its sites, decides what it accepts of a reply, and returns what it
+learned, shows and keeps. These are the defaults.
 """
 
 from __future__ import annotations

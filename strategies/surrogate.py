@@ -37,7 +37,7 @@ from synth.starts import project_ball
 class SurrogateServer(Strategy):
     """Train the global model on the union of the received sets, as ``image_training`` says.
 
-    Subclasses say which phase their devices run, and may say what else is sent either way (``sends``, ``expects``,
+    Subclasses set the phase that their devices run, and may change what is sent either way (``sends``, ``expects``,
     ``images_of``) and what is minimised (``objective``). FedDM, Algorithm 1, server part: SGD with eta_s on
     sum_k f^_{r,k} (Eq. 5), and after every step a projection into B_rho(w_r) (Eq. 3), image_training's ball.
     """
@@ -244,7 +244,7 @@ def after_steps(
         Of the ball around the weights of now into which each step's weights are projected; 0: of none.
     share : float
         The share of the steps whose parameters are averaged, the last ones, at least one; 0: none. Running statistics
-        stay as the last step left them: they are of the images, and few steps old.
+        stay as the last step left them: they describe the images, and are few steps old.
     """
     centre = [p.detach().clone() for p in model.parameters()] if radius else []
     averaged = max(1, round(share * steps)) if share else 0
