@@ -32,17 +32,17 @@ PARTS: dict[str, tuple[type, str] | tuple[Callable[..., Any], ...]] = {
         Draws,
         "charge gaussian sample rows chosen",
     ),
-    "The server: to be written": (Strategy, "instructions validation_rules update"),
+    "The server: to be written": (Strategy, "validation_rules update"),
     "The server: where the default is not enough": (
         Strategy,
-        "prepare resulting_model clipped initial_model judged_from_memory state_dict load_state_dict choose quorum "
-        "global_models extra_models pictures notes",
+        "phase sends expects instructions prepare resulting_model clipped initial_model judged_from_memory state_dict "
+        "load_state_dict choose quorum global_models extra_models pictures notes",
     ),
     "The server: to be called": (Strategy, "average strategy_of round"),
     "Functions of the server": (share_of,),
     "A server that learns from images (`SurrogateServer`)": (
         SurrogateServer,
-        "soft fewest sends expects images_of objective",
+        "soft fewest images_of objective",
     ),
 }
 

@@ -82,7 +82,7 @@ def in_process(config: RunConfig, sites: int, images: int) -> Iterator[InProcess
 
         def one_round(number: int) -> ArrayRecord:
             messages = strategy.configure_train(number, start, ConfigRecord(), grid)
-            most = strategy.max_reply_bytes
+            most = strategy.round.max_reply_bytes
             replies = exchange(grid, messages, deadline=3600.0, max_bytes=most)
             arrays, _ = strategy.aggregate_train(number, replies)
             assert arrays is not None

@@ -72,7 +72,9 @@ def _one_round(directory: str, words: str, federations: ExitStack) -> Work:
     def one_round(pair: int) -> None:
         torch.set_num_threads(1)
         messages = strategy.configure_train(pair + 1, start, ConfigRecord(), grid)
-        replies = exchange(grid, messages, deadline=3600.0, max_bytes=strategy.max_reply_bytes)
+        replies = exchange(
+            grid, messages, deadline=3600.0, max_bytes=strategy.round.max_reply_bytes
+        )
         arrays, _ = strategy.aggregate_train(pair + 1, replies)
         assert arrays is not None
 

@@ -86,7 +86,7 @@ def peak(way: str, clients: int) -> float:
 def _round(strategy: Strategy, sent: ArrayRecord, grid: LocalGrid) -> None:
     strategy.record_id = "benchmark"
     messages = strategy.configure_train(1, sent, ConfigRecord(), grid)
-    most = strategy.max_reply_bytes
+    most = strategy.round.max_reply_bytes
     strategy.aggregate_train(1, exchange(grid, messages, deadline=3600.0, max_bytes=most))
 
 

@@ -110,7 +110,7 @@ class Rounds:
         with sites_with(self._data):
             strategy, grid = self._strategy, self._grid
             messages = strategy.configure_train(server_round, self._sent, ConfigRecord(), grid)
-            most = strategy.max_reply_bytes
+            most = strategy.round.max_reply_bytes
             replies = exchange(grid, messages, deadline=3600.0, max_bytes=most)
             arrays, _ = strategy.aggregate_train(server_round, replies)
             assert arrays is not None

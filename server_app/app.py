@@ -306,7 +306,9 @@ def make_strategy(run: Run) -> Federated:
 
 def with_actual_sites(run: Run, sites: list[Site]) -> Run:
     """Return the run for as many clients as joined, and say how to get the configured number."""
-    wanted, found = run.config.federation.sites, nodes_counted_on(run, sites)
+    wanted = run.config.federation.sites
+    # Those that the roll call left out are still of the federation.
+    found = expected_sites(sites) or max(len(sites), wanted)
     if found == wanted:
         return run
     own = not any(site.partitions for site in sites)
@@ -324,8 +326,3 @@ def with_actual_sites(run: Run, sites: list[Site]) -> Run:
         *(found, wanted, found, wanted, how),
     )
     return replace(run, config=run.config.with_sites(found))
-
-
-def nodes_counted_on(run: Run, sites: list[Site]) -> int:
-    """Return how many sites there are to be: those that the roll call left out are still of the federation."""
-    return expected_sites(sites) or max(len(sites), run.config.federation.sites)

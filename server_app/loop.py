@@ -64,14 +64,14 @@ def federate(
         for callback in callbacks:
             callback(start)
     rounds = Rounds(strategy, grid, evaluator, callbacks, figures_callbacks)
-    members, dataset = strategy.members, strategy.run.config.dataset
-    require = partial(require_data_of, data=members.data, dataset=dataset)
+    members, config = strategy.members, strategy.run.config
+    require = partial(require_data_of, data=members.data, dataset=config.dataset)
     if unjudged:
         strategy.ask_for_evaluation(first_round - 1, arrays)
     for server_round in range(first_round, last_round + 1):
         if strategy.asks_sites:
-            strategy.update_sites(grid, require)
-        due = server_round % strategy.run.config.evaluation.every == 0 or server_round == last_round
+            members.update(grid, strategy.question, config.federation, require)
+        due = server_round % config.evaluation.every == 0 or server_round == last_round
         arrays = rounds.run(server_round, arrays, evaluated=due)
         return_freed_memory()
         strategy.require_going_on()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from common.data.user.rows import csv_of_rows
 from common.samples.dataset import DatasetInfo
+from common.samples.inputs import in_unit
 from common.sites import site_slug
 from common.storage import tensor_file
 from common.storage.files import write_atomically, write_text
@@ -32,8 +33,7 @@ def save_grids(
     contrast: Contrast = "pixels",
 ) -> None:
     """Write one PNG a site, ``<slug>.png``; of rows and series a table in raw values, ``<slug>.csv``."""
-    if sets:
-        directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     for site, images in sets.items():
         if not info.has_images:
             names = [info.classes[label] for label in hard(images.labels).tolist()]
@@ -98,8 +98,7 @@ def on_screen(images: Tensor, info: DatasetInfo, contrast: Contrast = "pixels") 
     ``pixels`` undoes the normalisation and clips. ``stretched`` undoes it too, then maps each image's own extremes,
     over all its channels together, to 0 and 1; an image of one value only becomes 0.5.
     """
-    mean, std = (torch.tensor(v, dtype=torch.float32)[:, None, None] for v in (info.mean, info.std))
-    pixels = images.float() * std + mean
+    pixels = in_unit(info, images.float())
     if contrast == "pixels":
         return pixels.clamp(0, 1)
     low, high = pixels.amin((1, 2, 3), keepdim=True), pixels.amax((1, 2, 3), keepdim=True)

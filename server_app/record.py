@@ -141,8 +141,10 @@ class Record(RunDirectory):
         stated, code = record._provenance(), code_fingerprint(config)
         recorded_by = codes_of(stated)[-1]
         if recorded_by != code and config.resume_code != ACCEPT:
+            version = (stated.get("versions") or {}).get("nectar")
+            release = f"Nectar {version}" if version else "a release before 0.2.0"
             raise FederationError(
-                f"{record.directory} was run by code {recorded_by} ({_release_of(stated)}), this is {code}: continue "
+                f"{record.directory} was run by code {recorded_by} ({release}), this is {code}: continue "
                 f"it with the release that started it, or with {RESUME_CODE}={ACCEPT}, which the record then says"
             )
         with record.writing():
@@ -342,11 +344,6 @@ def _provenance(config: Config) -> dict[str, Any]:
         "privacy": _disclosed(config),
         "outcome": "running",
     }
-
-
-def _release_of(provenance: Mapping[str, Any]) -> str:
-    version = (provenance.get("versions") or {}).get("nectar")
-    return f"Nectar {version}" if version else "a release before 0.2.0"
 
 
 def _disclosed(config: Config) -> dict[str, Any] | None:

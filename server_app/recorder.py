@@ -30,7 +30,8 @@ from common.storage.files import read_regular, write_atomically, write_json
 from common.wire.images import FIGURES, Copies
 from server_app.checkpoint import Checkpoint
 from server_app.pictures import save_grids, save_sets
-from server_app.resume import ResumePoint, has_diverged
+from server_app.resume import ResumePoint
+from server_app.run_directory import has_diverged
 from strategies.exchange.membership import some_of
 from strategies.exchange.replies import Outcome, PrivacyBudgetUsage, reasons_in_words
 from strategies.federated import Federated
@@ -201,9 +202,12 @@ class Recorder:
     def _keep(self, result: RoundResult, diverged: bool) -> None:
         """Write what is kept of a round in addition to its line."""
         record, strategy, number = self.record, self.strategy, result.server_round
-        save_ledger_tips(record.directory, strategy.members.spending.ledger_tips)
+        if tips := strategy.members.spending.ledger_tips:
+            heads = {site: asdict(head) for site, head in tips.items()}
+            write_json(record.directory / LEDGER_TIPS, heads)
         sets, contrast = strategy.pictures(), strategy.contrast
-        save_grids(sets, strategy.run.info, record.samples(number), contrast)
+        if sets:
+            save_grids(sets, strategy.run.info, record.samples(number), contrast)
         reached = getattr(result.validation, self._measure, None)
         checkpoint = Checkpoint(
             number,
@@ -271,7 +275,7 @@ def line_of(result: RoundResult) -> dict[str, Any]:
     line["bytes"] = {"down": dict(result.bytes_down), "up": dict(result.bytes_up)}
     copies = Copies.reported(accepted.values())
     line["copies"] = asdict(copies) if copies is not None else None
-    line["floats_up"] = result.outcome.floats_up
+    line["floats_up"] = sum(result.outcome.floats.values())
     line["devices"] = devices
     line["seconds"] = {**result.seconds, "by_site": times}
     return line
@@ -359,7 +363,9 @@ def sentence_of(
     """Return the round as one line that a person can read; ``fewer`` sent these figures than took part."""
     parts = [f"round {result.server_round}/{rounds}:"]
     if result.test:
-        over = _coverage(result.test.per_class)
+        judged = sum(not math.isnan(one) for one in result.test.per_class)
+        classes = len(result.test.per_class)
+        over = f" over {judged} of {classes} classes" if judged < classes else ""
         parts.append(f"{in_words(vars(result.test), measure, over)},")
     if result.server_round == 0:
         return " ".join(parts).rstrip(",") + " before training"
@@ -369,12 +375,6 @@ def sentence_of(
     parts.append(f"{_megabytes(result.bytes_up)} up, {_megabytes(result.bytes_down)} down,")
     parts.append(f"{sum(result.seconds.values()):.1f} s")
     return " ".join(parts)
-
-
-def _coverage(per_class: Sequence[float]) -> str:
-    """Say over which part of the classes an accuracy is, where it is not over all: `` over 3 of 5 classes``."""
-    judged = sum(not math.isnan(one) for one in per_class)
-    return f" over {judged} of {len(per_class)} classes" if judged < len(per_class) else ""
 
 
 def _megabytes(account: Mapping[str, int]) -> str:
@@ -513,12 +513,6 @@ def _finite(value: float) -> float | None:
 
 LEDGER_TIPS = "ledger-heads.json"
 """In a record: by site, the newest head that this run saw."""
-
-
-def save_ledger_tips(record: Path, heads: Mapping[str, LedgerTip]) -> None:
-    """Write what was seen until now; nothing where no site keeps a ledger."""
-    if heads:
-        write_json(record / LEDGER_TIPS, {site: asdict(head) for site, head in heads.items()})
 
 
 def load_ledger_tips(places: Iterable[Path]) -> dict[str, LedgerTip]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from logging import getLogger
@@ -16,7 +15,7 @@ from common.storage.files import collect_leftovers
 from server_app.checkpoint import Checkpoint, Checksum
 from server_app.data_of_run import recorded_data
 from server_app.record import LinesChecksum, Record
-from server_app.run_directory import LATEST, Line, RunDirectory
+from server_app.run_directory import LATEST, Line, RunDirectory, has_diverged
 from strategies.exchange.replies import Outcome
 from strategies.federated import Federated
 
@@ -195,13 +194,6 @@ def _require_lines(
         raise FederationError(
             f"the figures in {path} are not those with which the checkpoint was written: {_MEND}"
         )
-
-
-def has_diverged(line: Mapping[str, Any]) -> bool:
-    """Return whether a round's test loss was not finite: null in the file, NaN or infinity in a checkpoint."""
-    test = line.get("test")
-    loss = test.get("loss") if isinstance(test, Mapping) else 0.0
-    return not (isinstance(loss, int | float) and math.isfinite(loss))
 
 
 def ancestor_of(config: Config, strategy: Federated) -> Record | None:

@@ -6,6 +6,7 @@ Nothing in this module changes a record or needs torch, so that runs are listed 
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import shutil
 import time
@@ -194,6 +195,13 @@ def parse_line(text: bytes) -> Line | None:
         return None
     known = isinstance(found, dict) and type(found.get("round")) is int and found["round"] >= 0
     return found if known else None
+
+
+def has_diverged(line: Mapping[str, Any]) -> bool:
+    """Return whether a round's test loss was not finite: null in the file, NaN or infinity in a checkpoint."""
+    test = line.get("test")
+    loss = test.get("loss") if isinstance(test, Mapping) else 0.0
+    return not (isinstance(loss, int | float) and math.isfinite(loss))
 
 
 def codes_of(provenance: Mapping[str, Any]) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from logging import getLogger
 
 import numpy as np
@@ -88,14 +89,6 @@ class Mean:
         return mean
 
 
-def average_of(run: Run, like: Weights, exclude: Collection[str] = ()) -> Mean | RobustMean:
-    """Return the averaging rule of a run; ``exclude`` and the model's statistics are not parameters."""
-    if not run.config.federation.combines:
-        return Mean(like)
-    statistics = frozenset(run.spec.names).difference(run.spec.trained)
-    return RobustMean(like, run.config.federation, statistics.union(exclude))
-
-
 # ---- robust means --------------------------------------------------------------------------------
 # Averages that a minority of sites cannot own: median, trimmed mean (Yin et al., 2018), Krum (Blanchard et al.,
 # 2017).
@@ -172,7 +165,7 @@ class RobustMean:
     """
 
     def __init__(
-        self, like: Weights, federation: FederationSettings, exclude: Collection[str] = ()
+        self, like: Weights, federation: FederationSettings, exclude: Collection[str]
     ) -> None:
         self._like, self._federation = like, federation
         floating = (name for name, t in like.read_only.items() if t.is_floating_point())
@@ -188,16 +181,14 @@ class RobustMean:
     def result(self) -> Weights:
         """Return the rule's result for the added weights, at least one, and release them."""
         rows, self._rows = self._rows, []
-        by_itself = self._trimmed if self._federation.robust == "trimmed" else median
+        trimmed = partial(trimmed_mean, share=self._federation.trim)
+        by_itself = trimmed if self._federation.robust == "trimmed" else median
         chosen, found = self._chosen(rows), {}
         for name, like in self._like.read_only.items():
             from_chosen = chosen and name in self._measured
             each = [row[name] for row in (chosen if from_chosen else rows)]
             found[name] = _combined(each, like.dtype, _mean if from_chosen else by_itself)
         return Weights(found, self._like.codec)
-
-    def _trimmed(self, stacked: Tensor) -> Tensor:
-        return trimmed_mean(stacked, self._federation.trim)
 
     def _chosen(self, rows: Sequence[Mapping[str, Tensor]]) -> list[Mapping[str, Tensor]]:
         """Return the replies whose mean Krum takes; none under rules for single numbers."""

@@ -1,9 +1,9 @@
 """The Strategy that every method extends: what it is to write, and how a round goes by it.
 
-A method says what a reply must satisfy (``validation_rules``), what it sends (``instructions``) and how it uses what
-comes back (``update``). Its other hooks, with their defaults, are in `strategies.federated`.
-`strategies.round` is a round from its questions to its record. The result IS a Flower
-Strategy: Nectar's loop drives it, and so does Flower's own ``start``.
+A method says what a reply must satisfy (``validation_rules``), what it sends (``phase``, ``sends``, ``expects``, or
+``instructions`` where sites get different things) and how it uses what comes back (``update``). Its other hooks, with
+their defaults, are in `strategies.federated`. `strategies.round` is a round from its questions to its record. The
+result IS a Flower Strategy: Nectar's loop drives it, and so does Flower's own ``start``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -22,8 +22,9 @@ from common.errors import ConfigError
 from common.learning.run import Run
 from common.methods import load, resolve
 from common.sites import Site
+from common.wire.form import Payload, Spec
 from common.wire.weights import Weights
-from strategies.averaging import Mean, RobustMean, ServerOptimizer, average_of
+from strategies.averaging import Mean, RobustMean, ServerOptimizer
 from strategies.exchange.instructions import Instruction, arrays_from, weights_from
 from strategies.exchange.replies import Upload
 from strategies.exchange.rules import GLOBAL
@@ -37,6 +38,9 @@ _OPTIMIZER = "server-optimizer"
 class Strategy(Federated):
     """Base of Nectar's methods; its parameters are `Federated`'s."""
 
+    phase: ClassVar[str] = "train"
+    """The phase of the sites' client that an instruction is for."""
+
     def __init__(self, run: Run, record_id: str = "run") -> None:
         super().__init__(run, record_id)
         self._optimizer = ServerOptimizer.of(run.config.settings, run.spec)
@@ -47,7 +51,7 @@ class Strategy(Federated):
         # ABC would say so when the class is used. A class that leaves more unwritten is a base for others.
         unwritten = {
             hook
-            for hook in ("instructions", "update", "validation_rules")
+            for hook in ("update", "validation_rules")
             if getattr(getattr(cls, hook), "__isabstractmethod__", False)
         }
         if unwritten == {"validation_rules"}:
@@ -58,11 +62,23 @@ class Strategy(Federated):
 
     # ---- what a method writes, besides its rules -------------------------------------------------------
 
-    @abstractmethod
+    def sends(self, weights: Weights) -> Payload:
+        """Return what every site gets in a round; by default its weights, w_r."""
+        return weights
+
+    def expects(self) -> Spec:
+        """Return the form of a reply; by default that of the run's model."""
+        return self.run.spec
+
     def instructions(
         self, server_round: int, weights: Weights, sites: Sequence[Site]
     ) -> Mapping[str, Instruction]:
-        """Return an instruction for each of ``sites``, by the site's name; one that is missing is left out."""
+        """Return an instruction for each of ``sites``, by the site's name; one that is missing is left out.
+
+        By default all run ``phase``, get what ``sends`` returns and reply as ``expects`` says.
+        """
+        instruction = Instruction(self.phase, self.sends(weights), self.expects())
+        return {site.name: instruction for site in sites}
 
     @abstractmethod
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
@@ -83,8 +99,15 @@ class Strategy(Federated):
         return [self.sites[i] for i in sorted(picked)]
 
     def average(self, like: Weights, exclude: Collection[str] = ()) -> Mean | RobustMean:
-        """Return the averaging of weights like ``like``: their mean, or the rule of ``federation.robust``."""
-        return average_of(self.run, like, exclude)
+        """Return the averaging of weights like ``like``: their mean, or the rule of ``federation.robust``.
+
+        To that, those of names to ``exclude`` and the model's statistics are not parameters.
+        """
+        federation, spec = self.run.config.federation, self.run.spec
+        if not federation.combines:
+            return Mean(like)
+        statistics = frozenset(spec.names).difference(spec.trained)
+        return RobustMean(like, federation, statistics.union(exclude))
 
     # ---- a method inside this one ---------------------------------------------------------------------
 
@@ -139,7 +162,7 @@ class Strategy(Federated):
         """Validate the replies and let the method make new weights of the accepted ones."""
         open_round, members = self.round, self.members
         weights = self.advance(server_round, open_round.weights, open_round.accepted(replies))
-        self.end()
+        self.members.round = None
         open_round.require_finite(weights)
         members.last_accepted_round |= dict.fromkeys(self.outcome.accepted, server_round)
         members.accepted_this_process |= self.outcome.accepted.keys()

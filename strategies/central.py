@@ -51,8 +51,7 @@ class Central(Strategy):
     def trained_on(self, samples: Samples, server_round: int, weights: Weights) -> Weights:
         """Return the weights after as many steps on ``samples`` as FedAvg's sites take together in a round."""
         settings, config = self.run.settings(CentralSettings), self.run.config
-        model = self.run.build_model()
-        weights.load_into(model)
+        model = self.run.model_with(weights)
         train(
             model,
             samples,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from common.draws.seeding import generator, process_wide
 from common.errors import ConfigError, DivergedError
 from common.learning.run import Run
 from common.models import Classifier
+from common.samples.inputs import from_unit
 from common.settings.dense import DENSESettings
 from common.sites import ALL_SITES
 from common.wire.images import SyntheticImages
@@ -42,6 +43,13 @@ class DENSE(FedAvg):
                 f"{run.config.model.what_stays} leaves a part of the model at the sites, and "
                 f"method={run.config.method} needs the sites' complete models at the server: leave it out"
             )
+        patience = run.config.evaluation.patience
+        last = settings.distil == "last" and settings.server_iterations
+        if 0 < patience < run.config.rounds and last:
+            raise ConfigError(
+                f"evaluation.patience={patience} may end the run before its last round, which alone distils under "
+                "dense.distil=last: leave it out, or set dense.distil=every"
+            )
         try:
             draws = generator(run.config.seed, "dense", device=run.device)
             self._generator = start(run.image_shape, draws, settings.noise, settings.width)
@@ -49,16 +57,14 @@ class DENSE(FedAvg):
             raise ConfigError(
                 f"method={run.config.method} does not fit the data: {error}"
             ) from None
-        self._mean, self._std = (
-            torch.tensor(v, device=run.device)[:, None, None] for v in (run.info.mean, run.info.std)
-        )
         self._told: dict[str, float] = {}
         self._pictures: dict[str, SyntheticImages] = {}
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Average the weights as they come; in a round that distils, return what is then distilled of them."""
         self._told, self._pictures = {}, {}
-        self._models: list[Classifier] | None = [] if self._distils(server_round) else None
+        distils = self.settings.distil == "every" or server_round == self.run.config.rounds
+        self._models: list[Classifier] | None = [] if distils else None
         average = super().update(server_round, weights, uploads)
         models, self._models = self._models, None
         if models is None:
@@ -69,25 +75,17 @@ class DENSE(FedAvg):
     def take(self, upload: Upload) -> None:
         """Keep the site's model in a round that distils."""
         if self._models is not None:
-            self._models.append(self._model(self.model_of(upload)))
-
-    def _distils(self, server_round: int) -> bool:
-        return self.settings.distil == "every" or server_round == self.run.config.rounds
-
-    def _model(self, weights: Weights) -> Classifier:
-        model = self.run.build_model()
-        weights.load_into(model)
-        return model
+            self._models.append(self.run.model_with(self.model_of(upload)))
 
     def _distilled(self, server_round: int, initial: Weights, ensemble: Ensemble) -> Weights:
         """Return a student's weights, trained from ``initial``; DivergedError if a loss leaves the finite numbers."""
-        student, seed = self._model(initial), self.run.config.seed
+        student, seed = self.run.model_with(initial), self.run.config.seed
         distillation = Distillation(
             student,
             ensemble,
             self._generator,
             len(self.run.info.classes),
-            self._normalised,
+            partial(from_unit, self.run.info),
             lambda i: generator(seed, "dense", server_round, i, device=self.run.device),
             plan=_plan(self.settings),
         )
@@ -117,10 +115,7 @@ class DENSE(FedAvg):
         member = labels[:, None] == torch.unique(labels)
         few = (member & (member.cumsum(0) <= _SHOWN)).any(1)
         images = torch.cat(distillation.pool).flip(0)[few].float() / 255
-        return SyntheticImages(self._normalised(images).cpu(), labels[few].cpu())
-
-    def _normalised(self, images: Tensor) -> Tensor:
-        return (images - self._mean) / self._std
+        return SyntheticImages(from_unit(self.run.info, images).cpu(), labels[few].cpu())
 
     def pictures(self) -> Mapping[str, SyntheticImages]:
         """Return the newest images of each class that the student learned from, where the round distilled."""

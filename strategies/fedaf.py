@@ -50,6 +50,10 @@ class FedAF(FedDM):
     def validation_rules(self) -> Mapping[str, Rule]:
         """Believe images in range, mean logits as long as the others', and shares that sum to 1."""
         reaches, stays = "the server's training", "one round"
+
+        def alone(_: Weights, __: Upload, sent: Tensors) -> None:
+            require_shares("its soft labels", sent[VECTORS])
+
         return {
             IMAGES: super().validation_rules()[""],
             LOGITS: Rule(
@@ -58,7 +62,7 @@ class FedAF(FedDM):
                 "the run's checkpoints",
                 candidate=_longest_row,
             ),
-            SHARES: Rule("each in [0, 1], all of a class sum to 1", reaches, stays, _shares_alone),
+            SHARES: Rule("each in [0, 1], all of a class sum to 1", reaches, stays, alone),
         }
 
     def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
@@ -128,7 +132,3 @@ def _longest_row(_: Weights, __: Upload, sent: Tensors) -> CandidateModel:
     longest = rows[rows.norm(dim=1).argmax()] if len(rows) else rows.new_zeros(rows.shape[1])
     zeros = Weights({LOGITS: torch.zeros_like(longest)})
     return CandidateModel(Weights({LOGITS: longest}), zeros, part=LOGITS)
-
-
-def _shares_alone(_: Weights, __: Upload, sent: Tensors) -> None:
-    require_shares("its soft labels", sent[VECTORS])

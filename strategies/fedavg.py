@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from common.settings.fedavg import FedAvgSettings
-from common.sites import Site
 from common.wire.weights import Weights
 from strategies.averaging import share_of
-from strategies.base import Instruction, Strategy
+from strategies.base import Strategy
 from strategies.exchange.replies import Upload
 from strategies.exchange.rules import Rule, model_rule
 
 
 class FedAvg(Strategy):
     """w_{r+1} = sum_k p_k w_k, with p_k = n_k / n (``counts``) or 1 / |S_t| (``uniform``)."""
-
-    def instructions(
-        self, server_round: int, weights: Weights, sites: Sequence[Site]
-    ) -> Mapping[str, Instruction]:
-        """Send the weights, expect trained ones."""
-        train = Instruction("train", weights, self.run.spec)
-        return {site.name: train for site in sites}
 
     def validation_rules(self) -> Mapping[str, Rule]:
         """Accept a model whose update is not far longer than the others'."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby, islice
 from typing import Any
 
@@ -17,7 +16,7 @@ from common.draws.seeding import generator
 from common.errors import ConfigError, PayloadError
 from common.learning.run import Run
 from common.learning.training import Local
-from common.samples.inputs import Samples
+from common.samples.inputs import Samples, from_unit
 from common.settings.feddgm import FedDGMSettings, surrogate_of
 from common.sites import Site
 from common.wire.images import SyntheticImages
@@ -40,18 +39,6 @@ from synth.trajectory_matching import (
     released,
     unrolled,
 )
-
-
-@dataclass
-class _Union:
-    """The images distilled in one round, of all sites."""
-
-    images: list[Tensor] = field(default_factory=list)
-    labels: list[Tensor] = field(default_factory=list)
-
-    def samples(self) -> Samples:
-        """Return the images as a training set."""
-        return Samples.of(torch.cat(self.images), torch.cat(self.labels))
 
 
 class FedDGM(Strategy):
@@ -117,14 +104,14 @@ class FedDGM(Strategy):
 
     def update(self, server_round: int, weights: Weights, uploads: Iterable[Upload]) -> Weights:
         """Distil each site's images as its weights come, then train on the union of all."""
-        union, self._pictures, self._distillation.notes = _Union(), {}, {}
+        self._pictures, self._distillation.notes = {}, {}
+        union: list[tuple[Tensor, Tensor]] = []
         for group in self._groups(uploads):
             for upload, images, labels in self._distilled(server_round, weights, group):
-                union.images.append(images)
-                union.labels.append(labels)
+                union.append((images, labels))
                 self._pictures[upload.site.name] = SyntheticImages(images.cpu(), labels.cpu())
         self.round.require_quorum()
-        samples = union.samples()
+        samples = Samples.of(*(torch.cat(part) for part in zip(*union, strict=True)))
         self._models.train(server_round, samples, Local())
         epochs = self.settings.surrogate_epochs
         for name, held in self._surrogates.items():
@@ -140,7 +127,7 @@ class FedDGM(Strategy):
                 yield group
 
     def _kind(self, upload: Upload) -> tuple[str, int]:
-        return surrogate_of(self.run, upload.site.name), self._distillation.size(upload.site)
+        return surrogate_of(self.run, upload.site.name), len(self._distillation.labels(upload.site))
 
     def _distilled(
         self, server_round: int, weights: Weights, group: Sequence[Upload]
@@ -149,8 +136,7 @@ class FedDGM(Strategy):
         architecture, _ = self._kind(group[0])
         start = self._surrogate(weights, architecture)
         try:
-            ended = [EndedTrajectory(upload.site, upload.payload_as(Weights)) for upload in group]
-            sets = self._distillation.distil(server_round, architecture, start, ended)
+            sets = self._distillation.distil(server_round, architecture, start, group)
         except FloatingPointError as error:
             if len(group) == 1:
                 self.round.screen.reject(group[0], str(error))
@@ -201,14 +187,6 @@ class FedDGM(Strategy):
 _FORMS: Mapping[str, Form] = {"exact": exact, "released": released, "unrolled": unrolled}
 
 
-@dataclass(frozen=True)
-class EndedTrajectory:
-    """Where a site's training ended: theta_m."""
-
-    site: Site
-    weights: Weights
-
-
 class SurrogateDistillation:
     """Distils the sites' surrogates, and keeps their latents where the next round begins from them.
 
@@ -221,9 +199,6 @@ class SurrogateDistillation:
     def __init__(self, run: Run) -> None:
         self._run, self._settings = run, run.settings(FedDGMSettings)
         self._latents: dict[str, tuple[Tensor, ...]] = {}
-        self._mean, self._std = (
-            torch.tensor(v, device=run.device)[:, None, None] for v in (run.info.mean, run.info.std)
-        )
         self.notes: dict[str, Any] = {}
         """Of each site of the round, L_MTT before the first and the last step, and the student's step size."""
         if any(True for _ in run.build_model().buffers()):
@@ -234,7 +209,7 @@ class SurrogateDistillation:
         self._generator = image_generator(run)
 
     def distil(
-        self, server_round: int, architecture: str, start: Weights, ended: Sequence[EndedTrajectory]
+        self, server_round: int, architecture: str, start: Weights, ended: Sequence[Upload]
     ) -> list[tuple[Tensor, Tensor]]:
         """Return for each site images on which a student goes from ``start`` to where the site ended, and labels.
 
@@ -244,7 +219,7 @@ class SurrogateDistillation:
             Of the surrogates, as `Run.with_model` takes it.
         start : Weights
             theta_g.
-        ended : sequence of Ended
+        ended : sequence of Upload
             theta_m of sites with equally many labels; they are distilled side by side.
 
         Returns
@@ -259,7 +234,8 @@ class SurrogateDistillation:
         """
         s, device = self._settings, self._run.device
         model = self._run.with_model(architecture).build_model()
-        labels = [self._labels(one.site) for one in ended]
+        labels = [self.labels(one.site) for one in ended]
+        thetas = [one.payload_as(Weights).tensors for one in ended]
         initial = [
             self._begin(server_round, one.site, of_site)
             for one, of_site in zip(ended, labels, strict=True)
@@ -268,11 +244,8 @@ class SurrogateDistillation:
         found = distil(
             loss_of(model, F.cross_entropy),
             Segment(
-                _on(start, device),
-                {
-                    n: pack([one.weights.tensors[n].to(device) for one in ended])
-                    for n in start.tensors
-                },
+                {n: t.to(device) for n, t in start.tensors.items()},
+                {n: pack([theta[n].to(device) for theta in thetas]) for n in start.tensors},
             ),
             self._renderer(initial[0], several=len(ended) > 1),
             [pack(parts) for parts in zip(*(z.tensors for z in initial), strict=True)],
@@ -291,7 +264,8 @@ class SurrogateDistillation:
         losses = unpack(found.losses.movedim(0, -1))
         sizes = unpack(found.data.step_size)
         for one, kept, loss, size in zip(ended, latents, losses, sizes, strict=True):
-            self._note(one.site.name, loss, size)
+            ends = [round(float(loss[i]), 6) for i in (0, -1)] if len(loss) else []
+            self.notes[one.site.name] = {"loss": ends, "step-size": round(float(size), 6)}
             if s.warm:
                 self._latents[one.site.name] = kept
         return list(zip(unpack(found.data.images), labels, strict=True))
@@ -312,11 +286,7 @@ class SurrogateDistillation:
 
         return images_of
 
-    def size(self, site: Site) -> int:
-        """Return how many images are distilled of a site."""
-        return len(self._labels(site))
-
-    def _labels(self, site: Site) -> Tensor:
+    def labels(self, site: Site) -> Tensor:
         """Return ipc labels of each class that is distilled."""
         classes = torch.arange(len(self._run.info.classes), device=self._run.device)
         if self._settings.classes == "known":
@@ -334,11 +304,7 @@ class SurrogateDistillation:
 
     def _inputs(self, latents: Latents) -> Tensor:
         """Return G(Z) as a model takes it."""
-        return ((self._generator.images(latents) + 1) / 2 - self._mean) / self._std
-
-    def _note(self, site: str, losses: Tensor, step_size: Tensor) -> None:
-        ends = [round(float(losses[i]), 6) for i in (0, -1)] if len(losses) else []
-        self.notes[site] = {"loss": ends, "step-size": round(float(step_size), 6)}
+        return from_unit(self._run.info, (self._generator.images(latents) + 1) / 2)
 
     def state_dict(self) -> State:
         """Return the latents that the next round begins from."""
@@ -356,10 +322,6 @@ def _packing(
     if sites == 1:
         return lambda tensors: tensors[0], lambda tensor: [tensor]
     return lambda tensors: torch.stack(list(tensors)), lambda tensor: list(tensor)
-
-
-def _on(weights: Weights, device: torch.device) -> dict[str, Tensor]:
-    return {name: tensor.to(device) for name, tensor in weights.tensors.items()}
 
 
 # ---- the generator -------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ from strategies.averaging import Mean, RobustMean
 from strategies.base import Instruction, State
 from strategies.exchange.instructions import OneTimePayloads
 from strategies.exchange.replies import Outcome, Upload
-from strategies.exchange.rules import Rule, compared_rule, form_rule, model_rule, vector_rule
+from strategies.exchange.rules import CandidateModel, Rule, model_rule, vector_rule
 from strategies.fedvae import FedVAE
 from synth.latent_sharing import best_match
 
@@ -106,14 +106,15 @@ class FedDPMS(FedVAE):
         return {
             "": model_rule(),
             WEIGHTS: model_rule(),
-            DECODER: compared_rule(
+            DECODER: Rule(
                 "`federation.max_update`, relative to the round's other decoders",
-                self._first_decoder,
-                DECODER,
                 "the average of decoders, and with it every site that is helped",
                 "the run's checkpoints, and the memory of the helped sites",
+                candidate=lambda _, __, sent: CandidateModel(
+                    sent, self._first_decoder, part=DECODER
+                ),
             ),
-            SCARCE: form_rule("classes that there are", "the matching", "the run's checkpoints"),
+            SCARCE: Rule("classes that there are", "the matching", "the run's checkpoints"),
             MEANS: vector_rule(
                 VECTORS,
                 code + 10 * settings.sigma * math.sqrt(d),

@@ -7,8 +7,9 @@ shows and keeps. These are the defaults.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from logging import getLogger
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -33,7 +34,7 @@ from strategies.exchange.membership import Members, Question, wait_for_sites
 from strategies.exchange.open_round import OpenRound
 from strategies.exchange.replies import Outcome, Upload
 from strategies.exchange.rules import GLOBAL, STATISTICS, Clipping, Rule
-from strategies.exchange.screening import FiniteChecks
+from strategies.exchange.screening import FiniteCheck
 
 logger = getLogger("flwr")
 
@@ -75,7 +76,8 @@ class Federated(FlowerStrategy):
         self.members = Members(run.config.federation.sites)
         # The round's account, for what a method exchanges in addition to its replies.
         self.traffic: Traffic | None = None
-        self.trials = FiniteChecks(run)
+        #: the check of an architecture's models, as `Run.with_model` takes it; built when it is first needed
+        self.finite_check = cache(lambda model: FiniteCheck(run.with_model(model)))
 
     # ---- what is accepted of a reply ------------------------------------------------------------------
 
@@ -224,15 +226,6 @@ class Federated(FlowerStrategy):
     def require_going_on(self) -> None:
         """Raise FederationError where no round is to follow the one that has just been recorded."""
 
-    def end(self) -> None:
-        """Let go of the round, whose messages hold its initial weights."""
-        self.members.round = None
-
-    @property
-    def max_reply_bytes(self) -> list[int]:
-        """The most bytes of arrays in the reply to each of ``configure_train``'s messages, in their order."""
-        return self.round.max_reply_bytes
-
     def ensure_roll_call(self, grid: Grid) -> None:
         """Make the roll call unless the loop has made it (as under Flower's own ``start``), or no site takes part."""
         if not self.sites and self.asks_sites:
@@ -247,10 +240,6 @@ class Federated(FlowerStrategy):
             self.members.sites = there.sites
             self.members.left_out = {**there.refused, **there.silent}
             self.members.refused = set(there.refused)
-
-    def update_sites(self, grid: Grid, require: Callable[[Site], object]) -> None:
-        """Add nodes that have come, as `Members.update` does, and remove those that have left."""
-        self.members.update(grid, self.question, self.run.config.federation, require)
 
     @property
     def judged_from_memory(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -11,7 +11,6 @@ from torch import Tensor
 from common.draws.seeding import generator
 from common.errors import DivergedError
 from common.learning.run import Run
-from common.sites import Site
 from common.specs.fedgen import (
     CLASSES,
     GENERATOR,
@@ -23,7 +22,7 @@ from common.specs.fedgen import (
 from common.wire.bundle import Bundle
 from common.wire.tensors import class_list
 from common.wire.weights import Weights
-from strategies.base import Instruction, State
+from strategies.base import State
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg
 from synth.feature_generator import GeneratorTraining, linear_heads
@@ -54,14 +53,8 @@ class FedGEN(FedAvg):
         self._classes: set[int] = set()
         self._told: dict[str, float] = {}
 
-    def instructions(
-        self, server_round: int, weights: Weights, sites: Sequence[Site]
-    ) -> Mapping[str, Instruction]:
-        """Send the weights, and G once it has learned; expect trained weights."""
-        train = Instruction("train", self._sent_with(weights), self.run.spec)
-        return {site.name: train for site in sites}
-
-    def _sent_with(self, weights: Weights) -> Bundle:
+    def sends(self, weights: Weights) -> Bundle:
+        """Return the weights, and G once it has learned."""
         if not self._classes:
             return Bundle({WEIGHTS: weights})
         learned = Weights.of(self._generator, self.run.config.wire.whole_weights)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from logging import getLogger
 from typing import Any
@@ -43,7 +43,7 @@ from strategies.central import Central
 from strategies.exchange.exchange import nodes_online
 from strategies.exchange.instructions import OneTimePayloads
 from strategies.exchange.replies import Upload, reasons_in_words
-from strategies.exchange.rules import Clipping, Rule, form_rule
+from strategies.exchange.rules import Clipping, Rule
 from strategies.image_sources import SOURCES, ImageSource
 from strategies.shuffled_pool import ShuffledPool
 from strategies.surrogate import learned_from
@@ -165,24 +165,15 @@ class Fedssyn(Strategy):
 
     def validation_rules(self) -> Mapping[str, Rule]:
         """Believe of images what their source does, and of the inner method's parts what it believes."""
-        inner = {
-            name: replace(b, require=self._by_inner(b))
-            for name, b in self.inner.validation_rules().items()
-        }
-        rule = form_rule("finite numbers", "figures of the round", "the record", codec="float32")
+        rules = self.inner.validation_rules()
+        inner = {name: rule.applied_to(self._as_inner) for name, rule in rules.items()}
+        figures = Rule("finite numbers", "figures of the round", "the record", codec="float32")
         return {
             **(self._source.validation_rules() if self._source is not None else {}),
             **inner,
-            **{f"{INNER}/{name}".rstrip("/"): b for name, b in inner.items()},
-            **({OWN: rule, MIXED: rule} if self.settings.diagnostics else {}),
+            **{f"{INNER}/{name}".rstrip("/"): rule for name, rule in inner.items()},
+            **({OWN: figures, MIXED: figures} if self.settings.diagnostics else {}),
         }
-
-    def _by_inner(self, rule: Rule) -> Callable[[Weights, Upload, Any], None] | None:
-        """Return an inner method's check of an upload, applied to its part of the upload."""
-        require = rule.require
-        if require is None:
-            return None
-        return lambda weights, upload, part: require(weights, self._as_inner(upload), part)
 
     def _as_inner(self, upload: Upload) -> Upload:
         payload = upload.payload
@@ -243,7 +234,8 @@ class Fedssyn(Strategy):
             self._take(upload)
         for site in asked - self.outcome.accepted.keys():
             self._vain[site] = self._vain.get(site, 0) + 1
-        if not (self._complete() or self._late):
+        settled = len(self._ready | self._given_up)
+        if settled < max(self.members.counted_on, len(self.sites)) and not self._late:
             return weights
         started = self._started(server_round, weights)
         self._close()
@@ -288,16 +280,13 @@ class Fedssyn(Strategy):
         self._done[name] = done if further else self._done.get(name, 0.0)
         logger.info("%s has done %.0f %% of its generator's training", name, 100 * done)
 
-    def _complete(self) -> bool:
-        settled = len(self._ready | self._given_up)
-        return settled >= max(self.members.counted_on, len(self.sites))
-
     def _close(self) -> None:
         """End the gathering: mix what there is; FederationError if no site has made any."""
         if not self._ready:
+            why = reasons_in_words(self.outcome.rejected) or "they were away"
             raise FederationError(
                 f"no site made images within fedssyn.deadline={self.settings.deadline:g} s and "
-                f"fedssyn.tries={self.settings.tries} ({self._why()})"
+                f"fedssyn.tries={self.settings.tries} ({why})"
             )
         missing = [site.name for site in self.sites if site.name not in self._ready]
         if missing:
@@ -307,9 +296,6 @@ class Fedssyn(Strategy):
             parts = max(self.members.counted_on, len(names))
             self._pool.close(names, parts, generator(self.run.config.seed, "shuffle"))
         self._gathering = False
-
-    def _why(self) -> str:
-        return reasons_in_words(self.outcome.rejected) or "they were away"
 
     # ---- what is reported and kept --------------------------------------------------------------------
 
@@ -335,15 +321,8 @@ class Fedssyn(Strategy):
         """Return the mean gradient over all synthetic images."""
         if not self._pool.closed:
             return None
-        model, compute = self.run.build_model(), self.run.config.evaluation
-        weights.load_into(model)
-        mean_gradient(
-            model.eval(),
-            self._samples(self._pool.everything),
-            self.run.task,
-            compute.batch,
-            "float32",
-        )
+        model, images = self.run.model_with(weights).eval(), self._samples(self._pool.everything)
+        mean_gradient(model, images, self.run.task, self.run.config.evaluation.batch, "float32")
         found = [p.grad for p in model.parameters() if p.grad is not None]
         return torch.cat([gradient.flatten() for gradient in found]).double().cpu()
 
@@ -401,8 +380,10 @@ class GradientGaps:
     def take(self, upload: Upload) -> None:
         """Keep what ``upload`` brought in addition to the inner method's payload."""
         sent = upload.payload_as(Bundle)
+        sums = {n: sent.part(n, Weights).tensors for n in (OWN, MIXED) if n in sent.parts}
         self._gradients[upload.site.name] = {
-            name: _flat(sent.part(name, Weights)) for name in (OWN, MIXED) if name in sent.parts
+            name: torch.cat([t.flatten().double() for t in gradient.values()])
+            for name, gradient in sums.items()
         }
 
     def figures(
@@ -429,10 +410,6 @@ class GradientGaps:
             found["sigma2-mixed"] = _mean(accepted, there, MIXED_NOISE)
         self._gradients = {}
         return found
-
-
-def _flat(gradient: Weights) -> Tensor:
-    return torch.cat([t.flatten().double() for t in gradient.tensors.values()])
 
 
 def _mean(accepted: Mapping[str, Mapping[str, float]], sites: list[str], figure: str) -> float:

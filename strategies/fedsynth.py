@@ -20,7 +20,7 @@ from strategies.averaging import share_of
 from strategies.base import Instruction, Strategy
 from strategies.exchange.replies import Upload
 from strategies.exchange.rules import Rule, image_rule, model_rule
-from synth.synthetic_updates import Parameters, replay
+from synth.synthetic_updates import replay
 
 logger = getLogger("flwr")
 
@@ -65,8 +65,15 @@ class FedSynth(Strategy):
         if not self.spec.targets:  # there are no pictures of text
             self._last[upload.site.name] = sent
         batches = as_batches(sent, self.settings, self.run.device)
-        ended = replay(self._loss, self._on_device(self._as_read(weights)), batches)
-        _require_finite(ended)
+        start = self._as_read(weights).tensors
+        start = {name: value.to(self.run.device) for name, value in start.items()}
+        ended = replay(self._loss, start, batches)
+        for name, value in ended.items():
+            if not bool(torch.isfinite(value).all()):
+                raise PayloadError(
+                    f"its synthetic batches lead to a weight '{name}' that is infinite or NaN: lower "
+                    "fedsynth.step_size or fedsynth.synthetic_lr"
+                )
         return replace(upload, payload=Weights({k: v.cpu() for k, v in ended.items()}))
 
     def resulting_model(self, weights: Weights, upload: Upload) -> Weights | None:
@@ -99,9 +106,6 @@ class FedSynth(Strategy):
             self._read = weights, self.run.spec.decode(weights.encode())
         return self._read[1]
 
-    def _on_device(self, weights: Weights) -> Parameters:
-        return {name: value.to(self.run.device) for name, value in weights.tensors.items()}
-
     def _note_idle(self, moves: Mapping[str, Tensor]) -> None:
         """Log once which parameters no synthetic batch can change, such as an untied embedding of tokens."""
         if self._idle is None:
@@ -123,12 +127,3 @@ def _images(sent: SyntheticBatches) -> SyntheticImages:
     """Return the inputs of all batches with their hard labels, or the likeliest class of soft ones."""
     labels = sent.labels.argmax(-1) if sent.labels.is_floating_point() else sent.labels
     return SyntheticImages(sent.inputs.flatten(0, 1), labels.flatten(0, 1))
-
-
-def _require_finite(ended: Parameters) -> None:
-    for name, value in ended.items():
-        if not bool(torch.isfinite(value).all()):
-            raise PayloadError(
-                f"its synthetic batches lead to a weight '{name}' that is infinite or NaN: lower fedsynth.step_size or "
-                "fedsynth.synthetic_lr"
-            )

@@ -24,16 +24,11 @@ class FedVAE(FedAvg):
         initial_vae(run)
         settings = run.settings(FedVAESettings)
         self.shared = shared_spec(run)
-        self._preliminary = settings.preliminary(run.config.rounds)
+        self.last_preliminary = settings.preliminary(run.config.rounds)  # T_p
 
     def is_preliminary(self, server_round: int) -> bool:
         """Return whether ``server_round`` is one of the first T_p, of the run's initial number of rounds."""
-        return server_round <= self._preliminary
-
-    @property
-    def last_preliminary(self) -> int:
-        """T_p."""
-        return self._preliminary
+        return server_round <= self.last_preliminary
 
     def instructions(
         self, server_round: int, weights: Weights, sites: Sequence[Site]
@@ -57,8 +52,8 @@ class FedVAE(FedAvg):
 
     def state_dict(self) -> State:
         """Return T_p, which does not change when a run is continued for more rounds."""
-        return {_STAGE: self._preliminary}
+        return {_STAGE: self.last_preliminary}
 
     def load_state_dict(self, state: State) -> None:
         """Restore the state."""
-        self._preliminary = int(state[_STAGE])
+        self.last_preliminary = int(state[_STAGE])

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid, exception
-from flwr.serverapp.strategy import Strategy
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 
 from common.code.imports import constructor_parameters, load
@@ -122,7 +121,7 @@ class ForeignStrategy(Federated):
             for _, site, _ in open_round.sent
             if site.name in answered
         ]
-        self.end()
+        self.members.round = None
         with self._refusals():
             arrays, metrics = self.inner.aggregate_train(server_round, translated)
         if arrays is None:
@@ -262,18 +261,18 @@ def _construct(run: Run) -> FlowerStrategy:
 # What a Flower strategy has learned so far, read off its attributes, since Flower has no state_dict for it.
 
 
-def snapshot(strategy: Strategy) -> dict[str, Any]:
+def snapshot(strategy: FlowerStrategy) -> dict[str, Any]:
     """Return a deep copy of the attributes of a strategy, and of the strategies it wraps, that can be copied."""
     state: dict[str, Any] = {}
     for name, value in vars(strategy).items():
-        if isinstance(value, Strategy):
+        if isinstance(value, FlowerStrategy):
             state[name] = snapshot(value)
         elif not callable(value):
             state[name] = copy.deepcopy(value)
     return state
 
 
-def changed_attributes(strategy: Strategy, fresh: Mapping[str, Any]) -> dict[str, Any]:
+def changed_attributes(strategy: FlowerStrategy, fresh: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes that differ from ``fresh``, a ``snapshot``; wrapped strategies as nested mappings.
 
     A strategy with ``state_dict`` provides it instead.
@@ -282,7 +281,7 @@ def changed_attributes(strategy: Strategy, fresh: Mapping[str, Any]) -> dict[str
         return {"state_dict": strategy.state_dict()}
     changed: dict[str, Any] = {}
     for name, value in vars(strategy).items():
-        if isinstance(value, Strategy):
+        if isinstance(value, FlowerStrategy):
             inner = changed_attributes(value, fresh.get(name, {}))
             if inner:
                 changed[name] = inner
@@ -291,14 +290,14 @@ def changed_attributes(strategy: Strategy, fresh: Mapping[str, Any]) -> dict[str
     return changed
 
 
-def restore_attributes(strategy: Strategy, state: Mapping[str, Any]) -> None:
+def restore_attributes(strategy: FlowerStrategy, state: Mapping[str, Any]) -> None:
     """Put back what ``changed_attributes`` returned."""
     if "state_dict" in state and hasattr(strategy, "load_state_dict"):
         strategy.load_state_dict(state["state_dict"])
         return
     for name, value in state.items():
         held = getattr(strategy, name, None)
-        if isinstance(held, Strategy):
+        if isinstance(held, FlowerStrategy):
             restore_attributes(held, value)
         else:
             setattr(strategy, name, value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import torch
 
@@ -27,7 +27,7 @@ from common.wire.tensors import Tensors
 from common.wire.weights import Weights
 from strategies.base import Instruction, State, Strategy
 from strategies.exchange.replies import Upload
-from strategies.exchange.rules import Rule, form_rule
+from strategies.exchange.rules import Rule
 from strategies.surrogate import SurrogateServer
 
 _REACHES, _STAYS = "shares of every site", "the run's checkpoints"
@@ -35,25 +35,32 @@ _SIZE = "size"
 
 
 class ImageSource(ABC):
-    """A source at the server."""
+    """A source at the server: by default so many images of a byte a value from each site."""
 
-    @abstractmethod
-    def requests(
-        self, server_round: int, weights: Weights, sites: Sequence[Site]
-    ) -> Mapping[str, Instruction]:
-        """Return each site's instruction to send images, which come as the part IMAGES of a bundle."""
-
-    @abstractmethod
-    def validation_rules(self) -> Mapping[str, Rule]:
-        """Return the rules by which they are accepted, by part."""
-
-    @abstractmethod
-    def images_of(self, server_round: int, weights: Weights, upload: Upload) -> Images:
-        """Return a validated upload's images; PayloadError if they cannot be used although well-formed."""
+    def __init__(self, around: Strategy) -> None:
+        self._around, self._settings = around, settings_of(around.run)
 
     @abstractmethod
     def asked_of(self, site: Site) -> int:
         """Return how many images a site is to send, or the most that it may send."""
+
+    def requests(
+        self, server_round: int, weights: Weights, sites: Sequence[Site]
+    ) -> Mapping[str, Instruction]:
+        """Return each site's instruction to send images, which come as the part IMAGES of a bundle."""
+        return {site.name: self._request(self.asked_of(site)) for site in sites}
+
+    def _request(self, size: int) -> Instruction:
+        form = made_spec(pixels_spec(self._around.run, size))
+        return Instruction(SYNTHESIZE, Tensors({SIZE: torch.tensor(size)}), form)
+
+    def validation_rules(self) -> Mapping[str, Rule]:
+        """Return the rules by which they are accepted, by part."""
+        return {IMAGES: Rule("bytes, as many as were requested", _REACHES, _STAYS)}
+
+    def images_of(self, server_round: int, weights: Weights, upload: Upload) -> Images:
+        """Return a validated upload's images; PayloadError if they cannot be used although well-formed."""
+        return cast(Images, _alone(upload).payload)
 
     def given_of(self, examples: int) -> int:
         """Return how many of so many examples a site no longer learns from: none."""
@@ -67,29 +74,7 @@ class ImageSource(ABC):
         """Restore the state."""
 
 
-class _Counted(ImageSource):
-    """So many images of a byte a value from each site."""
-
-    def __init__(self, around: Strategy) -> None:
-        self._around, self._settings = around, settings_of(around.run)
-        _ = around.run.image_shape
-
-    def requests(
-        self, server_round: int, weights: Weights, sites: Sequence[Site]
-    ) -> Mapping[str, Instruction]:
-        """Ask each site for its number."""
-        return {site.name: _counted(self._around, self.asked_of(site)) for site in sites}
-
-    def validation_rules(self) -> Mapping[str, Rule]:
-        """Believe pixels, which are bytes."""
-        return _BYTES
-
-    def images_of(self, server_round: int, weights: Weights, upload: Upload) -> Images:
-        """Return the images that were sent."""
-        return _sent(upload)
-
-
-class GeneratedSource(_Counted):
+class GeneratedSource(ImageSource):
     """As many images as the run's settings say of every site, drawn from the site's own generator."""
 
     def __init__(self, around: Strategy) -> None:
@@ -117,12 +102,12 @@ class GeneratedSource(_Counted):
         self._size = int(state[_SIZE])
 
 
-class RealSource(_Counted):
+class RealSource(ImageSource):
     """Real images, p n_k of each site, which it no longer learns from."""
 
     def asked_of(self, site: Site) -> int:
         """Return p n_k, regardless of ``size``, which is for generators."""
-        return given_away(self._settings, site.examples)
+        return self.given_of(site.examples)
 
     def given_of(self, examples: int) -> int:
         """Return p n_k."""
@@ -133,14 +118,14 @@ class DistilledSource(ImageSource):
     """Images made as another method's sites do in a round; ConfigError if they send none, each with a class."""
 
     def __init__(self, around: Strategy) -> None:
-        self._method = settings_of(around.run).distilled_by
-        maker = around.strategy_of(self._method)
+        super().__init__(around)
+        maker = around.strategy_of(self._settings.distilled_by)
         if not isinstance(maker, SurrogateServer):
             raise ConfigError(
-                f"fedssyn.distilled_by={self._method} names a method whose sites send no images to learn from: choose "
-                "feddm, fedaf or real"
+                f"fedssyn.distilled_by={self._settings.distilled_by} names a method whose sites send no images to "
+                "learn from: choose feddm, fedaf or real"
             )
-        self._maker, self._settings = maker, maker.settings
+        self._maker = maker
 
     def requests(
         self, server_round: int, weights: Weights, sites: Sequence[Site]
@@ -156,7 +141,7 @@ class DistilledSource(ImageSource):
         """Believe what that method does."""
         return {
             f"{IMAGES}/{part}".rstrip("/"): replace(
-                rule, used_by=_REACHES, stored_in=_STAYS, require=_unwrapped(rule.require)
+                rule.applied_to(_alone), used_by=_REACHES, stored_in=_STAYS
             )
             for part, rule in self._maker.validation_rules().items()
         }
@@ -167,34 +152,12 @@ class DistilledSource(ImageSource):
 
     def asked_of(self, site: Site) -> int:
         """Return ipc of every class."""
-        return self._settings.ipc * len(self._maker.run.info.classes)
-
-
-def _counted(around: Strategy, size: int) -> Instruction:
-    """Return the instruction to send ``size`` images of a byte a value."""
-    return Instruction(
-        SYNTHESIZE, Tensors({SIZE: torch.tensor(size)}), made_spec(pixels_spec(around.run, size))
-    )
-
-
-_BYTES = {IMAGES: form_rule("bytes, as many as were requested", _REACHES, _STAYS)}
-
-
-def _sent(upload: Upload) -> Images:
-    return cast(Images, upload.payload_as(Bundle).parts[IMAGES])
+        return self._maker.settings.ipc * len(self._maker.run.info.classes)
 
 
 def _alone(upload: Upload) -> Upload:
     """Return the upload as the method has it that makes the images: without the bundle around them."""
     return replace(upload, payload=upload.payload_as(Bundle).parts[IMAGES])
-
-
-def _unwrapped(
-    require: Callable[[Weights, Upload, Any], None] | None,
-) -> Callable[[Weights, Upload, Any], None] | None:
-    if require is None:
-        return None
-    return lambda weights, upload, part: require(weights, _alone(upload), part)
 
 
 SOURCES: Mapping[str, Callable[[Strategy], ImageSource]] = {

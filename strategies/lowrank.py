@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from common.learning.run import Run
-from common.sites import Site
 from common.specs.sparse import factors_spec, update_of
-from common.wire.weights import Weights
-from strategies.base import Instruction
+from common.wire.weights import Weights, WeightsSpec
 from strategies.exchange.replies import Upload
 from strategies.fedavg import FedAvg
 
@@ -22,16 +18,9 @@ class LowRank(FedAvg):
     the number of sites times r.
     """
 
-    def __init__(self, run: Run, record_id: str = "run") -> None:
-        super().__init__(run, record_id)
-        self._expects = factors_spec(run)
-
-    def instructions(
-        self, server_round: int, weights: Weights, sites: Sequence[Site]
-    ) -> Mapping[str, Instruction]:
-        """Send the weights, expect factors of the update."""
-        train = Instruction("train", weights, self._expects)
-        return {site.name: train for site in sites}
+    def expects(self) -> WeightsSpec:
+        """Return the form of the update's factors."""
+        return factors_spec(self.run)
 
     def prepare(self, server_round: int, weights: Weights, upload: Upload) -> Upload:
         """Return the upload as the model that its factors lead to."""

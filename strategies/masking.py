@@ -24,9 +24,8 @@ class Masking(SparseAverage):
         super().__init__(run, record_id)
         self._spec = masked_spec(run)
 
-    @property
     def expects(self) -> MaskedUpdateSpec:
-        """As many values as the mask of the seed that comes along keeps."""
+        """Return the form of as many values as the mask of the seed that comes along keeps."""
         return self._spec
 
     def coordinates(self, upload: Upload) -> tuple[Tensor, Tensor]:

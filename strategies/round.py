@@ -114,7 +114,7 @@ class Rounds:
         clock.lap("configure")
 
         # Wait: replies as they come, up to the deadline; the sites work while the ones before are read.
-        came = self._exchange(sent, traffic, strategy.max_reply_bytes)
+        came = self._exchange(sent, traffic, strategy.round.max_reply_bytes)
         replies = map(asked.take_answer, sent, _Awaited(came, clock))
 
         # Accept and update: the strategy reads one reply after the other, and makes new weights of what it accepts.
@@ -123,7 +123,7 @@ class Rounds:
             for _ in replies:  # those after the last one that was requested
                 pass
         finally:
-            if asked.is_answered:
+            if len(asked.answers) == len(asked.sites):
                 self._report_figures(asked)
         arrays = arrays if new is None else new
         clock.lap("aggregate")
@@ -174,7 +174,7 @@ class Rounds:
             self.grid,
             messages,
             deadline=config.federation.round_deadline,
-            max_bytes=[*max_bytes, *[0] * (len(messages) - len(max_bytes))],
+            max_bytes=max_bytes,
             wave=config.federation.wave,
             traffic=traffic,
             again=not config.private,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from logging import getLogger
 
@@ -15,14 +15,13 @@ from common.learning.compute import pieces
 from common.learning.run import Run
 from common.learning.steps import local_steps
 from common.settings.fedavg import ScaffoldSettings
-from common.sites import Site
 from common.specs.averaging import CONTROL, WEIGHTS, bundle_spec, control_spec
-from common.wire.bundle import Bundle
+from common.wire.bundle import Bundle, BundleSpec
 from common.wire.coders import is_finite
 from common.wire.int8_update import LEVELS
 from common.wire.weights import CODECS, Weights
 from strategies.averaging import shares_of
-from strategies.base import Instruction, State
+from strategies.base import State
 from strategies.exchange.replies import Upload
 from strategies.exchange.rules import CandidateModel, Clipping, Rule, model_rule
 from strategies.fedavg import FedAvg
@@ -48,17 +47,15 @@ class Scaffold(FedAvg):
 
     def __init__(self, run: Run, record_id: str = "run") -> None:
         super().__init__(run, record_id)
-        self._expects = bundle_spec(run)
         self._c = control_spec(run).zeros()
-        self._round = 1
 
-    def instructions(
-        self, server_round: int, weights: Weights, sites: Sequence[Site]
-    ) -> Mapping[str, Instruction]:
-        """Send w_r and c, expect w_k and the change of c_k."""
-        self._round = server_round
-        train = Instruction("train", Bundle({WEIGHTS: weights, CONTROL: self._c}), self._expects)
-        return {site.name: train for site in sites}
+    def sends(self, weights: Weights) -> Bundle:
+        """Return w_r and c."""
+        return Bundle({WEIGHTS: weights, CONTROL: self._c})
+
+    def expects(self) -> BundleSpec:
+        """Return the form of w_k and the change of c_k."""
+        return bundle_spec(self.run)
 
     def validation_rules(self) -> Mapping[str, Rule]:
         """Accept a model near the others' length, and a control variate that fits the model's path.
@@ -76,7 +73,10 @@ class Scaffold(FedAvg):
         if self._by_path and not self.run.config.wire.error_feedback:
             control = replace(control, require=self._require_path)
         else:
-            control = replace(control, candidate=self._gradient_beside)
+            start = control_spec(self.run).zeros()
+            control = replace(
+                control, candidate=lambda _, __, sent: CandidateModel(sent, start, part=CONTROL)
+            )
         return {WEIGHTS: model_rule(), CONTROL: control}
 
     def clipped(self, upload: Upload, clipping: Clipping) -> Upload:
@@ -94,13 +94,10 @@ class Scaffold(FedAvg):
     def _by_path(self) -> bool:
         return self.run.settings(ScaffoldSettings).option == "II"
 
-    def _gradient_beside(self, weights: Weights, upload: Upload, change: Weights) -> CandidateModel:
-        return CandidateModel(change, control_spec(self.run).zeros(), part=CONTROL)
-
     def _require_path(self, weights: Weights, upload: Upload, change: Weights) -> None:
         settings = self.run.settings(ScaffoldSettings)
         steps = local_steps(self.run.config, settings, upload.examples)
-        path = steps * settings.lr_in(self._round)
+        path = steps * settings.lr_in(self.round.number)
         ended, start = self.model_of(upload).read_only, weights.read_only
         missed = walked = size = 0.0
         for name, sent in change.read_only.items():

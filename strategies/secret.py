@@ -598,7 +598,7 @@ class SecretStrategy(Strategy):
             self._failed.append(error)
             self.outcome.secret = {RECORD: {**self._secret.summary, "failed": str(error)}}
             logger.warning("%s: the model is unchanged", error)
-            self.end()
+            self.members.round = None
             return None, None
         self._failed.clear()
         return learned
@@ -613,7 +613,7 @@ class SecretStrategy(Strategy):
     ) -> Mapping[str, Instruction]:
         """Return the method's, for those who have given keys and shares."""
         there = self._secret.begin(server_round, sites)
-        return super().instructions(server_round, weights, there)  # type: ignore[safe-super]
+        return super().instructions(server_round, weights, there)
 
 
 @cache

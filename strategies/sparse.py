@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import torch
@@ -11,12 +11,10 @@ from torch import Tensor
 
 from common.learning.task import length, plus
 from common.settings.fedavg import FedAvgSettings, MaskingSettings, TopKSettings
-from common.sites import Site
-from common.wire.form import Spec
 from common.wire.sparse import MaskedUpdate, TopKUpdate
 from common.wire.weights import Weights
 from strategies.averaging import share_of
-from strategies.base import Instruction, Strategy
+from strategies.base import Strategy
 from strategies.exchange.replies import Upload
 from strategies.exchange.rules import Clipping, Rule, model_rule
 
@@ -24,24 +22,12 @@ from strategies.exchange.rules import Clipping, Rule, model_rule
 class SparseAverage(Strategy):
     """w_{r+1} = w_r + sum_k p_k u_k, with u_k decoded from a site's part of w_k - w_r and FedAvg's p_k.
 
-    Subclasses define what is sent and how it is decoded.
+    Subclasses define what is sent (``expects``) and how it is decoded.
     """
-
-    @property
-    @abstractmethod
-    def expects(self) -> Spec:
-        """The form of what the devices send."""
 
     @abstractmethod
     def coordinates(self, upload: Upload) -> tuple[Tensor, Tensor]:
         """Return distinct places in the flat update, int64 [n], and u_k there, float64 [n]; elsewhere it is 0."""
-
-    def instructions(
-        self, server_round: int, weights: Weights, sites: Sequence[Site]
-    ) -> Mapping[str, Instruction]:
-        """Send the weights, expect a part of the update."""
-        train = Instruction("train", weights, self.expects)
-        return {site.name: train for site in sites}
 
     def validation_rules(self) -> Mapping[str, Rule]:
         """Accept an update whose resulting model is not far from the others'."""

@@ -22,10 +22,11 @@ from common.settings.fedavg import TrainingSettings
 from common.settings.surrogate import GlobalModelsSettings, SurrogateServerSettings
 from common.sites import Site
 from common.specs.images import images_spec
-from common.wire.form import Payload, Spec
+from common.wire.form import Spec
 from common.wire.images import SyntheticImages
 from common.wire.weights import Weights
-from strategies.base import GLOBAL, LEARNED, Instruction, State, Strategy
+from strategies.base import GLOBAL, LEARNED, State, Strategy
+from strategies.exchange.instructions import arrays_from
 from strategies.exchange.replies import Upload
 from strategies.exchange.rules import Rule, image_rule
 from synth import augmentation
@@ -40,8 +41,6 @@ class SurrogateServer(Strategy):
     ``images_of``) and what is minimised (``objective``). FedDM, Algorithm 1, server part: SGD with eta_s on
     sum_k f^_{r,k} (Eq. 5), and after every step a projection into B_rho(w_r) (Eq. 3), image_training's ball.
     """
-
-    phase: str
 
     soft = False
     """Whether labels are shares of the classes, float32 [n, classes], instead of classes."""
@@ -59,25 +58,14 @@ class SurrogateServer(Strategy):
     def __init__(self, run: Run, record_id: str = "run") -> None:
         super().__init__(run, record_id)
         self.settings = settings = run.settings(SurrogateServerSettings)
-        self._expects = self.expects()
+        self.expects()  # so that a form that cannot be shows early
         self._models = GlobalModels(run, settings)
         self.needs_class_counts = settings.image_weighting == "counts"
         self._last: dict[str, SyntheticImages] = {}
         self._kept: list[tuple[Tensor, Tensor, Tensor]] = []
 
-    def instructions(
-        self, server_round: int, weights: Weights, sites: Sequence[Site]
-    ) -> Mapping[str, Instruction]:
-        """Ask every site for what ``expects`` says, and give it what ``sends`` does."""
-        instruction = Instruction(self.phase, self.sends(weights), self._expects)
-        return {site.name: instruction for site in sites}
-
-    def sends(self, weights: Weights) -> Payload:
-        """Return the weights that the sites get in a round: w_r."""
-        return weights
-
     def expects(self) -> Spec:
-        """Return the form of a reply: at most ipc images a class. Asked once, when the server is made."""
+        """Return the form of a reply: at most ipc images a class."""
         return images_spec(
             self.run, self.settings.ipc, soft=self.soft, fewest=self.fewest, half=self.half
         )
@@ -181,8 +169,7 @@ def learned_from(
     """Return the run's model, trained from ``weights`` on the images that the server received in a round."""
     if not run.config.image_training.steps_on(len(samples)):
         return weights
-    model = run.build_model()
-    weights.load_into(model)
+    model = run.model_with(weights)
     draws = generator(run.config.seed, "surrogate-server", server_round, device=run.device)
     train_on_images(run, model, samples, objective, draws)
     return Weights.of(model, weights.codec).only(run.spec)
@@ -321,8 +308,7 @@ class GlobalModels:
         if not epochs:
             return start
         s, config = self._settings, self._run.config
-        model = self._run.with_model(name).build_model()
-        start.load_into(model)
+        model = self._run.with_model(name).model_with(start)
         train(
             model,
             samples,
@@ -344,7 +330,7 @@ class GlobalModels:
     def global_models(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
         """Return the headline: the first of them, or what is sent if there is no other."""
         for name, held in self._held.items():
-            return {name: _arrays(held)}
+            return {name: arrays_from(held)}
         return {GLOBAL: arrays}
 
     def extra_models(self, arrays: ArrayRecord) -> Mapping[str, ArrayRecord]:
@@ -352,7 +338,7 @@ class GlobalModels:
         if not self._held:
             return {}
         _, *others = self._held.items()
-        return {SURROGATE: arrays, **{name: _arrays(held) for name, held in others}}
+        return {SURROGATE: arrays, **{name: arrays_from(held) for name, held in others}}
 
     def state_dict(self) -> State:
         """Return the global models by name."""
@@ -366,7 +352,3 @@ class GlobalModels:
 def initial(run: Run, name: str) -> Weights:
     """Return the initial weights of an architecture."""
     return Weights.of(run.with_model(name).build_model())
-
-
-def _arrays(held: Weights) -> ArrayRecord:
-    return ArrayRecord(dict(held.tensors))

@@ -27,9 +27,8 @@ class TopK(SparseAverage):
         super().__init__(run, record_id)
         self._spec = top_k_spec(run)
 
-    @property
     def expects(self) -> TopKUpdateSpec:
-        """Exactly k values and their places."""
+        """Return the form of exactly k values and their places."""
         return self._spec
 
     def coordinates(self, upload: Upload) -> tuple[Tensor, Tensor]:

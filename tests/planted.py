@@ -58,8 +58,8 @@ FAULTS = (
     Fault(
         "the mean divides by the number of replies",
         "strategies/averaging.py",
-        "        self.total += share\n        for name",
-        "        self.total += 1\n        for name",
+        "        self.total += share\n        self._waiting",
+        "        self.total += 1\n        self._waiting",
         "strategies/test_strategies.py",
     ),
     Fault(
@@ -220,8 +220,8 @@ FAULTS = (
     Fault(
         "images beyond the range of real ones are believed",
         "strategies/exchange/rules.py",
-        'if found > allowed * (1 + ROUNDED):\n        raise PayloadError(\n            f"its images',
-        'if found > 1e3 * allowed:\n        raise PayloadError(\n            f"its images',
+        'if found > allowed * (1 + ROUNDED):\n            raise PayloadError(\n                f"its images',
+        'if found > 1e3 * allowed:\n            raise PayloadError(\n                f"its images',
         "strategies/test_hostile_parts.py",
     ),
     # ---- privacy ---------------------------------------------------------------------------------

@@ -119,11 +119,6 @@ class EvaluationRequest:
         return reply
 
     @property
-    def is_answered(self) -> bool:
-        """Whether every question has been answered, or answered for."""
-        return len(self.answers) == len(self.sites)
-
-    @property
     def replies(self) -> list[Message]:
         """The answers in the order of the sites."""
         return [self.answers[site.node_id] for site in self.sites if site.node_id in self.answers]
@@ -147,11 +142,12 @@ class EvaluationRequest:
         total = sum(one.examples for one in figures.values())
         if not total:
             return None
-        sums = {
-            "accuracy": sum(one.examples * one.accuracy for one in figures.values()),
-            "loss": sum(one.examples * one.loss for one in figures.values()),
-        }
-        return MetricRecord({key: value / total for key, value in sums.items()})
+        return MetricRecord(
+            {
+                key: sum(one.examples * getattr(one, key) for one in figures.values()) / total
+                for key in ("accuracy", "loss")
+            }
+        )
 
     def _read(
         self, replies: Iterable[Message], names: Collection[str] | None, classes: int

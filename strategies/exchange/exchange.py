@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
@@ -109,7 +109,8 @@ def pull(grid: Grid, message: Message, max_bytes: int) -> Message | None:
             replies = list(grid.pull_messages([about.message_id]))
         if not replies:
             return None
-        reply = next((r for r in replies if _answers(r, message)), None)
+        sent = about.message_id
+        reply = next((r for r in replies if r.metadata.reply_to_message_id == sent), None)
         if reply is None:
             raise PayloadError("the reply says that it answers another message")
         # What a reply says of itself, its sender wrote.
@@ -129,10 +130,6 @@ def pull(grid: Grid, message: Message, max_bytes: int) -> Message | None:
         what = f"the reply cannot be put together ({type(error).__name__})"
         return error_reply(message, UNREADABLE, what)
     return Message(reply.error, reply_to=message) if reply.has_error() else reply
-
-
-def _answers(reply: Message, message: Message) -> bool:
-    return reply.metadata.reply_to_message_id == message.metadata.message_id
 
 
 def error_reply(message: Message, code: int, reason: str) -> Message:
@@ -373,8 +370,8 @@ def exchange(
     deadline : float
         Seconds for all waves together; devices that compute on request each have all of them.
     max_bytes : sequence of int
-        The most bytes of arrays in the reply to each message; what claims more is refused before it is put together.
-        None may bring any where nothing is said.
+        The most bytes of arrays in the reply to each message, 0 for those after the last; what claims more is refused
+        before it is put together.
     wave : int
         Messages out at a time; 0 sends all at once. The replies of a wave are handed on, and can be forgotten, before
         the next one goes out.
@@ -386,6 +383,7 @@ def exchange(
     """
     end = time.monotonic() + deadline
     size = wave or max(1, len(messages))
+    limits = [*max_bytes, *[0] * (len(messages) - len(max_bytes))]
 
     def answered(message: Message, reply: Message | None) -> Message:
         if reply is None:
@@ -395,8 +393,7 @@ def exchange(
         return reply
 
     for first in range(0, len(messages), size):
-        part, most = messages[first : first + size], max_bytes[first : first + size]
-        _tell_time(part, end)
+        part, most = messages[first : first + size], limits[first : first + size]
         late = first > 0 and time.monotonic() >= end
         replies = repeat(None) if late else _ask_all(grid, part, most, end, traffic, again=again)
         yield from map(answered, part, replies)
@@ -411,7 +408,14 @@ def _ask_all(
     *,
     again: bool,
 ) -> Iterator[Message | None]:
-    """Return the reply to each message, computed when it is read if the grid computes on request."""
+    """Return the reply to each message, computed when it is read if the grid computes on request.
+
+    Each instruction states how long its reply is awaited, so that a site ends with the round.
+    """
+    for message in messages:
+        config = message.content.get("config")
+        if isinstance(config, ConfigRecord):
+            config[SECONDS_LEFT] = max(0.0, end - time.monotonic())
     inbox = Inbox(grid, traffic)
     places = inbox.send(messages, max_bytes)
     if works_when_asked(grid):
@@ -421,46 +425,22 @@ def _ask_all(
     finally:
         last = inbox.close()
     came |= last
-    away = [i for i in places if _is_away(came.get(i))] if again else []
+    errors = {i: reply.error.code for i, reply in came.items() if again and reply.has_error()}
+    away = sorted(i for i, code in errors.items() if code in _NOT_THERE)
     if away and time.monotonic() < end:
         online = nodes_online(grid) or ()
-        back = {i: messages[i] for i in away if messages[i].metadata.dst_node_id in online}
-        most = [max_bytes[i] for i in back] if max_bytes else ()
-        came |= _ask_again(grid, back, most, end, traffic)
+        back = [i for i in away if messages[i].metadata.dst_node_id in online]
+        repeated = [_repeated(messages[i]) for i in back]
+        most = [max_bytes[i] for i in back]
+        second = _ask_all(grid, repeated, most, end, traffic, again=False)
+        for i, reply in zip(back, second, strict=True):
+            if reply is not None and reply.has_content():
+                came[i] = Message(reply.content, reply_to=messages[i])
     return map(came.pop, places, repeat(None))
 
 
-def _is_away(reply: Message | None) -> bool:
-    return reply is not None and reply.has_error() and reply.error.code in _NOT_THERE
-
-
-def _ask_again(
-    grid: Grid,
-    messages: Mapping[int, Message],
-    max_bytes: Sequence[int],
-    end: float,
-    traffic: Traffic | None,
-) -> dict[int, Message]:
-    """Return the second answers of nodes that were away and are back, as answers to ``messages``."""
-    repeated = []
-    for message in messages.values():
-        about = message.metadata
-        repeated.append(
-            Message(message.content, about.dst_node_id, about.message_type, group_id=about.group_id)
-        )
-        logger.info("node %d was away and is back: it is asked once more", about.dst_node_id)
-    _tell_time(repeated, end)
-    second = _ask_all(grid, repeated, max_bytes, end, traffic, again=False)
-    return {
-        place: Message(reply.content, reply_to=messages[place])
-        for place, reply in zip(messages, second, strict=True)
-        if reply is not None and reply.has_content()
-    }
-
-
-def _tell_time(messages: Sequence[Message], end: float) -> None:
-    """Write into each instruction how long its reply is awaited, so that a site ends with the round."""
-    for message in messages:
-        config = message.content.get("config")
-        if isinstance(config, ConfigRecord):
-            config[SECONDS_LEFT] = max(0.0, end - time.monotonic())
+def _repeated(message: Message) -> Message:
+    """Return a message once more, for a node that was away and is back."""
+    to = message.metadata
+    logger.info("node %d was away and is back: it is asked once more", to.dst_node_id)
+    return Message(message.content, to.dst_node_id, to.message_type, group_id=to.group_id)

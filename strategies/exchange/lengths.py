@@ -85,11 +85,6 @@ def shares_kept(
     return [kept / one if 0 < longest < one else 1.0 for one in lengths[known:]]
 
 
-def upper_median(lengths: Sequence[float]) -> float:
-    """Return the (floor(K / 2) + 1)-th smallest of K numbers; 0 of none."""
-    return sorted(lengths)[len(lengths) // 2] if lengths else 0.0
-
-
 def _median_of_the_others(ranked: Sequence[float], one: float) -> float:
     """Return the lower median of two or more sorted numbers without one of them."""
     middle = (len(ranked) - 2) // 2
@@ -147,7 +142,8 @@ class LengthHistory:
     Attributes
     ----------
     usual : dict
-        By architecture and part, the largest upper median of the lengths that a round accepted, shortened then or not.
+        By architecture and part, the largest upper median, the (floor(K / 2) + 1)-th smallest of K, of the lengths that
+        a round accepted, shortened then or not.
     long : dict of str to int
         Of each site whose update was left out or shortened when it was last compared, the round of that.
     """

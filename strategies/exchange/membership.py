@@ -138,9 +138,10 @@ def read_answer(node_id: int, reply: Message, question: Question) -> Site:
             raise TypeError("other kinds of records")
         site, source = _site(node_id, about, sizes, question), str(about["source"])
     except Exception as error:  # any fault of an answer is its node's
+        why = one_line(f"{type(error).__name__}: {error}"[:160])
         raise SiteRefused(
-            f"node {node_id} answered the roll call with something else ({_short(error)}): run the same release on "
-            "the server and on every device"
+            f"node {node_id} answered the roll call with something else ({why}): run the same release on the "
+            "server and on every device"
         ) from None
     if source != source_fingerprint():
         raise SiteRefused(
@@ -212,10 +213,6 @@ def as_count(value: object) -> int:
 
 def _written(count: int) -> str:
     return str(count) if count < 10**15 else f"{count:.0e}"
-
-
-def _short(error: Exception) -> str:
-    return one_line(f"{type(error).__name__}: {error}"[:160])
 
 
 def disagreement(numbers: str) -> str:
@@ -375,7 +372,9 @@ class RollCall:
             late = time.monotonic() >= end
             silent = self._silent(online) if late else {}
             enough = len(present) + len(refused) + len(silent) >= needed
-            if enough and (late or not self._pending()):
+            times = [time.monotonic() - since for _, since in self._out.values()]
+            # A node that came with the others may still answer.
+            if enough and (late or all(waited >= _GRACE for waited in times)):
                 if len(present) >= min_replies:
                     for why in (refused | silent).values():
                         logger.warning("left out: %s", why)
@@ -404,11 +403,6 @@ class RollCall:
         unheard = self._unheard(online)
         self._look_up(unheard)
         return {i: self.failed.get(i) or describe_silent([i], self.names) for i in unheard}
-
-    def _pending(self) -> bool:
-        """Return whether a node that came with the others may still answer."""
-        now = time.monotonic()
-        return any(now - since < _GRACE for _, since in self._out.values())
 
     def _described(self, online: Iterable[int], present: list[Site]) -> str:
         """Return who is there and who is online without an answer."""
@@ -553,7 +547,7 @@ class Members:
     were_there : set of str
         The names of all sites that have been there.
     round : OpenRound or None
-        The one whose replies are awaited.
+        The one whose replies are awaited; its messages hold its initial weights.
     outcome : Outcome
         What became of the last round's replies.
     evaluation : EvaluationRequest
@@ -604,6 +598,9 @@ class Members:
         end = time.monotonic() + federation.join_deadline
         there = {site.node_id: site for site in self.sites}
         self.were_there |= {site.name for site in self.sites}
+        unchanged = None, there.keys() | self.refused
+        if len(there) >= federation.min_replies and nodes_online(grid) in unchanged:
+            return
         with closing(RollCall(grid, question)) as call:
             while True:
                 online = nodes_online(grid)

@@ -25,6 +25,7 @@ from common.learning.compute import is_large, return_freed_memory
 from common.privacy.ledger import LEDGER_TIP, tip_to_text
 from common.sites import Site
 from common.specs.updates import TAKEN, as_updates, sends_updates
+from common.wire.bundle import leaves
 from common.wire.coders import is_finite
 from common.wire.npy import unchecked_record
 from common.wire.weights import Weights
@@ -34,7 +35,7 @@ from strategies.exchange.replies import (
     matched,
     reasons_in_words,
 )
-from strategies.exchange.rules import part_without_rule
+from strategies.exchange.rules import rule_of
 from strategies.exchange.screening import (
     TOGETHER,
     Screen,
@@ -123,7 +124,9 @@ class OpenRound:
         """Refuse to ask for what would be taken as it comes."""
         rules = self._strategy.validation_rules()
         for expected in {id(what.expects): what.expects for what in plan.values()}.values():
-            part = part_without_rule(expected, rules)
+            part = next(
+                (path for path, _ in leaves(expected) if rule_of(path, rules) is None), None
+            )
             if part is not None:
                 raise ConfigError(
                     f"method={self._config.method} asks its sites for "

@@ -97,28 +97,14 @@ class Outcome:
     rejected: dict[str, str] = field(default_factory=dict)
     evaluated: dict[str, SiteEvaluation] = field(default_factory=dict)
     unevaluated: dict[str, str] = field(default_factory=dict)
-    floats: dict[str, int] = field(default_factory=dict)
+    floats: dict[str, int] = field(default_factory=dict)  # numbers sent, as the papers count them
     shortened: dict[str, float] = field(default_factory=dict)
-    secret: dict[str, dict[str, Any]] = field(
-        default_factory=dict
-    )  # what the line says of a secret sum
-
-    @property
-    def floats_up(self) -> int:
-        """The numbers that the accepted sites sent, as the papers count them."""
-        return sum(self.floats.values())
+    secret: dict[str, Any] = field(default_factory=dict)  # what the line says of a secret sum
 
     def accept(self, upload: Upload) -> None:
         """Note an upload."""
         self.accepted[upload.site.name] = upload.metrics
         self.floats[upload.site.name] = upload.payload.floats
-
-    def take_back(self, upload: Upload, reason: str) -> None:
-        """Note an accepted upload as rejected."""
-        del self.accepted[upload.site.name]
-        self.rejected[upload.site.name] = reason
-        del self.floats[upload.site.name]
-        self.shortened.pop(upload.site.name, None)
 
 
 def note_failure(failed: dict[str, str], site: str, why: str, what: str) -> None:
@@ -285,14 +271,13 @@ def read_arrays(record: ArrayRecord, max_bytes: int) -> list[np.ndarray[Any, Any
         raise PayloadError(
             f"the reply's arrays take {total} bytes where {max_bytes} is the most that was requested"
         )
-    return [_read_array(i, array) for i, array in enumerate(record.values())]
-
-
-def _read_array(index: int, array: Array) -> np.ndarray[Any, Any]:
-    try:
-        return npy.values_of(array)
-    except PayloadError as error:
-        raise PayloadError(f"array {index} of the reply cannot be read: {error}") from None
+    arrays = []
+    for index, array in enumerate(record.values()):
+        try:
+            arrays.append(npy.values_of(array))
+        except PayloadError as error:
+            raise PayloadError(f"array {index} of the reply cannot be read: {error}") from None
+    return arrays
 
 
 def _pop_examples(metrics: dict[str, float]) -> int:

@@ -7,15 +7,13 @@ honest site can send, and says who uses them next and where they are stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from common.errors import PayloadError
 from common.learning.run import Run
-from common.samples.dataset import DatasetInfo
 from common.settings.sections import WireSettings
 from common.wire.bundle import leaves
 from common.wire.coders import ROUNDED
@@ -83,15 +81,6 @@ class Clipping:
         return Weights(moved, ended.codec)
 
 
-def compared_rule(reason: str, start: Weights, part: str, used_by: str, stored_in: str) -> Rule:
-    """Return a rule for weights that are not a model of the run: their distance to ``start``, against the others'."""
-
-    def led(_: Weights, __: Upload, sent: Weights) -> CandidateModel:
-        return CandidateModel(sent, start, part=part)
-
-    return Rule(reason, used_by, stored_in, candidate=led)
-
-
 @dataclass(frozen=True)
 class Rule:
     """The rule for one part of a reply.
@@ -106,6 +95,7 @@ class Rule:
         Where they are stored.
     require : callable, optional
         Of the round's weights, the upload and the part: raises PayloadError where the part cannot be an honest site's.
+        A part that its spec checks in full needs none.
     candidate : callable, optional
         Of the round's weights, the upload and the part: what is compared with the same part of the others.
     codec : str
@@ -119,6 +109,13 @@ class Rule:
     candidate: Callable[[Weights, Upload, Any], CandidateModel] | None = None
     codec: str = ""
 
+    def applied_to(self, inner: Callable[[Upload], Upload]) -> Rule:
+        """Return the same rule, whose ``require`` gets the upload that ``inner`` makes of another method's."""
+        require = self.require
+        if require is None:
+            return self
+        return replace(self, require=lambda w, upload, part: require(w, inner(upload), part))
+
 
 def model_rule(
     used_by: str = "the average, and with it every site",
@@ -131,11 +128,6 @@ def model_rule(
         "`federation.robust` and `federation.max_update`, relative to the round's others; the model gives finite "
         "numbers"
     )
-    return Rule(reason, used_by, stored_in, codec=codec)
-
-
-def form_rule(reason: str, used_by: str, stored_in: str, *, codec: str = "") -> Rule:
-    """Return the rule for a part that its spec checks in full: ``reason`` says why."""
     return Rule(reason, used_by, stored_in, codec=codec)
 
 
@@ -156,24 +148,17 @@ def image_rule(run: Run, used_by: str, stored_in: str, *, means: bool = False) -
     factor = min(factor, 1.0) if means else factor
 
     def require(_: Weights, __: Upload, sent: CarriesExamples) -> None:
-        _require_in_range(sent.examples, run.info, factor, times)
+        if not factor:
+            return
+        allowed, found = factor * run.info.largest, float(sent.examples.abs().max())
+        if found > allowed * (1 + ROUNDED):
+            raise PayloadError(
+                f"its images hold a value of {found:.2g} where {times}the range of {run.info.name}, {allowed:.3g}, is "
+                "allowed"
+            )
 
-    reason = (
-        "the range of real images"
-        if means
-        else "`federation.max_pixel` times the range of real images"
-    )
+    reason = f"{'' if means else '`federation.max_pixel` times '}the range of real images"
     return Rule(reason, used_by, stored_in, require)
-
-
-def _require_in_range(values: Tensor, info: DatasetInfo, factor: float, times: str) -> None:
-    if not factor:
-        return
-    allowed, found = factor * info.largest, float(values.abs().max())
-    if found > allowed * (1 + ROUNDED):
-        raise PayloadError(
-            f"its images hold a value of {found:.2g} where {times}the range of {info.name}, {allowed:.3g}, is allowed"
-        )
 
 
 def vector_rule(name: str, longest: float, why: str, used_by: str, stored_in: str) -> Rule:
@@ -190,12 +175,7 @@ def vector_rule(name: str, longest: float, why: str, used_by: str, stored_in: st
     return Rule(f"length at most {why}", used_by, stored_in, require)
 
 
-def part_without_rule(spec: Any, rules: Mapping[str, Rule]) -> str | None:
-    """Return the path of a part without a rule; None if each has one."""
-    return next((path for path, _ in leaves(spec) if _rule_of(path, rules) is None), None)
-
-
-def _rule_of(path: str, rules: Mapping[str, Rule]) -> Rule | None:
+def rule_of(path: str, rules: Mapping[str, Rule]) -> Rule | None:
     """Return the rule for a part: its own, else that of the nearest bundle around it that has one."""
     while path and path not in rules:
         path = path.rpartition("/")[0]
@@ -209,7 +189,7 @@ def require_valid(
 ) -> None:
     """Refuse an upload with a part that breaks its rule; PayloadError naming the part."""
     for path, part in leaves(upload.payload):
-        rule = _rule_of(path, rules)
+        rule = rule_of(path, rules)
         try:
             require_codec(part, wire, rule.codec if rule is not None else "")
             if rule is not None and rule.require is not None:
@@ -225,5 +205,5 @@ def compared_parts(
     return [
         rule.candidate(weights, upload, part)
         for path, part in leaves(upload.payload)
-        if (rule := _rule_of(path, rules)) is not None and rule.candidate is not None
+        if (rule := rule_of(path, rules)) is not None and rule.candidate is not None
     ]

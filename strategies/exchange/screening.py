@@ -35,7 +35,6 @@ from strategies.exchange.lengths import (
     length_of,
     shares_kept,
     too_long,
-    upper_median,
     weights_length,
 )
 from strategies.exchange.membership import listed
@@ -96,24 +95,6 @@ class FiniteCheck:
     def _let_go(self, names: Iterable[str]) -> None:
         for name in names:
             self._places[name].data = self._places[name].new_empty(0)
-
-
-class FiniteChecks:
-    """The checks of a run's architectures, each built when it is first needed."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._built: dict[str, FiniteCheck] = {}
-
-    def of(self, architecture: str) -> FiniteCheck:
-        """Return the check of an architecture, as `Run.with_model` takes it."""
-        if architecture not in self._built:
-            self._built[architecture] = FiniteCheck(self._run.with_model(architecture))
-        return self._built[architecture]
-
-    def trained(self, architecture: str) -> frozenset[str]:
-        """Return the names of an architecture's parameters."""
-        return frozenset(self._run.with_model(architecture).spec.trained)
 
 
 # ---- one round's uploads -------------------------------------------------------------------------
@@ -219,8 +200,11 @@ class Screen:
 
     def reject(self, upload: Upload, reason: str) -> None:
         """Revoke the acceptance of an upload that turned out to be unusable."""
-        self._members.outcome.take_back(upload, reason)
-        logger.warning("round %d: rejected %s: %s", self._number, upload.site.name, reason)
+        outcome, site = self._members.outcome, upload.site.name
+        outcome.rejected[site] = reason
+        del outcome.accepted[site], outcome.floats[site]
+        outcome.shortened.pop(site, None)
+        logger.warning("round %d: rejected %s: %s", self._number, site, reason)
 
     def close(self) -> None:
         """Keep how long the round's updates were; say so where a site's count less again, or those of a third do."""
@@ -241,7 +225,8 @@ class Screen:
                 f", for a second round running those of {listed(again)}" if again else "",
                 " and ".join(sorted(settings)),
             )
-        usual = {key: upper_median(p.passed) for key, p in self._peers.items() if p.passed}
+        passed = {key: sorted(peers.passed) for key, peers in self._peers.items() if peers.passed}
+        usual = {key: lengths[len(lengths) // 2] for key, lengths in passed.items()}
         history.note(self._number, usual, self._was_long)
 
     # ---- compared with the others ---------------------------------------------------------------------
@@ -249,8 +234,8 @@ class Screen:
     def _peers_of(self, candidate: CandidateModel) -> _Peers:
         key = candidate.architecture, candidate.part
         if key not in self._peers:
-            checks, earlier = self._strategy.trials, self._members.lengths.usual.get(key, 0.0)
-            check = None if candidate.part else checks.of(candidate.architecture)
+            earlier = self._members.lengths.usual.get(key, 0.0)
+            check = None if candidate.part else self._strategy.finite_check(candidate.architecture)
             self._peers[key] = _Peers(check, candidate, self._weights, earlier)
         return self._peers[key]
 
@@ -273,7 +258,7 @@ class Screen:
         statistics alone would leave the total at its usual length.
         """
         start = candidate.start.read_only
-        trained = self._strategy.trials.trained(candidate.architecture)
+        trained = frozenset(self._strategy.run.with_model(candidate.architecture).spec.trained)
         floats = {n: t for n, t in start.items() if n not in trained and t.is_floating_point()}
         if candidate.part or not floats:
             yield self._peers_of(candidate), candidate.start
@@ -318,24 +303,19 @@ class Screen:
                 raise PayloadError(verdict.reason + self._weighed * verdict.too_long)
             for clipping in verdict.clippings:
                 upload = self._strategy.clipped(upload, clipping)
-                self._note_shortened(upload.site, clipping)
+                self._members.outcome.shortened[upload.site.name] = clipping.share
+                logger.warning(
+                    "round %d: shortened %s of %s to %.2g of its length, which is or was usual: it exceeded "
+                    "federation.clip=%g times the usual length of this round%s",
+                    self._number,
+                    f"the part '{clipping.part}'" if clipping.part else "the update",
+                    *(upload.site.name, clipping.share, self._config.federation.clip),
+                    self._weighed,
+                )
         except PayloadError as error:
             self.reject(upload, str(error))
             return None
         return upload
-
-    def _note_shortened(self, site: Site, clipping: Clipping) -> None:
-        self._members.outcome.shortened[site.name] = clipping.share
-        logger.warning(
-            "round %d: shortened %s of %s to %.2g of its length, which is or was usual: it exceeded "
-            "federation.clip=%g times the usual length of this round%s",
-            self._number,
-            f"the part '{clipping.part}'" if clipping.part else "the update",
-            site.name,
-            clipping.share,
-            self._config.federation.clip,
-            self._weighed,
-        )
 
     @property
     def _weighed(self) -> str:
