@@ -21,7 +21,7 @@ from client_app.local_training import (
 )
 from common.draws.seeding import generator
 from common.learning.compute import counted
-from common.learning.steps import DPSGDSteps
+from common.learning.steps import DPSGDSteps, planned_examples
 from common.learning.task import difference
 from common.models import Classifier
 from common.settings.fedsynth import FedSynthSettings
@@ -132,7 +132,7 @@ class FedSynthClient(DeviceClient):
         The gradient in S is that one taken back through the m steps, which is post-processing.
         """
         refuse_coupled(model)
-        n = len(self.samples)
+        n = planned_examples(self.run.config, len(self.samples))
         steps = DPSGDSteps.of(settings.real_batch or n, settings.iterations, n)
         charge(self, steps)
         rule, rows, taken = rule_of(self, _PURPOSE, steps), self.draws.rows(_PURPOSE), count()
