@@ -238,8 +238,10 @@ def sample(
         x0 = denoised(x, now)
         eps = (x - now.signal * x0) / now.noise
         if sampler == "ancestral" and after.noise:
-            x = _ancestral_mean(now, after, x0, eps)
-            x.add_(draw(), alpha=_posterior_deviation(now, after))
+            # q(x_s | x_t, x_0) of Ho et al. 2020, Eq. 7, over a step of any length, its mean written with eps
+            deviation = after.noise / now.noise * math.sqrt(1 - (now.signal / after.signal) ** 2)
+            x = after.signal * x0 + math.sqrt(after.noise**2 - deviation**2) * eps
+            x.add_(draw(), alpha=deviation)
         else:
             x = after.signal * x0 + after.noise * eps
     return x
@@ -306,18 +308,6 @@ class _Denoised:
             eps = torch.cat(chunks).to(x.dtype)
         x0 = (x - now.noise * eps) / now.signal
         return x0.clamp_(-1, 1) if self.clip else x0
-
-
-def _posterior_deviation(now: _Time, after: _Time) -> float:
-    """Return the standard deviation of q(x_s | x_t, x_0) (Ho et al. 2020, Eq. 7, over a step of any length)."""
-    beta = 1 - (now.signal / after.signal) ** 2
-    return after.noise / now.noise * math.sqrt(beta)
-
-
-def _ancestral_mean(now: _Time, after: _Time, x0: Tensor, eps: Tensor) -> Tensor:
-    """Return the mean of q(x_s | x_t, x_0), written with eps: what is left of the noise besides the fresh one."""
-    kept = math.sqrt(after.noise**2 - _posterior_deviation(now, after) ** 2)
-    return after.signal * x0 + kept * eps
 
 
 def _second_order(denoised: _Denoised, path: list[tuple[_Time, _Time]], x: Tensor) -> Tensor:
