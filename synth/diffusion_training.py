@@ -249,8 +249,9 @@ class DiffusionTraining:
     def _descend(self) -> None:
         k = self._taken + 1
         self._optimizer.step()
+        weights: list[Tensor] = list(self._parameters.values())
+        decay = min(self._plan.decay, k / (k + 9))
         with torch.no_grad():
-            weights, decay = list(self._parameters.values()), min(self._plan.decay, k / (k + 9))
             torch._foreach_lerp_(list(self.average.values()), weights, 1 - decay)
 
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from synth.ensemble_distillation import allocate, fill_uniform
+from synth.ensemble_distillation import fill
 
 _LONGEST_PERIOD = 10_000
 
@@ -85,7 +85,17 @@ class UNet(nn.Module):
             self.norm = norm(wide)
             self.last = nn.Conv2d(wide, shape[0], 3, padding=1)
         if generator is not None:
-            _fill(self, generator)
+            fill(self, generator)
+            self._silence_branches()
+
+    @torch.no_grad()
+    def _silence_branches(self) -> None:
+        """Make the last layer of every residual branch, and of the network, 0: it starts by predicting 0."""
+        for module in self.modules():
+            for name in ("conv2", "project", "last"):
+                if isinstance(last := getattr(module, name, None), nn.Conv2d | nn.Linear):
+                    for parameter in last.parameters():
+                        parameter.zero_()
 
     def forward(
         self, x: Tensor, t: Tensor, y: Tensor, generator: torch.Generator | None = None
@@ -174,28 +184,6 @@ def sinusoids(t: Tensor, size: int) -> Tensor:
     steps = torch.arange(half, device=t.device, dtype=torch.float32)
     angles = t[:, None] * torch.exp(-math.log(_LONGEST_PERIOD) / half * steps)
     return torch.cat((angles.cos(), angles.sin()), 1)
-
-
-@torch.no_grad()
-def _fill(model: UNet, generator: torch.Generator) -> None:
-    """Give the network memory on the generator's device and torch's usual initial weights from it.
-
-    Convolutions and linear layers are uniform in +-1/sqrt(fan in), embeddings standard normal. The last
-    layer of every residual branch and of the network is 0, so it starts by predicting 0.
-    """
-    allocate(model, generator.device)
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d | nn.Linear):
-            fill_uniform(module, generator)
-        elif isinstance(module, nn.Embedding):
-            module.weight.normal_(generator=generator)
-        elif isinstance(module, nn.GroupNorm):
-            module.reset_parameters()
-    for module in model.modules():
-        for name in ("conv2", "project", "last"):
-            if isinstance(last := getattr(module, name, None), nn.Conv2d | nn.Linear):
-                for parameter in last.parameters():
-                    parameter.zero_()
 
 
 def _check(
