@@ -62,14 +62,7 @@ class Schedule:
         """Return Nichol and Dhariwal's schedule (2021, Eq. 17), which spares small images their last steps.
 
         alpha_bar_t = f(t) / f(0) with f(t) = cos^2(pi/2 (t/T + s) / (1 + s)), s = 0.008, and no beta_t above 0.999.
-
-        Raises
-        ------
-        ValueError
-            There is no step.
         """
-        if steps < 1:
-            raise ValueError(f"a schedule needs at least 1 step, not {steps}")
         t = torch.arange(steps + 1, dtype=torch.float64) / steps
         f = torch.cos(math.pi / 2 * (t + _COSINE_OFFSET) / (1 + _COSINE_OFFSET)).square()
         return cls._of((1 - f[1:] / f[:-1]).clamp(max=_LARGEST_BETA))
@@ -208,20 +201,8 @@ def sample(
     -------
     Tensor
         Images, [n, C, H, W] of type ``dtype``; within [-1, 1] if ``clip``.
-
-    Raises
-    ------
-    ValueError
-        An unknown sampler, or an impossible number of steps or size of a chunk.
     """
-    if sampler not in SAMPLERS:
-        raise ValueError(f"unknown sampler {sampler!r}: choose one of {', '.join(SAMPLERS)}")
     steps = min(SAMPLERS[sampler], schedule.steps) if steps is None else steps
-    if not 1 <= steps <= schedule.steps or batch < 1:
-        raise ValueError(
-            f"{steps} steps in batches of {batch}: there are 1 to {schedule.steps} steps, "
-            "and a batch holds at least 1 image"
-        )
     path = _path(schedule, steps, power=1 if sampler == "ancestral" else 2)
     denoised = _Denoised(model, labels, batch, clip)
     draw = partial(

@@ -64,16 +64,6 @@ class Plan:
     momentum: float = 0.9
     temperature: float = 20.0
 
-    def __post_init__(self) -> None:
-        """Refuse what cannot be distilled by."""
-        if min(self.steps, self.batch, self.student_batch) < 1 or self.padding < 0:
-            raise ValueError(
-                f"DENSE needs steps and batches of at least 1 and no negative padding, not {self.steps}, {self.batch}, "
-                f"{self.student_batch} and {self.padding}"
-            )
-        if not self.temperature > 0:
-            raise ValueError(f"a temperature is above 0, not {self.temperature}")
-
 
 def kl_to_ensemble(student: Tensor, ensemble: Tensor, temperature: float = 1.0) -> Tensor:
     """Return T^2 KL(softmax(ensemble / T) || softmax(student / T)) of each example, float [n].

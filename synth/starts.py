@@ -306,12 +306,10 @@ class ClassBatches:
         Raises
         ------
         ValueError
-            There are no labels, or ``size`` is negative.
+            There are no labels.
         """
         if labels.ndim != 1 or labels.numel() == 0:
             raise ValueError(f"labels must be a list of at least one, not {tuple(labels.shape)}")
-        if size < 0:
-            raise ValueError(f"a batch cannot hold {size} samples a class: give 0 (all) or more")
         classes, rank, counts = torch.unique(labels, return_inverse=True, return_counts=True)
         by_class = rank.argsort(stable=True)
         picks, slices, first, place = [], [], 0, 0

@@ -67,7 +67,7 @@ class UNet(nn.Module):
         dropout: float = 0.1,
     ) -> None:
         super().__init__()
-        _check(shape, classes, width, multipliers, blocks, attention, dropout)
+        _check(shape, width, multipliers, blocks, attention)
         self.width = width
         conditions = 4 * width
         with torch.device("meta"):
@@ -188,16 +188,12 @@ def sinusoids(t: Tensor, size: int) -> Tensor:
 
 def _check(
     shape: tuple[int, int, int],
-    classes: int,
     width: int,
     multipliers: tuple[int, ...],
     blocks: int,
     attention: tuple[int, ...],
-    dropout: float,
 ) -> None:
     """Refuse sizes of which no network can be built, saying which can."""
-    if min(shape) < 1 or classes < 1:
-        raise ValueError(f"a U-Net needs pixels and a class, not shape {shape} and {classes}")
     if width < 2 or width % 2 or blocks < 1 or not multipliers or min(multipliers) < 1:
         raise ValueError(
             f"a U-Net needs an even width of at least 2, blocks and multipliers of at least 1, "
@@ -214,8 +210,6 @@ def _check(
     odd = [c for c in (width * m for m in multipliers) if c > HEAD and c % (c // HEAD)]
     if odd:
         raise ValueError(f"{odd[0]} channels cannot be cut into {odd[0] // HEAD} equal heads")
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dropout is a share from 0 to less than 1, not {dropout}")
 
 
 # ---- unet blocks ---------------------------------------------------------------------------------
