@@ -332,19 +332,3 @@ class PrivateDescent:
 def steps_of(epochs: int, examples: int, batch: int) -> int:
     """Return in how many steps as many examples are drawn, in the mean, as ``epochs`` passes have: ceil(epochs / q)."""
     return math.ceil(epochs * examples / min(batch, examples))
-
-
-# ---- shuffling -----------------------------------------------------------------------------------
-# Fedssyn's redistribution: all sites' images mixed, and cut into equal shares (Chen et al., 2023, section 2.2).
-
-
-def equal_shares(count: int, parts: int, generator: torch.Generator) -> list[Tensor]:
-    """Return the positions 0 to ``count`` - 1 in a random order, cut into ``parts`` whose sizes differ by one at most.
-
-    Returns
-    -------
-    list of Tensor
-        Int64, the positions of each share.
-    """
-    order = torch.randperm(count, generator=generator)
-    return list(torch.tensor_split(order, parts))

@@ -168,16 +168,6 @@ def even_labels(classes: int, shape: tuple[int, ...], generator: torch.Generator
     return first[order % classes].view(shape)
 
 
-def label_logits(labels: Tensor, classes: int, height: float) -> Tensor:
-    """Return logits float32 [..., classes] whose softmax leans to ``labels`` [...]: ``height`` there, 0 elsewhere."""
-    return torch.nn.functional.one_hot(labels, classes).float() * height
-
-
-def noise(shape: tuple[int, ...], deviation: float, generator: torch.Generator) -> Tensor:
-    """Return Gaussian noise float32 of ``shape`` and this standard deviation, on the generator's device."""
-    return torch.randn(shape, generator=generator, device=generator.device) * deviation
-
-
 def mean_inputs(inputs: Tensor, targets: Tensor, classes: int) -> Tensor:
     """Return the mean input of every class, [classes, ...]; zero for a class without one.
 
