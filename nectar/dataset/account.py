@@ -336,6 +336,8 @@ _SAME_PICTURES_NAMED = 10
 
 def same_pictures(division: Division) -> list[str]:
     """Return as lines which test files of a run's folder equal one that its sites learn from; empty if none does."""
+    if not division.config.images.folder:
+        return []
     train, test = _parts(division)
     known = {_digest(path): path for path in reversed(train)}
     pairs = sorted(
