@@ -11,24 +11,6 @@ from common.errors import ConfigError
 from common.models.registry import KINDS
 from common.settings.base import Settings
 
-__all__ = [
-    "FOREIGN_CLIENT",
-    "METHODS",
-    "Method",
-    "is_foreign",
-    "is_import_path",
-    "load",
-    "not_taken",
-    "path_of",
-    "require_taken",
-    "resolve",
-    "section",
-    "settings_class",
-    "settings_of",
-    "those_that",
-    "user_method",
-]
-
 
 @dataclass(frozen=True)
 class Method:
