@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from benchmarks.measure import Claim, Row, agreeing, compare, threads
 from common.draws.seeding import generator
 from synth.diffusion import SAMPLERS, Schedule, denoising_loss, sample
-from synth.diffusion_training import DiffusionTraining, Plan
+from synth.diffusion_training import CLIP, DiffusionTraining, Plan
 from synth.unet import Attention, UNet
 
 SHAPE, CLASSES, BATCH, THREADS = (3, 32, 32), 10, 32, 2
@@ -88,7 +88,7 @@ class Plain:
         loss = denoising_loss(model, self.schedule, self.images[order], self.labels[order], draw)
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(self.model.parameters(), PLAN.clip, foreach=False)
+        nn.utils.clip_grad_norm_(self.model.parameters(), CLIP, foreach=False)
         self.optimizer.step()
         decay = min(PLAN.decay, (number + 1) / (number + 10))
         with torch.no_grad():

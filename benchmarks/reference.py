@@ -36,8 +36,8 @@ from nectar import cli
 from nectar.command_line import COMMANDS, GROUPS, SUMMARIES
 from nectar.commands.config import Description
 from nectar.commands.config import describe as described
+from nectar.comparison.listing import paper_items
 from nectar.comparison.paper_table import PaperTable, TableRow, read_paper_table, title
-from nectar.comparison.papers import paper_items
 from nectar.report.privacy import RELEASED
 from nectar.text import plural
 

@@ -29,12 +29,13 @@ from client_app.draws import Deadline, Draws, SiteRound
 from client_app.owner.ledger import Account
 from client_app.owner.review import Review
 from client_app.state import ContextState, DeviceState, Tensors, payload_line
+from common.code.imports import is_import_path, load
 from common.draws.seeding import generator, process_wide
 from common.errors import ConfigError, FederationError
 from common.learning.measures import measure
 from common.learning.run import Run
 from common.learning.training import Local, Trained
-from common.methods import is_import_path, load, resolve
+from common.methods import resolve
 from common.models import Classifier
 from common.privacy.ledger import PrivacyReport
 from common.samples.dataset import DatasetInfo

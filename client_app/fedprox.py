@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from client_app.device import DeviceClient, phase
-from client_app.local_training import trained_weights
+from client_app.fedavg import FedAvgClient
 from common.learning.training import Local
 from common.settings.fedavg import FedProxSettings
 from common.wire.weights import Weights
 
 
-class FedProxClient(DeviceClient):
+class FedProxClient(FedAvgClient):
     """Minimises F_k(w) + mu/2 ||w - w_r||^2 (Eq. 2)."""
-
-    @phase("train")
-    def train(self, w: Weights) -> Weights:
-        """Return w_k, trained from ``w`` on the site's images."""
-        return trained_weights(self, w, self.local(w))[0]
 
     def local(self, given: Weights) -> Local:
         """Return training that is pulled to its start."""

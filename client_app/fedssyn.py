@@ -185,7 +185,7 @@ class FedssynClient(DeviceClient):
             raise FederationError(
                 f"the server asks for {size} images where fedssyn.size={settings.size}"
             )
-        synthesis = Synthesis(self, settings, settings.rho, size, settings.source)
+        synthesis = Synthesis(self, settings, size)
         images = synthesis.images()
         if images is None:
             self.tell(**{DONE: synthesis.done})

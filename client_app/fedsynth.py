@@ -21,7 +21,7 @@ from client_app.local_training import (
 )
 from common.draws.seeding import generator
 from common.learning.compute import counted
-from common.learning.steps import DPSGDSteps
+from common.learning.steps import DPSGDSteps, planned_examples
 from common.learning.task import difference
 from common.models import Classifier
 from common.settings.fedsynth import FedSynthSettings
@@ -34,14 +34,13 @@ from common.specs.fedsynth import (
 )
 from common.wire.weights import Weights
 from synth.descent import SGD, Adam
-from synth.starts import draw_labels, even_labels, label_logits, mean_inputs, noise
+from synth.starts import draw_labels, even_labels, mean_inputs
 from synth.synthetic_updates import (
     Batches,
     Loss,
     Objective,
     Parameters,
     along,
-    both,
     distance,
     distil,
     real_loss,
@@ -89,7 +88,9 @@ class FedSynthClient(DeviceClient):
         sent = SyntheticBatches(
             distilled.batches.inputs.cpu(),
             distilled.batches.labels.cpu(),
-            _within(distilled.batches.step_size.cpu(), spec) if spec.learned_step else None,
+            distilled.batches.step_size.cpu().float().clamp_max(spec.max_step)
+            if spec.learned_step
+            else None,
             self.run.config.wire.images,
         )
         if settings.fidelity and trained is not None:
@@ -117,7 +118,8 @@ class FedSynthClient(DeviceClient):
         if trained is not None and settings.objective == "update":
             return distance(here, trained)
         if trained is not None and settings.objective == "both":
-            return both(self._real_loss(settings, loss), distance(here, trained))
+            real, near = self._real_loss(settings, loss), distance(here, trained)
+            return lambda w_syn: real(w_syn) + near(w_syn)
         if self.run.config.privacy.active:
             return self._private_loss(settings, model)
         return self._real_loss(settings, loss)
@@ -132,7 +134,7 @@ class FedSynthClient(DeviceClient):
         The gradient in S is that one taken back through the m steps, which is post-processing.
         """
         refuse_coupled(model)
-        n = len(self.samples)
+        n = planned_examples(self.run.config, len(self.samples))
         steps = DPSGDSteps.of(settings.real_batch or n, settings.iterations, n)
         charge(self, steps)
         rule, rows, taken = rule_of(self, _PURPOSE, steps), self.draws.rows(_PURPOSE), count()
@@ -171,23 +173,19 @@ class FedSynthClient(DeviceClient):
             labels = even_labels(spec.classes, targets, rng)
         else:
             rng = self.generator("start")
-            labels = draw_labels(self._label_pool(), targets, rng)
-        inputs = noise((*shape, *spec.shape), settings.noise, rng)
+            pool = self.run.task.counted(self.samples.labels)
+            if self.run.config.private:  # how often each is there is public, and their order is not
+                pool = pool.sort().values
+            labels = draw_labels(pool, targets, rng)
+        inputs = torch.randn((*shape, *spec.shape), generator=rng, device=device) * settings.noise
         if settings.start == "statistics":
             with torch.no_grad():
                 real = model.continuous(self.samples.inputs(slice(None)))
                 inputs += mean_inputs(real, self.samples.labels, spec.classes)[labels]
         if spec.trained:
             height = settings.label_height if settings.labels == "trained" else 1.0
-            labels = label_logits(labels, spec.classes, height)
+            labels = nn.functional.one_hot(labels, spec.classes).float() * height
         return Batches(inputs, labels, torch.tensor(settings.step_size, device=device))
-
-    def _label_pool(self) -> Tensor:
-        """Return the site's own labels, of which those of the batches are drawn."""
-        pool = self.run.task.counted(self.samples.labels)
-        if self.run.config.private:  # how often each is there is public, and their order is not
-            return pool.sort().values
-        return pool
 
     def _report_fidelity(
         self,
@@ -218,7 +216,3 @@ class FedSynthClient(DeviceClient):
 def parameters(model: Classifier) -> dict[str, torch.Tensor]:
     """Return copies of the model's parameters, by name."""
     return {name: p.detach().clone() for name, p in model.named_parameters()}
-
-
-def _within(step_size: torch.Tensor, spec: SyntheticBatchesSpec) -> torch.Tensor:
-    return step_size.float().clamp_max(spec.max_step)

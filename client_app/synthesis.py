@@ -23,6 +23,7 @@ from common.errors import FederationError
 from common.learning.compute import counted
 from common.privacy.events import Event
 from common.samples.inputs import Samples, in_unit
+from common.settings.fedssyn import FedssynSettings
 from common.settings.generation import GenerationSettings
 from common.specs.generation import schedule, unbuildable, unet
 from common.storage import tensor_file
@@ -64,28 +65,16 @@ class Synthesis:
     What is made is in the site's artifact cache by all that decides it (the images trained on, the seed, the settings,
     the code), so that another run with the same finds it.
 
-    Parameters
-    ----------
-    rho : float
-        The share of the site's images that it is trained on; in a private training the chance of each.
-    kind : str
-        What `new_generator` makes them by.
+    It is trained on a share rho of the site's images; in a private training that is the chance of each.
     """
 
-    def __init__(
-        self,
-        client: DeviceClient,
-        settings: GenerationSettings,
-        rho: float,
-        size: int,
-        kind: str,
-    ) -> None:
-        self._client, self._settings, self._size, self._kind = client, settings, size, kind
-        chosen = self._chosen(rho)
+    def __init__(self, client: DeviceClient, settings: FedssynSettings, size: int) -> None:
+        self._client, self._settings, self._size = client, settings, size
+        chosen = self._chosen(settings.rho)
         # How many a private generator is taken to be trained on is public: of the site's own number where that is told.
         config = client.run.config
         known = len(client.samples) if config.tells_counts else config.privacy.examples
-        self._examples = max(1, round(rho * known))
+        self._examples = max(1, round(settings.rho * known))
         self._labels = client.samples.labels[chosen]
         units = in_unit(client.run.info, client.samples.inputs(chosen))
         self._images = (units * 2 - 1).clamp(-1, 1)
@@ -113,7 +102,9 @@ class Synthesis:
             if self._shelf is None:
                 return self._make()
             self._shelf.mkdir(parents=True, exist_ok=True)
-            with FileLock(self._path("lock"), timeout=_finite(self._client.deadline.left)):
+            left = self._client.deadline.left
+            # a lock has -1 for no timeout
+            with FileLock(self._path("lock"), timeout=left if math.isfinite(left) else -1):
                 return self._found() or self._finish(self._make())
         except Timeout:  # another run is making the very same ones
             return None
@@ -136,7 +127,6 @@ class Synthesis:
         """Return the generator in its current state of training."""
         settings, run = self._settings, self._client.run
         generator = new_generator(
-            self._kind,
             settings,
             len(run.info.classes),
             self._images,
@@ -181,31 +171,27 @@ class Synthesis:
 
     def _train(self, training: Generator) -> None:
         """Train to the end, keeping copies; _Pause, with all kept, if the round's time is about to be over."""
-        clock, ahead = _Clock(), counted(self._steps)
+        settings, clock = self._settings, _Clock()
+        # a beta-VAE reports only its epochs
+        reports = math.ceil(len(self._images) / settings.batch) if settings.source != "vae" else 1
+        ahead = counted(settings.epochs * reports)
 
         def after_step() -> None:
             clock.tick()
             ahead()
-            self.done = training.epoch / (self._settings.epochs + 1)  # the draws are still to come
+            self.done = training.epoch / (settings.epochs + 1)  # the draws are still to come
             if self._client.deadline.left < _MARGIN + 2 * clock.longest:
                 self._write("training", training.state())
                 raise _Pause
             if clock.passed("saved", _SAVED_EVERY):
                 self._write("training", training.state())
 
-        for loss in training.run(self._settings.epochs, after_step):
+        for loss in training.run(settings.epochs, after_step):
             if clock.passed("told", _TOLD_EVERY):
                 logger.info(
                     "%s: %d of %d epochs of the generator, loss %.4f",
-                    *(self._client.site, training.epoch, self._settings.epochs, loss),
+                    *(self._client.site, training.epoch, settings.epochs, loss),
                 )
-
-    @property
-    def _steps(self) -> int:
-        """How many steps the training takes; a beta-VAE reports only its epochs."""
-        settings = self._settings
-        an_epoch = math.ceil(len(self._images) / settings.batch)
-        return settings.epochs * (an_epoch if self._kind == "diffusion" else 1)
 
     # ---- drawing --------------------------------------------------------------------------------------
 
@@ -225,16 +211,14 @@ class Synthesis:
                 continue
             if self._client.deadline.left < _MARGIN + 2 * clock.longest:
                 raise _Pause
-            drawn = {**drawn, str(index): self._block(training, labels, index)}
+            images = training.draw(labels, self._client.generator(f"synthesis-draws {index}", 0))
+            levels = ((images + 1) * (LEVELS / 2)).round().to(torch.uint8).cpu()
+            drawn = {**drawn, str(index): levels}
             clock.tick()
             self._write("draws", drawn)
         info = self._client.run.info
         values = torch.cat([drawn[str(index)] for index in range(len(blocks))])
         return Pixels(values, wanted.cpu(), tuple(info.mean), tuple(info.std))
-
-    def _block(self, training: Generator, labels: Tensor, index: int) -> Tensor:
-        images = training.draw(labels, self._client.generator(f"synthesis-draws {index}", 0))
-        return ((images + 1) * (LEVELS / 2)).round().to(torch.uint8).cpu()
 
     # ---- the artifact cache ------------------------------------------------------------------------------------
 
@@ -247,12 +231,9 @@ class Synthesis:
         self._charge(first=True)
         return Pixels(kept["images"], kept["labels"], tuple(info.mean), tuple(info.std))
 
-    def _keep(self, made: Pixels) -> None:
-        self._write("images", {"images": made.values, "labels": made.labels})
-
     def _finish(self, made: Pixels) -> Pixels:
         """Keep the images, and let go of what they were made with."""
-        self._keep(made)
+        self._write("images", {"images": made.values, "labels": made.labels})
         for kind in ("training", "draws"):
             if self._shelf is not None:
                 self._path(kind).unlink(missing_ok=True)
@@ -298,7 +279,7 @@ class Synthesis:
         about = {
             "site": self._client.site,
             "seed": run.config.seed,
-            "kind": self._kind,
+            "kind": self._settings.source,
             "settings": settings,
             "size": self._size,
             "precision": run.config.compute.precision,
@@ -336,11 +317,6 @@ class _Clock:
         return True
 
 
-def _finite(seconds: float) -> float:
-    """Return a time as a lock takes it, for which -1 is for ever."""
-    return seconds if math.isfinite(seconds) else -1
-
-
 # ---- generators ----------------------------------------------------------------------------------
 
 Generator = DiffusionTraining | VAETraining
@@ -348,8 +324,7 @@ Generator = DiffusionTraining | VAETraining
 
 
 def new_generator(
-    kind: str,
-    settings: GenerationSettings,
+    settings: FedssynSettings,
     classes: int,
     images: Tensor,
     labels: Tensor,
@@ -381,7 +356,7 @@ def new_generator(
     channels, height, width = images.shape[1:]
     shape = channels, height, width
     with unbuildable():
-        if kind == "vae":
+        if settings.source == "vae":
             model = start(shape, weights, settings.latent)
             return VAETraining(
                 *(model, images, labels, draws),

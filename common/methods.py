@@ -11,24 +11,6 @@ from common.errors import ConfigError
 from common.models.registry import KINDS
 from common.settings.base import Settings
 
-__all__ = [
-    "FOREIGN_CLIENT",
-    "METHODS",
-    "Method",
-    "is_foreign",
-    "is_import_path",
-    "load",
-    "not_taken",
-    "path_of",
-    "require_taken",
-    "resolve",
-    "section",
-    "settings_class",
-    "settings_of",
-    "those_that",
-    "user_method",
-]
-
 
 @dataclass(frozen=True)
 class Method:
@@ -199,11 +181,20 @@ METHODS: dict[str, Method] = {
             "Masking",
             "fedavg",
             server="sparse:Masking",
+            client="sparse:MaskingClient",
             **_PLAIN,
             on=("topk",),
-            parts=("strategies.sparse",),
+            parts=("strategies.sparse", "client_app.sparse"),
         ),
-        _own("topk", "TopK", "fedavg", server="sparse:TopK", **_PLAIN, on=("masking",)),
+        _own(
+            "topk",
+            "TopK",
+            "fedavg",
+            server="sparse:TopK",
+            client="sparse:TopKClient",
+            **_PLAIN,
+            on=("masking",),
+        ),
         _own("lowrank", "LowRank", "fedavg", **_PLAIN, averages=True, keeps=()),
         _own(
             "ridge",

@@ -65,7 +65,6 @@ def study(size: int, steps: tuple[int, ...], count: int, seed: int) -> list[Row]
     settings = load({"method": "fedssyn"}).settings
     assert isinstance(settings, FedssynSettings)
     model = new_generator(
-        "diffusion",
         settings,
         10,
         held * 2 - 1,

@@ -7,16 +7,17 @@ optimisation of the latents can put back.
 
 from __future__ import annotations
 
+import base64
+import json
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor, nn
 
 from synth.beta_vae import kl_to_prior, sampled
 from synth.descent import Adam
-from synth.generators import style
-from synth.generators.style import Dense, Form, StyleNetwork, activated, begin
+from synth.generators.style import Dense, Form, StyleNetwork, activated
 
 _UNITS = 256
 
@@ -114,7 +115,7 @@ def train_prior(
             f"images of shape {tuple(images.shape)} with {len(labels)} labels cannot train a generator of {form.shape}"
         )
     plan, device = plan or Plan(), images.device
-    decoder, encoder = style.start(form, generator), Encoder(form).to(device)
+    decoder, encoder = start(form, generator), Encoder(form).to(device)
     begin(encoder, generator)
     adam = Adam([*decoder.parameters(), *encoder.parameters()], plan.lr, fused=True)
     loss = torch.zeros((), device=device)
@@ -134,3 +135,43 @@ def train_prior(
             "the generator's training left the finite numbers: lower its learning rate"
         )
     return decoder.requires_grad_(False)
+
+
+def start(form: Form, generator: torch.Generator) -> StyleNetwork:
+    """Return a network on the generator's device with initial weights from it alone."""
+    with torch.device(generator.device):
+        network = StyleNetwork(form)
+    begin(network, generator)
+    return network
+
+
+@torch.no_grad()
+def begin(network: nn.Module, generator: torch.Generator) -> None:
+    """Give a network of such layers its initial weights: biases are 0, all else is drawn from N(0, 1)."""
+    for parameter in network.parameters():
+        if parameter.ndim == 1:
+            parameter.zero_()
+        else:
+            parameter.normal_(generator=generator)
+
+
+def encoded(network: StyleNetwork, about: str) -> bytes:
+    """Return a network as JSON: its form, and its weights in float16, little-endian, one after another, in base64.
+
+    Parameters
+    ----------
+    about : str
+        Where the weights come from, for a reader of the file.
+
+    Raises
+    ------
+    ValueError
+        A weight is not finite in float16.
+    """
+    flat = torch.cat([tensor.flatten() for tensor in network.state_dict().values()])
+    half = flat.to("cpu", torch.float16)
+    if not bool(half.isfinite().all()):
+        raise ValueError("a generator with a weight that is not finite in float16 cannot be kept")
+    weights = base64.b64encode(bytes(half.view(torch.uint8).tolist())).decode()
+    record = {"about": about, "form": asdict(network.form), "weights": weights}
+    return (json.dumps(record, indent=1) + "\n").encode()

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from style_training import Plan, train_prior
+from style_training import Plan, encoded, train_prior
 from torch import Tensor
 
 from common.data.loading import load
@@ -31,7 +31,7 @@ from common.models import Classifier, build
 from common.samples.dataset import Split
 from common.storage.files import write_atomically
 from synth.descent import Adam
-from synth.generators.style import Form, StyleNetwork, encoded
+from synth.generators.style import Form, StyleNetwork
 
 DIGITS = "digits"
 SIDE, CLASSES, LEVELS = 8, 10, 16

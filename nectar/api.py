@@ -175,7 +175,7 @@ def compare(
     axes = tuple(f"{k}={','.join(_text(k, v) for v in each)}" for k, each in (grid or {}).items())
     options = CompareOptions(words, tune=searches, grid=axes, **given)
     request = parse(replace(options, typed=options.line))
-    comparison = Comparison(request, _say if progress else _say_nothing)
+    comparison = Comparison(request, _say if progress else lambda sentence: None)
     return _carried_out(comparison.carry_out)
 
 
@@ -191,10 +191,6 @@ def _carried_out(carry_out: Callable[[], T]) -> T:
 def _say(sentence: str) -> None:
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     print(sentence.encode(encoding, "backslashreplace").decode(encoding), flush=True)
-
-
-def _say_nothing(sentence: str) -> None:
-    pass
 
 
 def _words(settings: Mapping[str, Any]) -> list[str]:

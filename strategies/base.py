@@ -17,10 +17,11 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
+from common.code.imports import load
 from common.draws.seeding import generator
 from common.errors import ConfigError
 from common.learning.run import Run
-from common.methods import load, resolve
+from common.methods import resolve
 from common.sites import Site
 from common.wire.form import Payload, Spec
 from common.wire.weights import Weights

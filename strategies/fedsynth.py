@@ -15,7 +15,7 @@ from common.settings.fedsynth import FedSynthSettings
 from common.sites import Site
 from common.specs.fedsynth import SyntheticBatches, as_batches, spec_of, step_loss
 from common.wire.images import SyntheticImages
-from common.wire.weights import CODECS, Weights
+from common.wire.weights import Weights
 from strategies.averaging import share_of
 from strategies.base import Instruction, Strategy
 from strategies.exchange.replies import Upload
@@ -100,7 +100,7 @@ class FedSynth(Strategy):
 
         Read once a round, not once a site.
         """
-        if CODECS[weights.codec].dtype is None:
+        if weights.codec == "float32":
             return weights
         if self._read is None or self._read[0] is not weights:
             self._read = weights, self.run.spec.decode(weights.encode())

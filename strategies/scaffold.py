@@ -108,7 +108,7 @@ class Scaffold(FedAvg):
                 walked += float(torch.dot(there, there))
                 gap = moved.add_(c).sub_(there)
                 missed += float(torch.dot(gap, gap))
-        rounded = CODECS[weights.codec].rounding * (1 + math.sqrt(size) / path)
+        rounded = CODECS[weights.codec] * (1 + math.sqrt(size) / path)
         allowed = _MISSED * math.sqrt(walked) + rounded + self._coarseness(start, ended) / path
         if math.sqrt(missed) > allowed:
             raise PayloadError(

@@ -10,7 +10,6 @@ import torch
 from common.learning.run import Run
 from common.sites import site_order
 from common.specs.fedssyn import Images, images_of, values_of
-from synth.diffusion_training import equal_shares
 
 _IMAGES, _LABELS, _CUTS, _OWNERS = "images", "labels", "cuts", "owners"
 
@@ -62,9 +61,9 @@ class ShuffledPool:
         if not self.sent:
             raise ValueError("no site has sent images")
         union = self.union
-        shares = equal_shares(len(union.labels), parts, generator)
-        self._mixed = self._at(union, torch.cat(shares))
-        self._cuts = [len(share) for share in shares]
+        order = torch.randperm(len(union.labels), generator=generator)
+        self._mixed = self._at(union, order)
+        self._cuts = [len(share) for share in torch.tensor_split(order, parts)]
         self._owners = {name: i for i, name in enumerate(sites)}
         self.sent = {}
 

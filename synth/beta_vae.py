@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from synth.descent import Adam, load_state, state_of
-from synth.ensemble_distillation import allocate, fill_uniform
+from synth.ensemble_distillation import fill
 from synth.latent_sharing import mean_codes
 
 LATENT, BETA, LEARNING_RATE, BATCH = 10, 4.0, 5e-4, 256
@@ -87,18 +87,11 @@ def _pairs(layers: Iterable[nn.Module]) -> list[nn.Module]:
     return [module for layer in layers for module in (layer, nn.ReLU())]
 
 
-@torch.no_grad()
 def start(shape: tuple[int, int, int], generator: torch.Generator, latent: int = LATENT) -> BetaVAE:
-    """Return a beta-VAE on the generator's device with initial weights from it: uniform in +-1/sqrt(fan in).
-
-    Fan in is as torch counts it: of a transposed convolution, by its output channels.
-    """
+    """Return a beta-VAE on the generator's device with torch's usual initial weights from it."""
     with torch.device("meta"):  # torch's own start would draw from the process-wide generator
         model = BetaVAE(shape, latent)
-    allocate(model, generator.device)
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d | nn.ConvTranspose2d | nn.Linear):
-            fill_uniform(module, generator)
+    fill(model, generator)
     return model
 
 

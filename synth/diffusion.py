@@ -62,14 +62,7 @@ class Schedule:
         """Return Nichol and Dhariwal's schedule (2021, Eq. 17), which spares small images their last steps.
 
         alpha_bar_t = f(t) / f(0) with f(t) = cos^2(pi/2 (t/T + s) / (1 + s)), s = 0.008, and no beta_t above 0.999.
-
-        Raises
-        ------
-        ValueError
-            There is no step.
         """
-        if steps < 1:
-            raise ValueError(f"a schedule needs at least 1 step, not {steps}")
         t = torch.arange(steps + 1, dtype=torch.float64) / steps
         f = torch.cos(math.pi / 2 * (t + _COSINE_OFFSET) / (1 + _COSINE_OFFSET)).square()
         return cls._of((1 - f[1:] / f[:-1]).clamp(max=_LARGEST_BETA))
@@ -208,20 +201,8 @@ def sample(
     -------
     Tensor
         Images, [n, C, H, W] of type ``dtype``; within [-1, 1] if ``clip``.
-
-    Raises
-    ------
-    ValueError
-        An unknown sampler, or an impossible number of steps or size of a chunk.
     """
-    if sampler not in SAMPLERS:
-        raise ValueError(f"unknown sampler {sampler!r}: choose one of {', '.join(SAMPLERS)}")
     steps = min(SAMPLERS[sampler], schedule.steps) if steps is None else steps
-    if not 1 <= steps <= schedule.steps or batch < 1:
-        raise ValueError(
-            f"{steps} steps in batches of {batch}: there are 1 to {schedule.steps} steps, "
-            "and a batch holds at least 1 image"
-        )
     path = _path(schedule, steps, power=1 if sampler == "ancestral" else 2)
     denoised = _Denoised(model, labels, batch, clip)
     draw = partial(
@@ -238,8 +219,10 @@ def sample(
         x0 = denoised(x, now)
         eps = (x - now.signal * x0) / now.noise
         if sampler == "ancestral" and after.noise:
-            x = _ancestral_mean(now, after, x0, eps)
-            x.add_(draw(), alpha=_posterior_deviation(now, after))
+            # q(x_s | x_t, x_0) of Ho et al. 2020, Eq. 7, over a step of any length, its mean written with eps
+            deviation = after.noise / now.noise * math.sqrt(1 - (now.signal / after.signal) ** 2)
+            x = after.signal * x0 + math.sqrt(after.noise**2 - deviation**2) * eps
+            x.add_(draw(), alpha=deviation)
         else:
             x = after.signal * x0 + after.noise * eps
     return x
@@ -306,18 +289,6 @@ class _Denoised:
             eps = torch.cat(chunks).to(x.dtype)
         x0 = (x - now.noise * eps) / now.signal
         return x0.clamp_(-1, 1) if self.clip else x0
-
-
-def _posterior_deviation(now: _Time, after: _Time) -> float:
-    """Return the standard deviation of q(x_s | x_t, x_0) (Ho et al. 2020, Eq. 7, over a step of any length)."""
-    beta = 1 - (now.signal / after.signal) ** 2
-    return after.noise / now.noise * math.sqrt(beta)
-
-
-def _ancestral_mean(now: _Time, after: _Time, x0: Tensor, eps: Tensor) -> Tensor:
-    """Return the mean of q(x_s | x_t, x_0), written with eps: what is left of the noise besides the fresh one."""
-    kept = math.sqrt(after.noise**2 - _posterior_deviation(now, after) ** 2)
-    return after.signal * x0 + kept * eps
 
 
 def _second_order(denoised: _Denoised, path: list[tuple[_Time, _Time]], x: Tensor) -> Tensor:

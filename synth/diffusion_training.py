@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,6 +17,9 @@ from synth.private_release import Gaussian, clipped_sum, noisy_mean
 from synth.row_draws import RowDraws, integers
 from synth.unet import UNet
 
+CLIP = 1.0
+"""The largest norm of a step's gradient."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -25,52 +29,33 @@ class Plan:
     ----------
     batch : int
         Images of a step; the last of an epoch may have fewer.
-    warmup : int
-        Steps over which the rate rises linearly to ``lr``.
-    clip : float
-        The largest norm of a step's gradient.
     decay : float
-        That of the weights' moving average.
-    flip : bool
-        Whether each image is mirrored left to right with probability 1/2.
+        That of the weights' moving average, from 0, which follows the weights, to less than 1.
     precision : torch.dtype
         torch.float32, or torch.bfloat16 for the forward pass and its gradients under autocast; the weights,
         the optimizer and the average stay in float32. It is the faster one where the machine multiplies
         matrices in bfloat16, such as a CPU with AMX; float32 is the safe one everywhere.
-    channels_last : bool
-        Whether the network's weights, and so its activations, have their channels side by side in
-        memory: the same numbers except for rounding, and on a CPU faster.
     sampler, sampling_steps : str, int
         How images are drawn, as `synth.diffusion.sample` takes them.
     """
 
     batch: int = 256
     lr: float = 1e-4
-    warmup: int = 0
-    clip: float = 1.0
     decay: float = 0.9995
-    flip: bool = False
     precision: torch.dtype = torch.float32
-    channels_last: bool = True
     sampler: str = "ancestral"
     sampling_steps: int | None = None
 
-    def __post_init__(self) -> None:
-        """Refuse what cannot be trained by."""
-        if self.precision not in (torch.float32, torch.bfloat16):
-            raise ValueError(f"training is in float32 or bfloat16, not {self.precision}")
-        if self.batch < 1 or self.warmup < 0 or not self.lr > 0 or not self.clip > 0:
-            raise ValueError(
-                f"training needs a batch, a rate and a clipping norm above 0 and no negative warm-up, "
-                f"not {self.batch}, {self.lr}, {self.clip} and {self.warmup}"
-            )
-
 
 class DiffusionTraining:
-    """A U-Net, its optimizer, the average of its weights and how far it has come.
+    """A U-Net, its optimizer, the average of its weights, which generates better images, and how far it has come.
+
+    The average is exponential, a <- d_k a + (1 - d_k) w at the k-th step, and its decay warms up,
+    d_k = min(decay, k / (k + 9)) from k = 1: with 0.9995 alone the initial weights would make up a fifth of it after
+    3,000 steps. So it reaches back over about a tenth of the training, until that is 18,000 steps long.
 
     An epoch's every draw comes from the generator that ``generators`` gives for its number: first the
-    images' order and one seed a step, from which that step's flips, time steps, noise and dropout come. So
+    images' order and one seed a step, from which that step's time steps, noise and dropout come. So
     no generator's state need be kept to go on from the middle of an epoch. A private training draws by
     ``private`` alone.
 
@@ -106,16 +91,15 @@ class DiffusionTraining:
     ) -> None:
         if (not len(images) and private is None) or len(images) != len(labels):
             raise ValueError(f"{len(images)} images do not go with {len(labels)} labels")
-        if (
-            plan.channels_last and private is None
-        ):  # gradients of single examples have torch's memory layout
+        if private is None:  # gradients of single examples have torch's memory layout
+            # The same numbers except for rounding, and on a CPU faster.
             model.to(memory_format=torch.channels_last)
-        self.model, self.average = model, MovingAverage(model, plan.decay)
-        self.epoch, self.step = 0, 0
+        self.model, self.epoch, self.step = model, 0, 0
         self._schedule = schedule.to(images.device)
         self._images, self._labels = images, labels
         self._generators, self._plan, self._private = generators, plan, private
         self._parameters = dict(model.named_parameters())
+        self.average = {name: p.detach().clone() for name, p in self._parameters.items()}
         self._optimizer = Adam(self._parameters.values(), plan.lr, fused=True)
         self._loss = torch.zeros((), dtype=torch.float64, device=images.device)
 
@@ -158,17 +142,13 @@ class DiffusionTraining:
 
     def draw(self, labels: Tensor, generator: torch.Generator) -> Tensor:
         """Return an image of each of ``labels`` by the average, float [n, C, H, W] in [-1, 1]."""
-        model, (channels, height, width) = self.model.eval(), self._images.shape[1:]
-        trained = {name: p.detach().clone() for name, p in self._parameters.items()}
-        self.average.copy_to(model)
-        try:
-            return sample(
-                *(model, self._schedule, labels, (channels, height, width), generator),
-                sampler=self._plan.sampler,
-                steps=self._plan.sampling_steps,
-            )
-        finally:
-            model.load_state_dict(trained, strict=False)
+        model, (channels, height, width) = deepcopy(self.model).eval(), self._images.shape[1:]
+        model.load_state_dict(self.average)
+        return sample(
+            *(model, self._schedule, labels, (channels, height, width), generator),
+            sampler=self._plan.sampler,
+            steps=self._plan.sampling_steps,
+        )
 
     def state(self) -> dict[str, Tensor]:
         """Return a copy of all that is needed to resume: tensors by name."""
@@ -176,7 +156,7 @@ class DiffusionTraining:
         moments = [f"optimizer.{kind}.{n}" for kind in ("mean", "square", "steps") for n in names]
         return {
             **{f"model.{n}": p.detach().clone() for n, p in self._parameters.items()},
-            **{f"average.{n}": value for n, value in self.average.state().items()},
+            **{f"average.{n}": value.clone() for n, value in self.average.items()},
             **dict(zip(moments, self._optimizer.state(), strict=True)),
             "position": torch.tensor([self.epoch, self.step]),
             "loss": self._loss.clone(),
@@ -195,10 +175,7 @@ class DiffusionTraining:
         """
         for name, parameter in self._parameters.items():
             parameter.copy_(state[f"model.{name}"])
-        begins = "average."
-        self.average.load(
-            {n.removeprefix(begins): v for n, v in state.items() if n.startswith(begins)}
-        )
+            self.average[name].copy_(state[f"average.{name}"])
         kinds = ("mean", "square", "steps")
         self._optimizer.load(
             [state[f"optimizer.{kind}.{n}"] for kind in kinds for n in self._parameters]
@@ -235,17 +212,13 @@ class DiffusionTraining:
 
     def _take_step(self, batch: Tensor, draw: torch.Generator) -> None:
         """Descend along the gradient of a batch, given by its indices, and move the average."""
-        plan, images = self._plan, self._images[batch]
-        if plan.flip:
-            device = images.device
-            images = flipped(images, torch.rand(len(images), generator=draw, device=device))
-        model = partial(self.model, generator=draw)
-        mixed = plan.precision == torch.bfloat16
+        images, model = self._images[batch], partial(self.model, generator=draw)
+        mixed = self._plan.precision == torch.bfloat16
         with torch.autocast(images.device.type, torch.bfloat16, enabled=mixed):
             loss = denoising_loss(model, self._schedule, images, self._labels[batch], draw)
         self._optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(self._parameters.values(), plan.clip)
+        torch.nn.utils.clip_grad_norm_(self._parameters.values(), CLIP)
         self._descend()
         self._loss += loss.detach() * len(batch)
 
@@ -254,17 +227,14 @@ class DiffusionTraining:
         n, step = private.examples, self._taken
         expected = min(self._plan.batch, n)
         batch = private.sample(step, expected / n)
-        images, rows = self._images[batch], private.rows(step, batch)
-        if self._plan.flip:
-            images = flipped(images, rows.uniform())
         slopes = private.slopes(
             self.model,
             self._schedule,
-            images,
+            self._images[batch],
             self._labels[batch],
             step=step,
             expected=expected,
-            rows=rows,
+            rows=private.rows(step, batch),
             precision=self._plan.precision,
         )
         for name, parameter in self._parameters.items():
@@ -277,70 +247,12 @@ class DiffusionTraining:
         return self._before(self.epoch) + self.step
 
     def _descend(self) -> None:
-        plan = self._plan
-        self._optimizer.lr = plan.lr * min(1, (self._taken + 1) / (plan.warmup + 1))
+        k = self._taken + 1
         self._optimizer.step()
-        self.average.update(self.model)
-
-
-def flipped(images: Tensor, drawn: Tensor) -> Tensor:
-    """Return the images [n, C, H, W], those mirrored left to right whose number in ``drawn`` [n] is below 1/2."""
-    return torch.where((drawn < 0.5)[:, None, None, None], images.flip(3), images)
-
-
-# ---- moving average ------------------------------------------------------------------------------
-# The exponential moving average of a model's weights, which generates better images than the weights do.
-
-
-class MovingAverage:
-    """A moving average of a model's parameters: a <- d_k a + (1 - d_k) w at the k-th update.
-
-    The decay warms up, d_k = min(decay, k / (k + 9)) from k = 1: with 0.9995 alone the initial weights
-    would make up a fifth of the average after 3,000 updates. So it reaches back over about a tenth of the
-    training, until that is 18,000 updates long.
-
-    Parameters
-    ----------
-    model : nn.Module
-        The average starts at its parameters.
-    decay : float
-        From 0, which follows the weights, to less than 1.
-
-    Raises
-    ------
-    ValueError
-        A decay outside of that.
-    """
-
-    def __init__(self, model: nn.Module, decay: float = 0.9995) -> None:
-        if not 0 <= decay < 1:
-            raise ValueError(f"an average's decay goes from 0 to less than 1, not {decay}")
-        self._names = [name for name, _ in model.named_parameters()]
-        self._values = [p.detach().clone() for p in model.parameters()]
-        self._decay, self._updates = decay, 0
-
-    @torch.no_grad()
-    def update(self, model: nn.Module) -> None:
-        """Move the average towards the model's parameters."""
-        self._updates += 1
-        decay = min(self._decay, self._updates / (self._updates + 9))
-        torch._foreach_lerp_(self._values, list(model.parameters()), 1 - decay)
-
-    @torch.no_grad()
-    def copy_to(self, model: nn.Module) -> None:
-        """Give a model of the same kind the averaged parameters."""
-        torch._foreach_copy_(list(model.parameters()), self._values)
-
-    def state(self) -> dict[str, Tensor]:
-        """Return a copy of the averaged parameters by name, and of the number of updates, int64 []."""
-        values = {n: v.clone() for n, v in zip(self._names, self._values, strict=True)}
-        return {**values, "updates": torch.tensor(self._updates)}
-
-    @torch.no_grad()
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Resume from a `state`; KeyError if it is another model's."""
-        torch._foreach_copy_(self._values, [state[name] for name in self._names])
-        self._updates = int(state["updates"])
+        weights: list[Tensor] = list(self._parameters.values())
+        decay = min(self._plan.decay, k / (k + 9))
+        with torch.no_grad():
+            torch._foreach_lerp_(list(self.average.values()), weights, 1 - decay)
 
 
 # ---- private diffusion ---------------------------------------------------------------------------
@@ -420,19 +332,3 @@ class PrivateDescent:
 def steps_of(epochs: int, examples: int, batch: int) -> int:
     """Return in how many steps as many examples are drawn, in the mean, as ``epochs`` passes have: ceil(epochs / q)."""
     return math.ceil(epochs * examples / min(batch, examples))
-
-
-# ---- shuffling -----------------------------------------------------------------------------------
-# Fedssyn's redistribution: all sites' images mixed, and cut into equal shares (Chen et al., 2023, section 2.2).
-
-
-def equal_shares(count: int, parts: int, generator: torch.Generator) -> list[Tensor]:
-    """Return the positions 0 to ``count`` - 1 in a random order, cut into ``parts`` whose sizes differ by one at most.
-
-    Returns
-    -------
-    list of Tensor
-        Int64, the positions of each share.
-    """
-    order = torch.randperm(count, generator=generator)
-    return list(torch.tensor_split(order, parts))

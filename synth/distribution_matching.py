@@ -93,12 +93,12 @@ def distil(
     Raises
     ------
     ValueError
-        Inconsistent tensors, an unknown augmentation, or a class without real images.
+        Inconsistent tensors, or a class without real images.
     FloatingPointError
         The images left the finite numbers; the message says from which
         iteration on.
     """
-    _check(labels, start, start_labels, real_batch, generator)
+    _check(labels, start, start_labels)
     matcher = _Matcher(model, inputs, labels, start_labels, matching, real_batch, extra)
     by_class = start_labels.argsort(stable=True)
     images = start[by_class].detach().clone().requires_grad_()
@@ -251,46 +251,29 @@ class _Matcher:
         def real_piece(piece: slice) -> Tensor:
             return transformed(self.inputs(batch[piece]), draw)
 
+        # Where samples couple, a class at a time; else the real batch by size, the synthetic one at once.
+        coupled, model = self.model.couples_samples, self.model
         with torch.no_grad():
-            pieces = _pieces(self.model, self.real, images)
-            target = _class_means(
-                self.model, real_piece, pieces, self.real, how.real_precision, logits=how.logits
+            pieces = self.real.slices if coupled else batch_slices(len(batch), images)
+            target = class_means(
+                model, real_piece, pieces, self.real, how.real_precision, logits=how.logits
             )
         shown = transformed(images, draw)
+        cut = self.syn.slices if coupled else (slice(None),)
         if self.extra is None:
-            means = _synthetic_means(self.model, shown, self.syn, logits=how.logits)
-            return _distance(target, means)
+            means = class_means(
+                model, shown.__getitem__, cut, self.syn, torch.float32, logits=how.logits
+            )
+            return (target - means).square().sum()
         averages = self.syn.averages
-        h, z = self._rows(shown)
+        h = torch.cat([model.embed(shown[piece]) for piece in cut])
+        z = model.classify(h)
         means = averages @ (torch.cat((h, z), 1) if how.logits else h)
         seen = Shown(shown, h, z, self.syn.labels, averages, generator)
-        return _distance(target, means) + self.extra(seen)
-
-    def _rows(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the synthetic images' embeddings and logits, a class at a time where samples couple."""
-        cut = self.syn.slices if self.model.couples_samples else (slice(None),)
-        h = torch.cat([self.model.embed(images[piece]) for piece in cut])
-        return h, self.model.classify(h)
+        return (target - means).square().sum() + self.extra(seen)
 
 
-def _pieces(model: Embedder, batches: ClassBatches, images: Tensor) -> Sequence[slice]:
-    """Return how a real batch is cut: by class where samples couple, else by size."""
-    if model.couples_samples:
-        return batches.slices
-    return batch_slices(batches.slices[-1].stop, images)
-
-
-def _synthetic_means(
-    model: Embedder, images: Tensor, batches: ClassBatches, *, logits: bool = True
-) -> Tensor:
-    """Return the class means, recorded: from one pass, or one a class where samples couple."""
-    pieces = batches.slices if model.couples_samples else (slice(None),)
-    return _class_means(
-        model, lambda piece: images[piece], pieces, batches, torch.float32, logits=logits
-    )
-
-
-def _class_means(
+def class_means(
     model: Embedder,
     images: Callable[[slice], Tensor],
     pieces: Iterable[slice],
@@ -309,32 +292,18 @@ def _class_means(
     return means
 
 
-def _distance(real: Tensor, syn: Tensor) -> Tensor:
-    """Return the sum of squares: over classes, embedding and logits at once."""
-    return (real - syn).square().sum()
-
-
-def _check(
-    labels: Tensor, start: Tensor, start_labels: Tensor, real_batch: int, generator: torch.Generator
-) -> None:
+def _check(labels: Tensor, start: Tensor, start_labels: Tensor) -> None:
     """Refuse tensors that do not belong together."""
     if len(start) != len(start_labels) or start.ndim != 4:
         raise ValueError(
             f"start images of shape {tuple(start.shape)} do not go with {len(start_labels)} "
             "labels: give [m, C, H, W] images and m labels"
         )
-    if real_batch < 1:
-        raise ValueError(f"the real batch must hold at least 1 image a class, not {real_batch}")
     lacking = torch.unique(start_labels[~torch.isin(start_labels, labels)])
     if len(lacking):
         raise ValueError(
             f"start images of classes {lacking.tolist()} have no real images to match: "
             "leave those classes out"
-        )
-    if generator.device.type != start.device.type:
-        raise ValueError(
-            f"the generator lives on {generator.device}, the images on {start.device}: "
-            "make it with torch.Generator(device=...) for the images' device"
         )
 
 
@@ -359,8 +328,6 @@ def features(
 
     With ``precision`` bfloat16 the pass runs under autocast; with float32, in the model's own type.
     """
-    if precision not in (torch.float32, torch.bfloat16):
-        raise ValueError(f"features are computed in float32 or bfloat16, not {precision}")
     mixed = precision == torch.bfloat16
     n = len(images)
     if n == 1 and model.couples_samples:

@@ -64,16 +64,6 @@ class Plan:
     momentum: float = 0.9
     temperature: float = 20.0
 
-    def __post_init__(self) -> None:
-        """Refuse what cannot be distilled by."""
-        if min(self.steps, self.batch, self.student_batch) < 1 or self.padding < 0:
-            raise ValueError(
-                f"DENSE needs steps and batches of at least 1 and no negative padding, not {self.steps}, {self.batch}, "
-                f"{self.student_batch} and {self.padding}"
-            )
-        if not self.temperature > 0:
-            raise ValueError(f"a temperature is above 0, not {self.temperature}")
-
 
 def kl_to_ensemble(student: Tensor, ensemble: Tensor, temperature: float = 1.0) -> Tensor:
     """Return T^2 KL(softmax(ensemble / T) || softmax(student / T)) of each example, float [n].
@@ -470,13 +460,19 @@ def allocate(model: nn.Module, device: torch.device) -> None:
 
 
 @torch.no_grad()
-def fill_uniform(
-    layer: nn.Linear | nn.Conv2d | nn.ConvTranspose2d, generator: torch.Generator
-) -> None:
-    """Draw weights and biases uniform in +-1/sqrt(fan in), which is torch's usual start.
+def fill(model: nn.Module, generator: torch.Generator) -> None:
+    """Give a network on "meta" memory on the generator's device, and torch's usual initial weights from it.
 
+    Convolutions and linear layers are uniform in +-1/sqrt(fan in), embeddings standard normal; norms change nothing.
     Fan in is as torch counts it: of a transposed convolution, by its output channels.
     """
-    bound = 1 / math.sqrt(layer.weight[0].numel())
-    for parameter in layer.parameters():
-        parameter.uniform_(-bound, bound, generator=generator)
+    allocate(model, generator.device)
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):
+            bound = 1 / math.sqrt(module.weight[0].numel())
+            for parameter in module.parameters():
+                parameter.uniform_(-bound, bound, generator=generator)
+        elif isinstance(module, nn.Embedding):
+            module.weight.normal_(generator=generator)
+        elif isinstance(module, nn.BatchNorm1d | nn.GroupNorm):
+            module.reset_parameters()

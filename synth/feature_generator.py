@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from synth.descent import Adam, load_state, state_of
-from synth.ensemble_distillation import allocate, fill_uniform
+from synth.ensemble_distillation import fill
 
 HIDDEN, NOISE = 256, 32
 LEARNING_RATE, WEIGHT_DECAY, DECAY, STEPS, BATCH, ETA = 3e-4, 1e-2, 0.98, 50, 128, 1.0
@@ -62,19 +62,13 @@ class FeatureGenerator(nn.Module):
         return torch.rand(count, self.noise, generator=generator, device=generator.device)
 
 
-@torch.no_grad()
 def start(
     generator: torch.Generator, classes: int, latent: int, hidden: int = HIDDEN, noise: int = NOISE
 ) -> FeatureGenerator:
     """Return G on the generator's device with torch's usual initial weights, drawn from it."""
     with torch.device("meta"):
         model = FeatureGenerator(classes, latent, hidden, noise)
-    allocate(model, generator.device)
-    for layer in model.layers:
-        if isinstance(layer, nn.Linear):
-            fill_uniform(layer, generator)
-        elif isinstance(layer, nn.BatchNorm1d):
-            layer.reset_parameters()
+    fill(model, generator)
     return model
 
 

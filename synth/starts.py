@@ -168,16 +168,6 @@ def even_labels(classes: int, shape: tuple[int, ...], generator: torch.Generator
     return first[order % classes].view(shape)
 
 
-def label_logits(labels: Tensor, classes: int, height: float) -> Tensor:
-    """Return logits float32 [..., classes] whose softmax leans to ``labels`` [...]: ``height`` there, 0 elsewhere."""
-    return torch.nn.functional.one_hot(labels, classes).float() * height
-
-
-def noise(shape: tuple[int, ...], deviation: float, generator: torch.Generator) -> Tensor:
-    """Return Gaussian noise float32 of ``shape`` and this standard deviation, on the generator's device."""
-    return torch.randn(shape, generator=generator, device=generator.device) * deviation
-
-
 def mean_inputs(inputs: Tensor, targets: Tensor, classes: int) -> Tensor:
     """Return the mean input of every class, [classes, ...]; zero for a class without one.
 
@@ -306,12 +296,10 @@ class ClassBatches:
         Raises
         ------
         ValueError
-            There are no labels, or ``size`` is negative.
+            There are no labels.
         """
         if labels.ndim != 1 or labels.numel() == 0:
             raise ValueError(f"labels must be a list of at least one, not {tuple(labels.shape)}")
-        if size < 0:
-            raise ValueError(f"a batch cannot hold {size} samples a class: give 0 (all) or more")
         classes, rank, counts = torch.unique(labels, return_inverse=True, return_counts=True)
         by_class = rank.argsort(stable=True)
         picks, slices, first, place = [], [], 0, 0

@@ -186,11 +186,6 @@ def distance(w: Parameters, end: Parameters) -> Objective:
     return objective
 
 
-def both(one: Objective, other: Objective) -> Objective:
-    """Return the sum of two objectives."""
-    return lambda w_syn: one(w_syn) + other(w_syn)
-
-
 def along(gradient: Callable[[Parameters], Mapping[str, Tensor]]) -> Objective:
     """Return an objective that is known by its gradient alone: <g, w_syn>, with g = ``gradient(w_syn)`` held fixed.
 

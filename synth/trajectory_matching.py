@@ -393,7 +393,7 @@ def distil(
     Raises
     ------
     ValueError
-        The student's training is impossible (`InnerTraining.steps`), or not every latent has a learning rate.
+        Not every latent has a learning rate.
     FloatingPointError
         Latents or eta left the finite numbers.
     """
@@ -457,12 +457,7 @@ class InnerTraining:
     transforms: Sequence[str] = ()
 
     def steps(self, n: int, generator: torch.Generator) -> list[InnerStep]:
-        """Return the steps on ``n`` images, first to last; ValueError without epoch or image, or of a batch below 0."""
-        if self.epochs < 1 or n < 1 or self.batch < 0:
-            raise ValueError(
-                f"{self.epochs} epochs on {n} images in batches of {self.batch} train no student: "
-                "give at least 1 epoch, 1 image and a batch of 0 (all) or more"
-            )
+        """Return the steps on ``n`` images, first to last."""
         batches: list[Tensor | None] = [None] * self.epochs
         if 0 < self.batch < n:
             orders = (

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from synth.ensemble_distillation import allocate, fill_uniform
+from synth.ensemble_distillation import fill
 
 _LONGEST_PERIOD = 10_000
 
@@ -67,7 +67,7 @@ class UNet(nn.Module):
         dropout: float = 0.1,
     ) -> None:
         super().__init__()
-        _check(shape, classes, width, multipliers, blocks, attention, dropout)
+        _check(shape, width, multipliers, blocks, attention)
         self.width = width
         conditions = 4 * width
         with torch.device("meta"):
@@ -85,7 +85,17 @@ class UNet(nn.Module):
             self.norm = norm(wide)
             self.last = nn.Conv2d(wide, shape[0], 3, padding=1)
         if generator is not None:
-            _fill(self, generator)
+            fill(self, generator)
+            self._silence_branches()
+
+    @torch.no_grad()
+    def _silence_branches(self) -> None:
+        """Make the last layer of every residual branch, and of the network, 0: it starts by predicting 0."""
+        for module in self.modules():
+            for name in ("conv2", "project", "last"):
+                if isinstance(last := getattr(module, name, None), nn.Conv2d | nn.Linear):
+                    for parameter in last.parameters():
+                        parameter.zero_()
 
     def forward(
         self, x: Tensor, t: Tensor, y: Tensor, generator: torch.Generator | None = None
@@ -176,40 +186,14 @@ def sinusoids(t: Tensor, size: int) -> Tensor:
     return torch.cat((angles.cos(), angles.sin()), 1)
 
 
-@torch.no_grad()
-def _fill(model: UNet, generator: torch.Generator) -> None:
-    """Give the network memory on the generator's device and torch's usual initial weights from it.
-
-    Convolutions and linear layers are uniform in +-1/sqrt(fan in), embeddings standard normal. The last
-    layer of every residual branch and of the network is 0, so it starts by predicting 0.
-    """
-    allocate(model, generator.device)
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d | nn.Linear):
-            fill_uniform(module, generator)
-        elif isinstance(module, nn.Embedding):
-            module.weight.normal_(generator=generator)
-        elif isinstance(module, nn.GroupNorm):
-            module.reset_parameters()
-    for module in model.modules():
-        for name in ("conv2", "project", "last"):
-            if isinstance(last := getattr(module, name, None), nn.Conv2d | nn.Linear):
-                for parameter in last.parameters():
-                    parameter.zero_()
-
-
 def _check(
     shape: tuple[int, int, int],
-    classes: int,
     width: int,
     multipliers: tuple[int, ...],
     blocks: int,
     attention: tuple[int, ...],
-    dropout: float,
 ) -> None:
     """Refuse sizes of which no network can be built, saying which can."""
-    if min(shape) < 1 or classes < 1:
-        raise ValueError(f"a U-Net needs pixels and a class, not shape {shape} and {classes}")
     if width < 2 or width % 2 or blocks < 1 or not multipliers or min(multipliers) < 1:
         raise ValueError(
             f"a U-Net needs an even width of at least 2, blocks and multipliers of at least 1, "
@@ -226,8 +210,6 @@ def _check(
     odd = [c for c in (width * m for m in multipliers) if c > HEAD and c % (c // HEAD)]
     if odd:
         raise ValueError(f"{odd[0]} channels cannot be cut into {odd[0] // HEAD} equal heads")
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dropout is a share from 0 to less than 1, not {dropout}")
 
 
 # ---- unet blocks ---------------------------------------------------------------------------------

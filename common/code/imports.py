@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import importlib
 import inspect
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, get_type_hints
 
 from common.errors import ConfigError, near
@@ -25,18 +22,6 @@ def append_to_path(folder: str) -> None:
     """Append ``folder`` to Python's search path, so that nothing in it hides a package."""
     if folder not in sys.path:
         sys.path.append(folder)
-
-
-@contextmanager
-def without_collector() -> Iterator[None]:
-    """Import in this block without Python's garbage collector: a tenth of the time, as what is imported stays."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def load(path: str) -> Any:

@@ -28,12 +28,6 @@ def flip_crop(images: Tensor, generator: torch.Generator) -> Tensor:
     return _cropped(images, corners.to(images.device), flipped.to(images.device))
 
 
-def flip_crop_alone(images: Tensor, rows: RowDraws) -> Tensor:
-    """Return the same of draws that are each image's own: what another image draws changes nothing."""
-    corners = integers(rows, 2 * PAD + 1, 2, 1).movedim(1, 0)
-    return _cropped(images, corners, integers(rows, 2, 1))
-
-
 def _cropped(images: Tensor, corners: Tensor, flipped: Tensor) -> Tensor:
     """Return the crops with upper left corners at ``corners`` [2, n, 1] less 4; 1 in ``flipped`` [n, 1] mirrors."""
     n, (height, width) = len(images), images.shape[-2:]
@@ -67,7 +61,10 @@ def augmented(
     draws = torch.Generator(generator.device).manual_seed(seed)
 
     def flip_and_crop(inputs: Tensor, rows: RowDraws | None) -> Tensor:
-        return flip_crop(inputs, draws) if rows is None else flip_crop_alone(inputs, rows)
+        if rows is None:
+            return flip_crop(inputs, draws)
+        corners = integers(rows, 2 * PAD + 1, 2, 1).movedim(1, 0)
+        return _cropped(inputs, corners, integers(rows, 2, 1))
 
     return flip_and_crop
 

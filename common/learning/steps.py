@@ -39,14 +39,21 @@ class DPSGDSteps:
         return cls(expected / pool, steps, expected)
 
 
-def planned(config: Config, settings: TrainingSettings, pool: int, drawn: int) -> DPSGDSteps:
-    """Return the private steps of a site's local training on ``pool`` examples of which a pass draws ``drawn``.
+def planned_examples(config: Config, held: int) -> int:
+    """Return the number of examples that the private steps of a site with ``held`` examples are planned with.
 
-    Where the run keeps counts private these enter nothing: every site has the steps of ``privacy.examples``, less the
-    share that it holds out (``data.site_holdout``).
+    Where the run keeps counts private ``held`` has no effect: every site has the steps of ``privacy.examples``, less
+    the share that it holds out (``data.site_holdout``).
     """
+    if config.privacy.counts != "one":
+        return held
+    return max(1, round(config.privacy.examples * (1 - config.data.site_holdout)))
+
+
+def planned(config: Config, settings: TrainingSettings, pool: int, drawn: int) -> DPSGDSteps:
+    """Return the private steps of a site's local training on ``pool`` examples of which a pass draws ``drawn``."""
     if config.privacy.counts == "one":
-        pool = drawn = max(1, round(config.privacy.examples * (1 - config.data.site_holdout)))
+        pool = drawn = planned_examples(config, pool)
     return DPSGDSteps.plan(settings.batch, settings.epochs, pool, drawn)
 
 

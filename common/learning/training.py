@@ -259,7 +259,8 @@ def train(
     # all code between is known: a large model then never has gradients as large as itself.
     extra = local.penalty is not None or terms.pulled
     needs_all = rule is not plain_gradient or settings.clip_norm > 0 or noisy or extra
-    early = ours and not needs_all and local.objective is None and _are_large(parameters)
+    large = is_large(sum(parameter.nbytes for parameter in parameters))
+    early = ours and not needs_all and local.objective is None and large
     moving = _moved_by_each_gradient(parameters, optimiser) if early else nullcontext()
     with process_wide(generator.initial_seed(), "layers", torch_alone=ours), moving:
         for a_pass in passes if gradients.sampled is None else iter([gradients.sampled]):
@@ -335,10 +336,6 @@ def _parameters_of(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
     """Return what ``parameters()`` gives of a model with these modules, in its order: one that layers share once."""
     found = (p for module in modules for p in module._parameters.values() if p is not None)
     return list(dict.fromkeys(found))
-
-
-def _are_large(parameters: Iterable[nn.Parameter]) -> bool:
-    return is_large(sum(parameter.nbytes for parameter in parameters))
 
 
 @contextmanager

@@ -59,7 +59,15 @@ class ResNet18(Classifier):
         self, shape: tuple[int, int, int], classes: int, *, norm: str = "instance"
     ) -> None:
         super().__init__(shape)
-        _check_norm(shape, norm)
+        if norm not in RESIDUAL_NORMS:
+            raise ValueError(
+                f"a ResNet has no norm {norm!r}: choose one of {', '.join(RESIDUAL_NORMS)} (model.norm)"
+            )
+        if norm == "instance" and max(shape[1:]) <= 8:
+            raise ValueError(
+                f"with images of {shape[1]}x{shape[2]} a ResNet's last feature map is 1x1, which instance norm would "
+                "zero: use model.norm=group or batch"
+            )
         made, width = RESIDUAL_NORMS[norm], self.channels[0]
         self.standard = min(shape[1:]) >= STANDARD_FROM
         side, stride, padding = (7, 2, 3) if self.standard else (3, 1, 1)
@@ -86,16 +94,3 @@ class ResNet34(ResNet18):
     """ResNet-18 with 3, 4, 6 and 3 blocks: 21,797,672 parameters for 1,000 classes from 64 pixels on."""
 
     blocks: ClassVar[tuple[int, ...]] = (3, 4, 6, 3)
-
-
-def _check_norm(shape: tuple[int, int, int], norm: str) -> None:
-    """Refuse a norm that there is not, or that makes nothing of the last stage's one number a channel."""
-    if norm not in RESIDUAL_NORMS:
-        raise ValueError(
-            f"a ResNet has no norm {norm!r}: choose one of {', '.join(RESIDUAL_NORMS)} (model.norm)"
-        )
-    if norm == "instance" and max(shape[1:]) <= 8:
-        raise ValueError(
-            f"with images of {shape[1]}x{shape[2]} a ResNet's last feature map is 1x1, which instance norm would zero: "
-            "use model.norm=group or batch"
-        )

@@ -44,13 +44,16 @@ class Settings(Section):
         """Name the methods inside this one: their sections are then resolved, shown, recorded and hashed too."""
         return ()
 
+    needed: ClassVar[Mapping[str, Any]] = {}
+    """What ``needs`` returns."""
+
     @classmethod
     def needs(cls) -> Mapping[str, Any]:
         """Name settings of other sections without which the method is not one, such as its model, by dotted key.
 
         They override a data set's, and are overridden by an experiment's and what is typed.
         """
-        return {}
+        return cls.needed
 
     def shaped(self, model: ModelSettings) -> ModelSettings:
         """Return the run's model as the method makes it, where its own settings give its size; else unchanged."""

@@ -308,11 +308,7 @@ class FedPerSettings(FedAvgSettings):
     comment = OWN_LAYERS
 
     trains_alone: ClassVar[bool] = True
-
-    @classmethod
-    def needs(cls) -> Mapping[str, Any]:
-        """Return the personal layer, and evaluation at the sites."""
-        return {"model.personal": "head", **AT_SITES}
+    needed: ClassVar = {"model.personal": "head", **AT_SITES}
 
 
 # Collins et al., 2021
@@ -329,11 +325,7 @@ class FedRepSettings(FedAvgSettings):
         ge=1,
         amount="epochs",
     )
-
-    @classmethod
-    def needs(cls) -> Mapping[str, Any]:
-        """Return the personal layer, and evaluation at the sites."""
-        return {"model.personal": "head", **AT_SITES}
+    needed: ClassVar = {"model.personal": "head", **AT_SITES}
 
 
 # Li et al., 2021
@@ -343,11 +335,7 @@ class FedBNSettings(FedAvgSettings):
     comment = OWN_LAYERS
 
     trains_alone: ClassVar[bool] = True
-
-    @classmethod
-    def needs(cls) -> Mapping[str, Any]:
-        """Return the personal layers of a model with batch norm, and evaluation at the sites."""
-        return {"model.personal": "norm", "model.norm": "batch", **AT_SITES}
+    needed: ClassVar = {"model.personal": "norm", "model.norm": "batch", **AT_SITES}
 
 
 # Li et al., 2021
@@ -368,11 +356,7 @@ class DittoSettings(FedAvgSettings):
         ge=0,
         amount="epochs",
     )
-
-    @classmethod
-    def needs(cls) -> Mapping[str, Any]:
-        """Return evaluation at the sites."""
-        return {**AT_SITES}
+    needed: ClassVar = AT_SITES
 
 
 class FinetuneSettings(FedAvgSettings):
@@ -388,11 +372,7 @@ class FinetuneSettings(FedAvgSettings):
         ge=0,
         amount="epochs",
     )
-
-    @classmethod
-    def needs(cls) -> Mapping[str, Any]:
-        """Return evaluation at the sites."""
-        return {**AT_SITES}
+    needed: ClassVar = AT_SITES
 
 
 # Lin et al., 2020
@@ -406,11 +386,7 @@ class FedDFSettings(FedAvgSettings):
 
     distils: ClassVar[bool] = True
     trains_alone: ClassVar[bool] = True
-
-    @property
-    def trains_on_images(self) -> bool:
-        """It does, on public ones."""
-        return True
+    trains_on_images: ClassVar[bool] = True
 
 
 # Li and Wang, 2019
@@ -421,9 +397,11 @@ class FedMDSettings(FedAvgSettings):
     """
 
     comment = "Whoever has these logits can train a model that answers alike."
+    sends = Disclosure("logits on public images", labels=True)
 
     distils: ClassVar[bool] = True
     trains_alone: ClassVar[bool] = True
+    trains_on_images: ClassVar[bool] = True
 
     digest_epochs: int = setting(
         5,
@@ -437,18 +415,9 @@ class FedMDSettings(FedAvgSettings):
         "together; or the steps of the training, by DP-SGD",
     )
 
-    @property
-    def trains_on_images(self) -> bool:
-        """The server's model does, on public ones."""
-        return True
-
     def private_steps(self, examples: int, held: float) -> tuple[float, int] | None:
         """Return the one release of a round's logits, where these have the noise."""
         return (1.0, 1) if self.mechanism == "logits" else super().private_steps(examples, held)
-
-    def disclosure(self) -> Disclosure:
-        """State what leaves a device."""
-        return Disclosure("logits on public images", labels=True)
 
 
 # Konečný et al., 2016, section 3

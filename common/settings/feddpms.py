@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from common.settings.base import Clip, Disclosure, Noise, setting
 from common.settings.fedavg import FedAvgSettings
@@ -16,6 +15,13 @@ class FedVAESettings(FedAvgSettings):
     """Sites train a VAE that classifies, then its encoder and classifier alone; its decoder never leaves them."""
 
     comment = "No decoder was sent, only encoders and classifiers."
+    # the paper's sizes for pictures of 28x28; its tables state those for others
+    needed: ClassVar = {
+        "model.name": "vae",
+        "model.depth": 1,
+        "model.width": 16,
+        "model.embedding": 32,
+    }
 
     epochs: int = setting(
         5, "passes over the site's images a round", symbol="E", ge=1, amount="epochs"
@@ -47,12 +53,6 @@ class FedVAESettings(FedAvgSettings):
     preliminary_rounds: int = setting(
         0, "rounds with the VAE's loss; 0: two fifths of all", symbol="T_p", ge=0
     )
-
-    @classmethod
-    def needs(cls) -> Mapping[str, Any]:
-        """Name the network, whose sizes are the paper's for pictures of 28x28; its tables state those for others."""
-        sizes = {"depth": 1, "width": 16, "embedding": 32}
-        return {f"model.{key}": value for key, value in {"name": "vae", **sizes}.items()}
 
     def preliminary(self, rounds: int) -> int:
         """Return T_p of a run of so many rounds: at least 1, so that there is a decoder."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import field_validator
 
@@ -25,6 +25,8 @@ class RidgeSettings(Settings):
     The model is linear in untrained features, and does not depend on the division. By itself this is no
     privacy: sums give members away.
     """
+
+    needed: ClassVar = {"rounds": 1, "federation.participation": 1.0, "model.name": "ridge"}
 
     features: Literal["random", "deep", "own"] = setting(
         "random",
@@ -123,15 +125,6 @@ class RidgeSettings(Settings):
     def trains_on_validation(self) -> bool:
         """Whether the server's examples are among those it learns from, or give the axes."""
         return self.server or self.alone or self.axes == "server" or bool(self.student)
-
-    @classmethod
-    def needs(cls) -> Mapping[str, Any]:
-        """Name the model, and the one round with all sites."""
-        return {
-            "rounds": 1,
-            "federation.participation": 1.0,
-            "model.name": "ridge",
-        }
 
     def shaped(self, model: ModelSettings) -> ModelSettings:
         """Return the model with the configured number of axes, or the network that it teaches."""

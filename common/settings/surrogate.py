@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import field_validator
 
@@ -74,10 +74,7 @@ class UnionTrainingSettings(Settings):
     )
     keep: int = setting(1, "rounds whose sets the server trains on; 0: all so far", ge=0)
 
-    @property
-    def trains_on_images(self) -> bool:
-        """The server does."""
-        return True
+    trains_on_images: ClassVar[bool] = True
 
 
 class SurrogateServerSettings(GlobalModelsSettings, UnionTrainingSettings):
@@ -106,15 +103,8 @@ class ServerSettings(Settings):
 
     comment = "This is not federated learning: the server trained on its own labelled images and asked no site."
 
-    @property
-    def trains_on_images(self) -> bool:
-        """It does."""
-        return True
-
-    @property
-    def trains_on_validation(self) -> bool:
-        """It does."""
-        return True
+    trains_on_images: ClassVar[bool] = True
+    trains_on_validation: ClassVar[bool] = True
 
     def disclosure(self) -> Disclosure:
         """State what leaves a device."""

@@ -15,25 +15,16 @@ from common.wire.form import Form, Found, TensorSpec
 from common.wire.frame import frame
 from common.wire.npy import AnyArray
 
+CODECS = {"float32": 1e-5, "float16": 2e-3}
+"""The codecs of weights, and how far each rounds a weight, as a share of it; float32 leaves each in its own dtype.
 
-@dataclass(frozen=True)
-class WeightsCodec:
-    """The encoding of floating weights: a ``dtype``, None for each in its own, and the relative rounding error."""
-
-    dtype: torch.dtype | None
-    rounding: float
-
-
-CODECS = {
-    "float32": WeightsCodec(None, rounding=1e-5),
-    "float16": WeightsCodec(torch.float16, rounding=2e-3),
-}
-"""The codecs of weights; those of updates are payloads of their own, such as `Int8Update`."""
+Those of updates are payloads of their own, such as `Int8Update`.
+"""
 
 
 def _float_codec(codec: str) -> str:
     """Return the dtype in which floating weights are sent; empty for each in its own."""
-    return "" if CODECS[codec].dtype is None else codec
+    return "" if codec == "float32" else codec
 
 
 def _named(name: str) -> str:

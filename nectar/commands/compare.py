@@ -9,7 +9,6 @@ from typing import Any, get_type_hints
 
 import click
 
-from common.code.imports import without_collector
 from common.errors import ConfigError, NectarError
 from nectar.command_line import command
 from nectar.comparison.listing import listing
@@ -116,10 +115,9 @@ def main(
     options = CompareOptions(words, config_file, **given, typed=typed)
     request = parse(options)
     project()  # raises if no run can be started
-    with without_collector():
-        from nectar.comparison.comparison import Comparison, commands, parse_shard, shard
-        from nectar.comparison.dry_run import dry_run as describe
-        from nectar.comparison.dry_run import uncounted
+    from nectar.comparison.comparison import Comparison, commands, parse_shard, shard
+    from nectar.comparison.dry_run import dry_run as describe
+    from nectar.comparison.dry_run import uncounted
 
     try:
         comparison = Comparison(request, _complain if show else _say)

@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from common.code.imports import without_collector
 from common.config.resolved import Config
 from common.config.text import from_home
 from common.errors import ConfigError, DataError
 from common.models.registry import KINDS
-from nectar.arguments import parse_arguments, resolved
+from nectar.arguments import parse_arguments, resolved, with_fitting_sites
 from nectar.command_line import command
 from nectar.options import allow_imports_option, config_file_option, settings_words
 from nectar.records.outputs import with_recorded
 from nectar.records.record_imports import import_policy_of
 
 if TYPE_CHECKING:
-    from common.division import Division
     from common.samples.dataset import Dataset
     from nectar.dataset.account import Holdings
 
@@ -109,18 +107,15 @@ def _need_ending(config: Config, path: Path) -> None:
 
 def _run(config: Config) -> tuple[Dataset, Holdings, DataError | None]:
     """Describe the run's data set and how it is divided, or why it cannot be, or the folders of simulated sites."""
-    from nectar.arguments import with_fitting_sites
-
-    with without_collector():
-        from common.division import Division
-        from nectar.dataset import account
+    from common.division import Division
+    from nectar.dataset import account
 
     division = Division(config)
     if config.site_places:
         holdings = account.held_by_sites(division)
         print(account.describe_sites(division, holdings), flush=True)
-        if config.images.folder:
-            _print_same(division)
+        for line in account.same_pictures(division):
+            print(line)
         return account.some_of_each_site(division), holdings, None
     print(account.describe_dataset(division.dataset), flush=True)
     if division.dataset.info.kind in ("table", "series"):
@@ -136,16 +131,9 @@ def _run(config: Config) -> tuple[Dataset, Holdings, DataError | None]:
             f"\ntraining {holdings.unit} by class:\n{account.describe_own(division.dataset)}",
             flush=True,
         )
-    if config.images.folder:
-        _print_same(division)
-    return division.dataset, holdings, refused
-
-
-def _print_same(division: Division) -> None:
-    from nectar.dataset.account import same_pictures
-
-    for line in same_pictures(division):
+    for line in account.same_pictures(division):
         print(line)
+    return division.dataset, holdings, refused
 
 
 def _site(config: Config, folder: Path) -> tuple[Dataset, Holdings]:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 
-from common.code.imports import without_collector
 from common.errors import ConfigError
 from nectar.command_line import command
 from nectar.options import allow_imports_option, records
@@ -63,8 +62,7 @@ def main(
     policy = import_policy_of(allow_imports)
     to = _output(output, directories)
     runs = [RunRecord.open(directory, policy) for directory in directories]
-    with without_collector():
-        from nectar.report import page
+    from nectar.report import page  # its imports take seconds
 
     if follow:
         print(f"{to.absolute().as_uri()}\n(open it in a browser; Ctrl-C ends this)", flush=True)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from common.code.imports import without_collector
 from common.storage.files import write_text
 from nectar.arguments import next_step, parse_arguments, resolved, typed_command, with_fitting_sites
 from nectar.command_line import command
@@ -53,11 +52,10 @@ def main(
     """Run a federation; return 0."""
     asked_for = typed_command(ctx.obj) | parse_arguments(words, file=config_file)
     config = resolved(with_recorded(asked_for))  # raises ConfigError before torch is imported
-    with without_collector():
-        from nectar.engines.local_run import run_here
-        from nectar.engines.pool.grid import devices_asked
-        from nectar.engines.preflight import check
-        from nectar.engines.progress import Progress, progress_shown
+    from nectar.engines.local_run import run_here
+    from nectar.engines.pool.grid import devices_asked
+    from nectar.engines.preflight import check
+    from nectar.engines.progress import Progress, progress_shown
 
     log_plainly()
     config = with_fitting_sites(config)

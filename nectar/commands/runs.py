@@ -70,7 +70,9 @@ def main(words: tuple[str, ...], as_json: bool, removing: bool, yes: bool) -> in
         raise ConfigError(
             f"nectar runs takes filters ({', '.join(_FILTERS)}) as key=value; ids follow --remove."
         )
-    runs = [run for run in runs_below(output) if _fits(run, wanted)]
+    runs = runs_below(output)
+    for key, value in wanted.items():
+        runs = [run for run in runs if str(getattr(run, key)) == value]
     others = [] if wanted else other_schemas_below(output)
     if as_json:
         more = [_unread(record) for record in others]
@@ -96,10 +98,6 @@ def _wanted(words: Sequence[str]) -> dict[str, str]:
     if outcome not in OUTCOMES:
         raise ConfigError(f"unknown outcome {outcome}: choose from {', '.join(OUTCOMES)}.")
     return wanted
-
-
-def _fits(run: RunRecord, wanted: dict[str, str]) -> bool:
-    return all(str(getattr(run, key)) == value for key, value in wanted.items())
 
 
 def _remove(output: Path, names: Sequence[str], *, asked: bool) -> int:

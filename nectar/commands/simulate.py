@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from common.code.imports import without_collector
 from common.config.resolved import Config
 from common.errors import ConfigError
 from common.settings.sections import ComputeSettings
@@ -127,9 +126,8 @@ def _simulate(config: Config, workers: int, cluster: str, *, verbose: bool) -> R
 
 
 def _import() -> None:
-    with without_collector():
-        for name in ("nectar.engines.preflight", "nectar.engines.simulation", "flwr.simulation"):
-            importlib.import_module(name)
+    for name in ("nectar.engines.preflight", "nectar.engines.simulation", "flwr.simulation"):
+        importlib.import_module(name)
 
 
 def _require_ray() -> None:

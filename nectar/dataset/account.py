@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +30,7 @@ from common.division import Division, unheld
 from common.samples.dataset import Dataset, DatasetInfo, Split, alike
 from common.samples.inputs import normalised, samples
 from common.settings.images import ImagesSettings
-from common.storage.files import write_atomically, write_text
+from common.storage.files import sha256_of, write_atomically, write_text
 from nectar import charts
 from nectar.text import aligned
 from server_app.pictures import grid
@@ -60,7 +59,7 @@ class Holdings:
     unit: str = "images"
 
 
-def describe_dataset(dataset: Dataset, *, named: int = _NAMED) -> str:
+def describe_dataset(dataset: Dataset) -> str:
     """Return a description of ``dataset``, its store, and the skipped files with the reasons."""
     info = dataset.info
     rows = [
@@ -74,9 +73,8 @@ def describe_dataset(dataset: Dataset, *, named: int = _NAMED) -> str:
         ("not used", _left_out(dataset)),
     ]
     lines = [f"{name:<9} {text}" for name, text in rows]
-    return "\n".join(
-        lines + [f"  {line}" for line in skipped_summary(dataset.skipped, named=named)]
-    )
+    skipped = skipped_summary(dataset.skipped, named=_NAMED)
+    return "\n".join(lines + [f"  {line}" for line in skipped])
 
 
 def _form(info: DatasetInfo) -> list[tuple[str, str]]:
@@ -199,10 +197,10 @@ def describe_sites(division: Division, holdings: Holdings) -> str:
     return "\n\n".join([*parts, "\n".join([head, table, *more])])
 
 
-def some_of_each_site(division: Division, each: int = 10) -> Dataset:
-    """Return up to ``each`` images of every class from every simulated site's own folder, as one data set."""
+def some_of_each_site(division: Division) -> Dataset:
+    """Return up to ten images of every class from every simulated site's own folder, as one data set."""
     datasets = list(division.site_datasets.values())
-    chosen = [examples(dataset, each) for dataset in datasets]
+    chosen = [examples(dataset, _SAMPLES) for dataset in datasets]
     images = np.concatenate([split.images[positions] for split, positions in chosen])
     labels = np.concatenate([split.labels[positions] for split, positions in chosen])
     return replace(datasets[0], train=Split(images, labels))
@@ -336,10 +334,12 @@ _SAME_PICTURES_NAMED = 10
 
 def same_pictures(division: Division) -> list[str]:
     """Return as lines which test files of a run's folder equal one that its sites learn from; empty if none does."""
+    if not division.config.images.folder:
+        return []
     train, test = _parts(division)
-    known = {_digest(path): path for path in reversed(train)}
+    known = {sha256_of(path): path for path in reversed(train)}
     pairs = sorted(
-        (str(path), str(known[digest])) for path in test if (digest := _digest(path)) in known
+        (str(path), str(known[digest])) for path in test if (digest := sha256_of(path)) in known
     )
     if not pairs:
         return []
@@ -351,11 +351,6 @@ def same_pictures(division: Division) -> list[str]:
     if pairs[_SAME_PICTURES_NAMED:]:
         lines.append(f"  and {len(pairs) - _SAME_PICTURES_NAMED:,} more")
     return lines
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _parts(division: Division) -> list[list[Path]]:

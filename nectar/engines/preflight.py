@@ -28,17 +28,13 @@ def check_kind(config: Config) -> None:
     disclosures = [settings.disclosure() for settings in config.methods.values()]
     names = (config.method, *config.inner)
     images = any(found is not None and found.images for found in disclosures)
-    if images or (not kind_of(config.dataset) and any(map(_is_choosy, names))):
+    choosy = any(set(resolve(name).takes) != set(KINDS) for name in names)
+    if images or (not kind_of(config.dataset) and choosy):
         run = Division(config).run
         for name in names:
             require_taken(name, run.info.kind, run.info.name)
     if images:
         _ = run.image_shape
-
-
-def _is_choosy(method: str) -> bool:
-    """Return whether a method supports only some kinds of data."""
-    return set(resolve(method).takes) != set(KINDS)
 
 
 def _look_at_sites(division: Division) -> None:

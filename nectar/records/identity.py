@@ -53,12 +53,11 @@ class Identity:
         text = " ".join((self.configuration, self.code, data, self.start)).rstrip()
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def is_of(self, provenance: dict[str, Any]) -> bool:
-        """Return whether a record's provenance is that of this run; a checksum it does not state is not compared."""
-        return not self.why_not(provenance)
-
     def why_not(self, provenance: dict[str, Any]) -> str:
-        """Return why a record's provenance is not that of this run; nothing if it is."""
+        """Return why a record's provenance is not that of this run; nothing if it is.
+
+        A checksum that it does not state is not compared.
+        """
         if any(code != self.code for code in codes_of(provenance)[1:]):
             return "it was continued by other code"
         stated = [provenance.get(key, "") for key in ("configuration", "code", "start")]

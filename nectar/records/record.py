@@ -80,13 +80,10 @@ def record_at(name: str | Path, output_dir: str = "") -> Path:
     records = sorted(path for path in output.glob("[!.]*") if RunDirectory(path).is_there())
     if not records:
         raise ConfigError(f"{output} contains no record, so {LATEST} does not name one.")
-    newest = (path for path in reversed(records) if not _is_of_a_search(path))
-    return next(newest, records[-1])
-
-
-def _is_of_a_search(directory: Path) -> bool:
-    run = RunRecord.find(directory)
-    return run is not None and run.begun_by == SEARCH.strip()
+    for path in reversed(records):
+        if (run := RunRecord.find(path)) is None or run.begun_by != SEARCH.strip():
+            return path
+    return records[-1]
 
 
 class RunRecord(RunDirectory):

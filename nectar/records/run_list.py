@@ -139,7 +139,7 @@ class Archive:
     def _of(self, identity: Identity) -> list[RunRecord]:
         # One that was made of another record is not the run of its settings alone.
         own = (run for run in self._read() if not run.provenance["run-config"].get("resume"))
-        return [run for run in own if identity.is_of(run.provenance)]
+        return [run for run in own if not identity.why_not(run.provenance)]
 
     def _read(self) -> Iterator[RunRecord]:
         known: dict[Path, tuple[int, dict[str, Any] | None]] = {}

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
+from common.code.imports import is_import_path
 from common.errors import NectarError
-from common.methods import is_foreign, is_import_path, resolve
+from common.methods import is_foreign, resolve
 from common.settings.base import Disclosure, Settings
 
 _DERIVED = {

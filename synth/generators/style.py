@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.resources import files
 
 import torch
@@ -78,7 +78,7 @@ class Form:
 class StyleNetwork(nn.Module):
     """G(z, c): mapping, L synthesis layers, and a 1x1 convolution to the image; 66,881 weights for the 8x8 digits.
 
-    Its tensors are laid out, not drawn: `start` gives them initial weights, `style_weights.decoded` trained ones.
+    Its tensors are laid out, not drawn: `decoded` gives them trained weights, examples/style_training.py initial ones.
     """
 
     def __init__(self, form: Form) -> None:
@@ -211,14 +211,6 @@ def modulated(f: Tensor, weight: Tensor, style: Tensor) -> Tensor:
     return out * torch.rsqrt(squares + 1e-8)[:, :, None, None]
 
 
-def start(form: Form, generator: torch.Generator) -> StyleNetwork:
-    """Return a network on the generator's device with initial weights from it alone."""
-    with torch.device(generator.device):
-        network = StyleNetwork(form)
-    begin(network, generator)
-    return network
-
-
 # ---- equalised -----------------------------------------------------------------------------------
 # Layers with an equalised learning rate (Karras et al. 2018), of which the style-based generator is made.
 #
@@ -226,16 +218,6 @@ def start(form: Form, generator: torch.Generator) -> StyleNetwork:
 # steps know nothing of a weight's size, changes all layers at the same pace.
 
 _SLOPE = 0.2
-
-
-@torch.no_grad()
-def begin(network: nn.Module, generator: torch.Generator) -> None:
-    """Give a network of such layers its initial weights: biases are 0, all else is drawn from N(0, 1)."""
-    for parameter in network.parameters():
-        if parameter.ndim == 1:
-            parameter.zero_()
-        else:
-            parameter.normal_(generator=generator)
 
 
 def activated(x: Tensor) -> Tensor:
@@ -283,35 +265,14 @@ class Convolution(nn.Module):
 _DIGITS_SHA256 = "ffa78611d359a20f9765c9595791e16a57a32584dd25d47a10991b26253429bc"
 
 
-def encoded(network: StyleNetwork, about: str) -> bytes:
-    """Return a network as JSON: its form, and its weights in float16, little-endian, one after another, in base64.
-
-    Parameters
-    ----------
-    about : str
-        Where the weights come from, for a reader of the file.
-
-    Raises
-    ------
-    ValueError
-        A weight is not finite in float16.
-    """
-    flat = torch.cat([tensor.flatten() for tensor in network.state_dict().values()])
-    half = flat.to("cpu", torch.float16)
-    if not bool(half.isfinite().all()):
-        raise ValueError("a generator with a weight that is not finite in float16 cannot be kept")
-    weights = base64.b64encode(bytes(half.view(torch.uint8).tolist())).decode()
-    record = {"about": about, "form": asdict(network.form), "weights": weights}
-    return (json.dumps(record, indent=1) + "\n").encode()
-
-
 def decoded(content: bytes, sha256: str) -> StyleNetwork:
-    """Return the network of `encoded` bytes, on the CPU, in float32, asking for no gradients.
+    """Return the network of a file's bytes, on the CPU, in float32, asking for no gradients.
 
     Parameters
     ----------
     content : bytes
-        What `encoded` returned.
+        JSON: the network's form, and its weights in float16, little-endian, one after another, in base64, as
+        examples/train_prior.py writes them.
     sha256 : str
         Of the content, in hexadecimal.
 

@@ -261,3 +261,25 @@ def test_what_a_coarser_codec_costs_the_replayed_update(small: Small, m: int) ->
     errors = {k: float((u - exact).norm() / exact.norm()) for k, u in updates.items()}
     assert 0 < errors["float16"] < 5e-3
     assert errors["float16"] < errors["uint8"] < 0.3
+
+
+# -- privacy ----------------------------------------------------------------------------------------
+
+
+def test_private_steps_do_not_follow_the_sites_own_number_where_counts_are_private(
+    small: Small,
+) -> None:
+    """Sites of 96 and 60 examples draw each by 32 of the 100 that are public, and of their own by 32 of 96 or 60."""
+    words = (
+        "privacy.noise_multiplier=1 fedsynth.start=shared fedsynth.objective=loss "
+        "fedsynth.fidelity=off privacy.counts="
+    )
+    rates = dict[str, list[float]]()
+    for counts in ("one privacy.examples=100", "public"):
+        run_ = made(small, words + counts)
+        for few in (96, 60):
+            one = client(run_, data=digits(run_, few))
+            one.synthesize(Weights.of(run_.build_model()))
+            assert one.round.charged is not None
+            rates.setdefault(counts[:3], []).extend(e.sample_rate for e in one.round.charged.events)
+    assert rates == {"one": [0.32, 0.32], "pub": [32 / 96, 32 / 60]}

@@ -8,6 +8,7 @@ import pytest
 from places import ROOT
 from tiers import only_these_first
 
+from common.code.imports import load as import_path
 from common.config import layers as layers_module
 from common.config.keys import CONFIG, RUN_KEYS
 from common.config.layers import names
@@ -18,7 +19,6 @@ from common.config.tables import experiment_names
 from common.data.published.catalogue import NAMES as DATASETS
 from common.errors import ConfigError
 from common.methods import METHODS, resolve, settings_class
-from common.methods import load as import_path
 from common.settings.fedavg import FedAvgSettings
 from common.settings.feddm import TRANSFORMS, FedDMSettings
 from common.settings.sections import FederationSettings, ImageTrainingSettings

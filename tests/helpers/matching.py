@@ -8,15 +8,7 @@ import torch
 from torch import Tensor
 
 from synth import distribution_matching, private_matching
-from synth.distribution_matching import (
-    Embedder,
-    MatchedImages,
-    Matching,
-    _class_means,
-    _distance,
-    _pieces,
-    _synthetic_means,
-)
+from synth.distribution_matching import Embedder, MatchedImages, Matching, class_means
 from synth.starts import ClassBatches
 
 #: what a private distillation is given besides
@@ -55,8 +47,8 @@ def matching_loss(
             f"of {syn.classes.tolist()}: give both the same classes"
         )
     real_x, syn_x = real_x[real_y.argsort(stable=True)], syn_x[syn_y.argsort(stable=True)]
+    cuts = [p.slices if model.couples_samples else (slice(None),) for p in (real, syn)]
     with torch.no_grad():
-        target = _class_means(
-            model, lambda piece: real_x[piece], _pieces(model, real, syn_x), real, real_precision
-        )
-    return _distance(target, _synthetic_means(model, syn_x, syn))
+        target = class_means(model, lambda at: real_x[at], cuts[0], real, real_precision)
+    means = class_means(model, lambda at: syn_x[at], cuts[1], syn, torch.float32)
+    return (target - means).square().sum()

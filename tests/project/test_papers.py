@@ -13,8 +13,7 @@ from common.config.layers import names
 from common.config.loading import load
 from common.config.tables import TABLE
 from nectar.arguments import parse_arguments
-from nectar.comparison.listing import listing
-from nectar.comparison.papers import PaperItem, paper_items
+from nectar.comparison.listing import PaperItem, listing, paper_items
 from nectar.comparison.request import parse
 
 #: figures and tables, counted in the papers' texts by their captions; FedSynth's one table has no number

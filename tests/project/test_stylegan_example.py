@@ -13,6 +13,7 @@ import torch
 from federation import numbers, resumed, run
 from real_site import Site
 from small import Small
+from style_training import encoded, start
 from stylegan_repository import Standin, standin
 
 from common.config.loading import load
@@ -20,7 +21,7 @@ from common.division import Division
 from common.errors import ConfigError
 from nectar.engines.preflight import check
 from strategies.feddgm import feature_space, image_generator
-from synth.generators.style import Form, encoded, start
+from synth.generators.style import Form
 
 TINY = (
     "data.images=200 model.depth=2 feddgm.epochs=2 feddgm.ipc=2 feddgm.iterations=3 feddgm.inner_epochs=3 "

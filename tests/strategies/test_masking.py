@@ -10,7 +10,7 @@ from flwr.app import RecordDict
 from small import Small
 from tampering import with_arrays
 
-from client_app.masking import MaskingClient
+from client_app.sparse import MaskingClient
 from client_app.state import ContextState
 from common.config.loading import load
 from common.division import Division

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from common.config.loading import load
 from common.division import Division
 from common.wire.images import Pixels
 from strategies.shuffled_pool import ShuffledPool
-from synth.diffusion_training import equal_shares
 
 #: digits'; the pool asks it for constants alone
 RUN = Division(load({"set": "model.width=4"})).run
@@ -29,17 +26,6 @@ def pool_of(*sent: Pixels, parts: int = 3, seed: int = 1) -> ShuffledPool:
         pool.add(name, each)
     pool.close(names, parts, torch.Generator().manual_seed(seed))
     return pool
-
-
-@given(st.integers(0, 40), st.integers(1, 9), st.integers(0, 99))
-def test_every_position_is_in_one_share_and_shares_differ_by_one_at_most(
-    count: int, parts: int, seed: int
-) -> None:
-    shares = equal_shares(count, parts, torch.Generator().manual_seed(seed))
-    assert sorted(torch.cat(shares).tolist()) == list(range(count))
-    sizes = [len(share) for share in shares]
-    assert len(sizes) == parts
-    assert max(sizes) - min(sizes) <= 1
 
 
 def test_labels_stay_with_their_images_and_everybody_gets_of_everybody() -> None:

@@ -10,8 +10,8 @@ from flwr.app import RecordDict
 from small import Small
 
 from client_app.fedavg import FedAvgClient
+from client_app.sparse import TopKClient
 from client_app.state import ContextState
-from client_app.topk import TopKClient
 from common.config.loading import load
 from common.division import Division
 from common.errors import ConfigError, PayloadError

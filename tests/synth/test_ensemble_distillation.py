@@ -245,14 +245,6 @@ def test_the_generators_loss_by_hand_with_each_of_its_weights() -> None:
         assert found == pytest.approx(expected, rel=1e-7)
 
 
-def test_impossible_plans_are_refused() -> None:
-    for wrong in ({"steps": 0}, {"batch": 0}, {"student_batch": 0}, {"padding": -1}):
-        with pytest.raises(ValueError, match="at least 1 and no negative padding"):
-            replace(SMALL, **wrong)
-    with pytest.raises(ValueError, match="temperature is above 0"):
-        replace(SMALL, temperature=0.0)
-
-
 # --- an iteration ---
 
 

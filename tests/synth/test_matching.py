@@ -139,12 +139,10 @@ def test_the_real_batch_in_bfloat16_stays_near():
     torch.testing.assert_close(rough, exact, rtol=0.02, atol=0)
 
 
-def test_matching_refuses_other_classes_and_other_types():
+def test_matching_refuses_other_classes():
     model = network()
     with pytest.raises(ValueError, match=r"\[0, 2, 3\].*\[0, 2\]"):
         matching_loss(model, *batch(9, 3), *batch(6, 5, (0, 2)))
-    with pytest.raises(ValueError, match=r"float32 or bfloat16, not torch\.float16"):
-        matching_loss(model, *batch(9, 3), *batch(6, 5), real_precision=torch.float16)
 
 
 # --- P_w and the ball ---
@@ -239,8 +237,3 @@ def test_every_sample_is_drawn_as_often():
         seen[plan.draw(draw)] += 1
     expected = torch.tensor([400.0] * 5 + [4000 / 3] * 3 + [400.0] * 5)
     assert ((seen - expected).abs() < 90).all()  # 5 standard deviations of 18 and 21
-
-
-def test_a_plan_refuses_a_negative_size():
-    with pytest.raises(ValueError, match="0 \\(all\\) or more"):
-        ClassBatches.plan(torch.tensor([1]), -1)

@@ -199,9 +199,6 @@ def test_classes_that_have_no_start_image_are_left_out():
     [
         ({"start_labels": torch.tensor([1] * 9)}, r"classes \[1\] have no real images"),
         ({"start_labels": torch.tensor([0])}, "m labels"),
-        ({"real_batch": 0}, "at least 1 image a class"),
-        ({"augment": "color_blur"}, "unknown augmentation 'blur'"),
-        ({"real_precision": torch.float16}, "float32 or bfloat16"),
     ],
 )
 def test_what_does_not_fit_is_refused(change, says):

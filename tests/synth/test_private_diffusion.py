@@ -89,7 +89,7 @@ def test_a_training_takes_the_steps_that_it_is_charged_for() -> None:
         asked.append((step, rate))
         return torch.arange(10 if step % 2 else 0)
 
-    plan = Plan(batch=4, lr=1e-3, flip=True)
+    plan = Plan(batch=4, lr=1e-3)
     private = descent(0.5, sample=sample)
     training = DiffusionTraining(
         tiny(), SCHEDULE, *images(10), lambda e: rng(100 + e), plan, private

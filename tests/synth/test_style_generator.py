@@ -7,9 +7,10 @@ import torch
 import torch.nn.functional as F
 from seeds import rng
 from slopes import require_slopes
+from style_training import start
 
 from synth.generators.latents import FeatureSpace, Latents
-from synth.generators.style import Form, StyleNetwork, modulated, start
+from synth.generators.style import Form, StyleNetwork, modulated
 
 LABELS = torch.tensor([3, 0, 3, 1])
 

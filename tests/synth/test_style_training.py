@@ -7,11 +7,11 @@ import math
 import pytest
 import torch
 from seeds import rng
-from style_training import Encoder, Plan, negative_bound, train_prior
+from style_training import Encoder, Plan, begin, negative_bound, train_prior
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
-from synth.generators.style import Form, begin
+from synth.generators.style import Form
 
 FORM = Form((1, 4, 4), 2, width=8, depth=1, latent=4)
 BRIEF = Plan(steps=3, batch=8)

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 import torch
+from style_training import encoded, start
 from torch import Tensor
 
 from common.data.loading import load
 from synth.generators import style as style_weights
-from synth.generators.style import Form, StyleNetwork, decoded, digits_prior, encoded, start
+from synth.generators.style import Form, StyleNetwork, decoded, digits_prior
 
 FORM = Form((1, 8, 8), 3, width=4, depth=1, latent=2)
 PRIOR = "digits_prior.json"

@@ -334,14 +334,6 @@ def test_a_step_selects_and_augments_differentiably() -> None:
     assert slope.flatten().tolist() == [1, 1, 0, 0, 1, 1]
 
 
-@pytest.mark.parametrize(
-    ("training", "n"), [(InnerTraining(0), 3), (InnerTraining(1), 0), (InnerTraining(1, -1), 3)]
-)
-def test_an_impossible_training_is_refused(training: InnerTraining, n: int) -> None:
-    with pytest.raises(ValueError, match="at least 1 epoch, 1 image and a batch of 0"):
-        training.steps(n, rng())
-
-
 def test_equal_generators_give_equal_bits() -> None:
     loss, segment, data = problem()
 

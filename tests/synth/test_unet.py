@@ -203,7 +203,6 @@ def test_a_network_fits_or_is_refused_with_the_depth_that_fits(
         ({"width": 66, "multipliers": (2,), "attention": ()}, None),
         ({"width": 130, "multipliers": (1,), "attention": (0,)}, None),
         ({"width": 194, "multipliers": (1,), "attention": (0,)}, "3 equal heads"),
-        ({"dropout": 1.0}, "dropout"),
     ],
 )
 def test_impossible_sizes_are_refused(sizes: dict[str, Any], words: str | None) -> None:

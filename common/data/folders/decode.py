@@ -216,14 +216,10 @@ def _tag(image: Image.Image, number: int, default: int) -> int:
     return int(found[0] if isinstance(found, tuple) else found)
 
 
-def _is_deep(image: Image.Image) -> bool:
-    return image.mode.startswith("I") or image.mode == "F"
-
-
 def _upright(image: Image.Image, settings: ImagesSettings) -> Image.Image:
     """Return a page turned as its EXIF orientation says: deep grey as floats 0..65535, anything else as L or RGB."""
     turned = ImageOps.exif_transpose(image)
-    if not _is_deep(image):
+    if image.mode != "F" and not image.mode.startswith("I"):
         return on_white(turned).convert("L" if settings.channels == 1 else "RGB")
     values = np.asarray(turned)
     # Older Pillows open a 16-bit PNG as 32-bit integers. In any other file those, and floats, have no known range.

@@ -11,7 +11,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
@@ -35,7 +34,7 @@ from common.data.folders.decode import (
 )
 from common.data.store import Contents, Stored, digest_of, shared_store, store_roots
 from common.draws.seeding import derive
-from common.errors import DataError
+from common.errors import DataError, nearest
 from common.samples.dataset import Dataset, DatasetInfo, Skipped, Split
 from common.settings.images import ImagesSettings, class_name
 from common.storage.limits import ANYWHERE, Bounds, check_deadline
@@ -197,8 +196,7 @@ def printable(name: str) -> str:
 
 
 def _unknown_class(entry: Path, name: str, classes: Sequence[str]) -> DataError:
-    near = get_close_matches(name, classes, n=1, cutoff=0.5)
-    hint = f" (the nearest is {near[0]})" if near else ""
+    hint = f" (the nearest is {near})" if (near := nearest(name, classes)) else ""
     return DataError(
         f"{printable(str(entry))} is a folder of no known class{hint}: images.classes has {', '.join(classes)}; "
         "rename or remove the folder, or give every site the longer list",

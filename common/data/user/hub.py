@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 from common.code.imports import constructor_parameters
 from common.data.folders.folder import TEST
 from common.data.user.arrays import arrays_of, of_item_sets
-from common.errors import ConfigError, DataError, one_line, short_reason
+from common.errors import ConfigError, DataError, near, one_line, short_reason
 from common.storage.limits import ANYWHERE, Bounds
 
 #: what other libraries call a set's parts; as for folders, the first that is there is taken
@@ -113,11 +112,9 @@ def _class(name: str, dataset: str) -> Any:
     cls = getattr(known, name, None)
     if inspect.isclass(cls) and issubclass(cls, known.VisionDataset):
         return cls
-    folded = {other.lower(): other for other in known.__all__}
-    near = [folded[one] for one in get_close_matches(name.lower(), folded, n=1, cutoff=0.5)]
-    hint = f", the nearest is {near[0]}" if near else ""
     raise ConfigError(
-        f"dataset={dataset}: torchvision.datasets has no image set {name}{hint}; its page lists all there are."
+        f"dataset={dataset}: torchvision.datasets has no image set {name}{near(name, known.__all__)}; its page lists "
+        "all there are."
     )
 
 

@@ -8,7 +8,6 @@ import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
@@ -20,8 +19,8 @@ from torch import Tensor
 
 from common.config.text import scalar_text
 from common.data.store import Stored
-from common.errors import DataError, RowsError
-from common.samples.dataset import REACH, Dataset, DatasetInfo, Split, number_of
+from common.errors import DataError, RowsError, nearest
+from common.samples.dataset import REACH, Dataset, DatasetInfo, number_of
 from common.settings.columns import MOST_COLUMNS, OTHER, Column, agreed_columns, inputs_of
 from common.settings.images import ImagesSettings, class_name
 from common.settings.sections import DataSettings
@@ -212,7 +211,9 @@ def check_reach(dataset: Dataset, scale: str) -> None:
     info = dataset.info
     if info.kind not in FORMS or info.low:
         return
-    ends = [ends_of(split) for split in (dataset.train, dataset.test) if len(split)]
+    splits = (split for split in (dataset.train, dataset.test) if len(split))
+    raw = (split.images.astype(np.float64) for split in splits)
+    ends = [[values.min((0, 2, 3)), values.max((0, 2, 3))] for values in raw]
     beyond = (abs((np.array(ends) - info.mean) / info.std) > REACH).any((0, 1))
     if beyond.any():
         raise RowsError(
@@ -223,12 +224,6 @@ def check_reach(dataset: Dataset, scale: str) -> None:
             reported=f"its table has values beyond {REACH:g} with data.scale={scale}, too large to learn from: run "
             "with data.scale=minmax, data.low and data.high, or data.scale=standard, images.mean and images.std",
         )
-
-
-def ends_of(split: Split) -> NDArray[np.float64]:
-    """Return the smallest and the largest raw value of each column, [2, columns]."""
-    values = split.images.astype(np.float64)
-    return np.stack([values.min((0, 2, 3)), values.max((0, 2, 3))])
 
 
 # ---- table file ----------------------------------------------------------------------------------
@@ -432,7 +427,7 @@ class _Table:
         if missing:
             few = ", ".join(map(repr, missing[:_FEW_MISSING]))
             more = f" and {len(missing) - _FEW_MISSING} more" if len(missing) > _FEW_MISSING else ""
-            near = [name for one in missing for name in get_close_matches(one, head, n=1)]
+            near = [name for one in missing if (name := nearest(one, head, 0.6))]
             like = f"; it has {', '.join(map(repr, near[:_FEW_MISSING]))}" if near else ""
             raise DataError(
                 f"{self.path} lacks {few}{more} of the columns that the run names (data.columns){like}: name the "
@@ -490,11 +485,11 @@ class _Table:
         name = class_name(name)
         if name in head:
             return head.index(name)
-        near = get_close_matches(name, head, n=1) or head[-1:]
+        near = nearest(name, head, 0.6) or head[-1]
         row = self.named and any(number_of(cell) is not None for cell in head)
         raise DataError(
             f"{self.path} has no column {name!r}: data.{key} names {what}, such as "
-            f"data.{key}={near[0]}{f'; if line 1 is a row, set {self._no_header(head)}' if row else ''}",
+            f"data.{key}={near}{f'; if line 1 is a row, set {self._no_header(head)}' if row else ''}",
             reported=f"its table lacks the column {name!r} that data.{key} names",
         )
 

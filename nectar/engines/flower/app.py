@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.code.fingerprint import digits_of
-from common.code.imports import without_collector
 from common.storage.files import cache_folder, write_atomically
 from nectar.engines.flower.errors import LaunchError
 
@@ -44,8 +43,7 @@ def client_app() -> ClientApp:
     """Return the ClientApp as Flower finds it: by its import path in pyproject.toml."""
     path = project()["tool"]["flwr"]["app"]["components"]["clientapp"]
     module, _, name = path.partition(":")
-    with without_collector():
-        app: ClientApp = getattr(importlib.import_module(module), name)
+    app: ClientApp = getattr(importlib.import_module(module), name)
     return app
 
 

@@ -182,11 +182,6 @@ def connect(word: str, ca: str | None = None, *, insecure: bool = False) -> Conn
     return _named(word, insecure)
 
 
-def flower_home() -> Path:
-    """Return Flower's home, as Flower finds it."""
-    return Path(os.environ.get("FLWR_HOME") or "~/.flwr").expanduser().absolute()
-
-
 def is_address(text: str) -> bool:
     """Return whether a text is HOST:PORT."""
     match = _ADDRESS.fullmatch(text)
@@ -207,7 +202,8 @@ def _unnamed(address: str, ca: str | None, insecure: bool) -> Connection:
 
 
 def _named(name: str, insecure: bool) -> Connection:
-    file = flower_home() / "config.toml"
+    home = Path(os.environ.get("FLWR_HOME") or "~/.flwr")  # as Flower finds it
+    file = home.expanduser().absolute() / "config.toml"
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8")).get("superlink", {})
     except FileNotFoundError:

@@ -156,7 +156,9 @@ class PoolGrid(LocalGrid):
 
     def _hand_over(self) -> None:
         """Give the remaining messages to workers if they are work; wait for workers if the settings ask for some."""
-        if not self._waiting or not all(map(_is_work, self._waiting.values())):
+        work = (MessageType.TRAIN, MessageType.EVALUATE)  # this process answers the roll call
+        kinds = {message.metadata.message_type for message in self._waiting.values()}
+        if not kinds or not kinds.issubset(work):
             return
         if self._pool is not None and self._config.compute.workers:
             self._pool.wait()
@@ -228,8 +230,3 @@ class Forecast:
         each = sum(self._seconds) / len(self._seconds)
         left = each * (waiting + self._asked * max(0, self._rounds - server_round))
         return each >= LEAST_DEVICE and left * (1 - 1 / processes) >= LEAST_GAIN
-
-
-def _is_work(message: Message) -> bool:
-    """Return whether a message is worth a worker: the roll call is answered in this process."""
-    return message.metadata.message_type in (MessageType.TRAIN, MessageType.EVALUATE)

@@ -71,8 +71,8 @@ def _work(tasks: Receiver, answers: _Answers) -> None:
 def _engine(setup: Setup) -> tuple[LocalGrid, str]:
     """Import what the run needs; return the in-process engine, and the fingerprint of the source."""
     from common.code.fingerprint import source_fingerprint
+    from common.code.imports import load as load_path
     from common.config.loading import load
-    from common.methods import load as load_path
     from common.methods import resolve
     from nectar.engines.flower.app import client_app
     from nectar.engines.local_grid import LocalGrid

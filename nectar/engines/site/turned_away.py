@@ -6,7 +6,6 @@ as online, which passes within a minute. A question to the server distinguishes 
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from nectar.engines.flower.connection import Connection
 from nectar.engines.site.clientapp import Fleet
+from nectar.engines.site.zygote import say
 from nectar.operate.doctor.keys import is_registered
 from nectar.operate.keys.authority import fingerprint
 
@@ -49,7 +49,7 @@ def exit_code(
         return code
     (folder / MARK).touch()
     again = "" if code == 0 else f"; this site retries for {_PATIENCE:.0f} s, then it stops"
-    _say(
+    say(
         f"the server {fleet.address} does not know this site's key ({fingerprint(fleet.key.public_key())}). "
         f"The operator must register it; if it was unregistered, make and register a new key pair{again}"
     )
@@ -57,10 +57,6 @@ def exit_code(
     while time.monotonic() < end:
         time.sleep(_PAUSE)
         if ask(server, fleet.key):
-            _say("the key is registered now: start this site again")
+            say("the key is registered now: start this site again")
             return _AGAIN
     return _OUT
-
-
-def _say(sentence: str) -> None:
-    print(f"nectar site: {sentence}", file=sys.stderr, flush=True)

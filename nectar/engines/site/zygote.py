@@ -77,13 +77,13 @@ def serve(prepare: Callable[[], ClientApp]) -> None:
     # the forks' collectors leave alone what was imported until now, so that its pages stay shared
     gc.collect()
     gc.freeze()
-    _say(f"ready after {time.monotonic() - started:.1f} s; ClientApps are forks of process {own}")
+    say(f"ready after {time.monotonic() - started:.1f} s; ClientApps are forks of process {own}")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # how a fork ended is not read
     with open(0, "rb", buffering=0, closefd=False) as lines:
         for line in lines:
             if os.fork() == 0:
                 _be_client_app(client_app, own, json.loads(line))
-    _say(f"process {own} exits, as no message waits; the next message starts another")
+    say(f"process {own} exits, as no message waits; the next message starts another")
     with suppress(ChildProcessError):
         os.wait()  # for all of them, as they are ignored
 
@@ -107,7 +107,8 @@ def _be_client_app(client_app: ClientApp, parent: int, words: list[str]) -> NoRe
         os._exit(0)
 
 
-def _say(sentence: str) -> None:
+def say(sentence: str) -> None:
+    """Print a sentence of the site's program."""
     print(f"nectar site: {sentence}", file=sys.stderr, flush=True)
 
 
