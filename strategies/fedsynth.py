@@ -20,7 +20,7 @@ from strategies.averaging import share_of
 from strategies.base import Instruction, Strategy
 from strategies.exchange.replies import Upload
 from strategies.exchange.rules import Rule, image_rule, model_rule
-from synth.synthetic_updates import Parameters, replay
+from synth.synthetic_updates import Parameters, client_update
 
 logger = getLogger("flwr")
 
@@ -65,7 +65,7 @@ class FedSynth(Strategy):
         if not self.spec.targets:  # there are no pictures of text
             self._last[upload.site.name] = sent
         batches = as_batches(sent, self.settings, self.run.device)
-        ended = replay(self._loss, self._on_device(self._as_read(weights)), batches)
+        ended = client_update(self._loss, self._on_device(self._as_read(weights)), batches)
         _require_finite(ended)
         return replace(upload, payload=Weights({k: v.cpu() for k, v in ended.items()}))
 
