@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from itertools import chain
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -33,7 +33,7 @@ from common.errors import ConfigError, FederationError
 from common.learning.measures import measure
 from common.learning.run import Run
 from common.learning.training import Local, Trained
-from common.methods import is_import_path, load, resolve
+from common.methods import load, resolve
 from common.models import Classifier
 from common.samples.inputs import Samples
 from common.settings.base import Settings
@@ -369,16 +369,7 @@ class DeviceClient(NumPyClient):
 
 
 def client_class(name: str) -> type[DeviceClient]:
-    """Return a method's client, one of Nectar's sought once a process; ConfigError if it names something else."""
-    return _loaded_client(name) if is_import_path(name) else _own_client(name)
-
-
-@lru_cache(maxsize=64)
-def _own_client(name: str) -> type[DeviceClient]:
-    return _loaded_client(name)
-
-
-def _loaded_client(name: str) -> type[DeviceClient]:
+    """Return a method's client; ConfigError if it names something else."""
     method = resolve(name)
     cls = load(method.client)
     if not (isinstance(cls, type) and issubclass(cls, DeviceClient)):

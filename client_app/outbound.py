@@ -7,7 +7,7 @@ one of its real images.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from common.samples.dataset import DatasetInfo
 from common.samples.inputs import Samples, in_unit
 from common.specs.updates import covers, is_model, model_in, sends_updates
 from common.wire.bundle import Bundle, leaves
-from common.wire.form import CarriesExamples, Payload, Spec
+from common.wire.form import Payload, Spec
 from common.wire.images import EQUAL, NEAR, Copies, Pixels
 from common.wire.int8_update import Int8Update
 from common.wire.weights import Weights, WeightsSpec
@@ -72,17 +72,6 @@ def outbound(
     return update
 
 
-#: kinds of payload that were seen, and whether each carries examples: a look at one is as long as a small device's step
-_CARRYING: dict[type[Payload], bool] = {}
-
-
-def _carries_examples(part: Payload) -> TypeGuard[CarriesExamples]:
-    kind = type(part)
-    if kind not in _CARRYING:
-        _CARRYING[kind] = isinstance(part, CarriesExamples)
-    return _CARRYING[kind]
-
-
 def count_copies(payload: Payload, samples: Samples, info: DatasetInfo) -> Copies | None:
     """Count the copies among the images of ``payload``; None if it carries none.
 
@@ -95,7 +84,9 @@ def count_copies(payload: Payload, samples: Samples, info: DatasetInfo) -> Copie
         Whose mean and std undo the normalisation.
     """
     parts = payload.leaves() if isinstance(payload, Bundle) else [payload]
-    carried = [part.examples for part in parts if _carries_examples(part)]
+    # As `CarriesExamples` has them: to ask for that takes as long as a small device's step.
+    found = (getattr(part, "examples", None) for part in parts)
+    carried = [examples for examples in found if examples is not None]
     if not (carried and info.has_images):
         return None
     images = torch.cat([full_size(each, info.shape) for each in carried])
