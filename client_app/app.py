@@ -28,6 +28,7 @@ from client_app.owner.review import Review
 from client_app.owner.vetoes import check_instruction
 from client_app.site import (
     account_of,
+    config_of,
     data_here,
     division_of,
     drawn_name,
@@ -167,12 +168,12 @@ def client_of(message: Message, context: Context) -> DeviceClient:
     run = division.run
     use_threads(run.config.compute.client_cores)
     site, drawn_as = site_of(run, context), drawn_name(run, context)
-    with deadline_check(_time_to_read(context, _config(message)).check):
+    with deadline_check(_time_to_read(context, config_of(message)).check):
         train, holdout = site_samples(division, drawn_as, context)
     record_id = _record_of(message)
     state = state_of(run, record_id, site, context)
     cls: Callable[..., DeviceClient] = client_class(run.config.method)
-    told = one_line(str(_config(message).get(DATA, ""))[:16])
+    told = one_line(str(config_of(message).get(DATA, ""))[:16])
     require_data_of_run(division, context, state, told)
     user_data = user_folder(run, context) is not None
     review = (
@@ -198,7 +199,7 @@ def client_of(message: Message, context: Context) -> DeviceClient:
 
 def _record_of(message: Message) -> str:
     """Return the name of the run's record; FederationError if no file could be called so."""
-    record_id = str(_config(message).get("record", ""))
+    record_id = str(config_of(message).get("record", ""))
     if not _RECORD_ID.fullmatch(record_id) or record_id.lower() in _OWN:
         raise FederationError(
             f"the server names its run {record_id[:40]!r}, which cannot be part of a file name"
@@ -224,13 +225,6 @@ def _time_to_read(context: Context, asked: Mapping[str, Any] | None = None) -> D
     return Deadline(min(own, Deadline.of(asked).left))
 
 
-def _config(message: Message, name: str = "config") -> ConfigRecord:
-    found = message.content.get(name)
-    if not isinstance(found, ConfigRecord):
-        raise FederationError(f"the instruction's '{name}' is not a configuration")
-    return found
-
-
 def _arrays(message: Message) -> list[NDArray[Any]]:
     found = message.content.get("arrays")
     if not isinstance(found, ArrayRecord):
@@ -240,7 +234,7 @@ def _arrays(message: Message) -> list[NDArray[Any]]:
 
 def _seen(message: Message) -> LedgerTip | None:
     """Return the last head of this site's ledger that the server says it saw."""
-    named = _config(message).get(LEDGER_TIP)
+    named = config_of(message).get(LEDGER_TIP)
     return None if named is None else _read(tip_from_text, str(named), LEDGER_TIP)
 
 
@@ -262,7 +256,7 @@ def _train(message: Message, context: Context) -> RecordDict:
     client = take_client(message) or client_of(message, context)
     arrays, examples, metrics = client.fit(
         _arrays(message),
-        dict(_config(message)),
+        dict(config_of(message)),
     )
     in_process = engine_of_context(context) == IN_PROCESS
     content = unchecked_record(
@@ -282,7 +276,7 @@ def _evaluate(message: Message, context: Context, asked: str = "config") -> Reco
     client = client_of(message, context)
     loss, examples, metrics = client.evaluate(
         _arrays(message),
-        dict(_config(message, asked)),
+        dict(config_of(message, asked)),
     )
     return RecordDict(
         {
@@ -332,7 +326,7 @@ def _roll_call(message: Message, context: Context) -> RecordDict:
     site = site_of(run, context)
     with deadline_check(_time_to_read(context).check):
         train, holdout = site_samples(division, drawn_name(run, context), context)
-    asked, own = _config(message), "data" in context.node_config
+    asked, own = config_of(message), "data" in context.node_config
     account = account_of(run, "", site, context)
     if account is not None and LEDGER_TIPS in asked:
         account.check(_read(partial(tip_of_site, site=site), str(asked[LEDGER_TIPS]), LEDGER_TIPS))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
@@ -26,14 +26,6 @@ class _Kept:
     arrays: NDArrays
     spec: WeightsSpec
     weights: Weights
-
-    def are_of(self, arrays: NDArrays, spec: WeightsSpec) -> bool:
-        """Return whether ``arrays``, views by `DecodeCache.arrays_of`, decode to these weights."""
-        return (
-            len(arrays) == len(self.arrays)
-            and all(map(operator.is_, arrays, self.arrays))
-            and (spec is self.spec or spec == self.spec)
-        )
 
 
 class DecodeCache:
@@ -74,15 +66,15 @@ class DecodeCache:
         """Return the weights that ``arrays``, or a bundle's part ``name``, are; PayloadError if they are not."""
         if any(a.flags.writeable for a in arrays):
             return spec.decode(arrays)
-        kept = self._kept.get(name)
-        if kept is None or not kept.are_of(arrays, spec):
-            self._kept.pop(name, None)  # first, or there are two in memory
-            del kept
-            kept = _Kept(arrays, spec, spec.decode(arrays))
-        if kept.arrays is not arrays:  # by these the next device's are known at once
-            kept = replace(kept, arrays=arrays)
-        self._kept[name] = kept
-        return kept.weights.copy_on_write()
+        kept = self._kept.pop(name, None)
+        same = kept is not None and len(arrays) == len(kept.arrays) and spec == kept.spec
+        if kept is None or not same or not all(map(operator.is_, arrays, kept.arrays)):
+            del kept  # or there are two in memory
+            weights = spec.decode(arrays)
+        else:
+            weights = kept.weights
+        self._kept[name] = _Kept(arrays, spec, weights)
+        return weights.copy_on_write()
 
 
 DECODE_CACHE = DecodeCache()

@@ -9,47 +9,39 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from copy import copy
-from dataclasses import dataclass, replace
-from functools import cache, cached_property, lru_cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from itertools import chain
 from operator import attrgetter
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from flwr.app import RecordDict
 from flwr.client import NumPyClient
 from flwr.common import Scalar
 from torch import Tensor
 
 from client_app.decode_cache import DECODE_CACHE
 from client_app.draws import Deadline, Draws, SiteRound
+from client_app.outbound import count_copies, outbound, received_model
 from client_app.owner.ledger import Account
 from client_app.owner.review import Review
-from client_app.state import ContextState, DeviceState, Tensors, payload_line
-from common.code.imports import is_import_path, load
-from common.draws.seeding import generator, process_wide
+from client_app.state import DeviceState, Tensors, payload_line
+from client_app.time_estimate import estimated_seconds
+from common.code.imports import load
+from common.draws.seeding import generator
 from common.errors import ConfigError, FederationError
 from common.learning.measures import measure
 from common.learning.run import Run
 from common.learning.training import Local, Trained
 from common.methods import resolve
 from common.models import Classifier
-from common.privacy.ledger import PrivacyReport
-from common.samples.dataset import DatasetInfo
-from common.samples.inputs import Samples, in_unit
+from common.samples.inputs import Samples
 from common.settings.base import Settings
 from common.settings.sections import is_user_data
-from common.specs.updates import COUNTS, TAKEN, covers, is_model, model_in, sends_updates
-from common.wire.bundle import Bundle, leaves
-from common.wire.form import CarriesExamples, Payload, Spec
-from common.wire.images import EQUAL, NEAR, Copies, Pixels
-from common.wire.int8_update import Int8Update
-from common.wire.weights import Weights, WeightsSpec
-from synth.copies import nearest_distances
-from synth.distribution_matching import full_size
+from common.specs.updates import COUNTS, TAKEN
+from common.wire.form import Payload, Spec
+from common.wire.weights import Weights
 from synth.private_release import Gaussian
 
 __all__ = ["DeviceClient", "Metrics", "NDArrays", "client_class", "phase", "phases_of"]
@@ -295,8 +287,10 @@ class DeviceClient(NumPyClient):
             made = work(given)
         finally:
             at.estimate = None  # it and the client would hold each other
-        payload = self._let_through(made, str(config.get("record", "run")))
-        payload = outbound(self, payload, before)
+        if self.review is not None:
+            name = f"{config.get('record', 'run')}-{self.site}"
+            made = self.review.let_through(made, name, self.run.info, lambda: at.deadline.left)
+        payload = outbound(self, made, before)
         at.end()
         # Of a payload that went through a mechanism a count of copies would be one more release, and no charged one.
         covered = at.private or at.charged is not None
@@ -353,13 +347,6 @@ class DeviceClient(NumPyClient):
         self.release("evaluate", None, ["accuracy", "loss", "num-examples", *more])
         return figures.loss, figures.examples, {"accuracy": figures.accuracy, **more}
 
-    def _let_through(self, payload: Payload, record: str) -> Payload:
-        """Return of ``payload`` what the site's owner lets leave."""
-        if self.review is None:
-            return payload
-        name, deadline = f"{record}-{self.site}", self.round.deadline
-        return self.review.let_through(payload, name, self.run.info, lambda: deadline.left)
-
     # ---- the one way out ------------------------------------------------------------------------------
 
     def release(self, phase: str, payload: Payload | None, figures: Sequence[str]) -> NDArrays:
@@ -383,16 +370,7 @@ class DeviceClient(NumPyClient):
 
 
 def client_class(name: str) -> type[DeviceClient]:
-    """Return a method's client, one of Nectar's sought once a process; ConfigError if it names something else."""
-    return _loaded_client(name) if is_import_path(name) else _own_client(name)
-
-
-@lru_cache(maxsize=64)
-def _own_client(name: str) -> type[DeviceClient]:
-    return _loaded_client(name)
-
-
-def _loaded_client(name: str) -> type[DeviceClient]:
+    """Return a method's client; ConfigError if it names something else."""
     method = resolve(name)
     cls = load(method.client)
     if not (isinstance(cls, type) and issubclass(cls, DeviceClient)):
@@ -442,96 +420,6 @@ def phases_of(cls: type) -> Mapping[str, Phase]:
     return phases
 
 
-# ---- travelling ----------------------------------------------------------------------------------
-# What becomes of a phase's result on its way out: statistics stay, a model leaves as its update, pixels as a picture.
-#
-# All of it is the run's ``wire`` and no method's.
-
-_RESIDUAL = "owed"
-"""The slot of what a site's updates have fallen short by."""
-
-
-@dataclass(frozen=True)
-class ReceivedModel:
-    """The model that a site received, unchanged by the phase, and the names of its parameters."""
-
-    weights: Weights
-    parameters: tuple[str, ...]
-
-
-def received_model(client: DeviceClient, given: Payload, takes: Spec) -> ReceivedModel | None:
-    """Return the model in what came, where the site is to answer with an update of it."""
-    weights = model_in(given) if sends_updates(client.run.config) else None
-    if weights is None:
-        return None
-    forms = (f for path, f in leaves(takes) if is_model(path) and isinstance(f, WeightsSpec))
-    return ReceivedModel(weights.copy_on_write(), next(forms).trained)
-
-
-def outbound(
-    client: DeviceClient, part: Payload, sent: ReceivedModel | None, path: str = ""
-) -> Payload:
-    """Return ``part`` as it leaves, and remember what it falls short by; PayloadError if a change is not finite."""
-    config = client.run.config
-    if isinstance(part, Bundle):
-        inside = part.parts.items()
-        return Bundle({n: outbound(client, each, sent, f"{path}/{n}") for n, each in inside})
-    if isinstance(part, Pixels):
-        return replace(part, codec=config.wire.pixels)
-    if not isinstance(part, Weights):
-        return part
-    if config.model.stays_in_part:  # without what is the site's own
-        names = [name for name in part.read_only if name in client.run.spec.names]
-        part = part.only(client.run.spec.only(names))
-    if sent is None or not is_model(path) or not covers(sent.weights, tuple(part.read_only)):
-        return part
-    if not config.wire.error_feedback:
-        return Int8Update.of(part, sent.weights, sent.parameters)[0]
-    owed = client.recall(_RESIDUAL)
-    update, left = Int8Update.of(part, sent.weights, sent.parameters, owed)
-    client.remember(left, _RESIDUAL)
-    return update
-
-
-# ---- counted copies ------------------------------------------------------------------------------
-# Before images leave a site, it counts those that equal or nearly equal one of its real images.
-
-#: kinds of payload that were seen, and whether each carries examples: a look at one is as long as a small device's step
-_CARRYING: dict[type[Payload], bool] = {}
-
-
-def _carries_examples(part: Payload) -> TypeGuard[CarriesExamples]:
-    kind = type(part)
-    if kind not in _CARRYING:
-        _CARRYING[kind] = isinstance(part, CarriesExamples)
-    return _CARRYING[kind]
-
-
-def count_copies(payload: Payload, samples: Samples, info: DatasetInfo) -> Copies | None:
-    """Count the copies among the images of ``payload``; None if it carries none.
-
-    Images are compared as a screen shows them, values from 0 to 1 and none beyond, as they are before a codec rounds
-    them, with all images that the site trains on. Those of half the size are blown up first, as their receiver does.
-
-    Parameters
-    ----------
-    info : DatasetInfo
-        Whose mean and std undo the normalisation.
-    """
-    parts = payload.leaves() if isinstance(payload, Bundle) else [payload]
-    carried = [part.examples for part in parts if _carries_examples(part)]
-    if not (carried and info.has_images):
-        return None
-    images = torch.cat([full_size(each, info.shape) for each in carried])
-
-    def shown(normalised: Tensor) -> Tensor:
-        return in_unit(info, normalised.to(samples.labels.device).float()).clamp(0, 1)
-
-    distances = nearest_distances(shown(images), lambda at: shown(samples.inputs(at)), len(samples))
-    equal = int((distances <= EQUAL).sum())
-    return Copies(len(images), equal, int((distances <= NEAR).sum()) - equal)
-
-
 # ---- small classes -------------------------------------------------------------------------------
 # Whether a site has enough images of a class to let real ones of it be what it sends begins with.
 
@@ -565,68 +453,3 @@ def refuse_small_classes(client: DeviceClient, sent: int) -> None:
             f"this site has a class of fewer than {least} images, which would leave nearly as they are where they "
             f"are the start ({config.section}.start): choose start=noise, or lower data.smallest_class if they may"
         )
-
-
-# ---- time estimate -------------------------------------------------------------------------------
-# How long a private phase would take, by its own steps on made-up rows: asked before it is charged.
-
-
-class _Enough(BaseException):
-    """What an estimate ends with, in the middle of the phase."""
-
-
-class _Watch(Deadline):
-    """A deadline at which a phase looks between two steps: two of them, once it is charged, are enough."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(seconds)
-        self._last, self._times = 0.0, list[float]()
-
-    @property
-    def seconds(self) -> float:
-        """How long all steps take, by the shortest: a process's first may be far longer than the others."""
-        return self.steps * min(self._times, default=0.0)
-
-    @property
-    def left(self) -> float:
-        self.check()
-        return math.inf
-
-    def check(self) -> None:
-        super().check()
-        if self._last:
-            self._times.append(time.monotonic() - self._last)
-        if self.steps:
-            self._last = time.monotonic()
-        if len(self._times) == 2 or 0 < self.seconds <= super().left:
-            raise _Enough
-
-
-def estimated_seconds(client: DeviceClient, given: Payload) -> float:
-    """Return how long the private steps of the client's phase would take; 0 where it never looks at its deadline.
-
-    A copy of the client carries the phase out until its second step is done. It has as many examples as are publicly
-    known, made up, and charges, remembers, tells and sends nothing.
-    """
-    at, watch, tried = client.round, _Watch(client.deadline.left), copy(client)
-    tried.samples = tried.holdout = _made_up(client)
-    tried.state = ContextState(RecordDict())
-    nothing: dict[str, Any] = {"account": None, "charged": PrivacyReport(), "estimate": None}
-    tried.round = replace(at, deadline=watch, figures={}, written={}, **nothing)
-    with process_wide(0, "made-up"), suppress(_Enough):
-        tried.phase_named(at.phase)[0](given)
-        watch.check()  # the end of the only step
-    return watch.seconds
-
-
-def _made_up(client: DeviceClient) -> Samples:
-    """Return random examples of the run's form, all the same, with labels of the classes that are known to be held."""
-    config, info, labels = client.run.config, client.run.info, client.samples.labels
-    public, classes = config.tells_counts, len(info.classes)
-    held = torch.unique(labels).cpu() if public else torch.arange(classes)
-    at = torch.arange(len(labels) if public else max(1, config.privacy.examples)) % len(held)
-    if not info.has_values:
-        at = torch.zeros(len(at), *info.target_shape, dtype=torch.int64)
-        return Samples.of(at.new_zeros(len(at), *info.shape), at).to(labels.device)
-    raw = torch.randn(1, *info.shape, generator=torch.Generator().manual_seed(0))
-    return Samples.of(raw.to(labels.device).expand(len(at), -1, -1, -1), held[at].to(labels.device))

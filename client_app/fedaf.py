@@ -37,7 +37,13 @@ class FedAFClient(FedDMClient):
         if OTHERS in given.parts:
             self._others = self._rows_of(given.part(OTHERS, Tensors))
         images = self.synthesize(w)
-        return Bundle({IMAGES: images, LOGITS: self._logits(w), SHARES: self._shares(w)})
+        return Bundle(
+            {
+                IMAGES: images,
+                LOGITS: self._means(self._outputs(self.model(w))),
+                SHARES: self._shares(w),
+            }
+        )
 
     def _rows_of(self, means: Tensors) -> Tensor:
         """Return V, [classes, classes], with NaN in the row of a class that no site knows."""
@@ -74,9 +80,6 @@ class FedAFClient(FedDMClient):
             return parameters_to_vector(model.parameters()).detach()
 
         return fresh
-
-    def _logits(self, w: Weights) -> Tensors:
-        return self._means(self._outputs(self.model(w)))
 
     def _shares(self, w: Weights) -> Tensors:
         """Return the mean softened outputs on each class's images of a model trained on them from ``w``."""

@@ -139,11 +139,11 @@ class FedDPMSClient(FedVAEClient):
         encoder = trained if settings.latents == "trained" else self.model(w)
         labels = torch.tensor(classes, dtype=torch.int64, device=self.run.device)
         codec = self.run.config.wire.latents
+        assert isinstance(encoder, VAEEncoder)
         if not classes:
-            latent = self._latent(encoder)
-            return latent_means(torch.zeros(0, latent), labels.cpu(), codec)
-        self._charge(classes, self._latent(encoder))
-        codes, of = self._codes(encoder, labels), self._of_classes(labels)[1]
+            return latent_means(torch.zeros(0, encoder.latent), labels.cpu(), codec)
+        self._charge(classes, encoder.latent)
+        codes, of = self._codes(encoder, labels)
         gaussian = self.draws.gaussian("latent-means", settings.sigma, 1.0)
         steps = mean_steps(codes, of, classes, settings.clip, gaussian)
 
@@ -174,22 +174,14 @@ class FedDPMSClient(FedVAEClient):
         self.draws.charge(worst)
         self.tell(noise_multiplier=worst.noise_multiplier)
 
-    def _of_classes(self, classes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the positions and labels of the site's images of ``classes``."""
-        positions = torch.isin(self.samples.labels, classes).nonzero().flatten()
-        return positions, self.samples.labels[positions]
-
     @torch.no_grad()
-    def _codes(self, encoder: Classifier, classes: Tensor) -> Tensor:
-        """Return the codes mu of the site's images of ``classes``."""
+    def _codes(self, encoder: VAEEncoder, classes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the codes mu of the site's images of ``classes``, and their labels."""
         encoder.eval()
-        positions = self._of_classes(classes)[0]
+        positions = torch.isin(self.samples.labels, classes).nonzero().flatten()
         parts = torch.split(positions, self.run.config.evaluation.batch)
-        return torch.cat([encoder.embed(self.samples.inputs(part)) for part in parts])
-
-    def _latent(self, encoder: Classifier) -> int:
-        assert isinstance(encoder, VAEEncoder)
-        return encoder.latent
+        codes = torch.cat([encoder.embed(self.samples.inputs(part)) for part in parts])
+        return codes, self.samples.labels[positions]
 
     @property
     def _counts(self) -> list[int]:

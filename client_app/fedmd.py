@@ -55,7 +55,10 @@ class FedMDClient(DeviceClient):
             model, _ = train_locally(self, Weights.of(model))
         self.remember(Weights.of(model).tensors)
         found = answers(self.run, model, images)
-        return logits(self._noisy(found) if private else found, self.run.config.wire.latents)
+        if private:
+            noise, clip = privacy.noise_multiplier, privacy.clip
+            found = noisy(found, clip, self.draws.gaussian(MECHANISM, noise, 2 * clip))
+        return logits(found, self.run.config.wire.latents)
 
     def judged(self, w: Weights) -> Classifier:
         """Return the site's own model, which is what it judges."""
@@ -78,8 +81,3 @@ class FedMDClient(DeviceClient):
                 f"site '{self.site}' no longer has the public images: it gets them with its next instruction"
             )
         return kept[IMAGES]
-
-    def _noisy(self, found: Tensor) -> Tensor:
-        privacy = self.run.config.privacy
-        gaussian = self.draws.gaussian(MECHANISM, privacy.noise_multiplier, 2 * privacy.clip)
-        return noisy(found, privacy.clip, gaussian)

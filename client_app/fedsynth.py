@@ -41,10 +41,10 @@ from synth.synthetic_updates import (
     Objective,
     Parameters,
     along,
+    client_update,
     distance,
     distil,
     real_loss,
-    replay,
 )
 
 logger = getLogger("flwr")
@@ -196,7 +196,7 @@ class FedSynthClient(DeviceClient):
         trained: Parameters,
     ) -> None:
         """Compare the update that the server will replay with the one of local training."""
-        replayed = replay(loss, here, as_batches(received, settings, self.run.device))
+        replayed = client_update(loss, here, as_batches(received, settings, self.run.device))
         origin = Weights(here)
         sent, meant = (difference(Weights(end), origin) for end in (replayed, trained))
         self._report_finite(**fidelity(sent, meant))

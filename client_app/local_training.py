@@ -160,31 +160,23 @@ def _gradients(
     """Return the generator of a client's training, and its gradients: plain ones, or DP-SGD's, which are charged."""
     if not client.run.config.privacy.active or client.run.config.clips_updates:
         return client.generator(PURPOSE), Gradients()
-    if (
-        client.run.config.model.train == "all"
-    ):  # a head alone trains on what batch norms make in evaluation
-        refuse_coupled(model)
+    if client.run.config.model.train == "all":
+        refuse_coupled(model)  # a head alone trains on what batch norms make in evaluation
     steps = dp_sgd_steps(client, len(pool))
     charge(client, steps)
     rule, sampled = rule_of(client, PURPOSE, steps), samples_of(client, PURPOSE, steps, pool)
-    rows = client.draws.rows(PURPOSE, pool)
-    return _generator_of_nothing_private(client), Gradients(rule, sampled, rows)
+    gradients = Gradients(rule, sampled, client.draws.rows(PURPOSE, pool))
+    if client.draws.seeded:
+        return client.generator(PURPOSE), gradients
+    # What seeds the draws of a batch as a whole, such as those of NumPy in a user's network: how many there are can
+    # follow the size of a sample, so that they must stay secret.
+    return torch.Generator(client.run.device).manual_seed(secrets.randbits(63)), gradients
 
 
 def dp_sgd_steps(client: DeviceClient, pool: int) -> DPSGDSteps:
     """Return the steps of a private training on ``pool`` examples."""
     drawn = min(client.examples_an_epoch, pool)
     return planned(client.run.config, client.settings(FedAvgSettings), pool, drawn)
-
-
-def _generator_of_nothing_private(client: DeviceClient) -> torch.Generator:
-    """Return what seeds the draws of a batch as a whole in a private run, such as those of NumPy in a user's network.
-
-    How many there are can follow the size of a sample. So with real privacy they must stay secret.
-    """
-    if client.draws.seeded:
-        return client.generator(PURPOSE)
-    return torch.Generator(client.run.device).manual_seed(secrets.randbits(63))
 
 
 # ---- private steps -------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from torch import Tensor
 from client_app.device import DeviceClient, NDArrays
 from client_app.draws import SiteRound
 from client_app.site import (
+    config_of,
     division_of,
     is_simulated,
     record_directory,
@@ -400,7 +401,7 @@ def _key_of(roll: State, kind: str, name: str) -> bytes:
 
 def answer(message: Message, context: Context, exchange: str, record: str) -> RecordDict:
     """Answer a query of the phase, ``keys``, ``shares`` or ``opening``, in the run of a record's name."""
-    run, config = division_of(context).run, _config(message, "config")
+    run, config = division_of(context).run, config_of(message, "config")
     site = site_of(run, context)
     work = SecretSite(run, site, Vault.of(run, record, site, context), config)
     answer: dict[str, Any] = getattr(work, exchange)()
@@ -490,14 +491,7 @@ def secret_client(
     cls: type[DeviceClient], message: Message, context: Context, run: Run, site: str, record: str
 ) -> Callable[..., DeviceClient]:
     """Return what makes a method's client for an instruction; FederationError if that says not what a sum needs."""
-    told, vault = _config(message, RECORD), Vault.of(run, record, site, context)
-    work = SecretSite(run, site, vault, {**_config(message, "config"), **told})
+    told, vault = config_of(message, RECORD), Vault.of(run, record, site, context)
+    work = SecretSite(run, site, vault, {**config_of(message, "config"), **told})
     client: Callable[..., DeviceClient] = _of_method(cls)
     return partial(client, work=work)
-
-
-def _config(message: Message, name: str) -> ConfigRecord:
-    found = message.content.get(name)
-    if not isinstance(found, ConfigRecord):
-        raise FederationError(f"the instruction has no '{name}', of which a secret sum is made")
-    return found

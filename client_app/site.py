@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from flwr.app import Context
+from flwr.app import ConfigRecord, Context, Message
 
 from client_app.draws import divided, is_seeded, key_of, refuse_seeded
 from client_app.owner.ledger import Account, check_budget, check_covered
@@ -416,6 +416,14 @@ def name_of(context: Context) -> str:
         return site_name(context.node_config)
     except FederationError:
         return ""
+
+
+def config_of(message: Message, name: str = "config") -> ConfigRecord:
+    """Return a configuration of an instruction; FederationError if there is none of the name."""
+    found = message.content.get(name)
+    if not isinstance(found, ConfigRecord):
+        raise FederationError(f"the instruction's '{name}' is not a configuration")
+    return found
 
 
 def record_directory(run: Run, record_id: str) -> Path:

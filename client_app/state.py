@@ -15,7 +15,8 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase as fnmatch
 from functools import cached_property
 from logging import getLogger
@@ -143,18 +144,14 @@ class DirectoryState:
     def _take_over(self, before: Path) -> None:
         """Copy all versions of another run, and delete what that one had taken over itself."""
         temporary = self._directory.with_name(f".{self._directory.name}.{os.getpid()}.tmp")
-        try:
-            others = shutil.ignore_patterns(
-                "?" * _DIGITS
-            )  # kinds, in the folder of an earlier release
-            shutil.copytree(before, temporary, ignore=others)
+        kinds = "?" * _DIGITS  # in the folder of an earlier release
+        with self._writing():
+            shutil.copytree(before, temporary, ignore=shutil.ignore_patterns(kinds))
             after, same_kind = before / _AFTER, before.parent == self._directory.parent
             write_text(temporary / _AFTER, before.name if same_kind else "")
             temporary.rename(self._directory)
             if same_kind and (older := after.read_text() if after.is_file() else "").isdigit():
                 shutil.rmtree(before.with_name(older), ignore_errors=True)
-        except OSError as error:
-            raise self._unwritable(error) from None
 
     def load(self, server_round: int) -> Tensors:
         """Return version ``server_round``; FederationError if it cannot be read."""
@@ -193,13 +190,11 @@ class DirectoryState:
             If it cannot be written.
         """
         apart, about = tensor_file.names_of_large(tensors), {"round": server_round, "taken": taken}
-        try:
+        with self._writing():
             self._directory.mkdir(parents=True, exist_ok=True)
             collect_leftovers(self._directory)
             path = self._path(server_round)
             tensor_file.save(path, tensors, about, separate=apart, flushed=self._flushed)
-        except (OSError, SafetensorError) as error:
-            raise self._unwritable(error) from None
         there = self.rounds() if there is None else there
         for old in _surplus(there, server_round, taken):
             self._path(old).unlink(missing_ok=True)
@@ -208,36 +203,34 @@ class DirectoryState:
     def began_with(self, checksum: str, of: str = _DATA) -> str:
         """Return what is in the site's folder of the record, which the first reading writes."""
         path = Path(*self._parts[:3], of)
-        try:
+        with self._writing():
             if not path.exists():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_text(path, checksum)
             return path.read_text(encoding="ascii", errors="replace")[: len(checksum)]
-        except OSError as error:
-            raise self._unwritable(error) from None
 
     def keep_model(self, tensors: Tensors, about: Mapping[str, Any]) -> None:
         """Write ``KEPT_MODEL`` into the site's folder of the record; FederationError if it cannot be written."""
         path = Path(*self._parts[:3], KEPT_MODEL)
-        try:
+        with self._writing():
             path.parent.mkdir(parents=True, exist_ok=True)
             tensor_file.save(path, tensors, about)
-        except (OSError, SafetensorError) as error:
-            raise self._unwritable(error) from None
 
     def log_release(self, *lines: Mapping[str, str | int | float]) -> None:
         """Append to the log at the root; FederationError if it cannot be written, and then nothing may leave."""
-        try:
+        with self._writing():
             self._log.append(*lines)
-        except OSError as error:
-            raise self._unwritable(error) from None
 
-    def _unwritable(self, error: Exception) -> FederationError:
-        """Return the reason for the server, which learns no path of the site."""
-        logger.error("%s cannot be written: %s", self._directory, error)
-        return FederationError(
-            f"this site's state cannot be written ({tensor_file.unreadable_reason(error)}): free some space there"
-        )
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Give the server the reason why the state cannot be written, and no path of the site: FederationError."""
+        try:
+            yield
+        except (OSError, SafetensorError) as error:
+            logger.error("%s cannot be written: %s", self._directory, error)
+            raise FederationError(
+                f"this site's state cannot be written ({tensor_file.unreadable_reason(error)}): free some space there"
+            ) from None
 
     def _path(self, server_round: int) -> Path:
         return self._directory / _file(server_round)

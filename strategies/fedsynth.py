@@ -20,7 +20,7 @@ from strategies.averaging import share_of
 from strategies.base import Instruction, Strategy
 from strategies.exchange.replies import Upload
 from strategies.exchange.rules import Rule, image_rule, model_rule
-from synth.synthetic_updates import replay
+from synth.synthetic_updates import client_update
 
 logger = getLogger("flwr")
 
@@ -67,7 +67,7 @@ class FedSynth(Strategy):
         batches = as_batches(sent, self.settings, self.run.device)
         start = self._as_read(weights).tensors
         start = {name: value.to(self.run.device) for name, value in start.items()}
-        ended = replay(self._loss, start, batches)
+        ended = client_update(self._loss, start, batches)
         for name, value in ended.items():
             if not bool(torch.isfinite(value).all()):
                 raise PayloadError(

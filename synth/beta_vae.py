@@ -7,7 +7,6 @@ rate: 4 is what Higgins et al. have for dSprites, 5e-4 what Burgess et al. have.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 
@@ -15,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from synth.descent import Adam, load_state, state_of
+from synth.descent import Adam, finite, load_state, state_of
 from synth.ensemble_distillation import fill
 from synth.latent_sharing import mean_codes
 
@@ -163,24 +162,17 @@ class VAETraining:
         FloatingPointError if a loss is not finite.
         """
         while self.epoch < epochs:
-            loss = self._train_epoch()
+            draws = self._generator(self.epoch)
+            order = torch.randperm(len(self._images), generator=draws, device=draws.device)
+            total = torch.zeros((), device=draws.device)
+            for at in torch.split(order, self._batch):
+                total += self._step(self._images[at], draws)
+            self.epoch += 1
+            mean = float(total) / len(self._images)
+            loss = finite(mean, "the beta-VAE", f"epoch {self.epoch}")
             if after_step is not None:
                 after_step()
             yield loss
-
-    def _train_epoch(self) -> float:
-        draws = self._generator(self.epoch)
-        order = torch.randperm(len(self._images), generator=draws, device=draws.device)
-        total = torch.zeros((), device=draws.device)
-        for at in torch.split(order, self._batch):
-            total += self._step(self._images[at], draws)
-        self.epoch += 1
-        loss = float(total) / len(self._images)
-        if not math.isfinite(loss):
-            raise FloatingPointError(
-                f"the beta-VAE left the finite numbers in epoch {self.epoch}: lower its learning rate"
-            )
-        return loss
 
     def _step(self, x: Tensor, draws: torch.Generator) -> Tensor:
         """Take a step along a batch and return the sum of its losses."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
@@ -156,3 +157,37 @@ def load_state(state: Mapping[str, Tensor], model: nn.Module, adam: Adam) -> Non
     model.load_state_dict(weights)
     count = sum(name.startswith("adam.") for name in state)
     adam.load([state[f"adam.{place}"] for place in range(count)])
+
+
+# ---- finite numbers ------------------------------------------------------------------------------
+# What a training that diverges ends with: one sentence, of what, when, and what to lower.
+
+
+def finite(loss: Tensor | float, what: str, when: str) -> float:
+    """Return a loss as a number; FloatingPointError if it is not finite."""
+    value = float(loss)
+    if not math.isfinite(value):
+        raise FloatingPointError(
+            f"{what} left the finite numbers in {when}: lower its learning rate"
+        )
+    return value
+
+
+def require_finite(
+    tensors: Sequence[Tensor], what: str, rates: str, losses: Tensor | None = None
+) -> None:
+    """Refuse tensors that are not finite; FloatingPointError, with the first iteration if ``losses`` [T, ...] has it.
+
+    Parameters
+    ----------
+    rates : str
+        The learning rates that are to be lowered.
+    """
+    if all(bool(tensor.isfinite().all()) for tensor in tensors):
+        return
+    when = ""
+    if losses is not None:
+        broken = (~losses.isfinite()).nonzero()[:, 0].tolist()
+        at = f"iteration {broken[0] + 1}" if broken else "the last iteration"
+        when = f" at {at} of {len(losses)}"
+    raise FloatingPointError(f"{what} left the finite numbers{when}: lower {rates}")

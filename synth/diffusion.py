@@ -6,6 +6,7 @@ Time steps go from 1 to T; x_0 is the image, x_T all but pure noise.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -204,7 +205,17 @@ def sample(
     """
     steps = min(SAMPLERS[sampler], schedule.steps) if steps is None else steps
     path = _path(schedule, steps, power=1 if sampler == "ancestral" else 2)
-    denoised = _Denoised(model, labels, batch, clip)
+
+    def denoised(x: Tensor, now: _Time) -> Tensor:
+        """Return x_0 as the model sees it in x_t, (x_t - sqrt(1 - alpha_bar_t) eps) / sqrt(alpha_bar_t)."""
+        t = torch.full_like(labels, now.t)
+        parts = (torch.split(part, batch) for part in (x, t, labels))
+        with torch.inference_mode():
+            chunks = [model(*chunk) for chunk in zip(*parts, strict=True)]
+            eps = torch.cat(chunks).to(x.dtype)
+        x0 = (x - now.noise * eps) / now.signal
+        return x0.clamp_(-1, 1) if clip else x0
+
     draw = partial(
         torch.randn,
         (len(labels), *shape),
@@ -271,27 +282,9 @@ def _path(schedule: Schedule, steps: int, power: int) -> list[tuple[_Time, _Time
     return list(pairwise(times))
 
 
-@dataclass(frozen=True)
-class _Denoised:
-    """x_0 as the model sees it in x_t."""
-
-    model: Denoiser
-    labels: Tensor
-    batch: int
-    clip: bool
-
-    def __call__(self, x: Tensor, now: _Time) -> Tensor:
-        """Return (x_t - sqrt(1 - alpha_bar_t) eps) / sqrt(alpha_bar_t), clipped if requested."""
-        t = torch.full_like(self.labels, now.t)
-        parts = (torch.split(part, self.batch) for part in (x, t, self.labels))
-        with torch.inference_mode():
-            chunks = [self.model(*chunk) for chunk in zip(*parts, strict=True)]
-            eps = torch.cat(chunks).to(x.dtype)
-        x0 = (x - now.noise * eps) / now.signal
-        return x0.clamp_(-1, 1) if self.clip else x0
-
-
-def _second_order(denoised: _Denoised, path: list[tuple[_Time, _Time]], x: Tensor) -> Tensor:
+def _second_order(
+    denoised: Callable[[Tensor, _Time], Tensor], path: list[tuple[_Time, _Time]], x: Tensor
+) -> Tensor:
     """Return x_0 by DPM-Solver++(2M) (Lu et al. 2022, Algorithm 2).
 
     The step from t to s takes h = lambda_s - lambda_t, lambda = log(signal / noise), and extrapolates the

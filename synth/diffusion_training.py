@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from synth.descent import Adam
+from synth.descent import Adam, finite
 from synth.diffusion import Schedule, denoising_loss, denoising_losses, sample
 from synth.private_release import Gaussian, clipped_sum, noisy_mean
 from synth.row_draws import RowDraws, integers
@@ -131,14 +131,10 @@ class DiffusionTraining:
         """
         while self.epoch < epochs:
             loss = self._finish_epoch(after_step or (lambda: None))
-            if self._private is not None:
-                loss = math.nan
-            elif not math.isfinite(loss):
-                raise FloatingPointError(
-                    f"the diffusion model's loss left the finite numbers in epoch {self.epoch}: "
-                    "lower its learning rate"
-                )
-            yield loss
+            if self._private is None:
+                yield finite(loss, "the diffusion model's loss", f"epoch {self.epoch}")
+            else:
+                yield math.nan
 
     def draw(self, labels: Tensor, generator: torch.Generator) -> Tensor:
         """Return an image of each of ``labels`` by the average, float [n, C, H, W] in [-1, 1]."""

@@ -22,7 +22,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from synth import augmentation
 from synth.augmentation import Draw
-from synth.descent import SGD
+from synth.descent import SGD, require_finite
 from synth.starts import ClassBatches, sample_ball
 
 
@@ -110,7 +110,7 @@ def distil(
         optimizer.step()
         losses.append(loss.detach())
     history = torch.stack(losses) if losses else images.new_empty(0)
-    require_finite_images(images, history)
+    require_finite([images], "distillation", "the images' learning rate", history)
     return MatchedImages(images.detach(), start_labels[by_class], history)
 
 
@@ -359,20 +359,6 @@ def flat_copy(model: Embedder) -> tuple[Embedder, Tensor]:
     flat = parameters_to_vector(private.parameters()).clone()
     vector_to_parameters(flat, private.parameters())  # views: writing into flat moves the model
     return private, flat
-
-
-def require_finite_images(images: Tensor, losses: Tensor | None = None) -> None:
-    """Refuse images that are not finite; FloatingPointError with the first such iteration if ``losses`` show it."""
-    if bool(images.isfinite().all()):
-        return
-    when = ""
-    if losses is not None:
-        broken = (~losses.isfinite()).nonzero().flatten().tolist()
-        at = f"iteration {broken[0] + 1}" if broken else "the last iteration"
-        when = f" at {at} of {len(losses)}"
-    raise FloatingPointError(
-        f"distillation left the finite numbers{when}: lower the images' learning rate"
-    )
 
 
 # ---- half size -----------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from synth.descent import SGD, Adam
+from synth.descent import SGD, Adam, finite
 
 BETAS = 0.5, 0.999
 """Of the generator's Adam."""
@@ -177,21 +177,13 @@ class Distillation:
         """Train a generator, pool its best batch, train the student once; FloatingPointError of a loss not finite."""
         draws = self._draws(self.iteration)
         images, labels, best = self._synthesise(draws)
-        made = self._finite(best, "generator")
+        when = f"iteration {self.iteration + 1} of DENSE"
+        made = finite(best, "the generator's loss", when)
         self.pool.append((images * _LEVELS).round().to(torch.uint8))
         self.labels.append(labels)
-        learned = self._finite(self._train_student(draws), "student")
+        learned = finite(self._train_student(draws), "the student's loss", when)
         self.iteration += 1
         return Losses(made, learned)
-
-    def _finite(self, loss: Tensor, whose: str) -> float:
-        value = float(loss)
-        if not math.isfinite(value):
-            raise FloatingPointError(
-                f"the {whose}'s loss left the finite numbers in iteration {self.iteration + 1} of DENSE: lower its "
-                "learning rate"
-            )
-        return value
 
     def _synthesise(self, draws: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """Return the batch of images, of those of all steps, whose loss was the lowest, its classes and that loss."""

@@ -8,14 +8,13 @@ that each example is weighted by the mean over the batch. As in the paper, the w
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from synth.descent import Adam, load_state, state_of
+from synth.descent import Adam, finite, load_state, state_of
 from synth.ensemble_distillation import fill
 
 HIDDEN, NOISE = 256, 32
@@ -276,12 +275,7 @@ class GeneratorTraining:
             eps = self._model.draw_noise(batch, generator)
             total += self._step(heads, shares, labels, eps, eta)
         self.round += 1
-        loss = float(total) / max(1, steps)
-        if not math.isfinite(loss):
-            raise FloatingPointError(
-                f"the feature generator left the finite numbers in round {self.round}: lower its learning rate"
-            )
-        return loss
+        return finite(float(total) / max(1, steps), "the feature generator", f"round {self.round}")
 
     def _step(
         self, heads: Heads, shares: Tensor, labels: Tensor, eps: Tensor, eta: float

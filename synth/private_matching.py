@@ -27,14 +27,13 @@ import torch
 from torch import Tensor, nn
 
 from synth.augmentation import Draw
-from synth.descent import SGD
+from synth.descent import SGD, require_finite
 from synth.distribution_matching import (
     Embedder,
     Matching,
     batch_slices,
     features,
     flat_copy,
-    require_finite_images,
     transformed,
 )
 from synth.private_release import (
@@ -171,7 +170,7 @@ def distil_privately(
         optimizer.step()
         if values is not None:
             images.clamp_(*values)
-    require_finite_images(images)
+    require_finite([images], "distillation", "the images' learning rate")
     return images
 
 

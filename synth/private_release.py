@@ -272,16 +272,12 @@ def noisy_gradients(
         # Each example has its class's images to itself, so that one backward pass gives all products of a chunk.
         copies = by_class[ranks].flatten(0, 1).requires_grad_()
         means = means_of_equal_classes(embed(copies), len(rows))
-        own = _product(means, copies, rows).view(len(rows), -1)
+        # J^T v by a scalar: given v, torch.autograd imports sympy first, which takes seconds.
+        (product,) = torch.autograd.grad((means * rows).sum(), copies)
+        own = product.view(len(rows), -1)
         sums.index_add_(0, ranks, gaussian.steps(own, gaussian.factors([own])))
     step = gaussian.released(sums) / expected[:, None]
     return step.to(images.dtype).view_as(images)
-
-
-def _product(outputs: Tensor, inputs: Tensor, vector: Tensor) -> Tensor:
-    """Return J^T v. By a scalar: given v, torch.autograd imports sympy first, which takes seconds."""
-    (product,) = torch.autograd.grad((outputs * vector).sum(), inputs)
-    return product
 
 
 # ---- private gradients ---------------------------------------------------------------------------

@@ -100,7 +100,8 @@ def gradient(
 def client_update(loss: Loss, w: Parameters, batches: Batches) -> dict[str, Tensor]:
     """Return ClientUpdate(S; w), differentiable with respect to S.
 
-    For i = 1..m: w <- w - eta_w grad_w F((x_i, y_i); w).
+    For i = 1..m: w <- w - eta_w grad_w F((x_i, y_i); w). Of a set that was received this is the server's replay; on a
+    CPU with one number of threads the result has the same bits wherever it is computed.
 
     Parameters
     ----------
@@ -124,18 +125,6 @@ def client_update(loss: Loss, w: Parameters, batches: Batches) -> dict[str, Tens
             moved = {name: value - batches.step_size * slopes[name] for name, value in at.items()}
         at = moved if tracked else {k: v.detach().requires_grad_() for k, v in moved.items()}
     return at if tracked else {name: value.detach() for name, value in at.items()}
-
-
-def replay(loss: Loss, w: Parameters, batches: Batches) -> dict[str, Tensor]:
-    """Return w_syn without a graph: what the server computes of a set that it received.
-
-    On a CPU with one number of threads the result has the same bits wherever it is computed.
-    """
-    return client_update(
-        loss,
-        w,
-        Batches(batches.inputs.detach(), batches.labels.detach(), batches.step_size.detach()),
-    )
 
 
 def real_loss(

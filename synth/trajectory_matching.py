@@ -25,7 +25,7 @@ from torch.func import vmap
 
 from synth import augmentation
 from synth.augmentation import Draw
-from synth.descent import SGD
+from synth.descent import SGD, require_finite
 from synth.synthetic_updates import Loss, Objective, Parameters, distance, gradient
 
 
@@ -414,22 +414,11 @@ def distil(
         eta.clamp_(min=least)
         losses.append(found.loss[None])
     history, ended = torch.cat(losses), [tensor.detach() for tensor in (*moved, eta)]
-    _check_finite(ended, history)
+    rates = "the learning rate of the latents or of the student's step size"
+    require_finite(ended, "trajectory matching", rates, history)
     *ended, eta = ended
     return MatchedTrajectory(
         tuple(ended), SyntheticSet(render(images_of, ended, chunk), labels, eta), history
-    )
-
-
-def _check_finite(ended: Sequence[Tensor], losses: Tensor) -> None:
-    """Refuse latents and step sizes that are not numbers any more."""
-    if all(bool(tensor.isfinite().all()) for tensor in ended):
-        return
-    broken = (~losses.isfinite()).nonzero()[:, 0].tolist()
-    when = f"iteration {broken[0] + 1}" if broken else "the last iteration"
-    raise FloatingPointError(
-        f"trajectory matching left the finite numbers at {when} of {len(losses)}: lower the "
-        "learning rate of the latents or of the student's step size"
     )
 
 

@@ -10,7 +10,7 @@ from federation import TamperedGrid, run
 from flwr.app import Message
 from small import Small
 
-from client_app.device import count_copies
+from client_app.outbound import count_copies
 from common.data.published.catalogue import describe
 from common.samples.inputs import Samples
 from common.specs.fedsynth import SyntheticBatches

@@ -16,7 +16,7 @@ from spoilt_pictures import SPOILT
 from tampering import with_arrays
 from torch.testing import assert_close
 
-from client_app import device as travelling
+from client_app import outbound as travelling
 from common.config.loading import load
 from common.division import Division
 from common.wire.weights import Weights

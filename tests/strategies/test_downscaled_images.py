@@ -12,7 +12,7 @@ from small import Small
 from tampering import with_arrays
 from torch.testing import assert_close
 
-from client_app.device import count_copies
+from client_app.outbound import count_copies
 from common.config.loading import load
 from common.division import Division
 from common.errors import ConfigError

@@ -36,7 +36,7 @@ from server_app.app import make_strategy
 from server_app.checkpoint import Checkpoint
 from strategies.exchange.replies import Upload
 from strategies.fedsynth import FedSynth
-from synth.synthetic_updates import loss_of, replay
+from synth.synthetic_updates import client_update, loss_of
 
 # -- the replay -------------------------------------------------------------------------------------
 
@@ -64,7 +64,7 @@ def test_the_server_replays_what_a_device_sent_to_the_devices_own_bits(
     assert (sent.step_size is not None) == ("learn_step" in words)
 
     model = device.model(weights)
-    own = replay(
+    own = client_update(
         step_loss(here, model),
         parameters(model),
         as_batches(
@@ -95,7 +95,7 @@ def test_the_replay_starts_from_the_weights_as_the_devices_read_them(small: Smal
     batches = as_batches(
         spec_of(run_).decode(sent.encode()), device.settings(FedSynthSettings), run_.device
     )
-    own = replay(loss_of(model, run_.task.loss), parameters(model), batches)
+    own = client_update(loss_of(model, run_.task.loss), parameters(model), batches)
     ended = prepared(run_, start, upload(run_, sent))
     assert all(torch.equal(ended[name], own[name]) for name in own)
     server = FedSynth(made(small, "wire.weights=float16"))

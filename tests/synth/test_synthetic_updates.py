@@ -25,7 +25,6 @@ from synth.synthetic_updates import (
     distil,
     loss_of,
     real_loss,
-    replay,
 )
 
 CLASSES, PIXELS = 4, 6
@@ -125,7 +124,9 @@ def test_labels_as_they_are_scale_the_slope_as_cross_entropy_worked_out_by_hand(
     s = Batches(
         torch.tensor([[[x]]], dtype=torch.float64), y, torch.tensor(0.1, dtype=torch.float64)
     )
-    end = replay(loss_of(model, F.cross_entropy, raw=True), w, s)["weight"].flatten().tolist()
+    end = (
+        client_update(loss_of(model, F.cross_entropy, raw=True), w, s)["weight"].flatten().tolist()
+    )
     slopes = [x * (2 * p - 3), x * (2 * (1 - p) + 1)]
     assert end == pytest.approx([1 - 0.1 * slopes[0], -0.1 * slopes[1]], abs=1e-14)
 
@@ -135,7 +136,7 @@ def test_the_steps_are_those_of_torchs_sgd(soft: bool) -> None:
     model = network(nn.ReLU())
     s = batches(4, 3, soft=soft)
     w = start_of(model)
-    ours = replay(loss_of(model, F.cross_entropy), w, s)
+    ours = client_update(loss_of(model, F.cross_entropy), w, s)
     optimiser = torch.optim.SGD(model.parameters(), lr=float(s.step_size))
     for x, y in zip(s.inputs, s.labels, strict=True):
         optimiser.zero_grad()
@@ -151,7 +152,7 @@ def test_a_replay_has_the_bits_of_the_steps_that_were_differentiated(soft: bool)
     loss, w = loss_of(model, F.cross_entropy), start_of(model)
     s = batches(3, 2, soft=soft, dtype=torch.float32)
     tracked = client_update(loss, w, replace(s, inputs=s.inputs.clone().requires_grad_()))
-    for name, value in replay(loss, w, s).items():
+    for name, value in client_update(loss, w, s).items():
         assert torch.equal(value, tracked[name])
         assert not value.requires_grad
 
@@ -169,7 +170,7 @@ def test_a_parameter_that_the_loss_does_not_use_stays() -> None:
 
     model = Half()
     w = start_of(model)
-    ended = replay(
+    ended = client_update(
         loss_of(model, F.cross_entropy), w, batches(2, 3, soft=False, dtype=torch.float32)
     )
     assert torch.equal(ended["idle"], w["idle"])
@@ -203,11 +204,11 @@ def test_distilling_lowers_the_loss_on_the_real_data(
 @pytest.mark.extended
 def test_an_update_that_batches_can_write_is_found_again() -> None:
     loss, w, *_ = setting()
-    target = replay(loss, w, batches(1, 30, soft=True, seed=77))
+    target = client_update(loss, w, batches(1, 30, soft=True, seed=77))
     begun = batches(1, 30, soft=True, seed=3)
     done = distil(loss, w, begun, distance(w, target), iterations=1500, lr=0.03, learn_step=False)
     assert float(done.losses[0]) > 0.3
-    assert float(distance(w, target)(replay(loss, w, done.batches))) < 1e-3
+    assert float(distance(w, target)(client_update(loss, w, done.batches))) < 1e-3
 
 
 def test_the_distance_is_nought_at_the_end_and_one_at_the_start() -> None:
