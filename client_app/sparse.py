@@ -1,17 +1,13 @@
-"""The devices of the methods that send a part of FedAvg's update: its largest numbers, or what a mask keeps."""
+"""The device of the methods that send a part of FedAvg's update."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from client_app.device import DeviceClient, phase
+from client_app.device import DeviceClient
 from client_app.local_training import fidelity, train_locally
-from common.draws.seeding import derive
 from common.learning.task import difference
-from common.settings.fedavg import MaskingSettings, TopKSettings
-from common.specs.sparse import masked_spec, top_k_spec
-from common.wire.sparse import MaskedUpdate, TopKUpdate
 from common.wire.weights import Weights
 
 
@@ -31,30 +27,3 @@ class SparseClient(DeviceClient):
         received = torch.zeros(len(update), dtype=torch.float64)
         received[places] = values
         self.report(**fidelity(received, update))
-
-
-class TopKClient(SparseClient):
-    """Sends the k largest magnitudes (Aji and Heafield, 2017), without error feedback."""
-
-    @phase("train")
-    def train(self, w: Weights) -> TopKUpdate:
-        """Return the k largest numbers of w_k - w, with their places."""
-        settings, spec = self.settings(TopKSettings), top_k_spec(self.run)
-        update = self.trained_update(w)
-        sent = TopKUpdate.of(update, spec, settings.values)
-        self.report_fidelity(update, *spec.decode(sent.encode()).coordinates())
-        return sent
-
-
-class MaskingClient(SparseClient):
-    """Draws another mask each round, of which only the seed is sent (Konečný et al., 2016, section 3)."""
-
-    @phase("train")
-    def train(self, w: Weights) -> MaskedUpdate:
-        """Return the kept numbers of w_k - w."""
-        settings, spec = self.settings(MaskingSettings), masked_spec(self.run)
-        update = self.trained_update(w)
-        seed = derive(self.run.config.seed, "mask", self.server_round, self.drawn_as)
-        sent = MaskedUpdate.of(update, spec, seed, settings.values)
-        self.report_fidelity(update, *spec.decode(sent.encode()).coordinates(spec))
-        return sent

@@ -1,4 +1,4 @@
-"""The server of the methods whose devices send parts of their updates: random ones, or the largest."""
+"""The server of the methods whose devices send parts of their updates."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from common.learning.run import Run
 from common.learning.task import length, plus
 from common.settings.fedavg import FedAvgSettings, MaskingSettings, TopKSettings
-from common.specs.sparse import masked_spec, top_k_spec
-from common.wire.sparse import MaskedUpdate, MaskedUpdateSpec, TopKUpdate, TopKUpdateSpec
+from common.wire.sparse import MaskedUpdate, TopKUpdate
 from common.wire.weights import Weights
 from strategies.averaging import share_of
 from strategies.base import Strategy
@@ -60,54 +58,3 @@ class SparseAverage(Strategy):
             summed.index_add_(0, places, values, alpha=share)
             del upload, places, values  # or they are held while the next device works
         return plus(weights, summed / total)
-
-
-class Masking(SparseAverage):
-    """Konečný et al., 2016, section 3: each site's mask is drawn again from its seed.
-
-    u_k = rate x (w_k - w_r) where the site's mask keeps it, 0 elsewhere: w_k - w_r in the mean over masks.
-
-    Raises
-    ------
-    ConfigError
-        If the rate leaves nothing of the model, or the model has running variances.
-    """
-
-    def __init__(self, run: Run, record_id: str = "run") -> None:
-        super().__init__(run, record_id)
-        self._spec = masked_spec(run)
-
-    def expects(self) -> MaskedUpdateSpec:
-        """Return the form of as many values as the mask of the seed that comes along keeps."""
-        return self._spec
-
-    def coordinates(self, upload: Upload) -> tuple[Tensor, Tensor]:
-        """Return the places that the mask keeps and the values there, times the rate."""
-        return upload.payload_as(MaskedUpdate).coordinates(self._spec)
-
-
-class TopK(SparseAverage):
-    """Aji and Heafield, 2017: the largest numbers of the sites' updates.
-
-    u_k = w_k - w_r at its k largest magnitudes, 0 elsewhere; nothing is scaled, so that u_k is too short.
-
-    There is no error feedback, which would add to an update what earlier rounds did not send: a device of a large
-    federation takes part too seldom to keep a residual, and FedSynth's comparison has none.
-
-    Raises
-    ------
-    ConfigError
-        If the rate leaves no room for a single number of the model's.
-    """
-
-    def __init__(self, run: Run, record_id: str = "run") -> None:
-        super().__init__(run, record_id)
-        self._spec = top_k_spec(run)
-
-    def expects(self) -> TopKUpdateSpec:
-        """Return the form of exactly k values and their places."""
-        return self._spec
-
-    def coordinates(self, upload: Upload) -> tuple[Tensor, Tensor]:
-        """Return the places that were sent and the values there."""
-        return upload.payload_as(TopKUpdate).coordinates()

@@ -80,7 +80,7 @@ def test_a_change_of_code_makes_new_runs_of_the_methods_that_it_belongs_to(copy:
     before = codes(copy)
     everywhere = set(METHODS)
     for names, methods in {
-        "strategies/sparse.py": {"topk", "masking"},
+        "strategies/topk.py": {"topk", "masking"},
         "client_app/feddm.py": {"feddm", "fedaf", "feddgm"},
         "strategies/scaffold.py": {"scaffold", "fedpvr"},
         "client_app/fedprox.py": {"fedprox", "fednova"},

@@ -10,7 +10,7 @@ from flwr.app import RecordDict
 from small import Small
 from tampering import with_arrays
 
-from client_app.sparse import MaskingClient
+from client_app.masking import MaskingClient
 from client_app.state import ContextState
 from common.config.loading import load
 from common.division import Division
@@ -26,7 +26,7 @@ from common.wire.weights import Weights, WeightsSpec
 from server_app.app import make_strategy
 from server_app.checkpoint import Checkpoint
 from strategies.exchange.replies import Upload
-from strategies.sparse import Masking
+from strategies.masking import Masking
 
 QUICK = "masking.epochs=1 masking.batch=64"
 

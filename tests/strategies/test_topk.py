@@ -10,8 +10,8 @@ from flwr.app import RecordDict
 from small import Small
 
 from client_app.fedavg import FedAvgClient
-from client_app.sparse import TopKClient
 from client_app.state import ContextState
+from client_app.topk import TopKClient
 from common.config.loading import load
 from common.division import Division
 from common.errors import ConfigError, PayloadError
@@ -24,7 +24,7 @@ from common.wire.sparse import TopKUpdate, TopKUpdateSpec, payload_bytes
 from common.wire.weights import Weights
 from server_app.app import make_strategy
 from strategies.exchange.replies import Upload
-from strategies.sparse import TopK
+from strategies.topk import TopK
 
 QUICK = "topk.epochs=1 topk.batch=64"
 
