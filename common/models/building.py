@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import math
 from collections.abc import Mapping
@@ -12,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from common.errors import nearest
 from common.models.classifier import Classifier
 from common.models.registry import MODELS, misfit, network_class, takes
 
@@ -73,8 +73,9 @@ def outline(name: str, shape: tuple[int, ...], classes: int, **given: Any) -> Cl
 def _check_kind(name: str, shape: tuple[int, ...]) -> None:
     """Refuse an unknown name, a model of images for text and the reverse, saying which to choose."""
     if name not in MODELS:
+        near = difflib.get_close_matches(name, MODELS, n=1, cutoff=0.0)
         raise ValueError(
-            f"unknown model {name!r}: did you mean {nearest(name, MODELS, 0.0)!r}? "
+            f"unknown model {name!r}: did you mean {near[0]!r}? "
             f"There are {', '.join(MODELS)} (model.name)"
         )
     # a table's rows and series have the shape of images, and which they are is the run's to know
