@@ -105,13 +105,13 @@ def main(
 
 
 def _new_file(option: str, typed: str | None, *, fresh: bool) -> Path | None:
-    """Return the file to write; ConfigError if its folder is missing, or a ``fresh`` one is there."""
+    """Return the file to write; ConfigError if its folder is missing, or a folder or a ``fresh`` file is there."""
     if not typed:
         return None
     path = Path(typed).expanduser()
     if not path.parent.is_dir():
         raise ConfigError(f"{option}={path}: there is no folder {path.parent}.")
-    if fresh and path.exists():
+    if path.is_dir() or (fresh and path.exists()):
         raise ConfigError(f"{option}={path} exists: name another file.")
     return path
 

@@ -184,6 +184,16 @@ def test_the_exported_folder_s_code_is_never_run(
     assert "360 images" in capsys.readouterr().out
 
 
+def test_a_folder_is_refused_as_a_file_before_any_work(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ended in a traceback once all images were scored."""
+    assert main(["score", str(folder), "dataset=digits", "--json", str(tmp_path)]) == 2
+    printed = capsys.readouterr()
+    assert printed.err == f"nectar: --json={tmp_path} exists: name another file.\n"
+    assert not printed.out
+
+
 @pytest.mark.parametrize(
     ("key", "value"), [("std", [0]), ("std", [float("nan")]), ("mean", [1e999]), ("scale", 0)]
 )
