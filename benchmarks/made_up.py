@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -22,6 +23,7 @@ from common.learning.run import Run
 from common.samples.inputs import Samples
 from nectar.engines.local_grid import LocalGrid
 from server_app.app import make_strategy
+from strategies.base import Strategy
 from strategies.exchange.exchange import exchange
 
 RunConfig = dict[str, str | int | float | bool]
@@ -80,17 +82,28 @@ def in_process(config: RunConfig, sites: int, images: int) -> Iterator[InProcess
         grid = LocalGrid(client_app.app.app, sites, config, trains_together=together)
         start = ArrayRecord({name: value.clone() for name, value in model.state_dict().items()})
 
-        def one_round(number: int) -> ArrayRecord:
-            messages = strategy.configure_train(number, start, ConfigRecord(), grid)
-            most = strategy.round.max_reply_bytes
-            replies = exchange(grid, messages, deadline=3600.0, max_bytes=most)
-            arrays, _ = strategy.aggregate_train(number, replies)
-            assert arrays is not None
-            return arrays
-
-        floats = [(each.inputs(slice(None)), each.labels) for each in data]
+        given = [(each.inputs(slice(None)), each.labels) for each in data]
         with sites_with(data):
-            yield InProcess(model, floats, one_round)
+            yield InProcess(model, given, partial(carry_out, strategy, grid, start))
+
+
+def carry_out(
+    strategy: Strategy, grid: LocalGrid, sent: ArrayRecord, server_round: int
+) -> ArrayRecord:
+    """Return what the strategy makes of the round that ``sent`` begins: messages, training, judging, averaging."""
+    messages = strategy.configure_train(server_round, sent, ConfigRecord(), grid)
+    most = strategy.round.max_reply_bytes
+    replies = exchange(grid, messages, deadline=3600.0, max_bytes=most)
+    arrays, _ = strategy.aggregate_train(server_round, replies)
+    assert arrays is not None
+    return arrays
+
+
+def floats(made: Run, k: int, images: int) -> Samples:
+    """Return site k's random images as a model takes them."""
+    rng = generator(0, "benchmark", k)
+    values = torch.randn(images, *made.info.shape, generator=rng)
+    return Samples.of(values, torch.randint(0, len(made.info.classes), (images,), generator=rng))
 
 
 def _samples(made: Run, k: int, images: int) -> Samples:

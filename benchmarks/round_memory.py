@@ -14,10 +14,10 @@ import tempfile
 from statistics import median
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord
+from flwr.app import ArrayRecord
 
 import client_app.app
-from benchmarks.made_up import sites_with
+from benchmarks.made_up import RunConfig, carry_out, floats, sites_with
 from benchmarks.measure import Claim, Row, figure_elsewhere, memory_from_now_on, peak_memory
 from common.config.loading import load
 from common.division import Division
@@ -29,8 +29,6 @@ from common.samples.inputs import Samples
 from common.settings.fedavg import TrainingSettings
 from nectar.engines.local_grid import LocalGrid
 from server_app.app import make_strategy
-from strategies.base import Strategy
-from strategies.exchange.exchange import exchange
 
 IMAGES, CLIENTS = 4, (2, 10)
 
@@ -61,8 +59,7 @@ def peak(way: str, clients: int) -> float:
     with tempfile.TemporaryDirectory() as directory:
         config = _config(clients, directory)
         made = Division(load(config)).run
-        data = [_samples(made, k) for k in range(clients)]
-
+        data = [floats(made, k, IMAGES) for k in range(clients)]
         with sites_with(data):
             strategy = make_strategy(made)
             model = made.build_model()
@@ -79,15 +76,9 @@ def peak(way: str, clients: int) -> float:
             if way == "bare":
                 _bare_round(made, start, data)
             else:
-                _round(strategy, sent, LocalGrid(client_app.app.app, clients, config))
+                strategy.record_id = "benchmark"
+                carry_out(strategy, LocalGrid(client_app.app.app, clients, config), sent, 1)
             return (peak_memory() - before) / copy
-
-
-def _round(strategy: Strategy, sent: ArrayRecord, grid: LocalGrid) -> None:
-    strategy.record_id = "benchmark"
-    messages = strategy.configure_train(1, sent, ConfigRecord(), grid)
-    most = strategy.round.max_reply_bytes
-    strategy.aggregate_train(1, exchange(grid, messages, deadline=3600.0, max_bytes=most))
 
 
 def _bare_round(made: Run, start: dict[str, torch.Tensor], data: list[Samples]) -> None:
@@ -106,7 +97,7 @@ def _step(made: Run, model: torch.nn.Module, samples: Samples) -> None:
     train(model, samples, settings, made.task, generator(0, "step"), steps=1)
 
 
-def _config(clients: int, directory: str) -> dict[str, str | int | float | bool]:
+def _config(clients: int, directory: str) -> RunConfig:
     return {
         "method": "fedavg",
         "dataset": "cifar10",
@@ -115,12 +106,6 @@ def _config(clients: int, directory: str) -> dict[str, str | int | float | bool]
         "set": f"model.name=resnet18 model.norm=group fedavg.epochs=1 federation.sites={clients} "
         "evaluation.on=none compute.client_cores=1 compute.device=cpu",
     }
-
-
-def _samples(made: Run, k: int) -> Samples:
-    rng = generator(0, "benchmark", k)
-    images = torch.randn(IMAGES, *made.info.shape, generator=rng)
-    return Samples.of(images, torch.randint(0, len(made.info.classes), (IMAGES,), generator=rng))
 
 
 if __name__ == "__main__":

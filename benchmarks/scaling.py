@@ -23,24 +23,20 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from flwr.app import ArrayRecord, ConfigRecord
+from flwr.app import ArrayRecord
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import client_app.app
-from benchmarks.made_up import sites_with
+from benchmarks.made_up import RunConfig, carry_out, floats, sites_with
 from benchmarks.measure import Claim, Row, figure_elsewhere, peak_memory, table, threads
 from common.config.loading import load
 from common.division import Division
-from common.draws.seeding import generator
-from common.learning.run import Run
 from common.models.mlp import MLP
-from common.samples.inputs import Samples
 from nectar.charts import Series, lines, save
 from nectar.engines.local_grid import LocalGrid
 from server_app.app import make_strategy
-from strategies.exchange.exchange import exchange
 
 IMAGES = 4
 MODELS = {
@@ -93,14 +89,13 @@ class Rounds:
     def __init__(
         self, method: str, size: float, sites: int, directory: str, more: str = ""
     ) -> None:
-        self.config = load(_words(method, size, sites, directory, more))
-        self._run = Division(self.config).run
-        self._data = [_samples(self._run, k) for k in range(min(sites, 64))]  # more share these
+        words = _words(method, size, sites, directory, more)
+        self._run = Division(load(words)).run
+        own = range(min(sites, 64))  # more share these
+        self._data = [floats(self._run, k, IMAGES) for k in own]
         self._strategy = make_strategy(self._run)
         self._strategy.record_id = "benchmark"
-        self._grid = LocalGrid(
-            client_app.app.app, sites, _words(method, size, sites, directory, more)
-        )
+        self._grid = LocalGrid(client_app.app.app, sites, words)
         self._model = self._run.build_model()
         self._start = {name: v.clone() for name, v in self._model.state_dict().items()}
         self._sent = ArrayRecord(dict(self._start))
@@ -108,12 +103,7 @@ class Rounds:
     def ours(self, server_round: int) -> None:
         """Carry a round out: messages, training, judging, averaging."""
         with sites_with(self._data):
-            strategy, grid = self._strategy, self._grid
-            messages = strategy.configure_train(server_round, self._sent, ConfigRecord(), grid)
-            most = strategy.round.max_reply_bytes
-            replies = exchange(grid, messages, deadline=3600.0, max_bytes=most)
-            arrays, _ = strategy.aggregate_train(server_round, replies)
-            assert arrays is not None
+            carry_out(self._strategy, self._grid, self._sent, server_round)
 
     def bare(self) -> dict[str, Tensor]:
         """Return the sum of what the sites end with."""
@@ -144,9 +134,7 @@ def rounds(method: str, size: float, sites: int, more: str = "") -> Iterator[Rou
         yield Rounds(method, size, sites, directory, more)
 
 
-def _words(
-    method: str, size: float, sites: int, directory: str, more: str
-) -> dict[str, str | int | float | bool]:
+def _words(method: str, size: float, sites: int, directory: str, more: str) -> RunConfig:
     return {
         "method": method,
         "dataset": "cifar10",
@@ -155,12 +143,6 @@ def _words(
         "set": f"model.name={MODELS[size]} {_SHORT.get(method, _ONE_STEP.format(method))} "
         f"federation.sites={sites} evaluation.on=none compute.client_cores=1 compute.device=cpu {more}",
     }
-
-
-def _samples(made: Run, k: int) -> Samples:
-    rng = generator(0, "benchmark", k)
-    images = torch.randn(IMAGES, *made.info.shape, generator=rng)
-    return Samples.of(images, torch.randint(0, len(made.info.classes), (IMAGES,), generator=rng))
 
 
 def curves() -> Iterator[tuple[str, int, float, float]]:

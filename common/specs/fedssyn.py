@@ -63,8 +63,7 @@ def images_of(run: Run, values: Tensor, labels: Tensor) -> Images:
     """Return the payload of images: of bytes, or of a model's inputs, which go as ``wire.images`` says."""
     info = run.info
     if values.dtype == torch.uint8:
-        pixels = run.config.wire.pixels
-        return Pixels(values, labels, tuple(info.mean), tuple(info.std), pixels)
+        return Pixels(values, labels, info.mean, info.std, run.config.wire.pixels)
     return sent_images(run, values, labels)
 
 
@@ -82,9 +81,8 @@ def values_of(images: Images) -> Tensor:
 def pixels_spec(run: Run, most: int) -> PixelsSpec:
     """Return the form of at most ``most`` images of a byte a value; ConfigError if the data set is text."""
     info = run.info
-    constants = tuple(info.mean), tuple(info.std)
-    pictures = run.config.wire.pictures
-    return PixelsSpec(run.image_shape, len(info.classes), most, *constants, pictures)
+    known = run.image_shape, len(info.classes), most, info.mean, info.std
+    return PixelsSpec(*known, run.config.wire.pictures)
 
 
 def share_spec(run: Run) -> Spec:

@@ -31,8 +31,7 @@ def images_spec(
 
 def picture_constants(run: Run) -> tuple[Constants, Constants]:
     """Return mean and std for a run that sends images as pictures; empty for another."""
-    info = run.info
-    return (tuple(info.mean), tuple(info.std)) if run.config.wire.pictures else ((), ())
+    return (run.info.mean, run.info.std) if run.config.wire.pictures else ((), ())
 
 
 def half_shape(run: Run) -> tuple[int, int, int]:
@@ -48,6 +47,5 @@ def half_shape(run: Run) -> tuple[int, int, int]:
 
 def sent_images(run: Run, images: Tensor, labels: Tensor) -> SyntheticImages:
     """Return images, float [n, C, H, W], and labels, on any device, as ``wire.images`` sends them."""
-    info = run.info
-    mean, std = tuple(info.mean), tuple(info.std)
-    return SyntheticImages(images.cpu(), labels.cpu(), run.config.wire.images, mean, std)
+    constants = run.info.mean, run.info.std
+    return SyntheticImages(images.cpu(), labels.cpu(), run.config.wire.images, *constants)

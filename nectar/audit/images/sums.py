@@ -73,10 +73,9 @@ def scores_of_sums(
 
 def _with_noise(sums: Sums, summing: Summing, draws: torch.Generator) -> Sums:
     """Return sums with noise as a site's have it: on A's triangle and on B, or on B alone."""
-    d, classes = summing.d, summing.classes
-    numbers = summing.both * d * (d + 1) // 2 + d * classes
-    noise = torch.randn(numbers, generator=draws, dtype=torch.float64) * summing.deviation(1)
-    return sums + unpacked(noise, d, classes, as_long=True)
+    noise = torch.randn(summing.numbers, generator=draws, dtype=torch.float64)
+    noise *= summing.deviation(1)
+    return sums + unpacked(noise, summing.d, summing.classes, as_long=True)
 
 
 class _Attacker:
