@@ -190,7 +190,7 @@ class Recorder:
     def _is_better(self, reached: float, server_round: int) -> bool:
         """Return whether a round is the best one so far, and count those that are not."""
         better = reached > (-math.inf if self._best is None else self._best)
-        self._without_better = 0 if better else self._without_better + 1
+        self._without_better = 0 if better else self._without_better + self.strategy.is_learning
         if better:
             self._best, self.best_round = reached, server_round
         return better

@@ -223,6 +223,11 @@ class Federated(FlowerStrategy):
         self.members.round = open_round = OpenRound(self, server_round, weights)
         return open_round
 
+    @property
+    def is_learning(self) -> bool:
+        """Whether a round like the last one can change what is learned: ``evaluation.patience`` counts no other."""
+        return True
+
     def require_going_on(self) -> None:
         """Raise FederationError where no round is to follow the one that has just been recorded."""
 

@@ -308,6 +308,11 @@ class Fedssyn(Strategy):
         return self.inner.extra_models(arrays)
 
     @property
+    def is_learning(self) -> bool:
+        """Whether all images are made."""
+        return not self._gathering
+
+    @property
     def judged_from_memory(self) -> bool:
         """Whether the inner method's sites evaluate with what they remember."""
         return self.inner.judged_from_memory

@@ -196,14 +196,3 @@ def require_valid(
                 rule.require(weights, upload, part)
         except PayloadError as error:
             raise PayloadError(f"its part '{path}': {error}" if path else str(error)) from None
-
-
-def compared_parts(
-    rules: Mapping[str, Rule], weights: Weights, upload: Upload
-) -> list[CandidateModel]:
-    """Return the parts of an upload that are compared with the others', besides the model that it leads to."""
-    return [
-        rule.candidate(weights, upload, part)
-        for path, part in leaves(upload.payload)
-        if (rule := rule_of(path, rules)) is not None and rule.candidate is not None
-    ]

@@ -27,6 +27,7 @@ from common.learning.compute import return_if_large
 from common.learning.run import Run
 from common.models import Classifier
 from common.sites import Site
+from common.wire.bundle import leaves
 from common.wire.coders import is_finite
 from common.wire.weights import Weights
 from strategies.exchange.instructions import Instruction
@@ -43,8 +44,8 @@ from strategies.exchange.rules import (
     STATISTICS,
     CandidateModel,
     Clipping,
-    compared_parts,
     require_valid,
+    rule_of,
 )
 
 if TYPE_CHECKING:
@@ -244,7 +245,12 @@ class Screen:
         strategy, weights, verdict = self._strategy, self._weights, _Verdict()
         initial = strategy.initial_model(weights, upload.site)
         model = CandidateModel(strategy.resulting_model(weights, upload), *initial)
-        for each in (model, *compared_parts(self._rules, weights, upload)):
+        parts = [
+            rule.candidate(weights, upload, part)
+            for path, part in leaves(upload.payload)
+            if (rule := rule_of(path, self._rules)) is not None and rule.candidate is not None
+        ]
+        for each in (model, *parts):
             if each.model is not None:
                 verdict.reason = verdict.reason or self._peers_of(each).fault(each.model)
                 for peers, start in self._starts_of(each):

@@ -11,6 +11,7 @@ from small import Small
 from nectar.cli import main
 from nectar.comparison.frame import frames
 from nectar.records.record import RunRecord
+from strategies.federated import Federated
 
 STILL = "fedavg.lr=1e-12 federation.sites=2 data.images=100"
 """No step moves a weight far enough to change a prediction: round 1 stays the best."""
@@ -36,6 +37,17 @@ def test_only_evaluated_rounds_count_and_the_last_one_is_evaluated(small: Small)
     record = RunRecord.open(run(small(method="fedavg", rounds=20, set=words)).directory)
     assert record.done == 6
     assert record.rounds[-1]["validation"]
+
+
+def test_a_round_that_cannot_learn_does_not_count(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Round 1 is the best; 2 and 3 cannot learn, as where Fedssyn's images are made; 4 and 5 bring nothing better."""
+    learning = iter([False, False, True, True])
+    monkeypatch.setattr(Federated, "is_learning", property(lambda self: next(learning)))
+    words = f"{STILL} evaluation.patience=2"
+    record = RunRecord.open(run(small(method="fedavg", rounds=9, set=words)).directory)
+    assert record.done == 5
 
 
 @pytest.mark.extended

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -16,10 +18,12 @@ from small import Small
 from common.config.loading import load
 from common.division import Division
 from common.errors import FederationError
+from common.sites import Site
 from nectar.engines.local_grid import LocalGrid
 from server_app.app import make_strategy
 from strategies import fedssyn
 from strategies.exchange import exchange
+from strategies.exchange.membership import Members, Question
 
 
 def answered(status: int) -> httpx.HTTPStatusError:
@@ -162,6 +166,19 @@ class NeverSays(PromptGrid):
         if hasattr(self, "_replies"):
             raise answered(503)
         return super().get_node_ids()
+
+
+def test_a_superlink_too_busy_to_say_who_is_there_brings_back_no_node_that_was_refused(
+    small: Small,
+) -> None:
+    """With one site that is there, and with none, where it is looked again until the deadline."""
+    federation = load(small(set="federation.join_deadline=0.1")).federation
+    grid: Any = SimpleNamespace(get_node_ids=Mock(side_effect=answered(503)), get_nodes=list)
+    for sites in ([Site("a", 1, 5)], []):
+        members = Members(1, sites=sites, refused={7})
+        with nullcontext() if sites else pytest.raises(FederationError, match="0 sites are left"):
+            members.update(grid, Question(0, False, 10), federation, lambda site: None)
+        assert members.refused == {7}
 
 
 def test_a_roll_call_ends_at_its_deadline_however_busy_the_superlink_is(small: Small) -> None:

@@ -23,6 +23,7 @@ from common.settings.fedavg import CentralSettings
 from common.specs.fedssyn import DONE, WITHOUT_SHARE
 from common.storage import tensor_file
 from common.wire.images import Pixels
+from server_app.app import make_strategy
 from server_app.checkpoint import Checkpoint
 from server_app.record import Record
 
@@ -63,6 +64,15 @@ def test_shares_change_what_is_learned_from_the_round_after_the_images(small: Sm
     assert curve[0] == curve[1], "while images are made the weights stay"
     assert len(set(curve[1:])) == 3
     assert [line["floats_up"] for line in record.metrics()][1] == 3 * (180 // 3) * 64
+
+
+def test_a_round_learns_once_all_images_are_made(small: Small) -> None:
+    """``evaluation.patience`` counts no round before."""
+    strategy: Any = make_strategy(Division(load(small(method="fedssyn", set=TINY))).run)
+    assert not strategy.is_learning
+    strategy._ready = set("abc")
+    strategy._close()
+    assert strategy.is_learning
 
 
 # ---- what travels -----------------------------------------------------------------------------------------
