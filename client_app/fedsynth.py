@@ -68,13 +68,13 @@ class FedSynthClient(DeviceClient):
             refuse_small_classes(self, 1)
         spec = spec_of(self.run, model)
         loss = step_loss(self.run, model)
-        here = parameters(model)
+        start = parameters(model)
         trained = self._trained(w)
         distilled = distil(
             loss,
-            here,
+            start,
             self._remembered() or self._start(spec, model),
-            self._objective(loss, here, trained, model),
+            self._objective(loss, start, trained, model),
             iterations=settings.iterations,
             lr=settings.synthetic_lr,
             learn_step=settings.learn_step,
@@ -96,7 +96,7 @@ class FedSynthClient(DeviceClient):
         if settings.fidelity and trained is not None:
             # The update that the server will replay, and the one of local training.
             received = as_batches(spec.decode(sent.encode()), settings, self.run.device)
-            ends, origin = (client_update(loss, here, received), trained), Weights(here)
+            ends, origin = (client_update(loss, start, received), trained), Weights(start)
             self._report_finite(**fidelity(*(difference(Weights(end), origin) for end in ends)))
         return sent
 
@@ -110,24 +110,24 @@ class FedSynthClient(DeviceClient):
         if settings.objective == "loss" and not settings.fidelity:
             return None
         self.deadline.steps = settings.iterations  # which follow the training
-        model, trained = train_locally(self, w, told=False)
+        model, trained = train_locally(self, w, reported=False)
         if not self.run.config.privacy.active:
             self._report_finite(train_loss=trained.loss)
         return parameters(model)
 
     def _objective(
-        self, loss: Loss, here: Parameters, trained: Parameters | None, model: Classifier
+        self, loss: Loss, start: Parameters, trained: Parameters | None, model: Classifier
     ) -> Objective:
         asked = self._settings.objective
         if trained is not None and asked == "update":
-            return distance(here, trained)
+            return distance(start, trained)
         if asked == "loss" and self.run.config.privacy.active:
             return self._private_loss(model)
         samples, rng, size = self.samples, self.generator(_PURPOSE), self._settings.real_batch
         real = real_loss(loss, samples.inputs, samples.labels, size, rng)
         if trained is None or asked == "loss":
             return real
-        near = distance(here, trained)
+        near = distance(start, trained)
         return lambda w_syn: real(w_syn) + near(w_syn)
 
     def _private_loss(self, model: Classifier) -> Objective:
