@@ -173,8 +173,8 @@ def client_of(message: Message, context: Context) -> DeviceClient:
     record_id = _record_of(message)
     state = state_of(run, record_id, site, context)
     cls: Callable[..., DeviceClient] = client_class(run.config.method)
-    told = one_line(str(config_of(message).get(DATA, ""))[:16])
-    require_data_of_run(division, context, state, told)
+    stated = one_line(str(config_of(message).get(DATA, ""))[:16])
+    require_data_of_run(division, context, state, stated)
     user_data = user_folder(run, context) is not None
     review = (
         None
@@ -287,7 +287,7 @@ def _evaluate(message: Message, context: Context, asked: str = "config") -> Reco
 
 
 def _evaluate_and_train(message: Message, context: Context) -> Message:
-    """Answer an instruction on which an evaluation rides: what fails of the two is said beside what the other gave."""
+    """Answer an instruction that also requests an evaluation: if one fails, its reason is sent with the other."""
     judged = reply(message, context, partial(_evaluate, asked=EVALUATION))
     trained = reply(message, context, _train)
     content = trained.content if trained.has_content() else RecordDict()
@@ -361,7 +361,7 @@ def _roll_call(message: Message, context: Context) -> RecordDict:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Run a phase of the method's client, and before it judge the weights that came where that is asked for."""
+    """Run a phase of the method's client, after an evaluation of the received weights if requested."""
     if isinstance(message.content.get(EVALUATION), ConfigRecord):
         return _evaluate_and_train(message, context)
     return reply(message, context, _train)

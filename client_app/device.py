@@ -72,7 +72,7 @@ class DeviceClient(NumPyClient):
     holdout : Samples
         The images the site keeps for its own evaluation; may be empty.
     user_data : bool
-        Whether the images are the site's own and no partition of the run's data set. Where nobody says, they count
+        Whether the images are the site's own and no partition of the run's data set. By default they count
         as its own.
     review : Review, optional
         How the site's owner looks at images before they leave; None if no review is configured.
@@ -159,7 +159,7 @@ class DeviceClient(NumPyClient):
     @property
     def draws(self) -> Draws:
         """What privacy rests on: charges, noise, Poisson samples, and what is drawn for single examples."""
-        # Made each time: kept here, it and the client would hold each other, and what a site remembers, in memory.
+        # Made each time: an attribute would hold the client, and what a site remembers, in memory.
         return Draws(self)
 
     @property
@@ -202,8 +202,8 @@ class DeviceClient(NumPyClient):
     def recall(self, slot: str = "") -> Tensors | None:
         """Return what this site remembered in ``slot``, as of its round that the server last took; None if nothing.
 
-        A site that has nothing left of that round begins again; one that the server had told of a later round goes
-        back with it. Either is said beside the reply, for the server to log.
+        A site that has nothing left of that round starts again; one that has seen a later round goes back with the
+        server. A figure of the reply states either, for the server to log.
 
         Raises
         ------
@@ -213,7 +213,7 @@ class DeviceClient(NumPyClient):
         return self.round.recall(self._slots + slot)
 
     def remember(self, tensors: Tensors, slot: str = "") -> None:
-        """Keep ``tensors`` in ``slot`` for the round in which the server goes on from this one's reply.
+        """Keep ``tensors`` in ``slot`` for the round in which the server continues from this one's reply.
 
         A slot that is not written keeps its content.
         """
@@ -358,7 +358,7 @@ class DeviceClient(NumPyClient):
         return arrays
 
     def phase_named(self, name: str) -> tuple[Callable[[Any], Payload], Callable[[Run], Spec]]:
-        """Return what runs a phase, and what says which payload it takes; FederationError if there is no such phase."""
+        """Return what runs a phase, and what gives its payload's form; FederationError if there is no such phase."""
         phases = phases_of(type(self))
         if name not in phases:
             raise FederationError(
@@ -398,7 +398,7 @@ class Phase:
 def phase(name: str, takes: Callable[[Run], Spec] = attrgetter("spec")) -> Callable[[F], F]:
     """Mark a method of a DeviceClient as the phase ``name``: from a decoded payload to the payload that leaves.
 
-    ``takes`` says what comes with the instruction, the weights of the run's model where nothing else is said.
+    ``takes`` gives the form of what comes with the instruction, by default the weights of the run's model.
     """
 
     def mark(function: F) -> F:
@@ -428,10 +428,10 @@ LEAST = 20
 
 
 def refuse_small_classes(client: DeviceClient, sent: int) -> None:
-    """Refuse to begin with real images of a class of which the site has few, where they may be somebody's own.
+    """Refuse to begin with real images of a class of which the site has few, if they may be private.
 
     The start of a small class is most of the class, its mean hardly moves, and so its images leave nearly as they
-    are; means of a few of few images can be taken apart again. Of a public data set nobody's picture is given away.
+    are; means of a few of few images can be separated again. A public data set gives no private picture away.
 
     Parameters
     ----------

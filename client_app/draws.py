@@ -1,7 +1,7 @@
 """What one instruction at a site may draw, remember and be charged: draws for privacy, the charge before them.
 
-Of the system's entropy at a site whose data are somebody's; of the run's seed where a known data set is divided, which
-guarantees nothing and is said to be so.
+A site with its own data draws from the system's entropy. Where a known data set is divided, draws come from the run's
+seed, which guarantees nothing, and the record says so.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class SiteRound:
     figures : dict of str to float
         What goes along with the reply.
     written : dict of str to tensors by name
-        What the site remembers from this round on; a slot that is not written stays as it was.
+        What the site remembers from this round on; a slot that is not written is unchanged.
     stream : KeyStream
         Where the round's noise comes from, unless it is the seed's.
     """
@@ -257,7 +257,7 @@ class Draws:
     def gaussian(self, purpose: str, noise_multiplier: float, clip: float) -> Gaussian:
         """Return the Gaussian mechanism for sums of contributions no longer than ``clip``, other noise each time.
 
-        It is said beside the result where the noise is the seed's.
+        A figure of the reply states it if the noise is the seed's.
 
         Parameters
         ----------
@@ -359,7 +359,7 @@ class Draws:
         return torch.from_numpy(positions).to(client.run.device)
 
     def _seeded_and_charged(self) -> bool:
-        """Return ``seeded``, which is said beside the result, and refuse draws that nothing was charged for."""
+        """Return ``seeded``, which a figure of the reply states, and refuse draws that nothing was charged for."""
         if self.client.round.charged is None:
             raise FederationError(
                 f"method={self.client.run.config.method} draws noise for which nothing was charged: its phase calls "
@@ -371,7 +371,7 @@ class Draws:
 
 
 # ---- membership ----------------------------------------------------------------------------------
-# Which examples a private run uses for what: a keyed hash of each one's own bytes says so, for itself alone.
+# Which examples a private run uses for what: a keyed hash of an example's bytes decides it, for that example alone.
 #
 # A random order of a site's examples would not do: one more changes which of the others are chosen, and with that
 # what each of them contributes. So how many are chosen is a matter of chance too, and a class can lose its last

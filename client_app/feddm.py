@@ -170,20 +170,20 @@ class FedDMClient(DeviceClient):
         """Return the images the matching starts from, [m, C, H, W], and their labels [m]."""
         last = self.recall() if settings.warm else None
         if last is None:
-            return self._begun(settings)
+            return self._initial(settings)
         device = self.samples.labels.device
         images, labels = last["images"].to(device), last["labels"].to(device)
         if settings.mechanism == "none":
             return images, labels
-        # Equally many of each class, as the mechanism has them: what an owner took out begins as noise again.
-        begun, classes = self._begun(settings)
+        # Equally many of each class, as the mechanism has them: a class that is new starts as in a first round.
+        initial, classes = self._initial(settings)
         for each in torch.unique(classes):
             old = images[labels == each]
-            begun[(classes == each).nonzero().flatten()[: len(old)]] = old
-        return begun, classes
+            initial[(classes == each).nonzero().flatten()[: len(old)]] = old
+        return initial, classes
 
-    def _begun(self, settings: FedDMSettings) -> tuple[Tensor, Tensor]:
-        """Return what it starts from where it has no images yet."""
+    def _initial(self, settings: FedDMSettings) -> tuple[Tensor, Tensor]:
+        """Return what it starts from while it has no images yet."""
         inputs, labels, ipc = self._inputs, self.samples.labels, settings.ipc
         shape, rng = self._shape, self.generator("start")
         if settings.start == "noise":

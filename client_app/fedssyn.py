@@ -81,7 +81,10 @@ class FedssynClient(DeviceClient):
             return Bundle({})
         self.tell(**{DONE: 1.0})
         if not settings_of(self.run).shared:
-            self._keep(self._full_size(images_in(made)))
+            images = images_in(made)
+            if isinstance(images, SyntheticImages):  # as large as others get them of the server
+                images = replace(images, images=full_size(images.images, self.run.image_shape))
+            self._keep(images)
             return Bundle({})
         return Bundle({IMAGES: made})
 
@@ -136,12 +139,6 @@ class FedssynClient(DeviceClient):
     def _keep(self, share: Images) -> None:
         # Copies: the method that made them may remember these very tensors in its own slot.
         self.remember({"images": values_of(share).clone(), "labels": share.labels.clone()}, SHARE)
-
-    def _full_size(self, made: Images) -> Images:
-        """Return images as large as the site's own, as others get them of the server."""
-        if not isinstance(made, SyntheticImages):
-            return made
-        return replace(made, images=full_size(made.images, self.run.image_shape))
 
     def _with_share(self, given: Bundle) -> Samples:
         """Return D_k and the site's share, which is kept when it comes, or D_k alone without a share."""

@@ -63,18 +63,18 @@ class FedSynthClient(DeviceClient):
     @phase("synthesize")
     def synthesize(self, w: Weights) -> SyntheticBatches:
         """Return S_k: E steps on S towards a good end of ClientUpdate(S; w)."""
-        settings, model = self.settings(FedSynthSettings), self.model(w)
+        settings, model = self._settings, self.model(w)
         if settings.start == "statistics":  # the mean of a class of one is that one
             refuse_small_classes(self, 1)
         spec = spec_of(self.run, model)
         loss = step_loss(self.run, model)
-        here = parameters(model)
-        trained = self._trained(w, settings)
+        start = parameters(model)
+        trained = self._trained(w)
         distilled = distil(
             loss,
-            here,
-            self._remembered(settings) or self._start(settings, spec, model),
-            self._objective(settings, loss, here, trained, model),
+            start,
+            self._remembered() or self._start(spec, model),
+            self._objective(loss, start, trained, model),
             iterations=settings.iterations,
             lr=settings.synthetic_lr,
             learn_step=settings.learn_step,
@@ -94,46 +94,49 @@ class FedSynthClient(DeviceClient):
             self.run.config.wire.images,
         )
         if settings.fidelity and trained is not None:
-            self._report_fidelity(spec.decode(sent.encode()), settings, loss, here, trained)
+            # The update that the server will replay, and the one of local training.
+            received = as_batches(spec.decode(sent.encode()), settings, self.run.device)
+            ends, origin = (client_update(loss, start, received), trained), Weights(start)
+            self._report_finite(**fidelity(*(difference(Weights(end), origin) for end in ends)))
         return sent
 
-    def _trained(self, w: Weights, settings: FedSynthSettings) -> Parameters | None:
+    @property
+    def _settings(self) -> FedSynthSettings:
+        return self.settings(FedSynthSettings)
+
+    def _trained(self, w: Weights) -> Parameters | None:
         """Return where FedAvg's local training from ``w`` ends, None if it is not needed."""
+        settings = self._settings
         if settings.objective == "loss" and not settings.fidelity:
             return None
         self.deadline.steps = settings.iterations  # which follow the training
-        model, trained = train_locally(self, w, told=False)
+        model, trained = train_locally(self, w, reported=False)
         if not self.run.config.privacy.active:
             self._report_finite(train_loss=trained.loss)
         return parameters(model)
 
     def _objective(
-        self,
-        settings: FedSynthSettings,
-        loss: Loss,
-        here: Parameters,
-        trained: Parameters | None,
-        model: Classifier,
+        self, loss: Loss, start: Parameters, trained: Parameters | None, model: Classifier
     ) -> Objective:
-        if trained is not None and settings.objective == "update":
-            return distance(here, trained)
-        if trained is not None and settings.objective == "both":
-            real, near = self._real_loss(settings, loss), distance(here, trained)
-            return lambda w_syn: real(w_syn) + near(w_syn)
-        if self.run.config.privacy.active:
-            return self._private_loss(settings, model)
-        return self._real_loss(settings, loss)
+        asked = self._settings.objective
+        if trained is not None and asked == "update":
+            return distance(start, trained)
+        if asked == "loss" and self.run.config.privacy.active:
+            return self._private_loss(model)
+        samples, rng, size = self.samples, self.generator(_PURPOSE), self._settings.real_batch
+        real = real_loss(loss, samples.inputs, samples.labels, size, rng)
+        if trained is None or asked == "loss":
+            return real
+        near = distance(start, trained)
+        return lambda w_syn: real(w_syn) + near(w_syn)
 
-    def _real_loss(self, settings: FedSynthSettings, loss: Loss) -> Objective:
-        rng, samples = self.generator(_PURPOSE), self.samples
-        return real_loss(loss, samples.inputs, samples.labels, settings.real_batch, rng)
-
-    def _private_loss(self, settings: FedSynthSettings, model: Classifier) -> Objective:
+    def _private_loss(self, model: Classifier) -> Objective:
         """Return an objective whose gradient at w_syn is DP-SGD's of F, charged for all of its calls.
 
         The gradient in S is that one taken back through the m steps, which is post-processing.
         """
         refuse_coupled(model)
+        settings = self._settings
         n = planned_examples(self.run.config, len(self.samples))
         steps = DPSGDSteps.of(settings.real_batch or n, settings.iterations, n)
         charge(self, steps)
@@ -155,18 +158,16 @@ class FedSynthClient(DeviceClient):
 
         return along(gradient)
 
-    def _remembered(self, settings: FedSynthSettings) -> Batches | None:
+    def _remembered(self) -> Batches | None:
         """Return what the site found the last time; None if it is not to begin with that, or has none."""
-        last = self.recall() if settings.warm else None
+        last = self.recall() if self._settings.warm else None
         if last is None:
             return None
         return Batches(**{name: value.to(self.run.device) for name, value in last.items()})
 
-    def _start(
-        self, settings: FedSynthSettings, spec: SyntheticBatchesSpec, model: Classifier
-    ) -> Batches:
+    def _start(self, spec: SyntheticBatchesSpec, model: Classifier) -> Batches:
         """Return S to begin with: labels by the site's class frequencies, inputs as ``start`` says."""
-        device, shape = self.run.device, (spec.m, spec.b)
+        settings, device, shape = self._settings, self.run.device, (spec.m, spec.b)
         targets = (*shape, *spec.targets)
         if settings.start == "shared":
             rng = generator(self.run.config.seed, _SHARED, device=device)
@@ -186,20 +187,6 @@ class FedSynthClient(DeviceClient):
             height = settings.label_height if settings.labels == "trained" else 1.0
             labels = nn.functional.one_hot(labels, spec.classes).float() * height
         return Batches(inputs, labels, torch.tensor(settings.step_size, device=device))
-
-    def _report_fidelity(
-        self,
-        received: SyntheticBatches,
-        settings: FedSynthSettings,
-        loss: Loss,
-        here: Parameters,
-        trained: Parameters,
-    ) -> None:
-        """Compare the update that the server will replay with the one of local training."""
-        replayed = client_update(loss, here, as_batches(received, settings, self.run.device))
-        origin = Weights(here)
-        sent, meant = (difference(Weights(end), origin) for end in (replayed, trained))
-        self._report_finite(**fidelity(sent, meant))
 
     def _report_finite(self, **figures: float) -> None:
         """Report figures with the payload, unless one is not finite: such a figure would cost the site its round.

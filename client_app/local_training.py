@@ -40,12 +40,12 @@ def train_locally(
     *,
     samples: Samples | None = None,
     around: Callable[[Classifier], nn.Module] | None = None,
-    told: bool = True,
+    reported: bool = True,
 ) -> tuple[Classifier, Trained]:
     """Return the model after E epochs from ``w`` on the client's data, and how that went.
 
     With ``samples`` an epoch draws from these, as many as the site has images. ``around`` puts the model
-    into a module with more to train. The mean loss is reported unless ``told`` is false. Under
+    into a module with more to train. The mean loss is reported unless ``reported`` is false. Under
     ``privacy.noise_multiplier`` the steps are DP-SGD's, and are charged before the first. Under ``model.train=head``
     all layers but the last stay unchanged.
 
@@ -85,7 +85,7 @@ def train_locally(
     except UndrawableError as error:
         raise FederationError(f"{error}, or set privacy.noise_multiplier=0") from None
     client.keep_own_part(model)
-    if told:
+    if reported:
         client.report(train_loss=trained.loss)
     return model, trained
 
@@ -168,8 +168,8 @@ def _gradients(
     gradients = Gradients(rule, sampled, client.draws.rows(PURPOSE, pool))
     if client.draws.seeded:
         return client.generator(PURPOSE), gradients
-    # What seeds the draws of a batch as a whole, such as those of NumPy in a user's network: how many there are can
-    # follow the size of a sample, so that they must stay secret.
+    # This seeds the draws for all of a batch, such as those of NumPy in a user's network: how many there are can follow
+    # the size of a sample, so that they must stay secret.
     return torch.Generator(client.run.device).manual_seed(secrets.randbits(63)), gradients
 
 

@@ -63,7 +63,7 @@ from common.wire.tensors import Tensors, TensorsSpec
 from common.wire.weights import Weights
 
 _FOLDER = "secret-sum"
-"""Where the state directory has what lies between exchanges; a simulation, its runs' folder, with a dot before it."""
+"""The folder of the secrets between exchanges, in the state directory; in a simulation's, its name has a dot first."""
 
 _DAY = 24 * 3600.0
 
@@ -82,7 +82,7 @@ class Vault:
     path : Path or None
         The file, which its owner alone can read; None for the node's Context.
     forgets : bool
-        Whether nothing at all stays once no round is under way: of a simulated node, whose secrets are nobody's.
+        Whether nothing at all stays once no round is under way, as for a simulated node, whose secrets protect no one.
     """
 
     def __init__(self, path: Path | None, context: Context, record: str, *, forgets: bool) -> None:
@@ -91,7 +91,7 @@ class Vault:
 
     @classmethod
     def of(cls, run: Run, record: str, site: str, context: Context) -> Vault:
-        """Return a node's; a simulated one's lies beside the runs' records, never in one."""
+        """Return a node's; a simulated node's file is next to the runs' records, never in one."""
         directory = state_directory(context)
         root = None if directory is None else directory / _FOLDER
         if root is None and is_simulated(context):
@@ -215,8 +215,8 @@ class SecretSite:
     def receive(self) -> int:
         """Take the shares that came with an instruction, and return how many sites take part.
 
-        No example has been read by then. A share that cannot be read is noted and refuses nothing: else whoever seals
-        rubbish for a site, or a server in its name, puts it out.
+        No example has been read by then. A share that cannot be read is noted and refuses nothing: else a site that
+        seals rubbish for another, or a server in its name, would exclude that one.
 
         A sender whose share cannot be read is masked against as any other, and this site opens nothing of it. So a
         server that sends rubbish in the names of others, or has colluders accuse, takes no mask off a vector. All that
@@ -344,7 +344,7 @@ class SecretSite:
             )
 
     def _dealt(self, live: State, roll: State) -> State:
-        """Return the seed of this site's own mask, and shares of it and of the mask key: sealed, its own apart."""
+        """Return the seed of this site's own mask, and shares of it and of the mask key: sealed, except for its own."""
         names, seed = roll[cohort.NAMES], new_secret()
         secrets = (seed, bytes.fromhex(live["mask"]))
         each = [split(secret, roll[cohort.THRESHOLD], len(names)) for secret in secrets]
@@ -431,12 +431,12 @@ class SecretClient(DeviceClient):
         return replace(super()._round_of(config), private=True)
 
     def phase_named(self, name: str) -> tuple[Callable[[Any], Payload], Callable[[Run], Spec]]:
-        """Return what runs a phase, after what a sum needs of an instruction; FederationError if there is none."""
+        """Return what runs a phase, after what a sum needs of an instruction; FederationError if it does not exist."""
         work, takes = super().phase_named(name)
         return partial(self._run, work), takes
 
     def _run(self, work: Callable[[Any], Payload], given: Payload) -> Payload:
-        """Refuse what is not part of a sum; then charge whole updates, by the certain number of shares of noise.
+        """Refuse what is not part of a sum; then charge complete updates, by the certain number of shares of noise.
 
         No example has been read by then.
         """
@@ -453,7 +453,7 @@ class SecretClient(DeviceClient):
         return work(given)
 
     def _noise(self, steps: Tensor) -> Tensor:
-        """Return whole steps with this site's share of the noise."""
+        """Return integer steps with this site's share of the noise."""
         config = self.run.config
         noise, clip = config.privacy.noise_multiplier, config.federation.secret_clip
         mechanism = self.draws.gaussian("updates", noise, clip)
@@ -491,7 +491,7 @@ def secret_client(
     cls: type[DeviceClient], message: Message, context: Context, run: Run, site: str, record: str
 ) -> Callable[..., DeviceClient]:
     """Return what makes a method's client for an instruction; FederationError if that says not what a sum needs."""
-    told, vault = config_of(message, RECORD), Vault.of(run, record, site, context)
-    work = SecretSite(run, site, vault, {**config_of(message, "config"), **told})
+    named, vault = config_of(message, RECORD), Vault.of(run, record, site, context)
+    work = SecretSite(run, site, vault, {**config_of(message, "config"), **named})
     client: Callable[..., DeviceClient] = _of_method(cls)
     return partial(client, work=work)

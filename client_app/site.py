@@ -117,9 +117,9 @@ def _division(
 def division_of(context: Context) -> Division:
     """Return the run that ``context`` configures and its data, the same object for equal configurations.
 
-    A site's own ``device`` and ``cores`` stand over the run's ``compute.device`` and ``compute.client_cores``. A
-    simulation imports, reads and computes whatever the run names; it is its user's own machine. A real site's run is
-    compared with what its owner allows.
+    A site's own ``device`` and ``cores`` override the run's ``compute.device`` and ``compute.client_cores``. A
+    simulation imports, reads and computes all that the run names: it runs on its user's own machine. A real site's run
+    is compared with what its owner allows.
 
     Raises
     ------
@@ -205,7 +205,7 @@ def _simulated_folder(run: Run, context: Context) -> Path | None:
 
 
 def user_folder(run: Run, context: Context) -> Path | None:
-    """Return the folder of the site's own images, if any; FederationError if it is relative, or a partition beside."""
+    """Return the folder of the site's own images, if any; FederationError if relative, or a partition is named, too."""
     named = context.node_config.get("data")
     if named is None:
         return _simulated_folder(run, context)
@@ -242,7 +242,7 @@ def _split(
 def site_samples(division: Division, site: str, context: Context) -> tuple[Samples, Samples]:
     """Return the site's images to learn from and those it holds out, kept in the process.
 
-    They are all of its own folder, where its node config names one as ``data``, else its partition. ``site`` is what
+    They are all of the folder that its node config names as ``data``, if it does, else its partition. ``site`` is what
     its draws go by, `drawn_name`.
 
     Raises
@@ -320,9 +320,9 @@ def data_here(division: Division, context: Context) -> Dataset:
 
 
 def require_data_of_run(
-    division: Division, context: Context, state: DeviceState, told: str
+    division: Division, context: Context, state: DeviceState, stated: str
 ) -> None:
-    """Refuse other data than the run began with: as the server told, or of a folder of its own the site itself.
+    """Refuse other data than at the start of the run: as the server stated, or as the site noted of its own folder.
 
     A real site's folder may grow unless examples are held out by their position. Then a FederationError says both
     checksums.
@@ -331,9 +331,9 @@ def require_data_of_run(
     if "data" in context.node_config and config.data.columns:
         _require_columns_of_run(config, state)
     own = user_folder(division.run, context) is not None
-    began = state.began_with(found) if own else told
+    first = state.began_with(found) if own else stated
     try:
-        require_same_data(config.dataset, {"": began}, {"": found[: len(began)]})
+        require_same_data(config.dataset, {"": first}, {"": found[: len(first)]})
     except FederationError as error:
         by_itself = config.private and config.data.site_holdout
         if "data" not in context.node_config or (config.data.held_by_sites and not by_itself):
@@ -419,7 +419,7 @@ def name_of(context: Context) -> str:
 
 
 def config_of(message: Message, name: str = "config") -> ConfigRecord:
-    """Return a configuration of an instruction; FederationError if there is none of the name."""
+    """Return a configuration of an instruction; FederationError if it has none of this name."""
     found = message.content.get(name)
     if not isinstance(found, ConfigRecord):
         raise FederationError(f"the instruction's '{name}' is not a configuration")

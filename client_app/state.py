@@ -49,11 +49,11 @@ _SLOT, _VERSION = "/", ".safetensors"
 #: the file that names the run whose versions were taken over, and the digits of a kind
 _AFTER, _DIGITS = "after", 16
 
-#: the file with the checksum of the site's own data as a run began with them
+#: the file with the checksum of the site's own data at the start of a run
 _DATA = "data-began"
 
 COLUMNS = "columns-began"
-"""Of a table of the site's own: what is noted of its columns, kinds and classes as the run began."""
+"""The file with the digest of a site's own table at the start of a run: its columns, kinds and classes."""
 
 ARTIFACTS = "nectar-made"
 """The folder of what sites made once and runs may share, such as the images of a generator."""
@@ -62,10 +62,10 @@ ARTIFACTS = "nectar-made"
 def state_kind_of(config: Config) -> str:
     """Return a name, hexadecimal digits, for all runs that may share what a site remembers.
 
-    It is of the method and those inside it, private or not, and of all their settings and those of ``privacy``:
-    whatever sets a mechanism is among them. A run whose noise is on whole updates has kinds of its own: its steps at a
-    site are not private, and neither is what the site remembers of them. A run that is resumed, for more rounds too,
-    keeps its own.
+    It covers the method and those inside it, whether they are private, and all their settings and those of
+    ``privacy``, and so all that sets a mechanism. A run with noise on complete updates has separate kinds: its steps at
+    a site are not private, and neither is what the site remembers of them. A resumed run, for more rounds too, keeps
+    its kind.
     """
     methods = {name: without_later(settings) for name, settings in config.methods.items()}
     privacy = without_later(config.privacy)
@@ -78,8 +78,8 @@ def state_kind_of(config: Config) -> str:
 class DirectoryState:
     """Versions as safetensors files in a directory of (record id, site's slug, kind, run); the log is at ``root``.
 
-    A run writes and deletes in its own folder alone, whatever record the server names. One that goes on from another's
-    round gets copies of all versions of that run; what that one itself went on from is then superfluous.
+    A run writes and deletes only in its own folder, for any record that the server names. A run that continues from
+    another run's round gets copies of all versions of that run, and the run before that is then superfluous.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ class DirectoryState:
         self._flushed = self.logs_releases = not simulated
         self._parts = root, record_id, site_slug(site), kind, str(run)
         self._earlier = earlier
-        self.artifact_cache = artifact_cache or root / ARTIFACTS  # beside the runs' own folders
+        self.artifact_cache = artifact_cache or root / ARTIFACTS  # next to the runs' folders
         self._log = ReleaseLog(root, {"run": run, "record": record_id, "site": site})
 
     @cached_property
@@ -189,12 +189,12 @@ class DirectoryState:
         FederationError
             If it cannot be written.
         """
-        apart, about = tensor_file.names_of_large(tensors), {"round": server_round, "taken": taken}
+        large, about = tensor_file.names_of_large(tensors), {"round": server_round, "taken": taken}
         with self._writing():
             self._directory.mkdir(parents=True, exist_ok=True)
             collect_leftovers(self._directory)
             path = self._path(server_round)
-            tensor_file.save(path, tensors, about, separate=apart, flushed=self._flushed)
+            tensor_file.save(path, tensors, about, separate=large, flushed=self._flushed)
         there = self.rounds() if there is None else there
         for old in _surplus(there, server_round, taken):
             self._path(old).unlink(missing_ok=True)
@@ -288,7 +288,7 @@ class ContextState:
 
 
 DeviceState = DirectoryState | ContextState
-"""Where versions lie."""
+"""The store of the versions."""
 
 
 def names_of(slots: Slots) -> Tensors:

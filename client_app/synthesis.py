@@ -71,7 +71,7 @@ class Synthesis:
     def __init__(self, client: DeviceClient, settings: FedssynSettings, size: int) -> None:
         self._client, self._settings, self._size = client, settings, size
         chosen = self._chosen(settings.rho)
-        # How many a private generator is taken to be trained on is public: of the site's own number where that is told.
+        # How many a private generator is taken to be trained on is public: by the site's number if that is reported.
         config = client.run.config
         known = len(client.samples) if config.tells_counts else config.privacy.examples
         self._examples = max(1, round(settings.rho * known))
@@ -342,7 +342,7 @@ def new_generator(
     weights : torch.Generator
         The source of the initial weights.
     draws : callable
-        Gives an epoch's generator, from 0 on, the same one each time that it is asked.
+        Gives an epoch's generator, from 0 on, the same one at each call.
     precision : str
         ``float32`` or ``bfloat16``.
     private : PrivateDescent, optional

@@ -57,8 +57,8 @@ class _Watch(Deadline):
 def estimated_seconds(client: DeviceClient, given: Payload) -> float:
     """Return how long the private steps of the client's phase would take; 0 where it never looks at its deadline.
 
-    A copy of the client carries the phase out until its second step is done. It has as many examples as are publicly
-    known, made up, and charges, remembers, tells and sends nothing.
+    A copy of the client carries the phase out until its second step is done. It has as many synthetic examples as are
+    publicly known, and charges, remembers, reports and sends nothing.
     """
     at, watch, tried = client.round, _Watch(client.deadline.left), copy(client)
     tried.samples = tried.holdout = _made_up(client)

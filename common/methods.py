@@ -163,7 +163,7 @@ METHODS: dict[str, Method] = {
             private=True,
             takes=_IMAGES,
             on=("central",),
-            parts=("strategies.image_sources", "strategies.shuffled_pool"),
+            parts=("client_app.synthesis", "strategies.image_sources", "strategies.shuffled_pool"),
         ),
         _own(
             "feddgm",

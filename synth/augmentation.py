@@ -33,8 +33,12 @@ def parse(strategy: str) -> tuple[str, ...]:
     return tuple(strategy.split("_")) if strategy else ()
 
 
-def draws(transforms: Sequence[str], count: int, generator: torch.Generator) -> list[Draw]:
-    """Return ``count`` draws, each of one of ``transforms`` with equal chance."""
+def draws(
+    transforms: Sequence[str], count: int, generator: torch.Generator
+) -> Sequence[Draw | None]:
+    """Return ``count`` draws, each of one of ``transforms`` with equal chance; without transforms nothing is drawn."""
+    if not transforms:
+        return [None] * count
     numbers = torch.rand(
         count, 4, generator=generator, device=generator.device, dtype=torch.double
     ).tolist()
@@ -44,12 +48,12 @@ def draws(transforms: Sequence[str], count: int, generator: torch.Generator) -> 
     ]
 
 
-def apply(images: Tensor, draw: Draw) -> Tensor:
-    """Return ``images`` [n, C, H, W] after the drawn transform, differentiably.
+def apply(images: Tensor, draw: Draw | None) -> Tensor:
+    """Return ``images`` [n, C, H, W] after the drawn transform, differentiably; as they are where none was drawn.
 
     What comes in from outside the image is 0, the mean colour of normalised images.
     """
-    return TRANSFORMS[draw.transform](images, draw.uniforms)
+    return images if draw is None else TRANSFORMS[draw.transform](images, draw.uniforms)
 
 
 def color(images: Tensor, brightness: float, saturation: float, contrast: float) -> Tensor:

@@ -175,10 +175,7 @@ class Matching:
     def steps(self, generator: torch.Generator) -> Iterator[Draw | None]:
         """Yield the augmentation of each iteration as it begins; all are drawn before the first."""
         transforms = augmentation.parse(self.augment)
-        draws: Sequence[Draw | None] = [None] * self.iterations
-        if transforms:
-            draws = augmentation.draws(transforms, self.iterations, generator)
-        for draw in draws:
+        for draw in augmentation.draws(transforms, self.iterations, generator):
             if self.before_step is not None:
                 self.before_step()
             yield draw
@@ -249,7 +246,7 @@ class _Matcher:
             images = images[self.syn.draw(generator)]
 
         def real_piece(piece: slice) -> Tensor:
-            return transformed(self.inputs(batch[piece]), draw)
+            return augmentation.apply(self.inputs(batch[piece]), draw)
 
         # Where samples couple, a class at a time; else the real batch by size, the synthetic one at once.
         coupled, model = self.model.couples_samples, self.model
@@ -258,7 +255,7 @@ class _Matcher:
             target = class_means(
                 model, real_piece, pieces, self.real, how.real_precision, logits=how.logits
             )
-        shown = transformed(images, draw)
+        shown = augmentation.apply(images, draw)
         cut = self.syn.slices if coupled else (slice(None),)
         if self.extra is None:
             means = class_means(
@@ -336,11 +333,6 @@ def features(
     with torch.autocast(images.device.type, torch.bfloat16, enabled=mixed):
         h = model.embed(images)
         return torch.cat((h, model.classify(h)), 1)[:n] if logits else h[:n]
-
-
-def transformed(images: Tensor, draw: Draw | None) -> Tensor:
-    """Return the images after the drawn transform, or as they are where none was drawn."""
-    return images if draw is None else augmentation.apply(images, draw)
 
 
 def batch_slices(total: int, images: Tensor) -> Sequence[slice]:

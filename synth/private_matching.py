@@ -26,6 +26,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from synth import augmentation
 from synth.augmentation import Draw
 from synth.descent import SGD, require_finite
 from synth.distribution_matching import (
@@ -34,7 +35,6 @@ from synth.distribution_matching import (
     batch_slices,
     features,
     flat_copy,
-    transformed,
 )
 from synth.private_release import (
     Contributions,
@@ -162,7 +162,7 @@ def distil_privately(
         def embed(
             x: Tensor, precision: torch.dtype = torch.float32, draw: Draw | None = draw
         ) -> Tensor:
-            return features(private, transformed(x, draw), precision)
+            return features(private, augmentation.apply(x, draw), precision)
 
         real = _drawn(partial(embed, precision=precision), inputs, batches, sample, images)
         step = _STEPS[mechanism](embed, real, images[used], batches.expected, gaussian)

@@ -454,7 +454,5 @@ class InnerTraining:
                 for _ in range(self.epochs)
             )
             batches = [part for order in orders for part in torch.split(order, self.batch)]
-        draws: Sequence[Draw | None] = [None] * len(batches)
-        if self.transforms:
-            draws = augmentation.draws(self.transforms, len(batches), generator)
+        draws = augmentation.draws(self.transforms, len(batches), generator)
         return [InnerStep(*both) for both in zip(batches, draws, strict=True)]
