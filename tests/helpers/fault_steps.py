@@ -33,7 +33,7 @@ SENTENCES = {
     "the node is unavailable",
     "the node went away while it sent its reply",
     "the device's process stopped responding",
-    "this site's state cannot be written (File exists): free some space there",
+    "this site's state cannot be written (Not a directory): free some space there",
 }
 
 
