@@ -201,18 +201,8 @@ def of_rows(
 ) -> Results:
     """Return the results of rows over seeds; ``more`` are further fields of `Results`."""
     by_run, by_round, goal = frames(runs, target, configs, rounds)
-    given = target is not None
-    return Results(
-        title,
-        command,
-        directory,
-        by_run,
-        by_round,
-        rounds=rounds,
-        target=goal,
-        chosen_target=given,
-        **more,
-    )
+    more |= {"rounds": rounds, "target": goal, "chosen_target": target is not None}
+    return Results(title, command, directory, by_run, by_round, **more)
 
 
 def of_cells(
