@@ -155,7 +155,7 @@ def test_on_ray_a_record_names_its_command_and_holds_no_token(
     monkeypatch.setenv("PYTHONPATH", str(HELPERS))
     words = words_of(small(set="compute.workers=2") | {"output-dir": str(tmp_path / "ray")})
     assert nectar(["simulate", *words]) == 0
-    record, message = the_record(tmp_path / "ray"), capfd.readouterr().out
+    record, message = the_record(tmp_path / "ray"), "".join(capfd.readouterr())
     provenance = json.loads((record.directory / "provenance.json").read_text())
     assert provenance["command"] == ["nectar", "simulate", *words]
     secret = re.compile(rb"[0-9a-f]{65,}|--token|PRIVATE KEY")
