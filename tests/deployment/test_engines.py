@@ -56,7 +56,7 @@ CASES = {
     "fedmd": Case(f"fedmd.epochs=2 {PUBLIC} distil.images=noise", 3),
     "ridge refit": Case(
         "ridge.width=33 ridge.student=convnet ridge.refit=on model.depth=1 model.width=4 image_training.steps=20 "
-        "image_training.ball=0"
+        "image_training.epochs=0 image_training.ball=0"
     ),
     "fedssyn distilled": Case(
         "fedssyn.source=distilled fedssyn.start_from_images=on fedssyn.inner=scaffold wire.images=uint8",
@@ -155,7 +155,7 @@ def test_on_ray_a_record_names_its_command_and_holds_no_token(
     monkeypatch.setenv("PYTHONPATH", str(HELPERS))
     words = words_of(small(set="compute.workers=2") | {"output-dir": str(tmp_path / "ray")})
     assert nectar(["simulate", *words]) == 0
-    record, message = the_record(tmp_path / "ray"), "".join(capfd.readouterr())
+    record, message = the_record(tmp_path / "ray"), capfd.readouterr().out
     provenance = json.loads((record.directory / "provenance.json").read_text())
     assert provenance["command"] == ["nectar", "simulate", *words]
     secret = re.compile(rb"[0-9a-f]{65,}|--token|PRIVATE KEY")
@@ -163,4 +163,4 @@ def test_on_ray_a_record_names_its_command_and_holds_no_token(
     assert not [path for path in files if secret.search(path.read_bytes())]
     assert secret.search(message.encode()) is None
     assert "nectar-record" not in message  # marked lines are for programs
-    assert f"the record is {record.directory}" in message
+    assert f"nectar report {record.directory}" in message
