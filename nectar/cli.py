@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if argv is None:
         gc.set_threshold(_NEW_OBJECTS)
-        atexit.register(gc.freeze)  # the interpreter's last collections would take half a second
+        atexit.register(_freeze_objects)
     if sentence := hidden():
         print(f"nectar: {sentence}", file=sys.stderr)
         return _REFUSED
@@ -75,6 +75,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         place = f"{error.filename}" if error.filename else "a file"
         return _refuse(f"{place} cannot be written ({error.strerror}): free some space.")
+
+
+def _freeze_objects() -> None:
+    """Spare the interpreter its last collections, half a second; but triton would report its objects as leaked."""
+    if "triton" not in sys.modules:  # torch imports it with torch.func.grad, for private steps
+        gc.freeze()
 
 
 def _use_utf8() -> None:
