@@ -199,9 +199,13 @@ def _toml(value: str | int | float | bool) -> str:
         return str(value).lower()
     if isinstance(value, int | float):
         return repr(value)
-    kept = (c not in "\"'\\" and (c.isprintable() or c > "\x9f") for c in value)
-    coded = (c if as_is else f"\\u{ord(c):04x}" for c, as_is in zip(value, kept, strict=True))
-    return f'"{"".join(coded)}"'
+    return '"' + "".join(_toml_character(character) for character in value) + '"'
+
+
+def _toml_character(character: str) -> str:
+    if character in "\"'\\" or not (character.isprintable() or character > "\x9f"):
+        return f"\\u{ord(character):04x}"
+    return character
 
 
 # ---- paths ---------------------------------------------------------------------------------------

@@ -598,8 +598,9 @@ class Members:
         end = time.monotonic() + federation.join_deadline
         there = {site.node_id: site for site in self.sites}
         self.were_there |= {site.name for site in self.sites}
-        unchanged = None, there.keys() | self.refused
-        if len(there) >= federation.min_replies and nodes_online(grid) in unchanged:
+        online = nodes_online(grid)
+        unchanged = online is None or online == there.keys() | self.refused
+        if unchanged and len(there) >= federation.min_replies:
             return
         with closing(RollCall(grid, question)) as call:
             while True:
